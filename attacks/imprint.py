@@ -2,7 +2,7 @@
 
 Paper       Fowl et al., "Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified Models",
             ICLR 2022, arXiv 2110.13057.
-Needs       a network of the server's making (``--tampered-by imprint``) whose first layers are shared; all that it
+Needs       a network of the server's making (``--malicious-server imprint``) whose first layers are shared; all that it
             finds is a malicious server's finding. A client that builds its own network does not take part.
 Granted     public data, for the quantiles, when the server makes its weights; none when it reads a gradient. No labels.
 
@@ -116,7 +116,7 @@ def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
     places = [name for name, part in victim.model.named_modules() if isinstance(part, ImprintModule)]
     names = [f"{places[0]}.measure.{part}" for part in ("weight", "bias")] if places else []
     if not names or any(name not in gradient for name in names):
-        raise NotApplicableError("imprint needs its module in a shared part of the network: --tampered-by imprint")
+        raise NotApplicableError("imprint needs its module in a shared part of the network: --malicious-server imprint")
     readings = read_bins(*(gradient[name] for name in names), *(observation.received[name] for name in names))
     inputs = readings.best(knowledge.batch).view(-1, *victim.inputs.shape)
     blank = torch.zeros(knowledge.batch - len(inputs), *victim.inputs.shape, device=inputs.device)

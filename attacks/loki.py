@@ -2,8 +2,8 @@
 
 Paper       Zhao et al., "LOKI: Large-scale Data Reconstruction Attack against Federated Learning through Model
             Manipulation", IEEE S&P 2024, arXiv 2303.12233.
-Needs       images, and a network of the server's making (``--tampered-by loki``) whose first layers are shared; all
-            that it finds is a malicious server's finding. A client that builds its own network does not take part.
+Needs       images, and a network of the server's making (``--malicious-server loki``) whose first layers are shared;
+            all that it finds is a malicious server's finding. A client that builds its own network does not take part.
 Granted     only the sum over clients of what they sent, as behind secure aggregation; what each was sent; public
             data, for the quantiles, when the server makes its weights; none when it reads a sum. No labels.
 
@@ -93,7 +93,7 @@ class Loki(ClosedFormAttack, ModelModification):
 
     def network_for(self, net: Net, clients: int) -> Net:
         """Put the module in front of the network."""
-        require(len(net.shape) == 3, "images (C, H, W) with --tampered-by loki", shape=net.shape)
+        require(len(net.shape) == 3, "images (C, H, W) with --malicious-server loki", shape=net.shape)
         chosen = self.settings
         chosen.require_mode(torch.Size(net.shape).numel(), "loki")
         return in_front(net, ClientColumns(net.shape, clients, 2 * chosen.bins, chosen.added))
@@ -144,7 +144,7 @@ def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
     places = [f"{name}." for name, part in victim.model.named_modules() if isinstance(part, ClientColumns)]
     name = f"{places[0]}measure.weight" if places else ""
     if name not in gradient:
-        raise NotApplicableError("loki needs its module in a shared part of the network: --tampered-by loki")
+        raise NotApplicableError("loki needs its module in a shared part of the network: --malicious-server loki")
     sent = {n.removeprefix(places[0]): value for n, value in observation.received.items() if n.startswith(places[0])}
     try:
         readings = read_columns(gradient[name], sent, tuple(victim.inputs.shape))

@@ -2,7 +2,7 @@
 
 Paper       Pasquini, Francati and Ateniese, "Eluding Secure Aggregation in Federated Learning via Model Inconsistency",
             ACM CCS 2022, arXiv 2111.07380: gradient suppression.
-Needs       ``--tampered-by suppression --vantage aggregate`` beside an attack that reads one update, such as
+Needs       ``--malicious-server suppression --vantage aggregate`` beside an attack that reads one update, such as
             ``--attack analytic``; a network whose features come out of a ReLU behind a layer with a bias, and whose
             classifier is one linear layer (``mlp``). No layer normalises by the batch. Others are refused.
 Granted     what each client was sent; of their messages only the sum, as behind secure aggregation.
@@ -73,7 +73,7 @@ class Suppression(AttackPlugin, ModelModification):
             InputError: dead units would not make its updates zero.
         """
         for layer, needed in _obstacles(net):
-            require(not layer, f"{needed}, for --tampered-by suppression", layer=layer)
+            require(not layer, f"{needed}, for --malicious-server suppression", layer=layer)
         return net
 
     def touched(self, model: nn.Module) -> list[str]:

@@ -1,7 +1,7 @@
 """Searches in a lower precision beside float32: ``python -m benchmarks.attack_precision [--json] [--quick]``.
 
 Attack `ig` searches for the same batches from the same first guesses, once with its network in float32 and once as
-``--attack-precision`` has it. Each seed draws another network and another first guess, and takes other images of
+``--expert attack_precision`` has it. Each seed draws another network and another first guess, and takes other images of
 CIFAR-10. For each seed the output has the PSNR of both in dB (mean over the batch, matched one to one), and the time of
 the float32 search over that of the other, tracing included: processor time on a CPU, elapsed time on a GPU. Then the
 mean of the changes of the PSNR, the lowest one, and the median of the ratios.

@@ -59,7 +59,7 @@ def measure_around(folder: Path, images: int, iterations: int) -> dict[str, Any]
     earlier = dataclasses.replace(runs.stored(source), out=None)
     results = {}
     for place in ("after", "inline"):
-        again = dataclasses.replace(earlier, set=(f"ig.iterations={iterations}",), attack_server=place)
+        again = dataclasses.replace(earlier, set=(f"ig.iterations={iterations}",), attack_process=place)
         started = time.monotonic()
         out = runs.audit_again(source, earlier, again)
         whole = time.monotonic() - started

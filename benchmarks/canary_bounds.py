@@ -10,7 +10,8 @@ caught by the bound from guesses (``gaussian``) and by that from the mean differ
   rounds of two steps.
 
 Clients with two thirds of the noise get settings with a smaller noise multiplier than is claimed. Half of the canaries
-are out of the data by their coins, as in every run with ``--canaries``. The last line of the output is one JSON object.
+are out of the data by their coins, as in every run with ``--expert canaries``. The last line of the output is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
 from flfw.dp.canary_audit import CanaryScorer, lower
 from flfw.experiment import Experiment
-from flfw.resolve import resolve, without_auto
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan, without_auto
 from flfw.rng import numpy_generator
 from flfw.server.aggregation import Update
 from flfw.task import Task
@@ -91,7 +93,11 @@ def of_single_pixels(asked: Experiment, pixels: int) -> Task:
     split = Split(given, (np.zeros(1, np.int64),) * asked.clients, *((_NOBODY,) * asked.clients, *(_NOBODY,) * 3))
     chosen = draw(split, y, 2, len(x), asked.seed)
     return Task(
-        replace(dataset, train_y=relabelled(y, chosen)), without_left_out(split, chosen), "linear", "none", chosen
+        replace(dataset, train_y=relabelled(y, chosen)),
+        without_left_out(split, chosen),
+        NetworkPlan("linear"),
+        "none",
+        chosen,
     )
 
 
@@ -106,17 +112,13 @@ def claiming_one(seed: int, clients: int, batch: int, **others: Any) -> Experime
 
 def heard(asked: Experiment, task: Task, noise: float) -> np.ndarray:
     """Train all clients with this share of the noise that is claimed; return the canaries' scores."""
-    resolved = resolve(asked)
-    settings: Any = resolved.settings
-    listener = CanaryScorer(asked, task, resolved.method, settings)
-    added = replace(settings, noise_multiplier=settings.noise_multiplier * noise)
+    run_plan = plan(asked)
+    listener = CanaryScorer(run_plan.client, task)
     sent = {name: value.clone() for name, value in listener.model.state_dict().items()}
     for done in range(asked.rounds):
         updates = []
         for partition in range(asked.clients):
-            client = resolved.client(
-                ClientContext(asked, task, resolved.method, added, partition, done + 1, None, None)
-            )
+            client = run_plan.client_class(ClientContext(plan(asked).client, task, partition, done + 1, None, None))
             update, _ = client.fit_named({name: value.numpy() for name, value in sent.items()}, 0)
             updates.append({name: value.clone() for name, value in update.items()})
             listener(sent, Update(partition, 1, updates[-1]))
@@ -148,7 +150,7 @@ def _pixels(clients: int, pixels: int) -> Callable[[int], tuple[Experiment, Task
 def _digits(fields: dict[str, Any]) -> Callable[[int], tuple[Experiment, Task]]:
     def make(seed: int) -> tuple[Experiment, Task]:
         asked = without_auto(claiming_one(seed, batch=2000, dataset="digits", **fields))
-        return asked, Task.load(asked, None)
+        return asked, plan(asked).task.load(None)
 
     return make
 

@@ -36,7 +36,7 @@ from flfw.engines.federation import federate
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.nets import Tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.server.context import ServerContext
 
 _METHODS = {"small": "StillMean", "large": "StillHypernetwork"}
@@ -85,11 +85,11 @@ def measure(size: str, rounds: int) -> dict[str, float]:
         os.environ["FLFW_STATE"] = f"{folder}/state"
         method = f"benchmarks.still_method:{_METHODS[size]}"
         asked = {"clients": clients, "rounds": rounds, "net": "cnn1", "attack": ("none",), "engine": "inproc"}
-        resolved = resolve(Experiment(method=method, out=Path(folder, "run"), **asked))
-        run_config = resolved.experiment.to_run_config()
+        run_plan = plan(Experiment(method=method, out=Path(folder, "run"), **asked))
+        run_config = run_plan.experiment.to_run_config()
         grid = MarkingGrid(cast(ClientApp, WATCH.app("client", apps.client)), clients, run_config)
-        federate(grid, resolved)
-        begun = ServerContext(resolved.experiment, resolved.method, resolved.settings).model().state_dict()
+        federate(grid, run_plan)
+        begun = ServerContext(run_plan.client).model().state_dict()
         _require_still(begun, load_file(next(Path(folder, "run", "checkpoint").glob("round-*"))))
     each = [{name: 1000 * value / clients for name, value in row.items()} for row in map(_parts, grid.rounds[1:])]
     return {name: round(statistics.median(row[name] for row in each), 3) for name in each[0]}

@@ -23,7 +23,8 @@ from flfw.client.phases import TrainingPhase, descend_together
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan
 from flfw.rng import numpy_generator
 from flfw.task import Task
 
@@ -91,12 +92,9 @@ def clients(case: CohortCase, number: int, method: str = "", exact: bool = False
         dataset = dataclasses.replace(dataset, train_x=x, test_x=x)
     mine, nobody = np.arange(min(case.examples, len(dataset.train_y))), np.zeros(0, np.int64)
     split = Split((mine,) * number, (mine,) * number, (nobody,) * number, nobody, nobody, nobody)
-    resolved, task = resolve(experiment), Task(dataset, split, case.net)
-    places = [
-        ClientContext(experiment, task, resolved.method, resolved.settings, place, 1, None, None)
-        for place in range(number)
-    ]
-    made = [resolved.client(place) for place in places]
+    run_plan, task = plan(experiment), Task(dataset, split, NetworkPlan(case.net))
+    places = [ClientContext(plan(experiment).client, task, place, 1, None, None) for place in range(number)]
+    made = [run_plan.client_class(place) for place in places]
     for one in made if exact else []:
         one.model.double()
     return made

@@ -40,7 +40,7 @@ from benchmarks import output
 from benchmarks.startup import actors_below
 from flfw import data
 from flfw.experiment import Experiment
-from flfw.resolve import without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import numpy_generator, torch_generator
 from flfw.task import Task
 
@@ -182,7 +182,7 @@ def measure(run: output.BenchmarkRun, root: Path) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as small:
             random_cifar10(Path(small), images=1000)
             results[name] = round(largest - simulated(Path(small), 6)["own"], 1)
-    task = Task.load(without_auto(_EXPERIMENT), root)
+    task = plan(without_auto(_EXPERIMENT)).task.load(root)
     if "resident_ratio" in run.names:
         size = (task.dataset.train_x.nbytes + task.dataset.test_x.nbytes) / _MIB
         results |= {"pixels_mib": round(size, 1), "resident_ratio": round(simulate()["proportional"] / size, 3)}

@@ -19,7 +19,7 @@ from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import Phases, side_by_side
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.server.aggregation import Update, update_of
 from flfw.server.context import ServerContext
 from flfw.task import Task
@@ -41,11 +41,11 @@ class DirectRounds:
     """
 
     def __init__(self, experiment: Experiment, task: Task | None, together: int) -> None:
-        resolved = resolve(without_auto(experiment))
-        self.experiment, self._resolved, self._together = resolved.experiment, resolved, together
-        self._task = task or Task.load(self.experiment, self.experiment.data_root)
-        self._strategy = resolved.method(resolved.settings, seed=experiment.seed)
-        model = ServerContext(self.experiment, resolved.method, resolved.settings).model()
+        run_plan = plan(without_auto(experiment))
+        self.experiment, self._run_plan, self._together = run_plan.experiment, run_plan, together
+        self._task = task or plan(self.experiment).task.load(self.experiment.data_root)
+        self._strategy = run_plan.strategy(run_plan.client.settings, seed=experiment.seed)
+        model = ServerContext(plan(self.experiment).client).model()
         self.tensors: Tensors = {name: value.detach() for name, value in model.state_dict().items()}
         self.done = 0
 
@@ -76,9 +76,8 @@ class DirectRounds:
         return {name: value.cpu().numpy() for name, value in self.tensors.items()}
 
     def _client(self, partition: int) -> FederatedClient:
-        method, settings = self._resolved.method, self._resolved.settings
-        ctx = ClientContext(self.experiment, self._task, method, settings, partition, self.done + 1, None, None)
-        return self._resolved.client(replace(ctx, run="direct"))
+        ctx = ClientContext(plan(self.experiment).client, self._task, partition, self.done + 1, None, None)
+        return self._run_plan.client_class(replace(ctx, run="direct"))
 
 
 def _trained(worker: FederatedClient, received: dict[str, Any]) -> Phases[tuple[Tensors, dict[str, Any]]]:

@@ -45,7 +45,8 @@ from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
-from flfw.resolve import resolve
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.context import ServerContext
@@ -73,7 +74,7 @@ _EXPERIMENT = Experiment(
 
 
 def _place(experiment: Experiment) -> ServerContext:
-    return ServerContext(experiment, resolve(experiment).method, resolve(experiment).settings)
+    return ServerContext(plan(experiment).client)
 
 
 @contextmanager
@@ -151,10 +152,9 @@ def client(folder: Path) -> FedCGClient:
     pixels = x / 255 if kind == torch.float64 else x  # floats are not converted to float32
     y, nobody, everything = rng.integers(0, _CLASSES, _IMAGES), np.zeros(0, np.int64), (np.arange(_IMAGES),)
     dataset = Dataset("random", pixels, y, pixels, y, _CLASSES, (0.5,), (0.5,), "random", None)
-    task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), "lenet5")
-    method, settings = resolve(_EXPERIMENT).method, resolve(_EXPERIMENT).settings
-    made = resolve(_EXPERIMENT).client(
-        ClientContext(_EXPERIMENT, task, method, settings, 0, _LATE, None, ClientStore(folder, "benchmark", 0))
+    task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), NetworkPlan("lenet5"))
+    made = plan(_EXPERIMENT).client_class(
+        ClientContext(plan(_EXPERIMENT).client, task, 0, _LATE, None, ClientStore(folder, "benchmark", 0))
     )
     assert isinstance(made, FedCGClient)
     return made

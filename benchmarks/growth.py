@@ -35,7 +35,6 @@ from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.provenance import code_hash
-from flfw.task import input_space
 
 COHORT = 100
 _ROOT = Path(__file__).parent.parent
@@ -100,10 +99,10 @@ def side(clients: str, rounds: str, engine: str, folder: str) -> None:
         clients=int(clients),
         sample=min(COHORT, int(clients)),
         rounds=counted + _NOT_COUNTED,
-        final=str(COHORT),
+        final_eval_clients=str(COHORT),
         attack=("none",),
-        split="drawn",
-        set=("drawn.train=10", "drawn.test=10"),
+        split="sampled_on_demand",
+        set=("sampled_on_demand.train=10", "sampled_on_demand.test=10"),
         keep_state=True,
         engine=engine,  # pyright: ignore[reportArgumentType]
         out=out,
@@ -129,11 +128,11 @@ def _enrolment(experiment: Experiment) -> float:
     """Return the processor's seconds of an enrolment in this process, of which nothing is known from an earlier one."""
     from flfw import apps
     from flfw.messages.inprocess import InProcessGrid
-    from flfw.resolve import resolve
+    from flfw.plan import plan
 
-    asked = resolve(experiment).experiment
+    asked = plan(experiment).experiment
     grid = InProcessGrid(apps.client, asked.clients, asked.to_run_config(), introduced=True)
-    required = Requirements(code_hash(), *input_space(asked))
+    required = Requirements(code_hash(), *plan(asked).task.input_space)
     with _measured() as taken:
         enrolment = NodeAssignment(
             grid, ClientDirectory(FailurePolicy()), asked.clients, 10.0, required, None, representatives(grid)

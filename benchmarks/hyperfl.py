@@ -40,7 +40,8 @@ from flfw.data.splits.partition import Split
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.resolve import resolve
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan
 from flfw.rng import numpy_generator, torch_generator
 from flfw.task import Task
 
@@ -83,7 +84,7 @@ CASES = {
 def images(case: HyperFLCase) -> Dataset:
     """Return the training images of the first client; random ones if the files are missing."""
     try:
-        task = Task.load(case.experiment, None)
+        task = plan(case.experiment).task.load(None)
     except InputError:
         rng = numpy_generator(0, "pictures")
         x = rng.integers(0, 256, (_IMAGES, *case.shape), dtype=np.uint8)
@@ -103,10 +104,9 @@ def client(
         x = dataset.train_x / 255  # floats are not converted to float32
         dataset = dataclasses.replace(dataset, train_x=x, test_x=x)
     everything = (np.arange(min(count, len(dataset.train_y))),)
-    task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), case.net)
+    task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), NetworkPlan(case.net))
     experiment = dataclasses.replace(case.experiment, method=method, local_epochs=epochs or case.epochs)
-    half, settings = resolve(experiment).method, resolve(experiment).settings
-    made = resolve(experiment).client(ClientContext(experiment, task, half, settings, 0, 1, None, None))
+    made = plan(experiment).client_class(ClientContext(plan(experiment).client, task, 0, 1, None, None))
     made.model.to(precision)
     return made
 

@@ -37,10 +37,9 @@ from flfw.messages.factors import Layers, NamedArrays, square
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast, nbytes, pack, views
 from flfw.nets import Tensors
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.server.aggregation import Update
 from flfw.strategies.hyperfl import HyperFL
-from flfw.task import Task
 from flfw.training.hypernetwork_training import HypernetworkTraining
 
 _GOAL = 10.0
@@ -83,21 +82,25 @@ class Trained:
 def trained(case: UploadCase, rounds: int) -> list[Trained]:
     """Train the first clients for so many rounds; return each client after one more."""
     experiment, clients = case.experiment, []
-    task, method, settings = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
+    task, method, settings = (
+        plan(experiment).task.load(None),
+        plan(experiment).client.method,
+        plan(experiment).client.settings,
+    )
     with tempfile.TemporaryDirectory() as folder:
         stores = [ClientStore(Path(folder), "upload", partition) for partition in range(_CLIENTS)]
-        client = ClientContext(experiment, task, method, settings, 0, 1, None, stores[0])
-        model = resolve(experiment).client(client).model
+        client = ClientContext(plan(experiment).client, task, 0, 1, None, stores[0])
+        model = plan(experiment).client_class(client).model
         arrays = broadcast(model, method.shared(model, settings).downloads)
         for server_round in range(1, rounds + 2):
             received, clients = views(arrays), []
             for partition, store in enumerate(stores):
-                ctx = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
-                worker, started = resolve(experiment).client(ctx), time.process_time()
+                ctx = ClientContext(plan(experiment).client, task, partition, server_round, None, store)
+                worker, started = plan(experiment).client_class(ctx), time.process_time()
                 sent, metrics = worker.fit_named(received, server_round - 1)
                 clients.append(Trained(received, sent, metrics["num-examples"], time.process_time() - started))
             updates = (Update(p, one.examples, one.sent) for p, one in enumerate(clients))
-            arrays = pack(method(settings).aggregate(updates))
+            arrays = pack(plan(experiment).strategy(settings).aggregate(updates))
     return clients
 
 

@@ -63,13 +63,13 @@ class KilledProcess:
 
 
 _RAY = f"{_ATTACKED} --engine ray --rounds 3"
-_SITE = f"{_TRAINING} --rounds 4 --round-deadline 20"
+_SITE = f"{_TRAINING} --rounds 4 --expert round_deadline=20"
 VICTIMS = {
     "sim": KilledProcess(_RAY),
     "actor": KilledProcess(_RAY, "ray::ClientActor"),
     "raylet": KilledProcess(_RAY, "/raylet/raylet"),
     "attack_server": KilledProcess(
-        f"{_ATTACKED} --engine inproc --attack-server beside --rounds 3", "flfw.audit.attack_worker"
+        f"{_ATTACKED} --engine inproc --expert attack_process=concurrent --rounds 3", "flfw.audit.attack_worker"
     ),
     "node": KilledProcess(f"{_TRAINING} --engine ray --rounds 4", "", "node"),
     "superlink": KilledProcess(_SITE, "", "superlink"),
@@ -280,7 +280,7 @@ def kills(runs: Runs, moments: int, rng: random.Random) -> Tally:
 def _compared(folder: Path) -> dict[str, Any]:
     kept = numbers(folder)
     for entry in kept["result.json"]["audit"]:
-        entry.pop("tries", None)
+        entry.pop("attempts", None)
     return kept
 
 

@@ -30,6 +30,7 @@ from flfw.experiment import Experiment
 from flfw.papers import fed_cdp, hyperfl, published
 from flfw.papers.published import Cell
 from flfw.papers.timing import Trainee, in_turns
+from flfw.pipeline import NetworkPlan
 from flfw.rng import numpy_generator
 from flfw.task import Task
 
@@ -97,7 +98,9 @@ def task(name: str, experiment: Experiment, examples: int, clients: int = 1) -> 
     title = f"random inputs of {prod(card.shape)} numbers, as {name}"
     dataset = Dataset(title, inputs, y, inputs, y, card.classes, centre, width, title, None)
     everything, nobody = (np.arange(examples),) * clients, np.zeros(0, np.int64)
-    return Task(dataset, Split(everything, everything, (nobody,) * clients, nobody, nobody, nobody), experiment.net)
+    return Task(
+        dataset, Split(everything, everything, (nobody,) * clients, nobody, nobody, nobody), NetworkPlan(experiment.net)
+    )
 
 
 def measure(name: str, turns: int, examples: int = 0) -> dict[str, tuple[float, float]]:

@@ -4,8 +4,8 @@ A client with 160 images of 32 pixels in batches of 16, an epoch on the adapters
 adapter behind each stage, and a small transformer with one in each block. The bodies have random weights, as only time
 is measured; images are those of CIFAR-10 (from $FLFW_DATA, else random pixels), without augmentation.
 
-- P11: FedAvg's steps with ``--train adapter`` over plain ones of the same trained tensors: torchvision's or timm's own
-  module with ``requires_grad_(False)``, the same adapters, ``torch.optim.SGD``.
+- P11: FedAvg's steps with ``--trainable adapter`` over plain ones of the same trained tensors: torchvision's or timm's
+  own module with ``requires_grad_(False)``, the same adapters, ``torch.optim.SGD``.
 - hypernetwork: HyperFL-LPM's steps, with the work done once before and after them, over FedAvg's on the same adapters.
 
 First both are compared in float64, tensor by tensor: our steps with the plain ones, and a whole round of HyperFL-LPM
@@ -41,7 +41,7 @@ from flfw.experiment import Experiment
 from flfw.nets.backbones.adapters import insert
 from flfw.nets.backbones.freezing import frozen
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import torch_generator
 from flfw.task import Task
 
@@ -62,7 +62,7 @@ class AdapterCase:
         return Experiment(
             method=method,
             net=self.net,
-            train="adapter",
+            trainable="adapter",
             dataset="cifar10",
             split="dominant",
             augment="none",
@@ -91,12 +91,10 @@ def client(case: AdapterCase, method: str, precision: torch.dtype = torch.float3
     if exact:  # floats are not converted to float32
         dataset = dataclasses.replace(dataset, train_x=dataset.train_x / 255, test_x=dataset.test_x / 255)
     everything = (np.arange(len(dataset.train_y)),)
-    resolved = resolve(case.experiment(method))
+    run_plan = plan(case.experiment(method))
     split = Split(everything, everything, (nobody,), nobody, nobody, nobody)
-    task = Task(dataset, split, case.net, experiment=resolved.experiment)
-    made = resolved.client(
-        ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
-    )
+    task = Task(dataset, split, run_plan.task.network)
+    made = run_plan.client_class(ClientContext(run_plan.client, task, 0, 1, None, None))
     made.model.to(precision)
     return made
 

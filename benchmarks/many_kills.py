@@ -32,7 +32,7 @@ from benchmarks.process_family import command_line
 from benchmarks.ray_nodes import RayNodes, ray_nodes
 from benchmarks.same_results import differences, numbers
 
-_COMMON = "--rounds 40 --cohort 2 --local-epochs 2 --attack none"
+_COMMON = "--rounds 40 --batched-clients 2 --local-epochs 2 --attack none"
 RUNS = {
     "sums": f"--method fedavg --net linear --clients 20 {_COMMON}",
     "private": f"--method hyperfl --set hidden=16 embedding=8 sampled.train=50 --split sampled --clients 10 {_COMMON}",

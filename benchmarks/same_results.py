@@ -8,9 +8,7 @@ and every tensor in recordings, truth and checkpoints; not times, paths and the 
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
 import os
 import shlex
 import signal
@@ -24,6 +22,8 @@ from typing import Any
 from safetensors import safe_open
 
 from benchmarks import output
+from flfw.formats.result_file import read_result
+from flfw.formats.rows import read_rows
 
 _ROOT = Path(__file__).parent.parent
 _SMALL = "--clients 3 --rounds 2 --local-epochs 1 --images 2"
@@ -65,7 +65,7 @@ def make(checkout: Path, method: str, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     variables = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, str(checkout / "sim.py")]
-    plain = ["--compression", "none"]  # of which the digests are the same in every version
+    plain = ["--expert", "compression=none"]  # of which the digests are the same in every version
     command = [*program, "--method", method, *shlex.split(RUNS[method]), *plain, "--out", str(folder)]
     with (folder.parent / f"{method}.log").open("w") as log:
         if method in RESUMED:
@@ -83,13 +83,12 @@ def make(checkout: Path, method: str, folder: Path) -> None:
 
 def numbers(folder: Path) -> dict[str, Any]:
     """Read everything of a run that its code decides, by file."""
-    result = json.loads((folder / "result.json").read_text())
+    result = read_result(folder)  # under the names of today, if the other version has others
     kept = ("rounds", "final", "privacy", "audit", "notes", "config")
     files: dict[str, Any] = {"result.json": without_times({name: result[name] for name in kept})}
     for name in ("rounds.csv", "clients.csv", "audit.csv"):
         if (folder / name).exists():
-            with (folder / name).open(newline="") as lines:
-                files[name] = [without_times(row) for row in csv.DictReader(lines)]
+            files[name] = [without_times(row) for row in read_rows(folder / name)]
     for kind in ("observations", "examples", "truth", "checkpoint"):
         for path in sorted((folder / kind).rglob("*.safetensors")):
             name = path.stem[:11] if kind == "checkpoint" else str(path.relative_to(folder))  # a hash follows the round

@@ -31,12 +31,11 @@ from flfw.engines import ray_start
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Net, Tensors
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import input_space
 
 _SEED, _OWN = 0, "classifier.bias"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -123,7 +122,7 @@ def ours(name: str, net: str, clients: int, rounds: int, out: Path) -> Tensors:
     run = out / "run"
     run.mkdir()
     experiment = _experiment(net, clients, rounds, engine=name, out=run)
-    engine.run(resolve(experiment), Site(state=run / "state"))
+    engine.run(plan(experiment), Site(state=run / "state"))
     (last,) = (run / "checkpoint").glob(f"round-{rounds:05d}-*")
     return {key.removeprefix("model/"): value for key, value in load_file(last).items() if key.startswith("model/")}
 
@@ -200,7 +199,7 @@ def _first(net: str, clients: int) -> Tensors:
     """Return the tensors with which this project's side begins."""
     experiment = _experiment(net, clients, 1, engine="inproc")
     with initialising(_SEED, "model"):
-        model = nets.build(experiment.net, *input_space(experiment))
+        model = nets.build(experiment.net, *plan(experiment).task.input_space)
     return {name: value.detach() for name, value in model.state_dict().items()}
 
 

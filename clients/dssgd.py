@@ -40,13 +40,11 @@ class DSSGDClient(FederatedClient):
 
     def train(self) -> dict[str, float]:
         """Train the copy; return the mean loss of the last epoch."""
-        return {
-            "loss": self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self.optimiser())
-        }
+        return {"loss": self.train_epochs(self.trainable_parameters(), self.ctx.local.local_epochs, self.optimiser())}
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """Answer a probe of one step: the chosen entries of that step, divided by minus the learning rate."""
-        rng, lr = self.generator("probe"), self.ctx.experiment.lr
+        rng, lr = self.generator("probe"), self.ctx.local.lr
         change = {name: -lr * value for name, value in self.local_gradient(x, y, rng).items()}
         sent = {name: value / -lr for name, value in self._chosen(change).items()}
         return self.ctx.defence.update(sent, rng) if self.ctx.defence else sent

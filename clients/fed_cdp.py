@@ -33,13 +33,13 @@ class FedCDPClient(DPClient):
     def optimiser(self) -> Optimiser:
         """Return SGD with the learning rate of the round."""
         done = max(0, self.ctx.round - 1)
-        return self.settings.optimiser_at(self.ctx.experiment.lr * self.settings.lr_decay**done)
+        return self.settings.optimiser_at(self.ctx.local.lr * self.settings.lr_decay**done)
 
     def bound(self) -> Bound:
         """Return C(t), or for each layer the median of the client's own gradient norms."""
         if self.settings.bound == "median":
             return self._medians
-        return self.settings.clip_at(self.ctx.round, self.ctx.experiment.rounds)
+        return self.settings.clip_at(self.ctx.round, self.ctx.plan.rounds.rounds)
 
     @cached_property
     def _medians(self) -> dict[str, float]:

@@ -44,7 +44,7 @@ class FedCGClient(FederatedClient):
         for part in (self.net.generator, self.net.discriminator):
             swift(part)
         settings = ctx.settings
-        self._task = Adam(ctx.experiment.lr, settings.weight_decay)
+        self._task = Adam(ctx.local.lr, settings.weight_decay)
         self._generating = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._judging = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._rng = self.generator("generated features")  # draws the noise of stage 1
@@ -90,7 +90,7 @@ class FedCGClient(FederatedClient):
 
     def train_classifier(self) -> float:
         """Run stage 1; return the mean loss of the last epoch."""
-        return self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self._task)
+        return self.train_epochs(self.trainable_parameters(), self.ctx.local.local_epochs, self._task)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute CE(C(E(x)), y) + gamma distance(E(x), G_g(z, y)), with new z for each batch."""
@@ -112,7 +112,7 @@ class FedCGClient(FederatedClient):
 
     def train_generator(self) -> float:
         """Run stage 2; return the generator's mean loss of the last epoch."""
-        epochs = self.ctx.settings.gan_epochs or self.ctx.experiment.local_epochs
+        epochs = self.ctx.settings.gan_epochs or self.ctx.local.local_epochs
         self.net.extractor.eval()
         self.net.generator.train()
         self._rng = self.generator("noise")

@@ -32,9 +32,7 @@ class FedGenClient(FederatedClient):
 
     def train(self) -> dict[str, float]:
         """Train extractor and classifier; return the mean loss of the last epoch."""
-        return {
-            "loss": self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self.optimiser())
-        }
+        return {"loss": self.train_epochs(self.trainable_parameters(), self.ctx.local.local_epochs, self.optimiser())}
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute CE(C(E(x)), y) + CE(C(G_g(z, y)), y), with new z for each batch."""

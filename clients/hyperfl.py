@@ -49,7 +49,7 @@ class HyperFLClient(BatchableClient):
         """
         before = self._theta()
         classifier_loss = self.train_classifier()
-        epochs = self.ctx.experiment.local_epochs
+        epochs = self.ctx.local.local_epochs
         loss = yield TrainingPhase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
@@ -85,7 +85,7 @@ class HyperFLClient(BatchableClient):
 
     def train_hypernetwork(self) -> float:
         """Run step B; return the mean loss of the last epoch."""
-        epochs, plain, purpose = self.ctx.experiment.local_epochs, self.optimiser(), _STEP_B
+        epochs, plain, purpose = self.ctx.local.local_epochs, self.optimiser(), _STEP_B
         if not self._low_rank(plain):
             return self.train_epochs(self.trainable_parameters(), epochs, plain, purpose=purpose, clips=self.clips())
         bound = self.ctx.settings.clip
@@ -169,7 +169,7 @@ class JointHypernetworks(BatchedSteps):
 
 def joint_hypernetworks(workers: Sequence[HyperFLClient]) -> BatchedSteps | None:
     """Return joint steps, unless there are so many that one client after the other is faster."""
-    first = workers[0].ctx.experiment
+    first = workers[0].ctx.local
     longest = max(len(worker.indices("train")) for worker in workers)
     most = first.local_epochs * ceil(longest / first.batch_size)
     return JointHypernetworks(workers, most) if most <= MOST_STEPS else None

@@ -42,11 +42,11 @@ class PFedHNClient(FederatedClient):
 
     def __init__(self, ctx: ClientContext) -> None:
         super().__init__(ctx)
-        self._head: StatefulOptimiser = ctx.settings.optimiser_at(ctx.experiment.lr)
+        self._head: StatefulOptimiser = ctx.settings.optimiser_at(ctx.local.lr)
 
     def train(self) -> dict[str, float]:
         """Train both parts in the same steps; return the mean loss of the last epoch."""
-        epochs = self.ctx.experiment.local_epochs
+        epochs = self.ctx.local.local_epochs
         return {"loss": self.train_epochs(self.trainable_parameters(), epochs, self.optimiser(), clips=self.clips())}
 
     def head(self) -> dict[str, Tensor]:

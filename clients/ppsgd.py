@@ -26,6 +26,6 @@ class PPSGDClient(DPClient):
                 plain.step(head, FederatedClient.loss_and_direction(self, head, x, y)[1])
             return self.loss_and_direction(parameters, x, y)
 
-        epochs = self.ctx.experiment.local_epochs
+        epochs = self.ctx.local.local_epochs
         loss = self.train_epochs(self.trainable_parameters(), epochs, self.optimiser(), follow=follow)
         return {"loss": loss, **self.measures()}

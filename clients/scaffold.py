@@ -43,9 +43,9 @@ class ScaffoldClient(FederatedClient):
 
     def train(self) -> dict[str, float]:
         """Train and set c_i to c_i+; return the mean loss of the last epoch."""
-        mine, size = self.indices("train"), self.ctx.experiment.batch_size
+        mine, size = self.indices("train"), self.ctx.local.batch_size
         self._look(self.examples("train", mine[start : start + size]) for start in range(0, len(mine), size))
-        loss = self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self.optimiser())
+        loss = self.train_epochs(self.trainable_parameters(), self.ctx.local.local_epochs, self.optimiser())
         for name, value in self._renewed().items():
             self._own[name].copy_(value)
         return {"loss": loss}
@@ -77,6 +77,6 @@ class ScaffoldClient(FederatedClient):
         """Compute c_i+."""
         if self.ctx.settings.option == "I":
             return self._at_start
-        travelled = max(1, self.steps_made) * self.ctx.experiment.lr
+        travelled = max(1, self.steps_made) * self.ctx.local.lr
         ways = {name: (self._start[name] - value) / travelled for name, value in self.trainable_parameters().items()}
         return {name: self._before[name] - self._control[name] + way for name, way in ways.items()}

@@ -26,12 +26,14 @@ from flfw.client.deadline import until
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
+from flfw.client_plan import ClientPlan
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
 from flfw.dp.charging import charge_message
 from flfw.dp.settlement import require_calibrated
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
+from flfw.experiment.training import DataSettings
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.question import read_question
@@ -39,10 +41,11 @@ from flfw.messages.reasons import QUIET, WITHHELD, RequestDeclinedError
 from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
-from flfw.resolve import Resolved, resolve
+from flfw.pipeline import NetworkPlan
+from flfw.plan import RunPlan, plan
 from flfw.server.node_assignment import ENROLMENT_S
 from flfw.storage.provenance import code_hash
-from flfw.task import Task, form_of, input_space
+from flfw.task import TaskPlan, image_format
 from flfw.training.threads import one_thread
 
 server = ServerApp()
@@ -59,9 +62,13 @@ def serve(grid: Grid, context: Context) -> None:
 
     experiment = Experiment.from_run_config(context.run_config)
     joins = isinstance(grid, InProcessGrid)
-    require(joins or experiment.together == 1, "--cohort 1 on Flower's own engines", cohort=experiment.cohort)
+    require(
+        joins or experiment.together == 1,
+        "--batched-clients 1 on Flower's own engines",
+        batched_clients=experiment.batched_clients,
+    )
     nets.look_in(experiment.weights)  # the server alone: its own user named the place
-    federate(grid, resolve(experiment))
+    federate(grid, plan(experiment))
 
 
 # --- the client ---------------------------------------------------------------------------------------------------
@@ -75,20 +82,20 @@ def introduce(message: Message, context: Context) -> Message:
         volunteered = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         known = ClientInfo(_partition(context), code_hash(), torch.cuda.is_available(), volunteered)
         try:
-            experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
-            _require_weights(experiment)
+            task = plan(Experiment.from_run_config(context.run_config)).task
+            _require_weights(task.network)
             root = str(context.node_config.get("data-root", ""))
-            shape, classes = _own_space(experiment, root)
-            known = replace(known, shape=shape, classes=classes, labels=_own_labels(experiment, root))
+            shape, classes = _own_space(task, root)
+            known = replace(known, shape=shape, classes=classes, labels=_own_labels(task.data, root))
         except InputError as error:  # only this client fails: others may go on without it
             known = replace(known, trouble=_words_on(error, context))
         return known.to_message(message)
 
 
-def _require_weights(experiment: Experiment) -> None:
+def _require_weights(network: NetworkPlan) -> None:
     """Refuse a run whose pretrained network is not the one on this machine."""
-    if (architecture := nets.card(experiment.net).architecture) is not None:
-        nets.require_weights(architecture, experiment.weights_sha256)
+    if (architecture := nets.card(network.name).architecture) is not None:
+        nets.require_weights(architecture, network.tuning.sha256 if network.tuning else "")
 
 
 def _words_on(trouble: InputError, context: Context) -> str:
@@ -100,23 +107,23 @@ def _words_on(trouble: InputError, context: Context) -> str:
 
 
 @lru_cache(maxsize=4)
-def _own_space(experiment: Experiment, data_root: str) -> tuple[tuple[int, ...], int]:
+def _own_space(task: TaskPlan, data_root: str) -> tuple[tuple[int, ...], int]:
     """Return shape and number of classes of the data on this machine, cached for all clients of a site.
 
     They are read from the data set's card. For a folder of files the card is made by a slow search of the folder.
     """
-    return input_space(experiment)
+    return replace(task).input_space  # a new plan: this one may hold the answer of another site in this process
 
 
-def _own_labels(experiment: Experiment, data_root: str) -> str:
+def _own_labels(settings: DataSettings, data_root: str) -> str:
     """Return a digest of this site's class names, if only sites have the data; else an empty string.
 
     Raises:
-        InputError: the data do not fit the experiment.
+        InputError: the data do not fit the settings.
     """
-    if not data.is_at_sites(experiment.dataset):
+    if not data.is_at_sites(settings.dataset):
         return ""
-    return data.here(experiment.dataset, Path(data_root) if data_root else None, form_of(experiment, None)).labels
+    return data.here(settings.dataset, Path(data_root) if data_root else None, image_format(settings, None)).labels
 
 
 @client.train()
@@ -175,7 +182,7 @@ def _note_truth(worker: FederatedClient, context: Context) -> None:
     """Let a client note the examples of its training where an audit needs them."""
     site = Site.from_config(context.node_config, worker.ctx.run)
     gives_all = site.truth is not None and site.volunteered is None
-    worker.noted = [] if gives_all and uploads.is_audited(worker.ctx.experiment, worker.ctx.round) else None
+    worker.noted = [] if gives_all and _plan_of(context).audit.attacks_uploads_of(worker.ctx.round) else None
 
 
 def _trained(
@@ -189,7 +196,8 @@ def _trained(
     site, ctx = Site.from_config(context.node_config, worker.ctx.run), worker.ctx
     sent, metrics = result
     if site.truth is not None and worker.noted is not None:
-        uploads.write_truth(site.truth, ctx.experiment, ctx.round, ctx.partition, worker.noted)
+        varied = ctx.plan.task.data.augment != "none"
+        uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, varied)
     return _reply(message, border, sent, metrics)
 
 
@@ -208,10 +216,10 @@ def answer_probe(message: Message, context: Context) -> Message:
 
         ctx = worker.ctx
         site = Site.from_config(context.node_config, config["experiment"])
-        asked = config, received, ctx.task, ctx.experiment, ctx.partition, site
+        asked = config, received, ctx.task, ctx.plan.seed, _plan_of(context).audit, ctx.partition, site
         sent = probe.answer(*asked, worker.stored, target, example)
         metrics = {"num-examples": config["batch"], "partition": ctx.partition}  # both as the server knows them
-        return _reply(message, border, sent, metrics if ctx.experiment.metrics == "all" else {})
+        return _reply(message, border, sent, metrics if ctx.plan.privacy.metrics == "all" else {})
 
 
 @client.evaluate()
@@ -244,38 +252,35 @@ def _at_work(
         raise RequestDeclinedError(
             f"runs other code ({code_hash()}) than the server ({config['code']}); install the same"
         )
-    resolved = resolve(Experiment.from_run_config(context.run_config))
-    require_calibrated(resolved.experiment)
-    if config["round"] > (most := resolved.experiment.rounds + (kind == message_cost.EVALUATE)):
+    asked = _plan_of(context).client
+    require_calibrated(asked.privacy.target_epsilon, asked.task.assignments)
+    if config["round"] > (most := asked.rounds.rounds + (kind == message_cost.EVALUATE)):
         raise RequestDeclinedError(f"was asked for round {config['round']} of a run that has {most}")
-    asked, probed = resolved, kind == message_cost.PROBE
-    resolved = _on_rung(resolved, config["rung"]) if probed else resolved
+    probed = kind == message_cost.PROBE
+    now = _on_rung(asked, config["rung"]) if probed else asked
     if budgeted(context.node_config) is not None:
         message_cost.require_countable(asked, kind, config)
-    experiment = resolved.experiment
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with until(message.metadata.created_at + config["deadline"], context), one_thread():
         ctx = ClientContext(
-            experiment=experiment,
-            task=Task.load(experiment, site.data_root),
-            method=resolved.method,
-            settings=resolved.settings,
+            plan=now,
+            task=now.task.load(site.data_root),
             partition=partition,
             round=int(config["round"]),
-            defence=resolved.defence_of(partition),
+            defence=now.defences.of_client(partition),
             store=site.store(config["experiment"], partition),
             # The server may put these numbers into any message, and probes are not counted as training is.
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
             run=config["experiment"],
         )
         _require_enough(context, len(ctx.task.split.train[partition]))
-        resolved.method.check_client(ctx.task, partition, resolved.settings)
-        worker, received = resolved.client(ctx), _received(arrays, partition)
+        now.method.check_client(ctx.task, partition, now.settings)
+        worker, received = now.client_class(ctx), _received(arrays, partition)
         below = config["rung"] if probed and config["rung"] in probe.LADDER else ""
         border = _ladder_border(ctx, below) if below else worker.border
         border.check_received(received)
         if "check-broadcast" in context.node_config:
-            fresh = probe.control_net(below, experiment, ctx.task.build_net) if below else worker.model
+            fresh = _control_net(ctx, below) if below else worker.model
             require_plausible(received, fresh, f"{kind} in round {ctx.round}")
         if not charged:
             charge_message(context, asked, kind, config, ctx)
@@ -298,9 +303,9 @@ def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
         raise SharingViolationError(f"client {partition} was sent arrays that cannot be read: {error}") from error
 
 
-def _on_rung(resolved: Resolved, rung: str) -> Resolved:
-    """Return the experiment as this client carries it out for the probes of a rung."""
-    if (changed := under_control(resolved, rung)) is None:
+def _on_rung(plan: ClientPlan, rung: str) -> ClientPlan:
+    """Return the plan as this client carries it out for the probes of a rung."""
+    if (changed := under_control(plan, rung)) is None:
         raise RequestDeclinedError(f"was asked for a probe on a rung that the experiment does not have: {rung}")
     return changed
 
@@ -308,8 +313,13 @@ def _on_rung(resolved: Resolved, rung: str) -> Resolved:
 def _ladder_border(ctx: ClientContext, rung: str) -> MessageValidator:
     """Build the border of one of the audit's easier rungs: its whole new network, and no tensor of the method."""
     with torch.device("meta"):
-        net = probe.control_net(rung, ctx.experiment, ctx.task.build_net)
+        net = _control_net(ctx, rung)
     return MessageValidator(ctx.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
+
+
+def _control_net(ctx: ClientContext, rung: str) -> nets.Net:
+    dataset = ctx.task.dataset
+    return probe.control_net(rung, ctx.task.network, ctx.plan.seed, dataset.shape, dataset.classes)
 
 
 def _reply(message: Message, border: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
@@ -317,6 +327,10 @@ def _reply(message: Message, border: MessageValidator, sent: Tensors, metrics: d
     border.check_sent(sent)
     content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)
+
+
+def _plan_of(context: Context) -> RunPlan:
+    return plan(Experiment.from_run_config(context.run_config))
 
 
 def _partition(context: Context) -> int:

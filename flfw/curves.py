@@ -15,6 +15,8 @@ LADDER = "ladder"
 """Name of the curve on which both sizes grow."""
 GROUP = "group"
 """Name of the curve over the number of clients whose messages are summed."""
+_AXES = {"batch": "batch", "steps": "steps", "size": LADDER, "sum_size": GROUP}
+"""Name of each curve by the word that asks for it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
     """Return the target first, then the curves' points that differ from it.
 
     Args:
-        curves: ``batch=1,4``, ``steps=1,5`` or ``ladder=1x1,4x1,4x5``, whose rungs only grow; ``group=1,5`` has no
+        curves: ``batch=1,4``, ``steps=1,5`` or ``size=1x1,4x1,4x5``, whose rungs only grow; ``sum_size=1,5`` has no
             points, see `groups`.
         batch: examples in the target's probe.
         steps: local steps in the target's probe.
@@ -48,15 +50,16 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
     Raises:
         InputError: a curve has another form.
 
-    >>> [point.name for point in points(["batch=1,4", "ladder=1x1,4x1,4x5"], 1, 1)]
+    >>> [point.name for point in points(["batch=1,4", "size=1x1,4x1,4x5"], 1, 1)]
     ['target', 'batch-4', 'ladder-4x1', 'ladder-4x5']
     """
     result = [Point("", batch, steps)]
     for word in curves:
-        axis, equals, values = word.partition("=")
-        if axis not in ("batch", "steps", LADDER, GROUP) or not equals:
+        name, equals, values = word.partition("=")
+        axis = _AXES.get(name)
+        if axis is None or not equals:
             raise InputError(
-                f"Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5 or group=1,5, got curve={word}."
+                f"Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve={word}."
             )
         if axis == GROUP:
             continue
@@ -72,15 +75,15 @@ def groups(curves: Sequence[str]) -> tuple[int, ...]:
     """Return the sizes of groups on the curves, in their order, each once.
 
     Args:
-        curves: as for `points`; only ``group=1,5`` counts.
+        curves: as for `points`; only ``sum_size=1,5`` counts.
 
     Raises:
         InputError: a size is no whole number, or below 1.
 
-    >>> groups(["batch=1,4", "group=1,5,1"])
+    >>> groups(["batch=1,4", "sum_size=1,5,1"])
     (1, 5)
     """
-    words = [word for word in curves if word.partition("=")[0] == GROUP]
+    words = [word for word in curves if _AXES.get(word.partition("=")[0]) == GROUP]
     sizes = (_sizes("batch", value, word, 1, 1)[0] for word in words for value in word.partition("=")[2].split(","))
     return tuple(dict.fromkeys(sizes))
 

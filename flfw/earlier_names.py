@@ -7,8 +7,9 @@ in front of Python's own.
 
 from __future__ import annotations
 
+import re
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import MappingProxyType, ModuleType
@@ -45,6 +46,113 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """Name of today of each documented name, by module."""
+
+FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "attack-seconds": "attack-timeout",
+        "attack-server": "attack-process",
+        "cohort": "batched-clients",
+        "colluding": "colluding-attackers",
+        "defence-draws": "defence-randomness",
+        "final": "final-eval-clients",
+        "fit": "resize-mode",
+        "group": "sum-size",
+        "keep-observations": "keep-recorded-rounds",
+        "metrics-noise": "metrics-noise-multiplier",
+        "observations-gb": "max-recordings-gb",
+        "order": "example-order",
+        "pictures": "show-samples",
+        "side": "image-size",
+        "tampered-by": "malicious-server",
+        "train": "trainable",
+    }
+)
+"""Name of today of each flag, which is also a key of a run's configuration and, with underscores, a field."""
+
+TASK_FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "largest-upload-mb": "max-upload-mb",
+        "most-steps": "max-steps",
+        "no-pictures": "show-samples no",
+        "only": "figure-names",
+        "reasons": "error-detail",
+    }
+)
+"""Flag of today of each flag that is no setting of a run."""
+
+VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("adaptation", "automatic"): "defence_code",
+        ("attack-process", "beside"): "concurrent",
+        ("compression", "compact"): "predictive",
+        ("defence-randomness", "secret"): "secure",
+        ("split", "drawn"): "sampled_on_demand",
+        ("split", "everything"): "full_copy",
+        ("split", "whole"): "dataset_per_client",
+        ("trainable", "fixed"): "linear_probe",
+    }
+)
+"""Name of today of each value, by the flag's name of today."""
+
+WORDS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("curve", "group="): "sum_size=",
+        ("curve", "ladder="): "size=",
+        ("set", "drawn."): "sampled_on_demand.",
+    }
+)
+"""Beginning of today of each word of a flag of several words."""
+
+
+KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "accounting": "counted",
+        "adaptive_gain": "knowing_gains",
+        "anonymity_set_size": "hidden_among",
+        "attempts": "tries",
+        "candidate_test": "candidates",
+        "correct": "right",
+        "ended_at": "ended",
+        "external_plugins": "outside",
+        "failure_reason": "stopped",
+        "label_accuracy": "labels_found",
+        "label_separable": "unlike",
+        "lower_bound": "lower",
+        "malicious_server": "tampered_by",
+        "max_guess_accuracy": "certainty",
+        "min_safe_sum_size": "group_needed",
+        "native_resolution": "reduced",
+        "noise_source": "noise",
+        "num_colluding": "colluding",
+        "probe_slot": "victim",
+        "protected_by": "hidden_by",
+        "reason": "why",
+        "recording_sessions": "recorded_in",
+        "requested_rounds": "asked",
+        "search_limit": "reach",
+        "secure_aggregation": "sums",
+        "sessions": "sittings",
+        "started_at": "began",
+        "sum_size": "group",
+        "unconverged": "short",
+    }
+)
+"""Earlier name of each key of result.json, training.json and matrix.json that had another one."""
+
+COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "by_chance": "chance_match",
+        "group": "sum_size",
+        "labels_found": "label_accuracy",
+        "told": "informed",
+        "victim": "probe_slot",
+    }
+)
+"""Name of today of each column of a run's CSV that has another one."""
+
+
+CONTROLS: Mapping[str, str] = MappingProxyType({"control": "analytic", "matched": "undefended", "told": "weak_defence"})
+"""Name in results of each control that probes and recordings name otherwise, as earlier results did."""
 
 
 @final
@@ -90,6 +198,59 @@ class EarlierNames(MetaPathFinder):
 def refusal(of_today: str, earlier: str) -> str:
     """Return the line that refuses an earlier name."""
     return f"Expected {of_today}, got its earlier name {earlier.rpartition('.')[2]}; rename it"
+
+
+def settings_of_today(stored: Mapping[str, Any], *, fields: bool = False) -> dict[str, Any]:
+    """Return stored settings, or a policy's rules for them, under their names of today.
+
+    Args:
+        stored: the settings by their names of any version.
+        fields: whether the names are those of fields, with underscores, and not of flags.
+
+    >>> settings_of_today({"keep-observations": 2, "split": "whole", "curve": "'group=1,2'", "rounds": 3})
+    {'keep-recorded-rounds': 2, 'split': 'dataset_per_client', 'curve': "'sum_size=1,2'", 'rounds': 3}
+    >>> settings_of_today({"defence_draws": "secret", "set": ["drawn.train=5"]}, fields=True)
+    {'defence_randomness': 'secure', 'set': ['sampled_on_demand.train=5']}
+    """
+    renamed: dict[str, Any] = {}
+    for name, value in stored.items():
+        flag = name.replace("_", "-") if fields else name
+        flag = FLAGS.get(flag, flag)
+        today = flag.replace("-", "_") if fields else flag
+        # One that stands under both of its names keeps the earlier one, which the reader does not know.
+        renamed[name if today in stored else today] = _value_of_today(flag, value)
+    return renamed
+
+
+def _value_of_today(flag: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_value_of_today(flag, one) for one in value]
+    if not isinstance(value, str):
+        return value
+    for (of, earlier), today in WORDS.items():
+        if of == flag:  # several words stand in one text, with marks around those that a shell would read otherwise
+            value = re.sub(rf"(^|[\s'\"]){re.escape(earlier)}", rf"\g<1>{today}", value)
+    return VALUES.get((flag, value), value)
+
+
+def earlier_setting(flag: str, words: Iterable[object] = ()) -> str | None:
+    """Return the line that refuses an earlier name of a flag, or of one of its values; None: all are of today.
+
+    Args:
+        flag: the flag without hyphens before it.
+        words: its values.
+
+    >>> earlier_setting("tampered-by"), earlier_setting("split", ["iid"])
+    ('Expected a flag of today, got --tampered-by; it is called --malicious-server now', None)
+    >>> earlier_setting("curve", ["batch=1,4", "group=1"])
+    'Expected --curve sum_size=1, got its earlier name group=1; rename it'
+    """
+    if today := FLAGS.get(flag) or TASK_FLAGS.get(flag):
+        return f"Expected a flag of today, got --{flag}; it is called --{today} now"
+    for word in words:
+        if (today := _value_of_today(flag, word)) != word:
+            return f"Expected --{flag} {today}, got its earlier name {word}; rename it"
+    return None
 
 
 class EarlierHooks(ABC):

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from flfw import nets, plugins
 from flfw.defence import Defence, DefendedData, LocalStep
-from flfw.errors import InputError, require
-from flfw.experiment import Experiment
+from flfw.errors import InputError
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Net, Tensors
-from flfw.plugins import build_settings, short_name, split_assignment
+from flfw.plugins import split_assignment
+from flfw.rng import secret_generator
 
 Fields = Callable[[str], frozenset[str]]
 """Names of the fields of other plug-ins that bear a defence's name."""
@@ -152,137 +152,196 @@ def _changed(stages: Sequence[DefenceStage], change: Callable[[DefenceStage], An
     return None if any(stage.settings is None for stage in changed) else PipelineSettings(tuple(changed))
 
 
-def defence_stages(experiment: Experiment, of_another: Fields | None = None) -> tuple[DefenceStage, ...]:
-    """Return the defences of an experiment with their settings, in the order in which they act.
+@final
+class DrawnInSecret(Defence):
+    """Defence of one client whose hooks each get a new secret generator, in the place of the one handed over.
+
+    So it holds for every defence that draws from the generator that it is given, also for a plug-in's. No two calls
+    have a common state: a message that is asked for again, after a restart or not, has other draws.
 
     Args:
-        experiment: the experiment.
+        defence: the defence.
+    """
+
+    def __init__(self, defence: Defence) -> None:
+        super().__init__(defence.settings)
+        self._defence = defence
+        self.measures = defence.measures
+
+    @property
+    def active_hooks(self) -> frozenset[str]:
+        """Names of the hooks at which the defence acts."""
+        return self._defence.active_hooks
+
+    def network(self, net: Net) -> Net:
+        """Return the network as the defence changes it."""
+        return self._defence.network(net)
+
+    def prepare(self, model: nn.Module, rng: torch.Generator) -> None:
+        """Set up a client's model, with a generator of its own."""
+        self._defence.prepare(model, secret_generator())
+        self.measures = self._defence.measures
+
+    def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
+        """Refuse a model for which the defence does not work."""
+        self._defence.check_model(model, uploads)
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Refuse inputs for which the defence does not work."""
+        self._defence.check_inputs(shape)
+
+    def check_data(self, held: DefendedData) -> None:
+        """Refuse data for which the defence does not work."""
+        self._defence.check_data(held)
+
+    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the batch after the defence, whose draws nobody can repeat."""
+        x, y = self._defence.batch(x, y, secret_generator())
+        self.measures = self._defence.measures
+        return x, y
+
+    def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
+        """Return the gradients after the defence, whose draws nobody can repeat."""
+        return self._noting(self._defence.gradients(gradients, secret_generator()))
+
+    def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
+        """Return the gradients of a step after the defence, whose draws nobody can repeat."""
+        return self._noting(self._defence.step(step, secret_generator()))
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """Return the update after the defence, whose draws nobody can repeat."""
+        return self._noting(self._defence.update(update, secret_generator()))
+
+    def _noting(self, result: Tensors) -> Tensors:
+        self.measures = self._defence.measures
+        return result
+
+
+@final
+@dataclass(frozen=True)
+class DefencePlan:
+    """Client-side defences of a run, and the clients that use them.
+
+    Attributes:
+        stages: defences with their settings, in the order in which they act; empty: none.
+        partitions: numbers of the clients that use them.
+        randomness: where their random numbers come from: the run's ``seed``, or ``secure``, each client's own system.
+    """
+
+    stages: tuple[DefenceStage, ...] = ()
+    partitions: range | frozenset[int] = frozenset()
+    randomness: str = "seed"
+
+    @property
+    def name(self) -> str:
+        """Names of the defences, as the experiment has them."""
+        return "+".join(stage.name for stage in self.stages) or "none"
+
+    @property
+    def changes_network(self) -> bool:
+        """Whether a defence changes the network."""
+        return any("network" in stage.active_hooks for stage in self.stages)
+
+    def build(self) -> Defence | None:
+        """Build the defence of a client anew, since it may keep state: one, or a pipeline of several; None: none."""
+        if not self.stages:
+            return None
+        return self.stages[0].build() if len(self.stages) == 1 else Pipeline(PipelineSettings(self.stages))
+
+    def of_client(self, partition: int) -> Defence | None:
+        """Build the defence that one client uses, with the run's kind of draws; None: that client uses none."""
+        defence = self.build() if partition in self.partitions else None
+        return DrawnInSecret(defence) if defence and self.randomness == "secure" else defence
+
+
+@final
+@dataclass(frozen=True)
+class NetworkPlan:
+    """Network of a run, as all its parties build it.
+
+    Attributes:
+        name: of the network.
+        init: first weights.
+        norm: normalisation.
+        tuning: trained part of a pretrained network; None: the network is not pretrained.
+        malicious: change of the network by a malicious server; None: the server follows the protocol.
+        malicious_name: name of the attack that makes this change; empty: none.
+        defences: client-side defences, of which some change the network.
+        clients: number of clients, on which the malicious server's change may depend.
+    """
+
+    name: str
+    init: nets.Init = "torch"
+    norm: nets.Norm = "own"
+    tuning: nets.Tuning | None = None
+    malicious: ModelModification | None = None
+    malicious_name: str = ""
+    defences: DefencePlan = DefencePlan()
+    clients: int = 1
+
+    @property
+    def isolated_client(self) -> int | None:
+        """Client whose update the malicious server isolates in sums; None: nobody's."""
+        return None if self.malicious is None else self.malicious.isolates
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        """Build the network, as a malicious server and a defence change it, from torch's current generator.
+
+        Args:
+            shape: of one input.
+            classes: number of classes.
+
+        Raises:
+            InputError: the network does not accept such inputs, or lacks the layer that the defence needs.
+        """
+        net = self.tampered(self.plain(shape, classes))
+        defence = self.defences.build()
+        return net if defence is None else defence.network(net)
+
+    def plain(self, shape: tuple[int, ...], classes: int, name: str = "") -> Net:
+        """Build the network without the defence and the server's change, or another one by its name.
+
+        Args:
+            shape: of one input.
+            classes: number of classes.
+            name: of another network, which is not tuned; empty: the run's own.
+        """
+        tuning = self.tuning if name in ("", self.name) else None
+        return nets.build(name or self.name, shape, classes, self.init, self.norm, tuning)
+
+    def tampered(self, net: Net) -> Net:
+        """Return a network as the malicious server changes it; without one as it is."""
+        return net if self.malicious is None else self.malicious.network_for(net, self.clients)
+
+
+def defence_stages(
+    names: Sequence[str], assignments: Sequence[str], of_another: Fields | None = None
+) -> tuple[DefenceStage, ...]:
+    """Return defences with their settings, in the order in which they act.
+
+    Args:
+        names: of the defences.
+        assignments: settings of plug-ins, as ``--set`` has them.
         of_another: names the fields of other plug-ins with a defence's name; None: assignments to fields that the
             defence does not have are ignored, since they are such a plug-in's or were refused before.
 
     Raises:
         InputError: a defence or one of its settings is unknown.
     """
-    everything = frozenset(split_assignment(one)[0].rpartition(".")[2] for one in experiment.set)
+    everything = fields_of(assignments)
     stages = []
-    for name in experiment.defences:
+    for name in names:
         cls, short = plugins.load_class(plugins.DEFENCE, name, Defence), plugins.short_name(name)
         fields = of_another(short) if of_another else everything
         stages.append(
-            DefenceStage(name, cls, plugins.build_settings(cls.Settings, short, experiment.set, of_another=fields))
+            DefenceStage(name, cls, plugins.build_settings(cls.Settings, short, assignments, of_another=fields))
         )
     return tuple(stages)
 
 
-def build_defence(stages: Sequence[DefenceStage]) -> Defence | None:
-    """Build the defence of a client: one defence, or a pipeline of several; None: there is none."""
-    if not stages:
-        return None
-    return stages[0].build() if len(stages) == 1 else Pipeline(PipelineSettings(tuple(stages)))
-
-
-def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Net:
-    """Build an experiment's network, as a malicious server and a defence change it, from torch's current generator.
-
-    Args:
-        experiment: the experiment, without ``auto`` in any field.
-        shape: of one input.
-        classes: number of classes.
-
-    Raises:
-        InputError: the network does not accept such inputs, or lacks the layer that the defence needs.
-    """
-    net = tampered_net(experiment, plain_net(experiment, experiment.net, shape, classes))
-    defence = build_defence(defence_stages(experiment))
-    return net if defence is None else defence.network(net)
-
-
-def plain_net(experiment: Experiment, name: str, shape: tuple[int, ...], classes: int) -> Net:
-    """Build a network as the experiment initialises and tunes it, without its defence.
-
-    Args:
-        experiment: the experiment, without ``auto`` in any field.
-        name: of the network, the experiment's own or another.
-        shape: of one input.
-        classes: number of classes.
-    """
-    tuning = tuning_of(experiment) if name == experiment.net else None
-    return nets.build(name, shape, classes, experiment.init, experiment.norm, tuning)
-
-
-def tampered_net(experiment: Experiment, net: Net) -> Net:
-    """Return a network as the experiment's malicious server changes it; without one as it is."""
-    tampering = tampering_of(experiment)
-    return net if tampering is None else tampering.network_for(net, experiment.clients)
-
-
-def tampering_of(experiment: Experiment) -> ModelModification | None:
-    """Build the change of the network by the experiment's malicious server; None: its server follows the protocol.
-
-    Raises:
-        InputError: the attack is unknown, changes no network, or one of its settings is unknown.
-    """
-    name = experiment.tampered_by
-    if not name:
-        return None
-    try:
-        cls: Any = plugins.load_class(plugins.ATTACK, name, ModelModification)
-    except InputError:
-        known = name in plugins.names(plugins.ATTACK)
-        require(not known, "an attack whose server changes the network", tampered_by=name)
-        raise
-    everything = frozenset(split_assignment(one)[0].rpartition(".")[2] for one in experiment.set)
-    return cls(build_settings(cls.Settings, short_name(name), experiment.set, of_another=everything))
-
-
-def isolated_client(experiment: Experiment) -> int | None:
-    """Return the client whose update the experiment's malicious server isolates in sums; None: nobody's."""
-    tampering = tampering_of(experiment)
-    return None if tampering is None else tampering.isolates
-
-
-def tuning_of(experiment: Experiment) -> nets.Tuning | None:
-    """Return the part of a pretrained network that an experiment trains; None: its network is not pretrained.
-
-    Raises:
-        InputError: a setting of the adapters is unknown, or a network that is not pretrained is to be trained in part.
-    """
-    if nets.card(experiment.net).architecture is None:
-        whole = experiment.train in ("auto", "full")
-        require(whole, f"train=full for net={experiment.net}, which is not pretrained", train=experiment.train)
-        return None
-    adapters = build_settings(nets.AdapterSettings, short_name(experiment.net), experiment.set)
-    trained = "full" if experiment.train == "auto" else experiment.train
-    return nets.Tuning(trained, adapters, experiment.weights_sha256)
-
-
-def with_weights(experiment: Experiment, usual: nets.Trained) -> Experiment:
-    """Return the experiment with the trained part of its network and the SHA-256 of its weights, if it has any.
-
-    A client process is given the SHA-256, so that it reads no file here.
-
-    Args:
-        experiment: the experiment, without ``auto`` for the network.
-        usual: the trained part for ``train=auto``.
-
-    Raises:
-        InputError: this machine has no such weights, or the network takes none.
-    """
-    tuning, architecture = tuning_of(experiment), nets.card(experiment.net).architecture
-    if tuning is None or architecture is None:
-        unused = not (experiment.weights or experiment.weights_sha256)
-        require(unused, "a pretrained network for --weights", net=experiment.net)
-        return experiment
-    if experiment.train == "auto":
-        experiment = replace(experiment, train=usual)
-    if experiment.weights_sha256:
-        return experiment
-    return replace(experiment, weights_sha256=nets.weights_digest(architecture))
-
-
-def changes_network(experiment: Experiment) -> bool:
-    """Return whether an experiment's defence changes the network."""
-    return any("network" in stage.active_hooks for stage in defence_stages(experiment))
+def fields_of(assignments: Sequence[str]) -> frozenset[str]:
+    """Return the names of all fields that are assigned, of whatever plug-in."""
+    return frozenset(split_assignment(one)[0].rpartition(".")[2] for one in assignments)
 
 
 def refuse_beside_factors(name: str, defence: Defence | None) -> None:

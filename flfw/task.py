@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -18,11 +18,12 @@ from flfw.data.canaries import Canaries
 from flfw.data.splits import partition
 from flfw.defence import DefendedData
 from flfw.errors import InputError, require
-from flfw.experiment import Experiment
+from flfw.experiment.audit import ProbeSettings
+from flfw.experiment.training import DataSettings
 from flfw.membership.copies import games
 from flfw.membership.pairs import MemberPairs, PatientGame, without_held_out
 from flfw.nets.inputs import InputSpec
-from flfw.pipeline import build_net, plain_net
+from flfw.pipeline import NetworkPlan
 from flfw.plugins import build_settings, short_name
 from flfw.rng import numpy_generator
 
@@ -30,90 +31,154 @@ _UNOWNED_AT_MOST = 2000
 _PUBLIC_AT_MOST = 10_000
 
 
-def form_of(experiment: Experiment, side: int | None) -> data.ImageFormat:
+@final
+@dataclass(frozen=True, eq=False)
+class TaskPlan:
+    """Data of a run, their cut into clients, and the network for them; `load` opens the data.
+
+    Attributes:
+        data: settings of the data set.
+        clients: number of clients.
+        network: the network.
+        assignments: settings of plug-ins, as ``--set`` has them; the split takes its own.
+        seed: of the run.
+        canaries: number of examples that a coin leaves out; 0: none.
+        membership_pairs: pairs of each client in the membership game: a number, ``all`` or ``none``.
+        space: shape of one input and number of classes; None: those of the data set's card.
+    """
+
+    data: DataSettings
+    clients: int
+    network: NetworkPlan
+    assignments: tuple[str, ...] = ()
+    seed: int = 0
+    canaries: int = 0
+    membership_pairs: str = "none"
+    space: tuple[tuple[int, ...], int] | None = None
+
+    @property
+    def scheme(self) -> partition.AnyScheme:
+        """How the data are cut into clients.
+
+        Raises:
+            InputError: the split, or one of its settings, is unknown.
+        """
+        name = self.data.split
+        return build_settings(partition.scheme(name), short_name(name), self.assignments)
+
+    @property
+    def image_format(self) -> data.ImageFormat:
+        """Form to which images are brought for the network."""
+        return image_format(self.data, self.data.image_size or nets.card(self.network.name).side)
+
+    @cached_property
+    def input_space(self) -> tuple[tuple[int, ...], int]:
+        """Shape of one input, resized for the network, and number of classes; no data are opened."""
+        if self.space is not None:
+            return self.space
+        card, side = data.describe(self.data.dataset, self.image_format), self.image_format.side
+        if side is None or len(card.shape) != 3:
+            return card.shape, card.classes
+        return (card.shape[0], side, side), card.classes
+
+    def build_net(self, name: str = "") -> nets.Net:
+        """Build the network as its defence changes it, or a plain one by its name, from torch's current generator."""
+        if not name:
+            return self.network.build(*self.input_space)
+        return self.network.plain(*self.input_space, name)
+
+    def load(self, data_root: Path | None) -> Task:
+        """Load the data and cut them into clients; both are read once per process.
+
+        If only sites have the data, the task is that of a site: there every client holds all of the site's data.
+        """
+        dataset = self._normalised(_dataset(self.data.dataset, data_root, self.image_format))
+        at_site = self._only_at_sites()
+        clients = 1 if at_site else self.clients
+        cut = (dataset.name, data_root, self.image_format, self.scheme, clients, self.seed, self.data.test)
+        if self.canaries:
+            in_files = f"canaries=0 for {dataset.name}, whose labels are generated"
+            require(not dataset.is_generated, in_files, canaries=self.canaries)
+            classed = f"canaries=0 for the regression of {dataset.name}: a canary has a wrong class"
+            require(not dataset.is_regression, classed, canaries=self.canaries)
+            chosen, split, labels = _with_canaries(*cut, self.canaries)
+            return self._task(replace(dataset, train_y=labels), split, data_root, canaries=chosen)
+        if self.membership_pairs not in ("auto", "none"):
+            split, pairs = _with_pairs(*cut, self.membership_pairs)
+            return self._task(dataset, split, data_root, pairs=pairs)
+        split = partition.for_each(_split(*cut), self.clients) if at_site else _split(*cut)
+        return self._task(dataset, split, data_root)
+
+    def load_at_server(self, data_root: Path | None) -> Task:
+        """Build the server's task; if only sites have the data, it has no examples, only the data set's description."""
+        if not self._only_at_sites():
+            return self.load(data_root)
+        dataset = self._normalised(data.without_examples(self.data.dataset, self.image_format.side))
+        return self._task(dataset, partition.nobodys(self.clients), data_root)
+
+    def _task(self, dataset: data.Dataset, split: partition.Split, data_root: Path | None, **more: Any) -> Task:
+        augment = "none" if self.data.augment == "auto" else self.data.augment
+        side, shape = self.data.image_size, data.describe(dataset.name).shape
+        own = shape[1] if len(shape) == 3 and side > shape[1] else 0
+        return Task(dataset, split, self.network, augment, data_root=data_root, own_side=own, **more)
+
+    def _only_at_sites(self) -> bool:
+        """Return whether only sites have the data; refuse settings that such data do not allow."""
+        name = self.data.dataset
+        if not data.is_at_sites(name):
+            return False
+        whole, given = data.describe(name).split, self.data.split
+        require(given == whole, f"split={whole} for {name}, as each site has its own", split=given)
+        test = f"test=own for {name}, as each site has its own"
+        require(self.data.test == "own", test, test=self.data.test)
+        elsewhere = f"canaries=0 for {name}, as the server would need the data to find canaries"
+        require(not self.canaries, elsewhere, canaries=self.canaries)
+        pairs = f"membership-pairs=none for {name}, as the server would need the data to draw them"
+        require(self.membership_pairs in ("auto", "none"), pairs, membership_pairs=self.membership_pairs)
+        return True
+
+    def _normalised(self, dataset: data.Dataset) -> data.Dataset:
+        how = self.data.normalise
+        if how == "own":
+            return dataset
+        if how == "backbone":
+            made = nets.card(self.network.name).architecture
+            require(made is not None, "a pretrained network for normalise=backbone", net=self.network.name)
+            how = made.normalise if made else "own"
+        mean, std = feed.constants(how, dataset.shape)
+        return replace(dataset, mean=mean, std=std)
+
+
+def image_format(settings: DataSettings, side: int | None) -> data.ImageFormat:
     """Return the form to which images are brought, with a side; all but the side is for a user's own."""
     return data.ImageFormat(
-        side, experiment.resized, experiment.fit, experiment.colour, skip_damaged=experiment.skip_damaged
+        side, settings.resized, settings.resize_mode, settings.colour, skip_damaged=settings.skip_damaged
     )
-
-
-def _form(experiment: Experiment) -> data.ImageFormat:
-    return form_of(experiment, experiment.side or nets.card(experiment.net).side)
-
-
-def input_space(experiment: Experiment) -> tuple[tuple[int, ...], int]:
-    """Return the shape of one input, resized for the network, and the number of classes; open no data."""
-    image_format = _form(experiment)
-    card, side = data.describe(experiment.dataset, image_format), image_format.side
-    if side is None or len(card.shape) != 3:
-        return card.shape, card.classes
-    return (card.shape[0], side, side), card.classes
 
 
 @dataclass(frozen=True)
 class Task:
-    """Data and network of a resolved experiment.
+    """Data and network of a run.
 
     Attributes:
         dataset: pixels (or rows) and labels, memory-mapped.
         split: the examples of each client.
-        net: the network's name.
+        network: how the network is built.
         augment: augmentation of training images.
         canaries: examples of which some were left out, to test whether this can be detected; None: there are none.
         data_root: folder of the data sets' files; None: the default of `flfw.data.load`.
-        init: first weights of the network.
-        experiment: the experiment, whose defence may change the network; None: the network is the named one.
         pairs: of each client in the membership game; None: there is no game. Only the first of a pair is trained on.
+        own_side: pixels of a side of the data set's own images, where they were enlarged; else 0.
     """
 
     dataset: data.Dataset
     split: partition.Split
-    net: str
+    network: NetworkPlan
     augment: data.Augmentation = "none"
     canaries: Canaries | None = None
     data_root: Path | None = None
-    init: nets.Init = "torch"
-    experiment: Experiment | None = None
     pairs: tuple[MemberPairs | PatientGame, ...] | None = None
-
-    @classmethod
-    def load(cls, experiment: Experiment, data_root: Path | None) -> Task:
-        """Load the task of a resolved experiment; data and split are read once per process.
-
-        If only sites have the data, the task is that of a site: there every client holds all of the site's data.
-        """
-        scheme = build_settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
-        dataset = _normalised(_dataset(experiment.dataset, data_root, _form(experiment)), experiment)
-        at_site = _only_at_sites(experiment)
-        clients = 1 if at_site else experiment.clients
-        cut = (dataset.name, data_root, _form(experiment), scheme, clients, experiment.seed, experiment.test)
-        augment = "none" if experiment.augment == "auto" else experiment.augment
-        if not experiment.canaries:
-            split = partition.for_each(_split(*cut), experiment.clients) if at_site else _split(*cut)
-            pairs = None
-            if experiment.membership_pairs not in ("auto", "none"):
-                split, pairs = _with_pairs(*cut, experiment.membership_pairs)
-            beside = {"init": experiment.init, "experiment": experiment, "pairs": pairs}
-            return cls(dataset, split, experiment.net, augment, data_root=data_root, **beside)
-        in_files = f"canaries=0 for {dataset.name}, whose labels are generated"
-        require(not dataset.is_generated, in_files, canaries=experiment.canaries)
-        classed = f"canaries=0 for the regression of {dataset.name}: a canary has a wrong class"
-        require(not dataset.is_regression, classed, canaries=experiment.canaries)
-        chosen, split, labels = _with_canaries(*cut, experiment.canaries)
-        relabelled = dataclasses.replace(dataset, train_y=labels)
-        return cls(relabelled, split, experiment.net, augment, chosen, data_root, experiment.init, experiment)
-
-    @classmethod
-    def at_server(cls, experiment: Experiment, data_root: Path | None) -> Task:
-        """Build the server's task; if only sites have the data, it has no examples, only the data set's description."""
-        if not _only_at_sites(experiment):
-            return cls.load(experiment, data_root)
-        dataset = _normalised(data.without_examples(experiment.dataset, _form(experiment).side), experiment)
-        augment = "none" if experiment.augment == "auto" else experiment.augment
-        nobodys = partition.nobodys(experiment.clients)
-        return cls(
-            dataset, nobodys, experiment.net, augment, data_root=data_root, init=experiment.init, experiment=experiment
-        )
+    own_side: int = 0
 
     @property
     def has_data(self) -> bool:
@@ -129,29 +194,15 @@ class Task:
         way = f"data on this machine for {purpose}, such as folder:PATH"
         require(self.has_data, way, dataset=f"{self.dataset.name}, which only the sites have")
 
-    @property
-    def own_side(self) -> int:
-        """Pixels of a side of the data set's own images, where the experiment's ``side`` enlarges them; else 0."""
-        side, shape = self.experiment.side if self.experiment else 0, data.describe(self.dataset.name).shape
-        return shape[1] if len(shape) == 3 and side > shape[1] else 0
-
     @cached_property
     def inputs(self) -> InputSpec:
         """Input space of the network."""
         return InputSpec.from_constants(self.dataset.shape, self.dataset.mean, self.dataset.std)
 
-    def build_net(self, net: str | None = None) -> nets.Net:
-        """Build a new network, initialised from torch's current generator.
-
-        Args:
-            net: name of a plain network for these data; None: the experiment's, as its defence changes it.
-        """
+    def build_net(self, name: str = "") -> nets.Net:
+        """Build the network as its defence changes it, or a plain one by its name, from torch's current generator."""
         shape, classes = self.dataset.shape, self.dataset.classes
-        if net is None and self.experiment is not None:
-            return build_net(self.experiment, shape, classes)
-        if self.experiment is not None:
-            return plain_net(self.experiment, net or self.net, shape, classes)
-        return nets.build(net or self.net, shape, classes, self.init)
+        return self.network.plain(shape, classes, name) if name else self.network.build(shape, classes)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return raw inputs (B, ...) as float32 in [0, 1] and labels (B,).
@@ -212,40 +263,13 @@ class Task:
         pool = reserved[client :: len(self.split.train)] if len(reserved) else self.split.train[client]
         return pool[~np.isin(pool, self.canaries.indices)] if self.canaries else pool
 
-    def check_victims(self, experiment: Experiment) -> None:
+    def check_victims(self, probes: ProbeSettings, seed: int) -> None:
         """Refuse an audit that needs more victims than a client has."""
-        for probe in range(experiment.images if experiment.attacks else 0):
-            client, slot = probe % experiment.clients, probe // experiment.clients
-            for batch in {point.batch for point in experiment.points}:
-                self.victims(client, slot, batch, experiment.seed)
-
-
-def _only_at_sites(experiment: Experiment) -> bool:
-    """Return whether only sites have the data; refuse settings that such data do not allow."""
-    name = experiment.dataset
-    if not data.is_at_sites(name):
-        return False
-    whole = data.describe(name).split
-    require(experiment.split == whole, f"split={whole} for {name}, as each site has its own", split=experiment.split)
-    test = f"test=own for {name}, as each site has its own"
-    require(experiment.test == "own", test, test=experiment.test)
-    elsewhere = f"canaries=0 for {name}, as the server would need the data to find canaries"
-    require(not experiment.canaries, elsewhere, canaries=experiment.canaries)
-    pairs = f"membership-pairs=none for {name}, as the server would need the data to draw them"
-    require(experiment.membership_pairs in ("auto", "none"), pairs, membership_pairs=experiment.membership_pairs)
-    return True
-
-
-def _normalised(dataset: data.Dataset, experiment: Experiment) -> data.Dataset:
-    if experiment.normalise == "own":
-        return dataset
-    how = experiment.normalise
-    if how == "backbone":
-        made = nets.card(experiment.net).architecture
-        require(made is not None, "a pretrained network for normalise=backbone", net=experiment.net)
-        how = made.normalise if made else "own"
-    mean, std = feed.constants(how, dataset.shape)
-    return dataclasses.replace(dataset, mean=mean, std=std)
+        clients = len(self.split.train)
+        for probe in range(probes.images):
+            client, slot = probe % clients, probe // clients
+            for batch in {point.batch for point in probes.points}:
+                self.victims(client, slot, batch, seed)
 
 
 @lru_cache(maxsize=4)
@@ -299,7 +323,7 @@ def _with_pairs(
     require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
     kinds, most_pairs = dataset.kinds(dataset.train_y), None if most == "all" else int(most)
     pairs = games(split.train, dataset.train_x, kinds, split.patients, seed, most_pairs)
-    return dataclasses.replace(split, train=without_held_out(split.train, pairs)), pairs
+    return replace(split, train=without_held_out(split.train, pairs)), pairs
 
 
 def require_every_class(task: Task, partition: int) -> None:

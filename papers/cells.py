@@ -20,12 +20,12 @@ from typing import Any, Literal
 from flfw import data, nets, plugins
 from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.formats.result_file import read_result
+from flfw.formats.result_file import read_result, to_json
 from flfw.papers import planned, timing
 from flfw.papers.preset import Preset, ResultMetric
 from flfw.papers.published import Cell
 from flfw.papers.reach import Reach, keep, reach, uninformative
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from flfw.runs import run
 from flfw.storage import checkpoint
 from flfw.storage.provenance import code_hash
@@ -37,7 +37,7 @@ OURS = "variant=ours"
 """Name of the figure that the variant ``ours`` gives, beside that of ``authors``."""
 
 _WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {
-    "plan": planned.plan,
+    "plan": planned.planned,
     "clock": timing.clocked,
 }
 
@@ -89,7 +89,7 @@ def obstacle(cell: Cell, preset: Preset | None) -> str:
 
 
 def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
-    """Return the preset with all settings resolved and a folder for each experiment.
+    """Return the preset with all settings in place and a folder for each experiment.
 
     Args:
         preset: the preset from the paper's file.
@@ -151,8 +151,8 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
     foreseen: list[tuple[Reach | None, Task]] = []
     try:
         for experiment in todo:
-            resolved, task, _ = run.check(experiment, new=False)
-            reached = reach(resolved.experiment, task) if preset.source == "run" and task.has_data else None
+            run_plan, task, _ = run.check(experiment, new=False)
+            reached = reach(run_plan.experiment, task) if preset.source == "run" and task.has_data else None
             foreseen.append((reached, task))
     except InputError as error:
         return Outcome(cell, "not run", str(error), preset)
@@ -183,12 +183,12 @@ def _run_or_resume(experiment: Experiment) -> None:
 
 
 def _without_a_run(experiment: Experiment, source: str) -> None:
-    resolved, task, notes = run.check(experiment, new=False)
-    experiment = resolved.experiment
+    run_plan, task, notes = run.check(experiment, new=False)
+    experiment = run_plan.experiment
     result = {"notes": notes, "provenance": {"code": code_hash()}} | _WITHOUT_A_RUN[source](experiment, task)
     folder = _folder(experiment)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "result.json", to_json(result))
 
 
 def read(cell: Cell, preset: Preset) -> Outcome:

@@ -1,4 +1,4 @@
-"""Figures of norms, privacy and compression: drawn from their rows alone, in the style of `flfw.papers.drawing`."""
+"""Figures of norms, privacy and compression: drawn from their rows alone, in the style of `flfw.report.chart_style`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from flfw.errors import require
 from flfw.matrix.utility import RECEIVED
-from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends, write_numbers
+from flfw.papers.drawing import Rows
+from flfw.report.chart_style import BESIDE, DASHED, INK, INKS, MARKS, STYLE, End, blank, name_ends, write_numbers
 
 _WIDE = 100.0  # smallest ratio of largest to smallest value with a logarithmic axis
 _BAND = 0.18
 _PUBLISHED: Any = {"markerfacecolor": "white", "linestyle": "none"}
 _HOLLOW = "as its paper counts"
-_BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False, "alignment": "left"}
 
 
 @rc_context(STYLE)
@@ -90,18 +90,18 @@ def privacy(rows: Rows, title: str) -> Figure:
                     both, level = (row["as_published"], row["epsilon"]), (row[utility.column],) * 2
                     axes.plot(both, level, color=ink, linewidth=0.7, linestyle=(0, (2, 2)), zorder=2)
                     axes.plot(both[:1], level[:1], mark, color=ink, **_PUBLISHED)
-                    drawn[_HOLLOW] = Line2D([], [], marker=MARKS[0], color=TEXT, **_PUBLISHED)
+                    drawn[_HOLLOW] = Line2D([], [], marker=MARKS[0], color=INK, **_PUBLISHED)
             if finite:
                 across = [row["epsilon"] for row in finite], [row[utility.column] for row in finite]
                 (drawn[name],) = axes.plot(*across, color=ink, marker=mark, linewidth=1, zorder=3)
             for row in (row for row in rows if row["kind"] == name and row["run"] not in claiming):
-                drawn[f"{name}, no epsilon"] = axes.axhline(row[utility.column], color=ink, linestyle=(0, (4, 2)))
+                drawn[f"{name}, no epsilon"] = axes.axhline(row[utility.column], color=ink, linestyle=DASHED)
         _quiet(axes)
     plots[0].set_ylabel(f"{utility.name}{utility.direction}")
-    write_numbers(plots[0].yaxis, utility)
+    write_numbers(plots[0].yaxis, utility.tick)
     plots[0].set_ylim(bottom=0)
     words = sorted(drawn, key=lambda word: word == _HOLLOW)
-    plots[-1].legend([drawn[word] for word in words], words, **_BESIDE)
+    plots[-1].legend([drawn[word] for word in words], words, **BESIDE)
     return figure
 
 
@@ -117,7 +117,7 @@ def compression(rows: Rows, title: str) -> Figure:
     above, below = figure.subplots(2, sharex=True)
     utility = next(one for one in RECEIVED if one.column in rows[0])
     above.set_title(f"{utility.name.capitalize()}{utility.direction}")
-    write_numbers(above.yaxis, utility)
+    write_numbers(above.yaxis, utility.tick)
     below.set(title="Distance of reconstructed single examples (type 2): near 0 is a leak")
     below.set_xlabel("share of a gradient's entries that are zeroed")
     below.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
@@ -139,7 +139,7 @@ def compression(rows: Rows, title: str) -> Figure:
         figure.draw_without_rendering()
         name_ends(axes, ends)
     if all(row["distance"] is None for row in rows):
-        inside: Any = {"transform": below.transAxes, "ha": "center", "va": "center", "color": TEXT}
+        inside: Any = {"transform": below.transAxes, "ha": "center", "va": "center", "color": INK}
         below.set_yticks([])
         below.text(0.5, 0.5, "no audit of single examples gave anything", **inside)
     return figure

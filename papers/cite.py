@@ -57,7 +57,7 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[plugins.PluginKind, str, 
     defence = str(config.get("defence") or "none")
     yield from ((plugins.DEFENCE, name, Defence) for name in defence.split("+") if name != "none")
     attacks = [name for name in config.get("attack") or [] if name not in ("none", "auto")]
-    attacks += [config["tampered_by"]] if config.get("tampered_by") else []
+    attacks += [config["malicious_server"]] if config.get("malicious_server") else []
     yield from ((plugins.ATTACK, name, AttackPlugin) for name in dict.fromkeys(attacks))
 
 

@@ -39,9 +39,11 @@ def privacy(runs: Mapping[str, FinishedRun]) -> Rows:
         for unit in units:
             unit_claims = [claim for claim in claims if claim["unit"] == unit]
             true = [
-                claim for claim in unit_claims if claim["counted"] != "as published" and claim["adversary"] == "server"
+                claim
+                for claim in unit_claims
+                if claim["accounting"] != "as published" and claim["adversary"] == "server"
             ]
-            paper = [claim for claim in unit_claims if claim["counted"] == "as published"]
+            paper = [claim for claim in unit_claims if claim["accounting"] == "as published"]
             numbers = {"epsilon": _epsilon(true), "as_published": _epsilon(paper)}
             delta = true[0]["delta"] if true else None
             rows.append({**labels, "unit": unit, **numbers, "delta": delta, **_utility(one, received)})
@@ -90,7 +92,7 @@ def kind(one: FinishedRun) -> str:
 
 def _claims(one: FinishedRun) -> Sequence[Mapping[str, Any]]:
     claims = one.result.get("privacy") or []
-    needed = {"unit", "adversary", "epsilon", "delta", "counted"}
+    needed = {"unit", "adversary", "epsilon", "delta", "accounting"}
     if not all(isinstance(claim, Mapping) and needed <= set(claim) for claim in claims):
         raise InputError(f"Expected claims of this version in {one.folder}, got others; run it again.")
     return claims

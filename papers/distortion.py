@@ -31,7 +31,6 @@ from flfw.errors import InputError, require
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net
 from flfw.papers.norms import last_weights
-from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.storage.checkpoint import is_complete, require_same_data, stored_experiment
 from flfw.terminal.exit_code import exit_code
@@ -162,9 +161,9 @@ def of_run(folder: Path, data_root: Path | None = None, most: int = 1000) -> Dis
     """
     require(most >= 1, "1 example or more", most=most)
     stored = stored_experiment(folder).experiment
-    resolved, task, _ = run.check(replace(stored, out=folder, data_root=data_root or stored.data_root), new=False)
+    run_plan, task, _ = run.check(replace(stored, out=folder, data_root=data_root or stored.data_root), new=False)
     require_same_data(folder, task.dataset.digest)
-    model, last = resolve(resolved.experiment).build_model().eval(), last_weights(folder)
+    model, last = run_plan.client.build_model().eval(), last_weights(folder)
     whole = last is not None and set(last[1]) == set(model.state_dict()) and isinstance(model, Net)
     if last is None or not whole or not is_complete(folder):
         raise InputError(f"Expected a finished run that shares its whole model, got {folder}; name another.")

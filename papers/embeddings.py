@@ -14,8 +14,9 @@ from flfw.client.store import ClientStore, StateMissingError
 from flfw.data.splits.picture import holdings
 from flfw.errors import InputError, require
 from flfw.messages.sharing import matches
-from flfw.papers.drawing import MARKS, OTHERS, Rows
-from flfw.resolve import resolve
+from flfw.papers.drawing import OTHERS, Rows
+from flfw.plan import plan
+from flfw.report.chart_style import MARKS
 from flfw.rng import numpy_generator
 from flfw.runs import run
 from flfw.storage.checkpoint import Stored, require_same_data, stored_experiment
@@ -28,7 +29,7 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
     """Return a row per client: ``client``, ``dominant_classes``, ``group`` and the coordinates ``x`` and ``y``.
 
     Args:
-        folder: folder of a run whose clients keep a private tensor `EMBEDDING`, run with ``--keep-state``.
+        folder: folder of a run whose clients keep a private tensor `EMBEDDING`, run with ``--expert keep_state=true``.
         data_root: present folder of the data; None: the folder that the run used.
 
     Raises:
@@ -37,8 +38,8 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
     stored = stored_experiment(folder)
     vectors = _vectors(folder, stored)
     experiment = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    resolved, task, _ = run.check(experiment, new=False)
-    experiment = resolved.experiment
+    run_plan, task, _ = run.check(experiment, new=False)
+    experiment = run_plan.experiment
     require_same_data(folder, task.dataset.digest)
     places = plane(np.stack(list(vectors.values())), experiment.seed)
     counts = holdings(task.dataset, task.split)[list(vectors)]
@@ -52,12 +53,12 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
 def _vectors(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
     """Return each client's embedding (d,) after the last round with a used update; clients never sampled have none."""
     experiment = stored.experiment
-    resolved = resolve(experiment)
-    if EMBEDDING not in resolved.model.state_dict() or matches(EMBEDDING, resolved.sharing.downloads):
+    run_plan = plan(experiment)
+    if EMBEDDING not in run_plan.client.model.state_dict() or matches(EMBEDDING, run_plan.client.sharing.downloads):
         raise InputError(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
     if not (folder / "state").is_dir():
         raise InputError(
-            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state."
+            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --expert keep_state=true."
         )
     try:
         with (folder / "clients.csv").open(newline="", encoding="utf-8") as lines:  # in the order of the rounds

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from flfw.errors import require
 from flfw.nets.conditional_gan import GeneratingNet, noise
-from flfw.papers.drawing import STYLE, TEXT, Rows, blank
+from flfw.papers.drawing import Rows
 from flfw.papers.embeddings import plane
 from flfw.papers.restored import Restored, restored
+from flfw.report.chart_style import INK, STYLE, blank
 from flfw.rng import numpy_generator, torch_generator
 
 MOST_CLIENTS = 4
@@ -48,7 +49,8 @@ def features(
     ``generated`` features are those of the generator for the same labels, as the server sends it next.
 
     Args:
-        folder: folder of a run whose clients keep an extractor and receive a generator, run with ``--keep-state``.
+        folder: folder of a run whose clients keep an extractor and receive a generator, run with
+            ``--expert keep_state=true``.
         data_root: present folder of the data; None: the folder that the run used.
         clients: largest number of clients; the first ones are taken.
         examples: largest number of examples of a client; they are drawn at random.
@@ -112,8 +114,8 @@ def drawn(rows: Rows, title: str) -> Figure:
     figure.supxlabel("only who is near whom has a meaning: the axes have no unit", fontsize=8)
     entries = [Line2D([], [], color=inks[label], marker="s", linestyle="none", label=str(label)) for label in labels]
     entries += [
-        Line2D([], [], color=TEXT, marker=_LOOKS[kind]["marker"], linestyle="none", markerfacecolor=face, label=kind)
-        for kind, face in ((REAL, TEXT), (GENERATED, "white"))
+        Line2D([], [], color=INK, marker=_LOOKS[kind]["marker"], linestyle="none", markerfacecolor=face, label=kind)
+        for kind, face in ((REAL, INK), (GENERATED, "white"))
     ]
     figure.legend(handles=entries, title="class", loc="outside right center", frameon=False)
     return figure

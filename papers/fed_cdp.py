@@ -86,13 +86,13 @@ RATIO = ResultMetric("timing.ratio", "its ratio to plain training, both in turns
 
 def exact(unit: str) -> ResultMetric:
     """Return the figure of the true epsilon."""
-    name = f"privacy.unit={unit},adversary=server,counted=exact.epsilon"
+    name = f"privacy.unit={unit},adversary=server,accounting=exact.epsilon"
     return ResultMetric(name, f"epsilon of one {unit} against the server, counted exactly", 1)
 
 
 def as_published(unit: str, absent: str | None = None) -> ResultMetric:
     """Return the figure of epsilon by the paper's count; ``absent`` is printed where the paper has none either."""
-    name = f"privacy.unit={unit},counted=as published.epsilon"
+    name = f"privacy.unit={unit},accounting=as published.epsilon"
     return ResultMetric(name, f"epsilon of one {unit}, counted as in the paper", 1, absent=absent)
 
 
@@ -191,7 +191,7 @@ def authors(experiment: Experiment) -> Experiment:
     """
     init = "torch" if experiment.net == ATTACKED else "glorot"  # the attacked network has weights of its own
     order = "fixed" if experiment.net != runs.TABULAR else "shuffled"
-    return replace(as_authors(experiment), normalise="none", init=init, order=order)
+    return replace(as_authors(experiment), normalise="none", init=init, example_order=order)
 
 
 TABLES: dict[str, Presets] = {

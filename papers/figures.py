@@ -47,6 +47,7 @@ from flfw.papers.drawing import Rows
 from flfw.papers.embeddings import embeddings, perplexity
 from flfw.papers.norms import norms
 from flfw.papers.run_groups import RunGroup, expanded, grouped, names
+from flfw.report.chart_style import Columns, Format, rendered, wide_as
 from flfw.storage.sealed import write_atomic
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
@@ -69,11 +70,11 @@ NAMES = (*USUAL, *OF_LEAKS, "privacy", "compression", "norms", "gains", "feature
 def write(
     folders: Sequence[Path],
     out: Path | None = None,
-    forms: Sequence[drawing.Format] = ("svg",),
+    forms: Sequence[Format] = ("svg",),
     only: Iterable[str] = (),
     data_root: Path | None = None,
     choice: grids.GridChoice | None = None,
-    columns: drawing.Columns | None = None,
+    columns: Columns | None = None,
 ) -> list[Path]:
     """Draw finished runs, and return the files: each figure, followed by its numbers and the LaTeX to include it.
 
@@ -93,7 +94,11 @@ def write(
             a figure in ``only``.
     """
     runs, only, choice = _runs(expanded(folders)), tuple(only), choice or grids.GridChoice()
-    require(choice == grids.GridChoice() or "grid" in only, "options of a grid with --only grid", only=_words(only))
+    require(
+        choice == grids.GridChoice() or "grid" in only,
+        "options of a grid with --figure-names grid",
+        figure_names=_words(only),
+    )
     unknown = [name for name in only if name not in NAMES]
     require(not unknown, f"figures among {', '.join(NAMES)}", only=_words(unknown))
     out = out or folders[0] / "figures"
@@ -102,7 +107,7 @@ def write(
     groups = grouped(runs)
     for name in only or (*USUAL, *OF_LEAKS):
         try:
-            with drawing.wide_as(columns):
+            with wide_as(columns):
                 made[name] = _made(name, groups, data_root, choice)
         except InputError as error:
             if only or name == "training":
@@ -113,7 +118,7 @@ def write(
     files = {}
     for name, (rows, figure) in made.items():
         for form in forms:
-            files[out / f"{name}.{form}"] = drawing.rendered(figure, form)
+            files[out / f"{name}.{form}"] = rendered(figure, form)
         files[out / f"{name}.csv"] = _csv(rows)
         title = _in_words(figure)
         files[out / f"{name}.tex"] = snippet(name, groups, title, forms, columns or "two").encode()
@@ -279,12 +284,14 @@ def _do(arguments: list[str]) -> int:
     parser = Parser(prog="python -m flfw.papers.figures", description="Draw finished runs for a paper.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders; what shows one run shows the first")
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")
-    parser.add_argument("--format", nargs="+", choices=get_args(drawing.Format), default=["svg"], help="of the figures")
+    parser.add_argument("--format", nargs="+", choices=get_args(Format), default=["svg"], help="of the figures")
+    parser.add_argument("--width", choices=get_args(Columns), help="columns of a page; default: as best seen alone")
     parser.add_argument(
-        "--width", choices=get_args(drawing.Columns), help="columns of a page; default: as best seen alone"
-    )
-    parser.add_argument(
-        "--only", nargs="+", choices=NAMES, default=[], help="default: the first eight, as far as there are numbers"
+        "--figure-names",
+        nargs="+",
+        choices=NAMES,
+        default=[],
+        help="default: the first eight, as far as there are numbers",
     )
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
     grid = parser.add_argument_group("grid", "default: the first attack, round and place that all runs have")
@@ -296,7 +303,7 @@ def _do(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     listed = (tuple(each) for each in (asked.attack, asked.round, asked.vantage, asked.source))
     choice = grids.GridChoice(*listed, columns=asked.columns)
-    written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root, choice, asked.width)
+    written = write(asked.runs, asked.out, asked.format, asked.figure_names, asked.data_root, choice, asked.width)
     print("\n".join(map(str, written)))
     return 0
 

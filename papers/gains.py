@@ -20,13 +20,14 @@ from flfw.data.splits import partition
 from flfw.errors import InputError, require
 from flfw.matrix.rows import FinishedRun
 from flfw.matrix.utility import ERRORS, Utility, family
-from flfw.papers.drawing import INKS, STYLE, Rows, blank
+from flfw.papers.drawing import Rows
 from flfw.plugins import build_settings
+from flfw.report.chart_style import DASHED, INKS, STYLE, blank
 
 ALONE = "local_only"
 """Method of the reference run."""
 
-_SAME = ("dataset", "side", "split", "clients", "canaries", "seed")
+_SAME = ("dataset", "image_size", "split", "clients", "canaries", "seed")
 _MOST_NAMED = 40  # most clients that are drawn with their numbers
 _POINTS = FuncFormatter(lambda value, _: f"{100 * value:+.3g}" if value else "0")
 _SAVED = FuncFormatter(lambda value, _: f"{value:+,.10g}" if value else "0")
@@ -141,7 +142,7 @@ def drawn(rows: Rows, title: str) -> Figure:
         axes.bar(places, values, 0.7, color=[INKS[0] if value >= 0 else INKS[3] for value in values], zorder=3)
         axes.axhline(0, color=INKS[0], linewidth=0.8, zorder=4)
         mean = math.fsum(values) / len(values)
-        axes.axhline(mean, color=INKS[1], linewidth=1, linestyle=(0, (4, 2)), zorder=4)
+        axes.axhline(mean, color=INKS[1], linewidth=1, linestyle=DASHED, zorder=4)
         axes.set_title(f"{name}: mean {f'{100 * mean:+.1f} points' if points else f'{mean:+.3g}'} (dashed)")
         axes.grid(axis="y")
         axes.tick_params(length=0)

@@ -6,7 +6,6 @@ part in this choice.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from flfw.errors import InputError, require
+from flfw.formats.rows import read_rows
 from flfw.matrix.rows import AttackSetting, FinishedRun
-from flfw.papers.drawing import INKS, STYLE, TEXT, Rows, blank
+from flfw.papers.drawing import Rows
+from flfw.report.chart_style import INK, INKS, STYLE, blank
 from flfw.report.findings import belongs, is_true, number
 
 COLUMNS = 8
@@ -40,7 +41,7 @@ _MARKS = {
 }
 _KEYS = ("attack", "vantage", "source", "round")
 _BEFORE = {"attack": "by ", "round": "round "}
-_NUMBERS = ("client", "victim", "image", "index", "label")
+_NUMBERS = ("client", "probe_slot", "image", "index", "label")
 
 # In inches: an image, the spaces beside and below it, the names at the left, a line of text, a character.
 _SIDE, _GAP, _SCORE, _NAMES, _LINE = 0.6, 0.1, 0.22, 1.3, 0.13
@@ -118,7 +119,7 @@ def grid(runs: Mapping[str, FinishedRun], choice: GridChoice) -> PictureGrid:
             if not np.array_equal(original, pictures.setdefault((ORIGINAL, column), original)):
                 raise InputError(
                     f"Expected the same image as example {key[0]} of all runs, got another in {line.folder}; "
-                    "give the runs the same --side and the same data."
+                    "give the runs the same --image-size and the same data."
                 )
             if not is_true(line.examples[key].get("failed")):
                 pictures[line.name, column] = _picture(line, line.examples[key], "reconstruction")
@@ -131,7 +132,7 @@ def _scored(line: _Line, row: Mapping[str, str], column: int) -> dict[str, Any]:
         "row": line.name,
         "column": column,
         "run": line.run,
-        **{key: getattr(line.setting, key) for key in (*_KEYS, "told")},
+        **{key: getattr(line.setting, key) for key in (*_KEYS, "informed")},
         "static": "static" in line.marks,
         **{key: _whole(row.get(key)) for key in _NUMBERS},
         "psnr": number(row.get("psnr")),
@@ -173,13 +174,13 @@ def _lines(runs: Mapping[str, FinishedRun], chosen: Mapping[str, Sequence[Attack
         groups: dict[tuple[object, ...], list[tuple[AttackSetting, Mapping[str, Any]]]] = {}
         for setting, entry in one.entries:
             if setting in chosen[run]:  # clients with and without a defence share a row
-                groups.setdefault((setting.told, *(getattr(setting, key) for key in _KEYS)), []).append(
+                groups.setdefault((setting.informed, *(getattr(setting, key) for key in _KEYS)), []).append(
                     (setting, entry)
                 )
         table = _table(one.folder)
         for group in groups.values():
             setting = group[0][0]
-            marks = ("told",) * setting.told + ("static",) * any(not each.adaptive for each, _ in group)
+            marks = ("told",) * setting.informed + ("static",) * any(not each.adaptive for each, _ in group)
             words = [f"{_BEFORE.get(key, '')}{getattr(setting, key)}" for key in varied]
             examples: dict[tuple[str, str], Mapping[str, str]] = {}
             for row in table:
@@ -191,9 +192,8 @@ def _lines(runs: Mapping[str, FinishedRun], chosen: Mapping[str, Sequence[Attack
 
 def _table(folder: Path) -> list[dict[str, str]]:
     """Return the rows of targets in audit.csv, in slot order."""
-    with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if (row.get("rung") or "target") == "target"]
-    return sorted(rows, key=lambda row: [_whole(row.get(key)) or 0 for key in ("victim", "image", "client")])
+    rows = [row for row in read_rows(folder / "audit.csv") if (row.get("rung") or "target") == "target"]
+    return sorted(rows, key=lambda row: [_whole(row.get(key)) or 0 for key in ("probe_slot", "image", "client")])
 
 
 def _whole(text: str | None) -> int | None:
@@ -279,7 +279,7 @@ def _cell(axes: Axes, picture: np.ndarray | None, score: Mapping[str, Any] | Non
     axes.spines[:].set(visible=True, linewidth=0.4)
     if picture is not None:
         axes.imshow(_pixels(picture), interpolation="none", aspect="auto")
-    look: dict[str, Any] = {"color": TEXT}
+    look: dict[str, Any] = {"color": INK}
     if score is not None:
         text = "–" if score["failed"] or score["psnr"] is None else f"{score['psnr']:.1f} dB"
     if score is not None and score["recovered"]:

@@ -99,9 +99,9 @@ HEADLESS = ("HyperFL", "pFedHN-PC")  # whose classifier attacks/hyperfl.py does 
 PRIVATE = ("DP-FedAvg", "CENTAUR", "PPSGD")
 
 LARGE = {
-    "Local-only (fixed feature extractor)": ("local_only", "fixed"),
+    "Local-only (fixed feature extractor)": ("local_only", "linear_probe"),
     "Local-only (adapter fine-tuning)": ("local_only", "adapter"),
-    "FedAvg (fixed feature extractor)": ("fedavg", "fixed"),
+    "FedAvg (fixed feature extractor)": ("fedavg", "linear_probe"),
     "FedAvg (adapter fine-tuning)": ("fedavg", "adapter"),
     "FedAvg (full parameter tuning)": ("fedavg", "full"),
     "HyperFL-LPM": ("hyperfl_lpm", "adapter"),
@@ -114,8 +114,8 @@ AS_RECEIVED = ResultMetric("final.acc_global", "accuracy of the model as receive
 AFTER_TRAINING = ResultMetric("final.acc_local", "accuracy after one more local training")
 _EXAMPLE = "privacy.unit=example"
 EPSILONS = (
-    ResultMetric(f"{_EXAMPLE},adversary=server,counted=exact.epsilon", "epsilon of an example, counted exactly", 1),
-    ResultMetric(f"{_EXAMPLE},counted=as published.epsilon", "epsilon of an example, counted as by the authors", 1),
+    ResultMetric(f"{_EXAMPLE},adversary=server,accounting=exact.epsilon", "epsilon of an example, counted exactly", 1),
+    ResultMetric(f"{_EXAMPLE},accounting=as published.epsilon", "epsilon of an example, counted as by the authors", 1),
 )
 UNINFORMED, INFORMED = "audit.attack=ig,adaptation=None", "audit.attack=ig,adaptation!=None"
 ADAPTIVE = "audit.attack=hyperfl,round=0"
@@ -159,7 +159,7 @@ def tuned(cell: Cell, scale: Scale) -> Preset:
     net = STAND_IN if quick and not _has_weights(body) else body
     run = Experiment(
         method=method,
-        train=train,  # type: ignore[arg-type]
+        trainable=train,  # type: ignore[arg-type]
         net=net,
         dataset=DATASETS[str(cell.keys["dataset"])],
         split="dominant",
@@ -186,7 +186,7 @@ def authors(experiment: Experiment) -> Experiment:
     pFedHN's authors step after each client, for which the rounds of these tables have no place: departure 12.
     """
     given = experiment if experiment.method in ONE_CLIENT else as_authors(experiment)
-    convolutional = experiment.train == "adapter" and experiment.net in (BODIES["ResNet-18"], STAND_IN)
+    convolutional = experiment.trainable == "adapter" and experiment.net in (BODIES["ResNet-18"], STAND_IN)
     return replace(given, set=(*given.set, f"{experiment.net}.adapter_norm=frozen")) if convolutional else given
 
 

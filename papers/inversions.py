@@ -38,6 +38,7 @@ from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.inputs import InputSpec
 from flfw.papers import drawing, grids
 from flfw.papers.restored import Restored, restored
+from flfw.report.chart_style import rendered
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run
 from flfw.task import Task
@@ -214,7 +215,7 @@ def main(arguments: Sequence[str]) -> int:
 def _do(arguments: Sequence[str]) -> int:
     usual = InversionSettings()
     parser = Parser(prog="python -m flfw.papers.inversions", description="Invert a client's features.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run with --keep-state")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run with --expert keep_state=true")
     parser.add_argument("--client", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--other", default="", metavar="DATASET", help="data of another distribution")
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the run's")
@@ -237,7 +238,7 @@ def _do(arguments: Sequence[str]) -> int:
     )
     caption = f"{settings.iterations:,} steps of Adam; total variation with weight {weights}{best}. Numbers: PSNR."
     figure = grids.drawn(grids.PictureGrid(content.rows, content.pictures, caption), title)
-    (out / "inversions.svg").write_bytes(drawing.rendered(figure, "svg"))
+    (out / "inversions.svg").write_bytes(rendered(figure, "svg"))
     with (out / "inversions.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(
             file, ["row", "column", "label", "tv", "psnr"], extrasaction="ignore", lineterminator="\n"

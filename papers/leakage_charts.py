@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flfw.matrix.utility import UTILITIES
-from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, Rows, blank, write_numbers
+from flfw.papers.drawing import Rows
+from flfw.report.chart_style import DASHED, INK, INKS, MARKS, STYLE, blank, write_numbers
 
 _BAR: Any = {"linestyle": "none", "capsize": 2, "linewidth": 1.2, "zorder": 3}
 _PANELS = (("share", "Examples recovered"), ("psnr", "PSNR, dB"))
@@ -43,7 +44,7 @@ def membership(rows: Rows, title: str) -> Figure:
         ", ".join(
             [
                 f"{row['run']}: {row['statistic']}",
-                *["told"] * row["told"],
+                *["told"] * row["informed"],
                 row["read"],
                 *[f"seed {row['seed']}"] * pooled,
             ]
@@ -53,7 +54,7 @@ def membership(rows: Rows, title: str) -> Figure:
     figure = _dots(rows, labels, (("auc", "Area under the curve (0.5: guessing)"),), title)
     axes = figure.axes[0]
     axes.set_xlim(0, 1)
-    axes.axvline(0.5, color=TEXT, linewidth=0.8, linestyle=(0, (4, 2)))
+    axes.axvline(0.5, color=INK, linewidth=0.8, linestyle=DASHED)
     return figure
 
 
@@ -112,7 +113,7 @@ def frontier(rows: Rows, title: str) -> Figure:
                 **_BAR,
             )
         axes.set(title=words, xlabel=f"{utility.name}{utility.direction}".replace(" (", "\n("))
-        write_numbers(axes.xaxis, utility)
+        write_numbers(axes.xaxis, utility.tick)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         _levels(axes, column)
     figure.legend(*plots[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=2)

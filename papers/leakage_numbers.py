@@ -54,7 +54,7 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
         for run in group.runs:
             for entry in (e for e in run.result.get("audit") or [] if e.get("curve")):
                 curve, batch, steps = entry["curve"], int(entry["batch"]), int(entry["steps"])
-                at = {GROUP: entry.get("group"), "batch": batch, "steps": steps}.get(curve, batch * steps)
+                at = {GROUP: entry.get("sum_size"), "batch": batch, "steps": steps}.get(curve, batch * steps)
                 low, high = entry.get("share_interval") or (None, None)
                 psnr = entry.get("psnr") or {}
                 rows.append(
@@ -62,7 +62,7 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
                         "run": group.name,
                         "seed": run.seed,
                         "attack": entry["attack"],
-                        "told": bool(entry.get("adaptation")),
+                        "informed": bool(entry.get("adaptation")),
                         "round": entry["round"],
                         "curve": curve,
                         "at": at,
@@ -97,7 +97,7 @@ def membership(groups: Sequence[RunGroup]) -> Rows:
             "run": group.name,
             "seed": run.seed,
             "read": where_told(one),
-            "told": bool(one.get("adaptation")),
+            "informed": bool(one.get("adaptation")),
             **{key: number(one[key]) if key.startswith("auc") else one[key] for key in keys},
         }
         for group in groups
@@ -189,7 +189,7 @@ def _require_audits(groups: Sequence[RunGroup]) -> None:
     for group in groups:
         if not any(leak.images for leak in group.combination.leaks):
             membership_only = any(run.result.get("membership") for run in group.runs)
-            way = "draw --only membership" if membership_only else "run it again with --attack ig"
+            way = "draw --figure-names membership" if membership_only else "run it again with --attack ig"
             raise InputError(f"Expected runs with an attack that reconstructs, got {group.name} without; {way}.")
 
 

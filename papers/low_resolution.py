@@ -84,12 +84,12 @@ def _beside(words: str, run: Experiment, name: str) -> list[Further]:
 def _at_128(run: Experiment, name: str) -> list[Further]:
     """Return a figure of the same attack on enlarged images, the same in their own size, and their ceiling."""
     chosen = ("sampled.train=50",)
-    enlarged = replace(run, dataset=f"{__name__}:{_FIRST[run.dataset]}", side=_SIDE, net="lenet", split="sampled")
+    enlarged = replace(run, dataset=f"{__name__}:{_FIRST[run.dataset]}", image_size=_SIDE, net="lenet", split="sampled")
     enlarged = replace(enlarged, clients=2, sample=0, batch_size=50, local_epochs=1, set=(*chosen, *run.set))
     figures = {name: ResultMetric(f"{_AT}.{name}.mean", f"the same at {_SIDE} pixels, factor 4", 1)}
     if name in ("psnr", "ssim"):
         figures[f"reduced_{name}"] = ResultMetric(
-            f"{_AT}.reduced.{name}", "the same, then reduced to their own size", 1
+            f"{_AT}.native_resolution.{name}", "the same, then reduced to their own size", 1
         )
     if name == "psnr":
         figures["ceiling"] = _ceiling(f"{_SIDE} pixels, factor 4")

@@ -25,7 +25,7 @@ from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.papers.drawing import Rows
 from flfw.papers.timing import plain
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import run
 from flfw.storage.checkpoint import require_same_data, stored_experiment
 from flfw.storage.sealed import sealed, unseal
@@ -54,12 +54,12 @@ def norms(folder: Path, data_root: Path | None = None, most: int = MOST_CLIENTS)
     """
     stored = stored_experiment(folder).experiment
     asked = replace(stored, out=folder, data_root=data_root or stored.data_root)
-    resolved, task, _ = run.check(asked, new=False)
-    experiment = resolved.experiment
+    run_plan, task, _ = run.check(asked, new=False)
+    experiment = run_plan.experiment
     require_same_data(folder, task.dataset.digest)
     rows = _rows("before training", by_client(experiment, task, most=most))
     last = last_weights(folder)
-    if last is None or set(last[1]) != set(resolve(plain(experiment)).model.state_dict()):
+    if last is None or set(last[1]) != set(plan(plain(experiment)).client.model.state_dict()):
         return rows
     return [*rows, *_rows(f"after round {last[0]}", by_client(experiment, task, last[1], most))]
 
@@ -80,8 +80,7 @@ def by_client(
 
 def client_of(experiment: Experiment, task: Task, partition: int, weights: Tensors | None) -> FederatedClient:
     """Build a client in its first round."""
-    half, settings = resolve(experiment).method, resolve(experiment).settings
-    made = resolve(experiment).client(ClientContext(experiment, task, half, settings, partition, 1, None, None))
+    made = plan(experiment).client_class(ClientContext(plan(experiment).client, task, partition, 1, None, None))
     start = weights if weights is not None else made.model.state_dict()
     made.load_received({name: start[name].clone().numpy() for name in made.download_names}, 0)
     return made
@@ -99,9 +98,7 @@ def norms_of(client: FederatedClient) -> list[float]:
         means.append(float(batch.norms.mean()))
         return float(batch.losses.mean()), {name: value / len(y) for name, value in batch.sums.items()}
 
-    client.train_epochs(
-        client.trainable_parameters(), client.ctx.experiment.local_epochs, client.optimiser(), follow=follow
-    )
+    client.train_epochs(client.trainable_parameters(), client.ctx.local.local_epochs, client.optimiser(), follow=follow)
     return means
 
 

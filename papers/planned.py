@@ -8,11 +8,11 @@ from typing import Any
 
 from flfw.dp.run_accountant import RunAccountant, course
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.task import Task
 
 
-def plan(experiment: Experiment, task: Task) -> dict[str, Any]:
+def planned(experiment: Experiment, task: Task) -> dict[str, Any]:
     """Return a part of result.json: ``privacy`` as in a finished run, and the sizes of the data and of the run.
 
     Args:
@@ -23,7 +23,7 @@ def plan(experiment: Experiment, task: Task) -> dict[str, Any]:
         Beside ``privacy``, ``plan``: examples for training and testing in all, numbers in an input, classes, examples
         and local steps of the client with the most examples, batch size, rounds.
     """
-    schedule, data = course(resolve(experiment), task.split), task.dataset
+    schedule, data = course(plan(experiment).client, task.split), task.dataset
     sizes = {
         "train": len(data.train_y),
         "test": len(data.test_y),
@@ -35,4 +35,4 @@ def plan(experiment: Experiment, task: Task) -> dict[str, Any]:
         "rounds": schedule.rounds,
     }
     config = {**asdict(experiment), "out": None, "data_root": None, "lpips_weights": None}
-    return {"config": config, "plan": sizes, "privacy": RunAccountant(resolve(experiment), task.split).entries()}
+    return {"config": config, "plan": sizes, "privacy": RunAccountant(plan(experiment).client, task.split).entries()}

@@ -22,8 +22,8 @@ from flfw.dp.run_accountant import course
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
+from flfw.plan import plan
 from flfw.privacy.course import RunSchedule
-from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.storage.sealed import write_atomic
 from flfw.task import Task
@@ -77,13 +77,13 @@ def reach(experiment: Experiment, task: Task) -> Reach | None:
         experiment: the resolved experiment.
         task: its task.
     """
-    resolved = resolve(experiment)
-    chosen: Any = resolved.settings
+    run_plan = plan(experiment)
+    chosen: Any = run_plan.client.settings
     if not isinstance(chosen, DPSettings):
         return None
-    run, sent = course(resolved, task.split), resolved.sharing.uploads
+    run, sent = course(run_plan.client, task.split), run_plan.client.sharing.uploads
     with initialising(experiment.seed, "model"):
-        model = resolved.build_model()
+        model = run_plan.client.build_model()
     weights = torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, sent)])
     groups = sqrt(chosen.groups(run.tensors, sent))
     start, count = float(weights.norm()), len(weights)

@@ -1,4 +1,4 @@
-"""Clients of a finished run with their private tensors, which ``--keep-state`` has kept."""
+"""Clients of a finished run with their private tensors, which ``--expert keep_state=true`` has kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import run
 from flfw.storage.checkpoint import Checkpoints, Snapshot, is_complete, require_same_data, stored_experiment
 from flfw.task import Task
@@ -27,7 +27,7 @@ class Restored:
     Attributes:
         folder: of the run.
         id: of the run.
-        experiment: resolved.
+        experiment: without `auto`.
         task: data and split of the run.
         last: what the server would send next.
     """
@@ -49,10 +49,10 @@ class Restored:
         Raises:
             InputError: its private tensors are not there, or damaged.
         """
-        resolved, store = resolve(self.experiment), ClientStore(self.folder / "state", self.id, client)
+        store = ClientStore(self.folder / "state", self.id, client)
         now = self.last.round + 1
-        place = ClientContext(self.experiment, self.task, resolved.method, resolved.settings, client, now, None, store)
-        made = resolve(replace(self.experiment, gpus_per_client=0.0)).client(place)
+        place = ClientContext(plan(self.experiment).client, self.task, client, now, None, store)
+        made = plan(replace(self.experiment, gpus_per_client=0.0)).client_class(place)
         received = {name: value.numpy() for name, value in unpack(self.last.arrays).items()}
         try:
             made.load_received(received, self.last.last_round[client])
@@ -65,7 +65,7 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
     """Open a finished run.
 
     Args:
-        folder: of a run with ``--keep-state``.
+        folder: of a run with ``--expert keep_state=true``.
         data_root: present folder of the data; None: the folder that the run used.
 
     Raises:
@@ -75,21 +75,21 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
     _require_generator(stored.experiment)
     if not (folder / "state").is_dir():
         raise InputError(
-            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state."
+            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --expert keep_state=true."
         )
     asked = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    resolved, task, _ = run.check(asked, new=False)
+    run_plan, task, _ = run.check(asked, new=False)
     require_same_data(folder, task.dataset.digest)
     last = Checkpoints(folder, stored.experiment).last
     if last is None or not is_complete(folder):
         raise InputError(
             f"Expected a finished run with rounds of training, got {folder}; name another, or --resume it."
         )
-    return Restored(folder, stored.id, resolved.experiment, task, last)
+    return Restored(folder, stored.id, run_plan.experiment, task, last)
 
 
 def _require_generator(experiment: Experiment) -> None:
-    model, shared = resolve(experiment).model, resolve(experiment).sharing.downloads
+    model, shared = plan(experiment).client.model, plan(experiment).client.sharing.downloads
     names = [name for name in model.state_dict() if name.startswith("extractor.")]
     if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
         raise InputError(

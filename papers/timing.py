@@ -19,8 +19,8 @@ from torch import Tensor
 
 from flfw.client.context import ClientContext
 from flfw.experiment import Experiment
+from flfw.plan import plan
 from flfw.plugins import short_name, split_assignment
-from flfw.resolve import resolve
 from flfw.storage.provenance import hardware
 from flfw.task import Task
 from flfw.training.optimisers import LocalTraining
@@ -40,8 +40,7 @@ class Trainee:
     """
 
     def __init__(self, experiment: Experiment, task: Task) -> None:
-        half, settings = resolve(experiment).method, resolve(experiment).settings
-        self._client = resolve(experiment).client(ClientContext(experiment, task, half, settings, 0, 1, None, None))
+        self._client = plan(experiment).client_class(ClientContext(plan(experiment).client, task, 0, 1, None, None))
         self._start = {name: value.clone() for name, value in self._client.model.state_dict().items()}
         received = {name: self._start[name].numpy() for name in self._client.download_names}
         self._client.load_received(received, 0)
@@ -72,7 +71,7 @@ def in_turns(trainees: Sequence[Trainee], turns: int) -> list[list[float]]:
 
 def plain(experiment: Experiment) -> Experiment:
     """Return the same experiment by FedAvg, with the method's optimiser."""
-    settings: Any = resolve(experiment).settings
+    settings: Any = plan(experiment).client.settings
     others = [one for one in experiment.set if "." in split_assignment(one)[0]]
     alike = [other for other in others if not other.startswith(f"{short_name(experiment.method)}.")]
     if isinstance(settings, LocalTraining):

@@ -42,7 +42,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from flfw.data.transformations import OPERATIONS, sequences, transformed
 from flfw.errors import require
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.storage.sealed import write_atomic
 from flfw.task import Task
@@ -223,7 +223,7 @@ def search(asked: argparse.Namespace) -> dict[str, object]:
     require(asked.seed >= 0, "seed >= 0", seed=asked.seed)
     require(isfinite(asked.threshold), "-inf < threshold < inf", threshold=asked.threshold)
     given = Experiment(method="fedavg", dataset=asked.dataset, net=asked.net, split="iid", clients=1, attack=("none",))
-    task = Task.load(resolve(given).experiment, asked.data_root)
+    task = plan(plan(given).experiment).task.load(asked.data_root)
     require(len(task.dataset.shape) == 3, "images", dataset=asked.dataset)
     with initialising(asked.seed, "search"):
         trained, fresh = task.build_net(), task.build_net()

@@ -91,7 +91,7 @@ class DPFTRL(DPStrategy):
         """Coefficients c_0, ..., c_(b-1) of unit length; the optimised ones need the run's number of rounds."""
         if self.settings.coefficients == "root":
             return root_coefficients(self.settings.bands).tolist()
-        return optimised_coefficients(self.settings.bands, self.require_context.experiment.rounds)
+        return optimised_coefficients(self.settings.bands, self.require_context.plan.rounds.rounds)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add the noisy mean change to the model."""

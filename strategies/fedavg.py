@@ -3,11 +3,11 @@
 Paper       McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 Down        all tensors of the model, w.
 Up          all tensors of the model after local training, w_k.
-Private     nothing; of a pretrained network with ``--train adapter`` the running statistics of the adapters.
+Private     nothing; of a pretrained network with ``--trainable adapter`` the running statistics of the adapters.
 Client      clients/sgd.py.
 A probe     one gradient of the whole model.
-Departures  none. Buffers (batch-norm statistics) are averaged like weights, but for those of adapters. What ``--train``
-            freezes is no tensor of the model: it is neither trained nor sent.
+Departures  none. Buffers (batch-norm statistics) are averaged like weights, but for those of adapters. What
+            ``--trainable`` freezes is no tensor of the model: it is neither trained nor sent.
 
     for each round t:
         S_t <- the cohort;  every k in S_t: w_k <- local SGD from w

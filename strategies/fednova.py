@@ -89,7 +89,7 @@ class FedNova(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add tau_eff times the mean of the clients' normalised changes."""
-        x, lr, lengths = self.last_broadcast, self.require_context.experiment.lr, []
+        x, lr, lengths = self.last_broadcast, self.require_context.local.lr, []
         moving = {name for name, _ in self.require_context.blank.named_parameters()}
 
         def normalised() -> Iterator[Update]:

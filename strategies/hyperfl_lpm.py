@@ -21,7 +21,7 @@ Departures  --variant authors undoes the first four.
             5. The authors' code for ViT-S/16 drops the biases of queries, keys and values
                (`--set vit_small.published_bug=true`).
             6. Inputs are normalised by the data set's constants, as in the authors' code. The bodies were made for
-               others: `--normalise backbone`.
+               others: `--expert normalise=backbone`.
 
     client i, having received varphi:
         one epoch:  phi <- phi - eta_g grad_phi L        (v, varphi as they are)
@@ -85,7 +85,7 @@ class HyperFLLPM(FederatedStrategy):
         adapters = adapters_of(net.extractor)
         if not adapters:
             raise InputError(
-                "Expected a pretrained network with --train adapter for hyperfl_lpm, got none of its kind."
+                "Expected a pretrained network with --trainable adapter for hyperfl_lpm, got none of its kind."
             )
         for adapter in adapters if settings.head_init == "identity" else ():
             adapter.become_identity()

@@ -135,7 +135,7 @@ class Scaffold(FederatedStrategy):
                 yield replace(update, examples=1)
 
         mean = weighted_mean(alike())
-        share = len(cohort) / self.require_context.experiment.clients
+        share = len(cohort) / self.require_context.plan.rounds.clients
 
         def after(name: str, size: float) -> Tensor:
             change = mean[name].double() - before[name].double()

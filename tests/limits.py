@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from flfw.command.flags import flags
+from flfw.command.flags import expert, flags
 
 BUSY = 1.5
 """Factor by which seconds may pass their limit before CI fails: machines differ, and others may be at work on one."""
@@ -52,7 +52,7 @@ def sizes(root: Path) -> dict[str, dict[str, int]]:
         "code_lines": {name: sum(code_lines(path.read_text()) for path in paths) for name, paths in files.items()},
         "files": {"product": len(files["product"])},
         "words": {"docs": sum(pages), "longest_page": max(pages, default=0), **top},
-        "flags": {"run": len(flags())},
+        "flags": {"run": len(flags()), "expert": len(expert())},
     }
 
 

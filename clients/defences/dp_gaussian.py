@@ -8,8 +8,8 @@ Claims      no epsilon: noise of a fixed size is differential privacy only with 
             and a generator that nobody can reproduce.
 Departures  1. The noise is added once a round, to its change; DCS^2 adds it to the gradient of each batch.
             2. In simulations the noise comes from the run's seed, so that a run repeats: anybody with the seed can
-               subtract it. At real sites nobody can (defence_draws=secret), nor anywhere with noise_source=secure: such
-               noise is 0.1 % larger, and rounded to a grid of at most 1/4096 of it.
+               subtract it. At real sites nobody can (defence_randomness=secure), nor anywhere with noise_source=secure:
+               such noise is 0.1 % larger, and rounded to a grid of at most 1/4096 of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class DPGaussianSettings:
 
     std: float = 0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
     clip: float = 0.0  # bound of the joint L2 norm over all tensors before the noise, >= 0; 0: none
-    noise_source: Literal["seed", "secure"] = "seed"  # seed: as --defence-draws says; secure: secret in any case
+    noise_source: Literal["seed", "secure"] = (
+        "seed"  # seed: as --expert defence_randomness says; secure: secret in any case
+    )
 
     def __post_init__(self) -> None:
         require(0 <= self.std < inf, "0 <= std < inf", std=self.std)

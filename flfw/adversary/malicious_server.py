@@ -11,13 +11,11 @@ from torch import Tensor
 
 from flfw.data.splits.partition import evenly
 from flfw.errors import require
-from flfw.experiment import Experiment
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
-from flfw.pipeline import tampering_of
-from flfw.task import Task
+from flfw.task import Task, TaskPlan
 
 _NUMBERS_AT_MOST = 200_000_000  # of the public inputs: 0.8 GB
 _EXAMPLES_AT_MOST = 10_000
@@ -85,18 +83,17 @@ def _is_target(message: Message) -> bool:
     return message.metadata.message_type == "train.probe" and config.get("rung") == "target"
 
 
-def tampered(grid: Grid, experiment: Experiment) -> Grid:
-    """Return a grid as the experiment's malicious server uses it; without one as it is.
+def tampered(grid: Grid, plan: TaskPlan) -> Grid:
+    """Return a grid as the run's malicious server uses it; without one as it is.
 
     Raises:
         InputError: see `require_public`.
     """
-    tampering = tampering_of(experiment)
-    if tampering is None:
+    if plan.network.malicious is None:
         return grid
-    task = Task.at_server(experiment, experiment.data_root)
+    task = plan.load_at_server(plan.data.data_root)
     require_public(task)
-    return MaliciousServer(grid, tampering, _public_inputs(task))
+    return MaliciousServer(grid, plan.network.malicious, _public_inputs(task))
 
 
 def require_public(task: Task) -> None:
@@ -105,9 +102,9 @@ def require_public(task: Task) -> None:
     Raises:
         InputError: the server has no data, or all of them belong to clients.
     """
-    task.require_data("--tampered-by")
+    task.require_data("--malicious-server")
     known = len(task.split.public)
-    require(known > 1, "public test examples, which belong to no client, for --tampered-by", public=known)
+    require(known > 1, "public test examples, which belong to no client, for --malicious-server", public=known)
 
 
 def _public_inputs(task: Task) -> Tensor:

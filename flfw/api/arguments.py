@@ -9,6 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flfw.earlier_names import earlier_setting
 from flfw.errors import InputError, require, suggestion
 from flfw.experiment import Experiment
 from flfw.formats.paths import from_home
@@ -22,8 +23,8 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
 def experiment_of(given: Experiment | None, fields: dict[str, Any]) -> Experiment:
     """Return the experiment of a call: the given one, or the defaults, with the fields that were given beside it.
 
-    As on the command line, ``metrics`` and ``defence_draws`` are ``auto`` for a federation of real sites if nothing
-    else is asked for; but an experiment that was made before is taken as it is.
+    As on the command line, ``metrics`` and ``defence_randomness`` are ``auto`` for a federation of real sites if
+    nothing else is asked for; but an experiment that was made before is taken as it is.
 
     Raises:
         InputError: a field does not exist, or does not fit.
@@ -31,7 +32,7 @@ def experiment_of(given: Experiment | None, fields: dict[str, Any]) -> Experimen
     require(given is None or isinstance(given, Experiment), "an Experiment or its fields", given=type(given).__name__)
     require_fields(fields, _FIELDS)
     if given is None and fields.get("federation") is not None:
-        fields = {"metrics": "auto", "defence_draws": "auto", **fields}
+        fields = {"metrics": "auto", "defence_randomness": "auto", **fields}
     return dataclasses.replace(given or Experiment(), **fields)
 
 
@@ -54,6 +55,8 @@ def require_fields(given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
+            if refused := earlier_setting(name.replace("_", "-")):
+                raise InputError(f"{refused}.")
             question = suggestion(name, known) or "; see help(flfw.Experiment)."
             raise InputError(f"Expected a field of Experiment, got {name}{question}")
 

@@ -51,11 +51,11 @@ def expected(experiment: Experiment, fresh: bool = False) -> Expectation:
     """
     if experiment.ray_address:
         raise InputError(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
-    resolved, task, notes = check(experiment)
+    run_plan, task, notes = check(experiment)
     task.require_data("--estimate")
-    check_resources(resolved.experiment)
-    assert resolved.experiment.out is not None, "check names the folder"
-    require_folder(resolved.experiment.out)
+    check_resources(run_plan.experiment)
+    assert run_plan.experiment.out is not None, "check names the folder"
+    require_folder(run_plan.experiment.out)
     own_s, began = since_start_s() if fresh else 0.0, time.process_time()
-    privacy = tuple(RunAccountant(resolved, task.split).entries())
-    return Expectation(privacy, tuple(notes), estimate(resolved, time.process_time() - began, own_s))
+    privacy = tuple(RunAccountant(run_plan.client, task.split).entries())
+    return Expectation(privacy, tuple(notes), estimate(run_plan, time.process_time() - began, own_s))

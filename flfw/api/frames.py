@@ -1,33 +1,32 @@
 """Tables of pandas from a run's results: their columns and types are the same for every run, also for an empty table.
 
-A table's columns follow from the form of its rows in `flfw.formats`: a field within a field is ``psnr.mean``. Numbers
+A table's columns follow from the model of its rows in `flfw.formats`: a field within a field is ``psnr.mean``. Numbers
 are float64, whole ones and truths that may be missing are Int64 and boolean, text and lists are objects. Further fields
 of a row come behind.
 """
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
 from flfw.errors import InputError
-from flfw.formats.result_entries import JsonNumber
+from flfw.formats.result_entries import Int, JsonNumber, NodeId, ResultModel
 from flfw.formats.rows import read_rows
-from flfw.formats.typed import NodeId
 
 _WHOLE, _NUMBER, _TRUTH, _OTHER = "Int64", "float64", "boolean", "object"
 _NODE = "UInt64"  # Flower's numbers of nodes have 64 bits and no sign
 _TYPES = {
-    _WHOLE: "round batch steps group victim seed iterations image index label rank candidates num-examples "
+    _WHOLE: "round batch steps sum_size probe_slot seed iterations image index label rank candidates num-examples "
     "upload_bytes",
     _NODE: "client",
-    _NUMBER: "acc_global acc_local loss seconds matching_loss labels_found lpips feature_error ceiling psnr ssim rmsd "
-    "gain exact_features",
-    _TRUTH: "adaptive failed exact succeeded recovered by_chance",
+    _NUMBER: "acc_global acc_local loss seconds matching_loss label_accuracy lpips feature_error ceiling psnr ssim "
+    "rmsd gain exact_features",
+    _TRUTH: "adaptive failed exact succeeded recovered chance_match",
 }
 _TYPE_OF = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 
@@ -42,9 +41,9 @@ CLIENTS = _known("round client acc_global acc_local loss num-examples seconds up
 FAILURES = _known("round at client reason")
 """Columns of failures.csv; a failure in the final evaluation has no round."""
 IMAGES = _known(
-    "attack vantage source rung curve batch steps group defence adaptive adaptation round client victim seed "
-    "matching_loss iterations labels_found reconstruction truth image lpips feature_error ceiling index label failed "
-    "psnr ssim rmsd gain rank candidates exact_features exact succeeded recovered by_chance"
+    "attack vantage source rung curve batch steps sum_size defence adaptive adaptation round client probe_slot seed "
+    "matching_loss iterations label_accuracy reconstruction truth image lpips feature_error ceiling index label failed "
+    "psnr ssim rmsd gain rank candidates exact_features exact succeeded recovered chance_match"
 )
 """Columns of audit.csv; those of the floors come behind."""
 MATRIX = {
@@ -52,7 +51,7 @@ MATRIX = {
     "adaptive": _TRUTH,
     **dict.fromkeys(("vantage", "source"), _OTHER),
     "round": _WHOLE,
-    "told": _TRUTH,
+    "informed": _TRUTH,
     "seed": _WHOLE,
     **dict.fromkeys(("acc_local", "acc_global", "acc_central"), _NUMBER),
     **dict.fromkeys(("images", "failures", "recovered"), _WHOLE),
@@ -69,20 +68,22 @@ CELLS = {
     **dict.fromkeys(("acc_local", "acc_global", "acc_central"), _NUMBER),
 }
 """Fields of a cell in matrix.json, behind the folder of its matrix."""
-_KINDS: dict[Any, str] = {int: _WHOLE, NodeId: _NODE, float: _NUMBER, bool: _TRUTH, JsonNumber: _NUMBER}
+_KINDS: dict[Any, str] = {int: _WHOLE, Int: _WHOLE, NodeId: _NODE, float: _NUMBER, bool: _TRUTH, JsonNumber: _NUMBER}
 _INFINITE = {"inf": float("inf"), "-inf": float("-inf")}
 
 
-def frame(rows: Iterable[Mapping[str, Any]] | None, form: type, left_out: Iterable[str] = ()) -> pd.DataFrame:
+def frame(
+    rows: Iterable[Mapping[str, Any]] | None, form: type[ResultModel], left_out: Iterable[str] = ()
+) -> pd.DataFrame:
     """Return rows of result.json as a table.
 
     Args:
         rows: the rows; None: there are none.
-        form: the rows' ``TypedDict``.
+        form: the rows' model.
         left_out: fields that become no columns.
     """
     kinds = {name: kind for name, kind in columns(form).items() if name.partition(".")[0] not in {*left_out}}
-    nothing = {name for name in get_type_hints(form) if name not in kinds}
+    nothing = {name for name in form.model_fields if name not in kinds}
     kept = ({n: v for n, v in row.items() if not (n in left_out or (v is None and n in nothing))} for row in rows or ())
     flat = [_flat(row, kinds) for row in kept]
     return typed(flat, kinds)
@@ -116,32 +117,32 @@ def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
         raise InputError(f"Expected numbers in {path}, got {error}; restore it, or run anew.") from error
 
 
-def columns(form: Any, prefix: str = "") -> dict[str, str]:
+def columns(form: type, prefix: str = "") -> dict[str, str]:
     """Return the names and types of a table's columns.
+
+    Args:
+        form: a model, or another class with annotations.
+        prefix: in front of the names.
 
     >>> from flfw.formats.result_entries import WorstFigures
     >>> columns(WorstFigures, "worst.")["worst.psnr"]
     'float64'
     """
     kinds: dict[str, str] = {}
-    for name, hint in get_type_hints(form, include_extras=True).items():
-        inner = _bare(hint)
-        if is_typeddict(inner):
-            kinds |= columns(inner, f"{prefix}{name}.")
-        elif get_origin(inner) is not dict:  # of any names, such as ``extra``: known by the rows alone
-            kinds[f"{prefix}{name}"] = _KINDS.get(inner, _OTHER)
+    hints = get_type_hints(form, include_extras=True)
+    for name in form.model_fields if issubclass(form, ResultModel) else hints:
+        kind = _without_none(hints[name])
+        if isinstance(kind, type) and issubclass(kind, ResultModel):
+            kinds |= columns(kind, f"{prefix}{name}.")
+        elif get_origin(kind) is not dict:  # of any names, such as ``extra``: known by the rows alone
+            kinds[f"{prefix}{name}"] = _KINDS.get(kind, _OTHER)
     return kinds
 
 
-def _bare(hint: Any) -> Any:
-    """Return a field's type without ``NotRequired`` and without the alternative of nothing."""
-    while get_origin(hint) in (NotRequired, Required):
-        hint = get_args(hint)[0]
-    if hint == JsonNumber or get_origin(hint) not in (Union, types.UnionType):
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, UnionType):
         return hint
-    others = [one for one in get_args(hint) if one is not types.NoneType]
-    if float in others and all(one is float or get_origin(one) is Literal for one in others):
-        return JsonNumber
+    others = [one for one in get_args(hint) if one is not NoneType]
     return others[0] if len(others) == 1 else hint
 
 

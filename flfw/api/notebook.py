@@ -16,12 +16,8 @@ from flfw.report.ranking import answers
 from flfw.report.report import why_no_pictures
 
 _MOST_PICTURES = 6
-_STRIPS = Markup(
-    "<style>.flfw-strips svg { width: 300px; height: 74px; } .flfw-strips .ring { fill: none; stroke: currentColor; "
-    "stroke-width: 1.5; } .flfw-strips .dot { fill: #b23a12; } .flfw-strips .gap { stroke: #b23a12; opacity: .5; } "
-    ".flfw-strips .line { font-family: monospace; white-space: break-spaces; }</style>"
-)
-"""Style of records and texts, whose own is in the report."""
+_LINES = Markup("<style>.flfw-strips .line { font-family: monospace; white-space: break-spaces; }</style>")
+"""Style of texts, whose own is in the report."""
 _PICTURE = 'style="height:64px;image-rendering:pixelated;margin:2px"'
 
 
@@ -82,7 +78,7 @@ def _pictures(samples: Iterable[Sample]) -> Markup:
     shown = [sample for sample in samples if sample.reconstruction or sample.strip][:_MOST_PICTURES]
     if not shown:
         return Markup()
-    cells, style = Markup("").join(map(_cell, shown)), _STRIPS if shown[0].strip else ""
+    cells, style = Markup("").join(map(_cell, shown)), _LINES if shown[0].is_text else ""
     page = "{}<p style='margin:0'>{}:</p><div class='flfw-strips' style='display:flex;flex-wrap:wrap'>{}</div>"
     return Markup(page).format(style, _legend(shown[0]), cells)
 

@@ -83,7 +83,7 @@ def run_rehearsal(
     *,
     policy: str | os.PathLike[str] | None = None,
     write_policy: str | os.PathLike[str] | None = None,
-    most_steps: int = 5,
+    max_steps: int = 5,
     **fields: Any,
 ) -> RehearsalResult:
     """Measure the leakage of a site on its own data before it takes part, as ``python -m flfw.rehearse`` does.
@@ -94,7 +94,7 @@ def run_rehearsal(
         experiment: the settings of the federation; None: the command's defaults.
         policy: the site's policy; warnings say where these settings would break it.
         write_policy: a new file for a policy that allows this run alone.
-        most_steps: local steps of a probe at most.
+        max_steps: local steps of a probe at most.
         fields: fields of `Experiment` with other values than the experiment's.
 
     Raises:
@@ -107,5 +107,5 @@ def run_rehearsal(
         asked = experiment_of(DEFAULT if experiment is None else experiment, fields)
         rules = path_of(policy, "policy") if policy is not None else None
         written = path_of(write_policy, "write-policy") if write_policy is not None else None
-        steps = number_of(most_steps, "most-steps")
+        steps = number_of(max_steps, "max-steps")
         return RehearsalResult.load(rehearse(RehearsalCommand(asked, rules, written, steps)))

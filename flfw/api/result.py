@@ -138,7 +138,7 @@ class Result:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings of the run, resolved, by the names of the fields of `Experiment`."""
+        """Settings of the run, without `auto`, by the names of the fields of `Experiment`."""
         return _plain(self.content.get("config") or {})
 
     @property

@@ -55,13 +55,15 @@ def _accuracies(final: Mapping[str, Any] | None) -> list[str]:
 
 def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) -> str:
     where = f"attack {setting_name(entry, entries)} at round {entry['round']}"
-    if entry.get("group"):
+    if entry.get("sum_size"):
         where += f", {sum_words(entry)}"
     elif curve := entry.get("curve"):
         where += f", {curve} {Point(curve, entry['batch'], entry['steps']).value}"
     best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
     if entry.get("cause") == "candidates":
-        best += f", {entry['candidates']['first']} of {entry['candidates']['messages']} messages point to the truth"
+        best += (
+            f", {entry['candidate_test']['first']} of {entry['candidate_test']['messages']} messages point to the truth"
+        )
     elif entry["verdict"] == "identifies":
         best += f", {entry['identification_rate']:.0%} identified among look-alikes"
     cause = because(AuditEntry(entry, entry["attack"]))
@@ -77,12 +79,14 @@ def claimed(privacy: Sequence[Mapping[str, Any]]) -> list[str]:
     shown = {"aggregate": "aggregate (who sees sums alone)"}  # nobody does in this run
     against: dict[str, list[str]] = {}
     for line in privacy:
-        if line["counted"] == "as published":
+        if line["accounting"] == "as published":
             bound = f"epsilon {float(line['epsilon']):.4f} for one {line['unit']} as the paper counts, adversaries"
         else:
-            lower = line.get("lower")
+            lower = line.get("lower_bound")
             least = f", at least {at_least(lower['epsilon'])} ({lower['confidence']:.0%} sure)," if lower else ""
-            secret = "with noise_source=secure: " if line.get("noise") == "seed" and line["epsilon"] != "inf" else ""
+            secret = (
+                "with noise_source=secure: " if line.get("noise_source") == "seed" and line["epsilon"] != "inf" else ""
+            )
             most = f"epsilon at most {at_most(float(line['epsilon']))}{least}"
             if line["epsilon"] == "inf":
                 most = f"no epsilon is claimed{least.replace(', at', ', and it is at')}"

@@ -15,13 +15,13 @@ from torch import nn
 
 from flfw import plugins
 from flfw.audit.jobs import ProbeSet
+from flfw.client_plan import ClientPlan
 from flfw.defence import Defence
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.messages.sharing import matches
-from flfw.pipeline import DefenceStage
-from flfw.resolve import Resolved
+from flfw.method import Method
+from flfw.pipeline import DefencePlan, DefenceStage
 from flfw.rng import torch_generator
-from flfw.server.strategy import FederatedStrategy
 from flfw.victims.composed import Composed, composes
 from flfw.victims.operator import Circumstances, DataOperator, MethodOperator, Operator, Scaled
 
@@ -34,7 +34,8 @@ class Protection:
     """Operation between a client's data and an observation, and the adaptation of an attacker who knows it.
 
     Attributes:
-        resolved: the experiment.
+        plan: of the run's clients.
+        adaptation: what an attacker may adapt with, as the experiment has it: ``auto``, ``automatic`` or ``none``.
         ticket: the probes.
         vantage: the attacker's position.
         how: the kind of adaptation to ``by``.
@@ -45,7 +46,8 @@ class Protection:
         operator: the operator written for the method, if any.
     """
 
-    resolved: Resolved
+    plan: ClientPlan
+    adaptation: str
     ticket: ProbeSet
     vantage: str
     how: How = "nothing to adapt to"
@@ -68,7 +70,7 @@ class Protection:
         """
         if self.method:
             return self.operator if self.adapts else None
-        return defence_operator(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
+        return defence_operator(self.plan, self.adaptation, self.ticket, self.vantage, factor) if self.adapts else None
 
     @property
     def unmodelled_part(self) -> str:
@@ -77,7 +79,7 @@ class Protection:
         if not isinstance(operator, Operator):
             return ""
         return operator.unmodelled_part(
-            self.ticket.batch, self.ticket.steps, sent=sent_names(self.resolved, self.resolved.model)
+            self.ticket.batch, self.ticket.steps, sent=sent_names(self.plan, self.plan.model)
         )
 
     def words(self, adaptive: bool, against: str = "") -> Iterator[str]:
@@ -103,11 +105,11 @@ class Protection:
         name = self.by
         if self.how == "nothing to adapt to":
             return _does_nothing_here(f"that the client uses {name}")
-        if not adaptive and against and against in self.resolved.experiment.defences:
+        if not adaptive and against and against in [stage.name for stage in self.plan.defences.stages]:
             return f"the recipe of {against}, with the attack's own settings of it; nothing else of {name}"
         if not adaptive:
             return f"not granted: that the client uses {name}"
-        stages = self.resolved.stages
+        stages = self.plan.defences.stages
         known = ", then ".join(
             f"{stage.name} ({', '.join(f'{field}={value}' for field, value in vars(stage.settings).items())})"
             for stage in stages
@@ -133,47 +135,48 @@ class Protection:
                 yield f"not made use of: {operator.unmodelled_clause}"
 
 
-def hiding(resolved: Resolved, probe_set: ProbeSet, vantage: str, defended: bool) -> Protection:
+def hiding(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str, defended: bool) -> Protection:
     """Return the operation that hides a client's data, and the adaptation to it.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
+        adaptation: what an attacker may adapt with.
         probe_set: the probes.
         vantage: the attacker's position.
         defended: whether the client uses the experiment's defence.
     """
-    at, experiment = (resolved, probe_set, vantage), resolved.experiment
+    at = (plan, adaptation, probe_set, vantage)
     if probe_set.fresh:  # below it, neither a method nor a defence acts
         return Protection(*at)
     by_method = _of_method(*at)
     if not defended:
         return by_method
-    how, acts = adaptation(*at), bool(by_method.by) and by_method.how != "nothing to adapt to"
+    how, acts = adapted(*at), bool(by_method.by) and by_method.how != "nothing to adapt to"
     if how == "nothing to adapt to" and acts:
-        return replace(by_method, idle=experiment.defence)
+        return replace(by_method, idle=plan.defences.name)
     return Protection(
-        *at, how=how, by=experiment.defence, beside=by_method.by if acts else "", operator=by_method.operator
+        *at, how=how, by=plan.defences.name, beside=by_method.by if acts else "", operator=by_method.operator
     )
 
 
-def _of_method(resolved: Resolved, probe_set: ProbeSet, vantage: str) -> Protection:
-    at, experiment = (resolved, probe_set, vantage), resolved.experiment
-    name, cls, settings = experiment.method, resolved.method, resolved.settings
-    if _function(cls.mechanism) is _function(FederatedStrategy.mechanism):
+def _of_method(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str) -> Protection:
+    at = (plan, adaptation, probe_set, vantage)
+    name, cls, settings = plan.name, plan.method, plan.settings
+    if _function(cls.mechanism) is _function(Method.mechanism):
         return Protection(*at)
     if name not in plugins.names(plugins.ADAPTATION):
         return Protection(*at, how="none", by=name, method=True)
     circumstances = Circumstances(
-        lr=experiment.lr,
+        lr=plan.local.lr,
         batch=probe_set.batch,
         steps=probe_set.steps,
         round=probe_set.round,
-        rounds=experiment.rounds,
+        rounds=plan.rounds.rounds,
         on_client=vantage == "client_example",
-        shared=cls.descended(resolved.model, settings),
+        shared=cls.descended(plan.model, settings),
     )
     operator = _written(name)(asdict(settings), circumstances)
-    how: How = "written" if experiment.adaptation == "auto" and not operator.unsupported_reason else "none"
+    how: How = "written" if adaptation == "auto" and not operator.unsupported_reason else "none"
     return Protection(*at, how=how if operator.acts else "nothing to adapt to", by=name, method=True, operator=operator)
 
 
@@ -181,9 +184,9 @@ def _written(method: str) -> type[MethodOperator]:
     return plugins.load_class(plugins.ADAPTATION, method, MethodOperator)
 
 
-def sent_names(resolved: Resolved, model: nn.Module, fresh: bool = False) -> list[str]:
+def sent_names(plan: ClientPlan, model: nn.Module, fresh: bool = False) -> list[str]:
     """Return the names of a model's tensors in a message; of a ``fresh`` one, which no method divides, all."""
-    descended = ("*",) if fresh else resolved.method.descended(model, resolved.settings)
+    descended = ("*",) if fresh else plan.method.descended(model, plan.settings)
     return [name for name, _ in model.named_parameters() if matches(name, descended)]
 
 
@@ -199,11 +202,12 @@ def _unwritten(name: str) -> str:
     return f"what {name} does to the data for their privacy, for which no adaptation is written"
 
 
-def adaptation(resolved: Resolved, probe_set: ProbeSet, vantage: str) -> How:
+def adapted(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str) -> How:
     """Return how an attacker who knows the experiment's defence adapts to it.
 
     Args:
-        resolved: the experiment, with a defence.
+        plan: of the run's clients, with a defence.
+        adaptation: what an attacker may adapt with.
         probe_set: the probes.
         vantage: the attacker's position.
 
@@ -212,33 +216,34 @@ def adaptation(resolved: Resolved, probe_set: ProbeSet, vantage: str) -> How:
         since the defence changes each of several local steps, or nothing is written for one that changes the network,
         or changes or looks at the batch. A pipeline is adapted to as a whole, or not at all.
     """
-    acting, experiment = _acting(resolved, vantage), resolved.experiment
+    acting = _acting(plan.defences, vantage)
     acts = frozenset[str]().union(*(hooks for _, hooks in acting))
     if not acts:
         return "nothing to adapt to"
-    if experiment.adaptation == "none" or (acts & {"batch", "gradients", "step"} and probe_set.steps > 1):
+    if adaptation == "none" or (acts & {"batch", "gradients", "step"} and probe_set.steps > 1):
         return "none"
-    written = experiment.adaptation == "auto" and _written_for(resolved, acting) is not None
+    written = adaptation == "auto" and _written_for(acting) is not None
     if acts & {"batch", "step", "network"} and not written:
         return "none"  # an objective has no batch to show to the defence's own code, nor the noise in a network
     return "written" if written else "automatic"
 
 
 def defence_operator(
-    resolved: Resolved, probe_set: ProbeSet, vantage: str, factor: float
+    plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str, factor: float
 ) -> Operator | DifferentiableDefence | None:
     """Return the defence as the objective uses it; None: nothing to adapt to, or no adaptation.
 
     Args:
-        resolved: the experiment, with a defence.
+        plan: of the run's clients, with a defence.
+        adaptation: what an attacker may adapt with.
         probe_set: the probes.
         vantage: the attacker's position.
         factor: the tensor that `Defence.update` acts on, divided by the tensor that the attack compares.
     """
-    how, defence = adaptation(resolved, probe_set, vantage), resolved.new_defence()
+    how, defence = adapted(plan, adaptation, probe_set, vantage), plan.defences.build()
     assert defence is not None, "an attack on a defended client was asked for"
     if how == "written":
-        operators = _written_for(resolved, _acting(resolved, vantage), factor)
+        operators = _written_for(_acting(plan.defences, vantage), factor)
         assert operators is not None, "they were there before"
         return operators[0] if len(operators) == 1 else Composed(operators)
     if how == "automatic":
@@ -246,42 +251,41 @@ def defence_operator(
     return None
 
 
-def relies_on_noise(resolved: Resolved, probe_set: ProbeSet, vantage: str) -> bool:
+def relies_on_noise(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str) -> bool:
     """Return whether the adaptation takes a defence's randomness for independent noise that the defence does not claim.
 
     Each stage of a defence acts twice on the same random tensors, with generators of different seeds. The claim of a
     random stage holds if it is the only one and acts last: a later stage may give structure to its noise.
 
     Args:
-        resolved: the experiment, with a defence.
+        plan: of the run's clients, with a defence.
+        adaptation: what an attacker may adapt with.
         probe_set: the probes.
         vantage: the attacker's position.
     """
-    if not resolved.stages or adaptation(resolved, probe_set, vantage) != "automatic":
+    if not plan.defences.stages or adapted(plan, adaptation, probe_set, vantage) != "automatic":
         return False
-    stages = [(stage.build(), hooks) for stage, hooks in _acting(resolved, vantage)]
-    random = [_is_random(resolved, defence, hooks) for defence, hooks in stages]
+    stages = [(stage.build(), hooks) for stage, hooks in _acting(plan.defences, vantage)]
+    random = [_is_random(plan, defence, hooks) for defence, hooks in stages]
     return any(random[:-1]) or (random[-1] and not stages[-1][0].independent_noise)
 
 
-def draws_from_seed(resolved: Resolved, vantage: str) -> bool:
+def draws_from_seed(plan: ClientPlan, vantage: str) -> bool:
     """Return whether an acting defence draws from the run's seed, or may: before the gradients nothing is tried.
 
-    None does with ``defence_draws=secret``, nor one with the setting ``noise_source=secure``.
+    None does with ``defence_randomness=secure``, nor one with the setting ``noise_source=secure``.
     """
-    if resolved.experiment.defence_draws == "secret":
+    if plan.defences.randomness == "secure":
         return False
-    acting = [(stage.build(), hooks) for stage, hooks in _acting(resolved, vantage)]
+    acting = [(stage.build(), hooks) for stage, hooks in _acting(plan.defences, vantage)]
     seeded = [one for one in acting if getattr(one[0].settings, "noise_source", "seed") == "seed"]
-    return any(
-        hooks & {"network", "batch", "step"} or _is_random(resolved, defence, hooks) for defence, hooks in seeded
-    )
+    return any(hooks & {"network", "batch", "step"} or _is_random(plan, defence, hooks) for defence, hooks in seeded)
 
 
-def _is_random(resolved: Resolved, defence: Defence, hooks: frozenset[str]) -> bool:
+def _is_random(plan: ClientPlan, defence: Defence, hooks: frozenset[str]) -> bool:
     rng = torch_generator(0, "relies on noise")
-    shared = resolved.method.descended(resolved.model, resolved.settings)
-    named = {n: p for n, p in resolved.model.named_parameters() if matches(n, shared)}
+    shared = plan.method.descended(plan.model, plan.settings)
+    named = {n: p for n, p in plan.model.named_parameters() if matches(n, shared)}
     trial = {name: torch.randn(p.shape, generator=rng) for name, p in named.items()}
     for hook in (getattr(defence, name) for name in sorted(hooks & {"gradients", "update"})):
         copies = ({n: v.clone() for n, v in trial.items()} for _ in range(2))
@@ -291,27 +295,33 @@ def _is_random(resolved: Resolved, defence: Defence, hooks: frozenset[str]) -> b
     return False
 
 
-def _acting(resolved: Resolved, vantage: str) -> Acting:
+def _acting(defences: DefencePlan, vantage: str) -> Acting:
     """Return the defences that acted on the observation, each with the hooks at which it did, in order.
 
     The network stands before the steps, and all steps before the update.
     """
     unseen = {"update"} if vantage == "client_example" else set[str]()
-    acting = [(stage, stage.active_hooks - unseen) for stage in resolved.stages]
+    acting = [(stage, stage.active_hooks - unseen) for stage in defences.stages]
     return sorted((one for one in acting if one[1]), key=lambda one: (one[1] == {"update"}, "network" not in one[1]))
 
 
-def _written_for(resolved: Resolved, acting: Acting, factor: float = 1.0) -> list[Operator] | None:
+def _adaptation_to(defence: str) -> type[Operator] | None:
+    """Return the adaptation written for a defence of this name; None: there is none."""
+    if defence not in plugins.names(plugins.ADAPTATION):
+        return None
+    return plugins.load_class(plugins.ADAPTATION, defence, Operator)
+
+
+def _written_for(acting: Acting, factor: float = 1.0) -> list[Operator] | None:
     """Return the operators written for the acting defences, in order; None: one is missing, or they do not compose.
 
     Args:
-        resolved: the experiment.
         acting: from `_acting`.
         factor: as for `mechanism`; defences of steps and of the network act on the compared tensors themselves.
     """
     operators: list[Operator] = []
     for stage, hooks in acting:
-        cls, changes_update = resolved.adaptation(stage.name), "update" in hooks
+        cls, changes_update = _adaptation_to(stage.name), "update" in hooks
         # One that acts on steps and on updates acts both before and after other stages.
         around = len(acting) > 1 and changes_update and len(hooks) > 1
         if cls is None or around or not hooks & {"batch", "update", "step", "network"}:

@@ -15,12 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.queue import Queue
 from flfw.errors import InputError, RunError, require
-from flfw.experiment import Experiment
+from flfw.experiment.audit import AttackSettings
 
 _POLL_S = 0.05
 _LOOK_S = 1.0  # between two checks for new recordings; shorter would disturb training
@@ -31,21 +31,14 @@ _NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # the clients' folders, w
 Jobs = Callable[[ProbeSet], list[AttackJob]]
 
 
-def place(experiment: Experiment) -> Literal["beside", "after", "inline"]:
-    """Return where the attacks of an experiment run."""
-    if experiment.attack_server == "auto":
-        return "inline" if experiment.engine == "inproc" else "beside"
-    return experiment.attack_server
-
-
-def require_gpu(experiment: Experiment) -> None:
+def require_gpu(settings: AttackSettings) -> None:
     """Refuse attacks on a GPU, or in a precision that only a GPU has, where this machine has none to give them.
 
     Raises:
         InputError: naming the flag.
     """
-    share, precision = experiment.attack_gpus, experiment.attack_precision
-    expected = "--attack-precision float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32"
+    share, precision = settings.attack_gpus, settings.attack_precision
+    expected = "--expert attack_precision=float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32"
     require(bool(share) or precision != "tf32", expected, attack_precision=precision)
     if share:
         import torch

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.observation import Observation, Reconstruction
@@ -25,12 +26,14 @@ from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed
 from flfw.audit.membership_game.game import MembershipGame, as_scores, unusable
 from flfw.audit.membership_views import game_views
 from flfw.audit.queue import Queue
+from flfw.audit.rungs import under_control
 from flfw.audit.standing import unseen
+from flfw.client_plan import ClientPlan
 from flfw.curves import GROUP
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
+from flfw.plan import AuditPlan, plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import Resolved, resolve
 from flfw.rng import torch_generator
 
 _POLL_S = 0.05
@@ -43,22 +46,25 @@ def solve(job: AttackJob) -> JobResult:
     Raises:
         Exception: any error of the attack except `NotApplicableError`, which is an answer.
     """
-    resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
+    run = plan(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
+    clients, audit = under_control(run.client, job.ticket.rung), run.audit
+    assert clients is not None, "a job is made only under controls that there are"
     if job.game is not None:
-        return _scored(job, job.game, resolved)
-    if why := unseen(resolved, job.vantage, resolved.attacks[job.attack]):
+        return _scored(job, job.game, clients, audit)
+    attack = audit.reconstructions[job.attack]
+    if why := unseen(clients, job.vantage, attack):
         return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not applicable: {why}")
-    if resolved.attacks[job.attack].of_sums and job.ticket.group:
-        return _by_client(job, resolved)
-    return _solve(job, resolved)
+    if attack.of_sums and job.ticket.group:
+        return _by_client(job, clients, audit)
+    return _solve(job, clients, audit)
 
 
-def _by_client(job: AttackJob, resolved: Resolved) -> JobResult:
+def _by_client(job: AttackJob, clients: ClientPlan, audit: AuditPlan) -> JobResult:
     """Do a job of an attack that itself tells apart the clients of a sum; each of them is a part of its result."""
     solutions = []
     for exchange in job.exchanges:
-        drawn = protocol(resolved.experiment.seed, job.ticket.round, exchange.slot)
-        solutions.append(_solve(alone(job, exchange), resolved, drawn))
+        drawn = protocol(clients.seed, job.ticket.round, exchange.slot)
+        solutions.append(_solve(alone(job, exchange), clients, audit, drawn))
     joined = [_joined(solution.reconstructions) for solution in solutions]
     more = {"refused": tuple(sentence for solution in solutions for sentence in solution.refused)}
     stopped = next((solution.stopped for solution in solutions if solution.stopped), None)
@@ -71,28 +77,30 @@ def _joined(parts: Sequence[Reconstruction | None]) -> Reconstruction | None:
     return Reconstruction(torch.cat([part.samples for part in whole])) if len(whole) == len(parts) else None
 
 
-def _solve(job: AttackJob, resolved: Resolved, drawn: Protocol | None = None) -> JobResult:
+def _solve(job: AttackJob, clients: ClientPlan, audit: AuditPlan, drawn: Protocol | None = None) -> JobResult:
     """Do a job; ``drawn`` rounds the sums of an attack on sums."""
-    experiment, attack = resolved.experiment, resolved.attacks[job.attack]
+    attack = audit.reconstructions[job.attack]
     recordings = Recordings(job.recordings)
     try:
-        seen = observed(job, recordings, experiment)
+        seen = observed(job, recordings, clients.seed, clients.task.network.malicious)
     except InputError as error:  # of a sum that no attack of single models can use
         return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not possible: {error}")
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
     earlier = [answer for answer in recordings.observations(job.earlier) if answer is not None]
-    observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads, earlier)
+    observations, knowledge = grant(
+        job, clients, audit.settings.adaptation, attack, [o for o in seen if o is not None], uploads, earlier
+    )
     if attack.of_sums:
         require(not (uploads or earlier), "no messages of single clients for an attack on sums", attack=job.attack)
         observations = summed(observations, any(known.weights for known in knowledge), drawn)
     extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve not in ("", GROUP) or job.ticket.pooled else ()
-    rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
+    rngs = [torch_generator(clients.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
     most = max((known.batch for known in knowledge), default=0)
     started = time.monotonic()
-    extra["present"] = _present(attack, uploads, job, resolved)
+    extra["present"] = _present(attack, uploads, job, clients.model)
     if not attack.reconstructs:
-        return _inferred(attack, uploads, job, resolved, extra)
+        return _inferred(attack, uploads, job, clients, extra)
     try:
         if job.ticket.source == "update" and attack.cost.iterations:
             require(most <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=most)
@@ -113,19 +121,19 @@ def _solve(job: AttackJob, resolved: Resolved, drawn: Protocol | None = None) ->
     return solved(job, everything, seconds, stopped=stopped, **extra)
 
 
-def _scored(job: AttackJob, game: MembershipGame, resolved: Resolved) -> JobResult:
+def _scored(job: AttackJob, game: MembershipGame, clients: ClientPlan, audit: AuditPlan) -> JobResult:
     """Let an attack score the candidates of a membership game."""
-    attack, recordings = resolved.membership[job.attack], Recordings(job.recordings)
+    attack, recordings = audit.memberships[job.attack], Recordings(job.recordings)
     ids, refused = [exchange.id for exchange in job.exchanges], list[str]()
     read = [] if game.easy else recordings.observations(ids)
     reasons = ["" if one is None else unusable(one) for one in read]
     refused += [f"{id_} was left out: {why}." for id_, why in zip(ids, reasons, strict=True) if why]
     seen = [one for one, why in zip(read, reasons, strict=True) if one is not None and not why]
-    seed, started = resolved.experiment.seed, time.monotonic()
+    seed, started = clients.seed, time.monotonic()
     scores: list[tuple[int, str, tuple[float | None, ...]]] = []
     stopped = None
     try:
-        for view in game_views(job, game, resolved, seen):
+        for view in game_views(job, game, clients, attack, audit.settings.adaptation, seen):
             rng, final = torch_generator(seed, f"attack {job.attack}"), view.published
             try:
                 statistics = attack.published_scores(view, final, rng) if final else attack.scores(view, rng)
@@ -154,23 +162,23 @@ def _scored(job: AttackJob, game: MembershipGame, resolved: Resolved) -> JobResu
 
 
 def _present(
-    attack: Attack, uploads: Sequence[Observation], job: AttackJob, resolved: Resolved
+    attack: Attack, uploads: Sequence[Observation], job: AttackJob, model: nn.Module
 ) -> tuple[tuple[int, tuple[bool, ...]], ...]:
     """Return the classes that the attack infers for each client."""
     if not uploads:
         return ()
-    answers = zip(uploads, attack.presence(uploads, resolved.model), strict=True)
+    answers = zip(uploads, attack.presence(uploads, model), strict=True)
     return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in answers if held is not None)
 
 
 def _inferred(
-    attack: Attack, uploads: Sequence[Observation], job: AttackJob, resolved: Resolved, extra: dict[str, Any]
+    attack: Attack, uploads: Sequence[Observation], job: AttackJob, clients: ClientPlan, extra: dict[str, Any]
 ) -> JobResult:
     """Return the solution of an attack that reconstructs nothing: the shares of the classes that it infers."""
     started, stopped = time.monotonic(), None
     shares: tuple[tuple[int, tuple[float, ...]], ...] = ()
     try:
-        granted = granted_uploads(job, resolved, uploads)
+        granted = granted_uploads(job, clients, uploads)
         answers = zip(granted, attack.shares(granted) if granted else (), strict=True)
         shares = tuple((one.seen.client, tuple(estimate.tolist())) for one, estimate in answers if estimate is not None)
     except NotApplicableError as error:

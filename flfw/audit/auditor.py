@@ -13,8 +13,9 @@ from typing import Any, final
 import numpy as np
 
 from flfw.adversary.attack import tuned_on
-from flfw.audit.attack_process import Attacks, AttackServer, Inline, place, require_gpu
+from flfw.audit.attack_process import Attacks, AttackServer, Inline, require_gpu
 from flfw.audit.climb import ControlRunner
+from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.judge import EntryBuilder, control, easy, easy_words
 from flfw.audit.measures import perceptual
@@ -23,7 +24,6 @@ from flfw.audit.measures.public import PublicData
 from flfw.audit.membership_game.membership_audit import MembershipAudit
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.audit.membership_views import with_informed
-from flfw.audit.plan import Plan
 from flfw.audit.probe import control_net
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow
@@ -32,11 +32,13 @@ from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdicts.conclude import MALICIOUS, POSITIVE
 from flfw.audit.verdicts.evidence import ControlResult
 from flfw.audit.verdicts.groups_needed import with_groups_needed
+from flfw.client_plan import ClientPlan
 from flfw.curves import GROUP, Point
+from flfw.earlier_names import CONTROLS
 from flfw.errors import InputError
 from flfw.nets.net import Tensors
+from flfw.plan import AuditPlan
 from flfw.recording.reader import Recordings
-from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.task import Task
 from flfw.terminal.progress import Steps
@@ -45,28 +47,29 @@ from flfw.victims.victim import VictimModel
 AuditContext = AbstractContextManager["Auditor | None"]
 
 
-def auditing(resolved: Resolved, task: Task, out: Path, source: Path | None = None) -> AuditContext:
+def auditing(clients: ClientPlan, audit: AuditPlan, task: Task, out: Path, source: Path | None = None) -> AuditContext:
     """Return the audit of an experiment; an empty context if it requests none, or if its method sends nothing.
 
     Args:
-        resolved: the experiment.
-        task: the experiment's task.
+        clients: what the run's clients do.
+        audit: the attacks and what they see.
+        task: the run's data.
         out: the run's folder.
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.
 
     Raises:
         InputError: the data have no public examples, without which nothing is compared, or the attacks no GPU.
     """
-    experiment = resolved.experiment
-    if not (experiment.attacks and experiment.audited and resolved.method.uploads):
+    if not (audit.settings.attacks and audit.audited and clients.method.uploads):
         return nullcontext(None)
-    require_gpu(experiment)
+    require_gpu(audit.settings)
     if not len(task.split.public):
         raise InputError(
             "Expected test examples that are no training examples, for the floors of the audit, got none among "
-            f"{len(task.dataset.test_y)} of {experiment.dataset}; add others to its test part, or leave out --attack."
+            f"{len(task.dataset.test_y)} of {clients.task.data.dataset}; add others to its test part, or leave out "
+            "--attack."
         )
-    return Auditor(resolved, task, source or out, out)
+    return Auditor(clients, audit, task, source or out, out)
 
 
 @final
@@ -74,7 +77,8 @@ class Auditor(AbstractContextManager["Auditor"]):
     """The trusted side of an audit: it grants, requests, scores and concludes. Attacks run only inside its context.
 
     Args:
-        resolved: the experiment, with its attacks.
+        clients: what the run's clients do.
+        audit: the attacks and what they see.
         task: the source of the public data and the input space.
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         out: the folder of reconstructions; the same one, unless recordings of an earlier run are audited again.
@@ -87,33 +91,31 @@ class Auditor(AbstractContextManager["Auditor"]):
         remarks: after `run`, what attacks on membership say nothing about, a sentence each.
     """
 
-    def __init__(self, resolved: Resolved, task: Task, source: Path, out: Path) -> None:
-        experiment = resolved.experiment
-        self._resolved, self.experiment, self._task, self.source, self._out = resolved, experiment, task, source, out
-        self._named, self._of_membership = resolved.attacks, resolved.membership
-        self._perceptual = perceptual.load(experiment.lpips_weights) if experiment.lpips_weights else None
+    def __init__(self, clients: ClientPlan, audit: AuditPlan, task: Task, source: Path, out: Path) -> None:
+        self._clients, self.audit, self._task, self.source, self._out = clients, audit, task, source, out
+        self._named, self._of_membership = audit.reconstructions, audit.memberships
+        weights = audit.settings.lpips_weights
+        self._perceptual = perceptual.load(weights) if weights else None
         self.refused: list[str] = []
         self.inference: list[dict[str, Any]] = []
         self.membership: list[dict[str, Any]] = []
         self.remarks: list[str] = []
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
-        self._plan = self._plan_of(resolved)
+        self._plan = self._planner_of(clients)
         self._attacks = self._place()
-        self._climb = ControlRunner(resolved, self._plan_of, self._attempt, source / "truth", task)
+        self._climb = ControlRunner(clients, audit, self._planner_of, self._attempt, source / "truth", task)
 
-    def _plan_of(self, resolved: Resolved) -> Plan:
+    def _planner_of(self, clients: ClientPlan) -> JobPlanner:
         note = lambda sentence: self._note([sentence])  # noqa: E731
-        return Plan(resolved, self._task, self.source, self._named, note, self._granted_public)
+        return JobPlanner(clients, self.audit, self._task, self.source, self._named, note, self._granted_public)
 
     def _place(self) -> Attacks:
-        where = place(self.experiment)
-        if where == "inline":
+        if self.audit.process == "inline":
             return Inline(self._queue, self.jobs)
-        gpu = self.experiment.attack_gpus > 0
-        seconds = self.experiment.attack_seconds
+        gpu, seconds = self.audit.settings.attack_gpus > 0, self.audit.settings.attack_timeout
         # The recordings of an earlier run are complete: the process may start at once, while jobs are made.
-        early = where == "beside" or self.source != self._out
+        early = self.audit.process == "concurrent" or self.source != self._out
         return AttackServer(self._queue, self.jobs, beside=early, seconds=seconds, gpu=gpu)
 
     def __enter__(self) -> Auditor:
@@ -130,7 +132,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     def _scorer(self) -> Scorer:
         """Scorer, built on first use: training does not need its public data."""
         sides = (self._perceptual, self._task.own_side, self._task.dataset)
-        return Scorer(self._public, self.source / "truth", self._out, self.experiment.seed, *sides)
+        return Scorer(self._public, self.source / "truth", self._out, self._clients.seed, *sides)
 
     @cached_property
     def _public(self) -> PublicData:
@@ -139,7 +141,7 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     @cached_property
     def _extractors(self) -> Extractors:
-        return Extractors(self._resolved, Recordings(self.source / "observations"), self._task.inputs)
+        return Extractors(self._clients, Recordings(self.source / "observations"), self._task.inputs)
 
     def _granted_public(self) -> tuple[str, int]:
         """Return the file of the public data, for jobs that grant it, and its number of examples."""
@@ -154,7 +156,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         if self._perceptual is None:
             return None
         details = {"sha256": self._perceptual.sha256, "official": self._perceptual.official}
-        return {"lpips": {"file": str(self.experiment.lpips_weights), **details}}
+        return {"lpips": {"file": str(self.audit.settings.lpips_weights), **details}}
 
     @property
     def tuned_on(self) -> list[str]:
@@ -214,7 +216,7 @@ class Auditor(AbstractContextManager["Auditor"]):
                     scored = self._rows(self._plan, job, solution)
                     self._scored += [row | {"vantage": v} for v in self._plan.vantages(job.ticket) for row in scored]
                     if job.ticket.rung == "easy":
-                        judge.below[name] = below = easy(scored, self.experiment.images, solution)
+                        judge.below[name] = below = easy(scored, self.audit.probes.images, solution)
                         steps.done(f"{name} on the easy rung: {easy_words(scored, below)}")
                         continue
                     summaries = judge.entries(job, solution, scored, untold if job.adaptive else [])
@@ -237,31 +239,38 @@ class Auditor(AbstractContextManager["Auditor"]):
         Raises:
             InputError: no upload was recorded.
         """
-        ended, game = self.experiment.rounds if last is None else last, self._game
-        each = (game.requests(name, ended) for name in self._of_membership)
-        asked = [request for requests in each for request in with_informed(self._resolved, requests)]
+        ended, game, adaptation = (
+            self.audit.rounds if last is None else last,
+            self._game,
+            self.audit.settings.adaptation,
+        )
+        asked = [
+            request
+            for name, attack in self._of_membership.items()
+            for request in with_informed(self._clients, adaptation, attack, game.requests(name, ended))
+        ]
         return [(request, self._plan.game_job(request)) for request in asked]
 
     @cached_property
     def _game(self) -> MembershipAudit:
-        fresh = lambda: control_net("easy", self.experiment, self._resolved.build_net)  # noqa: E731
+        clients, task = self._clients, self._clients.task
+        fresh = lambda: control_net("easy", task.network, clients.seed, *task.input_space)  # noqa: E731
         folder = self.source / "observations"
         put, inputs = self._queue.put_candidates, self._task.inputs
 
         def held(received: Tensors) -> VictimModel:
-            resolved = self._resolved
-            with initialising(self.experiment.seed, "attacker"):  # what is not received stays unknown
-                built = resolved.build_model()
-            return resolved.method.victim_model(built, received, inputs, resolved.settings)
+            with initialising(clients.seed, "attacker"):  # what is not received stays unknown
+                built = clients.build_model()
+            return clients.method.victim_model(built, received, inputs, clients.settings)
 
-        return MembershipAudit(self.experiment, self._task, folder, put, fresh, held)
+        return MembershipAudit(clients, self.audit, self._task, folder, put, fresh, held)
 
     def _settings(self, jobs: Sequence[AttackJob]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
         tested = (job for job in jobs if job.ticket.rung == "target" and self._named[job.attack].reconstructs)
         return 2 * sum(len(self._plan.defences_of(job)) for job in tested) or 1
 
-    def _attempt(self, plan: Plan, job: AttackJob) -> tuple[JobResult, list[ScoreRow]]:
+    def _attempt(self, plan: JobPlanner, job: AttackJob) -> tuple[JobResult, list[ScoreRow]]:
         """Run a job that was not foreseen; return its solution and rows, which are kept."""
         self._queue.put(job)
         solution = self._attacks.wait(job)
@@ -278,28 +287,28 @@ class Auditor(AbstractContextManager["Auditor"]):
             [(observation, truth) for observation, truth in probes if truth is not None], asked, self._task.inputs
         )
 
-    def _rows(self, plan: Plan, job: AttackJob, result: JobResult) -> list[ScoreRow]:
-        probe_set, seed = job.ticket, self.experiment.seed
+    def _rows(self, plan: JobPlanner, job: AttackJob, result: JobResult) -> list[ScoreRow]:
+        probe_set, seed = job.ticket, self._clients.seed
         self._note(result.refused)
         common: ScoreRow = {
             "attack": job.attack,
             "vantage": job.vantage,
             "source": probe_set.source,
-            "rung": probe_set.rung,
+            "rung": CONTROLS.get(probe_set.rung, probe_set.rung),
         }
         common |= {
             "curve": probe_set.curve,
             "batch": probe_set.batch,
             "steps": probe_set.steps,
-            "group": probe_set.group or "",
+            "sum_size": probe_set.group or "",
         }
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):
             defence = "none" if probe_set.fresh else plan.defence_of(exchange.client)
-            stands = standing(plan.resolved, job, self._named[job.attack], defence != "none")
+            stands = standing(plan.clients, self.audit.settings, job, self._named[job.attack], defence != "none")
             where: ScoreRow = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
             where["round"] = probe_set.round
-            where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
+            where |= {"client": exchange.client, "probe_slot": exchange.slot, "seed": seed}
             names = truth_keys(probe_set, exchange)
             attacked = reconstruction is not None and not probe_set.fresh
             extractor = self._extractors.behind(exchange.id) if attacked else None
@@ -307,11 +316,11 @@ class Auditor(AbstractContextManager["Auditor"]):
             scored = self._scorer.rows(job, exchange, common | where, names, reconstruction, extractor, ceiling)
             each = len(scored) // max(1, len(exchange.slots))
             for row, slot in zip(scored, np.repeat(exchange.slots, each), strict=False):
-                row["client"] = int(slot) % self.experiment.clients  # of a sum, the owner of the example
+                row["client"] = int(slot) % self._clients.rounds.clients  # of a sum, the owner of the example
             rows += scored
         groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
         controlled = [row for group in groups for row in self._scorer.controlled(job, group)]
-        return sorted(controlled, key=lambda row: (row["victim"], row["image"]))
+        return sorted(controlled, key=lambda row: (row["probe_slot"], row["image"]))
 
     def _note(self, refused: Iterable[str]) -> None:
         self.refused += [sentence for sentence in refused if sentence not in self.refused]

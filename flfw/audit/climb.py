@@ -20,22 +20,22 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction, T
 from flfw.adversary.peer_view import rounding as of_the_model
 from flfw.adversary.sums import Protocol
 from flfw.aggregates.secagg_plus import Quantiser
+from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.knowledge import grant, observed
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
 from flfw.audit.measures.candidates import candidate_test, disjoint_candidates, numbered
 from flfw.audit.measures.identification import Identified
-from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD, under_control
 from flfw.audit.scorer import ScoreRow
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdicts.evidence import EASY_SHARE, ControlResult, Searched
+from flfw.client_plan import ClientPlan
 from flfw.errors import InputError
-from flfw.experiment import Experiment
 from flfw.inversion.fit import Fit
 from flfw.nets.net import Tensors
+from flfw.plan import AuditPlan
 from flfw.recording.reader import Recordings
-from flfw.resolve import Resolved, resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.task import Task
 from flfw.victims.operator import DataOperator
@@ -43,7 +43,7 @@ from flfw.victims.operator import DataOperator
 _SHORT = 1e-5  # of the way from a random guess to the truth that a search may lack: about what float32 rounds
 _CANDIDATES, _LEAST, _SHARE = 99, 19, 10  # at most as many as a tenth of the search's iterations, within these bounds
 
-Attempt = Callable[[Plan, AttackJob], tuple[JobResult, list[ScoreRow]]]
+Attempt = Callable[[JobPlanner, AttackJob], tuple[JobResult, list[ScoreRow]]]
 """Runs a job of a plan; returns its solution and a row for each example."""
 
 Opened = tuple[Observation, Knowledge, Truth]
@@ -55,8 +55,9 @@ class ControlRunner:
     """Rungs of one audit.
 
     Args:
-        resolved: the experiment.
-        plan_of: builds the plan of an experiment.
+        clients: what the run's clients do.
+        audit: the attacks and what they see.
+        plan_of: builds the planner of the jobs of clients under a control.
         attempt: runs a job of a plan.
         truth: the folder of the clients' examples.
         task: the source of further examples of the clients.
@@ -64,15 +65,17 @@ class ControlRunner:
 
     def __init__(
         self,
-        resolved: Resolved,
-        plan_of: Callable[[Resolved], Plan],
+        clients: ClientPlan,
+        audit: AuditPlan,
+        plan_of: Callable[[ClientPlan], JobPlanner],
         attempt: Attempt,
         truth: Path,
         task: Task,
     ) -> None:
-        self._resolved, self._plan_of, self._attempt, self._truth = resolved, plan_of, attempt, truth
+        self._clients, self._audit = clients, audit
+        self._plan_of, self._attempt, self._truth = plan_of, attempt, truth
         self._task = task
-        self._plans: dict[str, Plan | None] = {}
+        self._plans: dict[str, JobPlanner | None] = {}
         self._done: dict[tuple[str, str, str], ControlResult] = {}
 
     def beside(self, job: AttackJob, rung: str) -> ControlResult:
@@ -90,13 +93,13 @@ class ControlRunner:
     def _climbed(self, job: AttackJob, rung: str) -> ControlResult:
         plan, beside = self._plan(rung), self._job(job, rung)
         if plan is None:
-            hider = self._resolved.experiment.defence
-            hider = self._resolved.experiment.method if hider == "none" else hider
+            hider = self._clients.defences.name
+            hider = self._clients.name if hider == "none" else hider
             return ControlResult(
-                rung, None, None, stopped=f"{hider} has no settings for this rung: write `weakest_settings`"
+                rung, None, None, failure_reason=f"{hider} has no settings for this rung: write `weakest_settings`"
             )
         if beside is None or not beside.exchanges:
-            return ControlResult(rung, None, None, stopped="its probes were not recorded")
+            return ControlResult(rung, None, None, failure_reason="its probes were not recorded")
         solution, rows = self._attempt(plan, beside)
         values = [row["db"] for row in rows if row["db"] is not None]
         share = sum(row["recovered"] for row in rows) / max(1, len(rows))
@@ -117,15 +120,17 @@ class ControlRunner:
         """
         checked = self._job(job, MATCHED) if hidden else job
         if checked is None:
-            return ControlResult("consistency", None, None, stopped="no undefended probes were recorded")
+            return ControlResult("consistency", None, None, failure_reason="no undefended probes were recorded")
         if checked.ticket.group and not checked.ticket.colluding and self._cut(checked):
-            return ControlResult("consistency", None, None, stopped="secure aggregation cut the largest numbers off")
+            return ControlResult(
+                "consistency", None, None, failure_reason="secure aggregation cut the largest numbers off"
+            )
         compared: list[Agreement] = []
         for observation, knowledge, truth in self._open(checked):
             if observation.client not in clients:
                 continue
             if knowledge.model.unknown:
-                return ControlResult("consistency", None, None, stopped="clients keep tensors private")
+                return ControlResult("consistency", None, None, failure_reason="clients keep tensors private")
             shown, constants = knowledge.model.observed(observation.sent)
             trial = knowledge.model.gradient(truth.samples, truth.labels, {}, constants)
             rounding = (
@@ -134,10 +139,10 @@ class ControlRunner:
             rounding += of_the_sum(shown, observation, knowledge.weights, job)
             compared.append(agreement(shown, [trial], rounding))
         if not compared:
-            return ControlResult("consistency", None, None, stopped="none of its messages could be checked")
+            return ControlResult("consistency", None, None, failure_reason="none of its messages could be checked")
         worst = max(compared, key=lambda one: (one.outcome == "failed", one.outcome == "not possible", one.off))
         if worst.outcome == "not possible":
-            return ControlResult("consistency", None, None, stopped=worst.sentence.rstrip("."))
+            return ControlResult("consistency", None, None, failure_reason=worst.sentence.rstrip("."))
         return ControlResult("consistency", None, worst.agrees, reason=worst.sentence)
 
     def _cut(self, job: AttackJob) -> bool:
@@ -196,7 +201,7 @@ class ControlRunner:
         for client in dict.fromkeys(observation.client for observation, _, _ in opened):
             mine = [place for place, (observation, _, _) in enumerate(opened) if observation.client == client]
             pool = np.setdiff1d(self._task.victim_pool(client), taken)
-            rng = numpy_generator(self._resolved.experiment.seed, "candidates", client)
+            rng = numpy_generator(self._clients.seed, "candidates", client)
             dataset = self._task.dataset
             labels = [dataset.kinds(opened[place][2].labels.numpy()) for place in mine]
             there = dataset.kinds(dataset.train_y[pool])
@@ -220,9 +225,7 @@ class ControlRunner:
             observation, _, truth = opened
             if observation.client not in clients or observation.slot not in results:
                 continue
-            rng = torch_generator(
-                self._resolved.experiment.seed, f"random guess {job.attack}", observation.round, observation.slot
-            )
+            rng = torch_generator(self._clients.seed, f"random guess {job.attack}", observation.round, observation.slot)
             noise = torch.rand(truth.samples.shape, generator=rng)
             fits = self._fits(job, attack, opened, [truth, results[observation.slot], Reconstruction(noise)])
             if fits is None:
@@ -235,16 +238,14 @@ class ControlRunner:
         if not reached:
             return None
         at_truth, at_noise = (median(value[place] for value in values) for place in (0, 2))
-        return Searched(at_truth, median(reached), at_noise, short=short, total=len(values))
+        return Searched(at_truth, median(reached), at_noise, unconverged=short, total=len(values))
 
     def _fits(
         self, job: AttackJob, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]
     ) -> list[Fit] | None:
         """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
         observation, knowledge, _ = opened
-        rng = torch_generator(
-            self._resolved.experiment.seed, f"objective {job.attack}", observation.round, observation.slot
-        )
+        rng = torch_generator(self._clients.seed, f"objective {job.attack}", observation.round, observation.slot)
         placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
         try:
             return attack.objective(observation, knowledge, placed, rng)
@@ -253,14 +254,17 @@ class ControlRunner:
 
     def _open(self, job: AttackJob) -> list[Opened]:
         """Return the observations of a job with the knowledge granted about each, and the truth."""
-        resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
+        clients = under_control(self._clients, job.ticket.rung)
+        assert clients is not None, "a job is made only under controls that there are"
+        clients = clients.with_input_space(job.shape, job.classes)
         recordings = Recordings(job.recordings)
         try:
-            seen = [o for o in observed(job, recordings, resolved.experiment) if o is not None]
+            seen = [o for o in observed(job, recordings, clients.seed, clients.task.network.malicious) if o is not None]
         except InputError:  # a sum of no single model
             return []
         uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
-        granted = grant(replace(job, device="cpu"), resolved, resolved.attacks[job.attack], seen, uploads)
+        adaptation, attack = self._audit.settings.adaptation, self._audit.reconstructions[job.attack]
+        granted = grant(replace(job, device="cpu"), clients, adaptation, attack, seen, uploads)
         pairs = zip(*granted, strict=True)
         names = {exchange.slot: truth_keys(job.ticket, exchange) for exchange in job.exchanges}
         opened = []
@@ -271,9 +275,9 @@ class ControlRunner:
                 opened.append((o, knowledge, Truth.joined(whole) if job.ticket.group else whole[0]))
         return opened
 
-    def _plan(self, rung: str) -> Plan | None:
+    def _plan(self, rung: str) -> JobPlanner | None:
         if rung not in self._plans:
-            changed = under_control(self._resolved, rung)
+            changed = under_control(self._clients, rung)
             self._plans[rung] = None if changed is None else self._plan_of(changed)
         return self._plans[rung]
 

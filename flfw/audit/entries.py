@@ -88,25 +88,25 @@ def entry(
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
     return {
         "label_presence": None,
-        "tampered_by": target.tampered_by or None,
+        "malicious_server": target.tampered_by or None,
         **description,
         "images": asked,
         "failures": failures,
         "messages": evidence.messages,
         **_closeness(rows, seed),
         **_identification(rows, target.identified),
-        "candidates": _candidates(target.pointed),
+        "candidate_test": _candidates(target.pointed),
         "distance": {
             "rmsd": _mean(rows, "rmsd"),
             "success": _share(rows, "succeeded"),
             "iterations": _iterations(rows, description["iterations"]),
         },
         "columns": target.columns,
-        "labels_found": _mean(rows, "labels_found"),
+        "label_accuracy": _mean(rows, "label_accuracy"),
         "share_recovered": evidence.recovered / len(rows) if rows else 0.0,
         "share_expected": target.expected,
         "share_interval": _share_interval(evidence),
-        "knowing_gains": _gained(rows, untold, seed),
+        "adaptive_gain": _gained(rows, untold, seed),
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
         "floors": {floor: _mean(rows, f"floor_{floor}") for floor in floors},
@@ -115,9 +115,9 @@ def entry(
         "verdict": word,
         "cause": cause,
         "reason": reason,
-        "reach": (out_of_reach(rows, floors) or None) if target.bounded else None,
-        "tries": result.tries,
-        "stopped": result.stopped,
+        "search_limit": (out_of_reach(rows, floors) or None) if target.bounded else None,
+        "attempts": result.tries,
+        "failure_reason": result.stopped,
         "seconds": round(result.seconds, 3),
     }
 
@@ -134,7 +134,7 @@ def _evidence(
     return Evidence(
         recovered=count,
         attacked=len(rows),  # images that were not recorded are failures
-        messages=len({row["victim"] for row in rows}),
+        messages=len({row["probe_slot"] for row in rows}),
         failed=share_failed,
         adaptive=description["adaptive"],
         private=target.private,
@@ -143,7 +143,7 @@ def _evidence(
         outdone=_outdone(_gained(rows, untold, seed), rows, untold, count),
         identified=target.identified,
         pointed=target.pointed,
-        by_chance=sum(row["by_chance"] for row in rows),
+        chance_match=sum(row["chance_match"] for row in rows),
         settings=target.settings,
         searched=target.searched,
         assumes=target.assumes,
@@ -156,7 +156,7 @@ def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
     return {
         **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
         "ceiling": _mean(rows, "ceiling"),
-        "reduced": {name: _mean(rows, f"reduced_{name}") for name in ("psnr", "ssim")},
+        "native_resolution": {name: _mean(rows, f"reduced_{name}") for name in ("psnr", "ssim")},
         "lpips": _spread(rows, "lpips", seed, end="min"),
         "feature_error": _spread(rows, "feature_error", seed, end="min"),
         "gain": _spread(rows, "gain", seed),
@@ -187,8 +187,8 @@ def _share_interval(evidence: Evidence) -> list[float]:
 
 def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
     """Return the mean gain in dB from knowing a defence, over images that both attacks gave; None: there are none."""
-    other = {(row["victim"], row["image"]): row["db"] for row in untold if row["db"] is not None}
-    given = [((row["victim"], row["image"]), row["db"]) for row in rows if row["db"] is not None]
+    other = {(row["probe_slot"], row["image"]): row["db"] for row in untold if row["db"] is not None}
+    given = [((row["probe_slot"], row["image"]), row["db"]) for row in rows if row["db"] is not None]
     gains = [(at[0], db - other[at]) for at, db in given if at in other]
     if not gains:
         return None
@@ -236,7 +236,7 @@ def _spread(rows: Sequence[ScoreRow], column: str, seed: int, end: str = "max") 
     values = _values(rows, column)
     if not len(values):
         return None
-    victims = np.array([row["victim"] for row in rows if row.get(column) is not None])
+    victims = np.array([row["probe_slot"] for row in rows if row.get(column) is not None])
     interval = statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims)
     return {**interval.as_dict(), end: float(values.max() if end == "max" else values.min())}
 
@@ -276,4 +276,4 @@ def _worst(rows: Sequence[ScoreRow]) -> dict[str, Any] | None:
     if not given:
         return None
     row = given[statistics.worst(_values(given, "db"))]
-    return {name: row[name] for name in ("client", "victim", "image", "psnr", "rmsd")}
+    return {name: row[name] for name in ("client", "probe_slot", "image", "psnr", "rmsd")}

@@ -16,7 +16,8 @@ from flfw.adversary.observation import Reconstruction
 from flfw.audit.membership_game.game import MembershipGame
 from flfw.curves import Point
 from flfw.errors import require
-from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER
+from flfw.experiment.audit import ProbeSettings
 from flfw.formats.typed import from_json
 
 
@@ -130,12 +131,18 @@ def target_probe_set(point: Point, server_round: int) -> ProbeSet:
     return ProbeSet("target", server_round, point.curve, point.batch, point.steps, point.name)
 
 
-def round_probe_sets(experiment: Experiment, server_round: int) -> list[ProbeSet]:
-    """Return the tickets of the probes after an audited round: the target, its curves, one example on the client."""
-    if experiment.audit_source == "update" and not experiment.record:
+def round_probe_sets(probes: ProbeSettings, record: bool, server_round: int) -> list[ProbeSet]:
+    """Return the tickets of the probes after an audited round: the target, its curves, one example on the client.
+
+    Args:
+        probes: settings of the probes.
+        record: whether probes are sent for a later audit, whatever this one attacks.
+        server_round: the round.
+    """
+    if probes.audit_source == "update" and not record:
         return []
-    tickets = [target_probe_set(point, server_round) for point in experiment.points]
-    if "client_example" in experiment.vantage:
+    tickets = [target_probe_set(point, server_round) for point in probes.points]
+    if "client_example" in probes.vantage:
         tickets.append(ProbeSet("target", server_round, "", 1, 1, EXAMPLE))
     return tickets
 

@@ -15,23 +15,24 @@ from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import relies_on_noise
 from flfw.audit.climb import ControlRunner
 from flfw.audit.entries import AuditedTarget, entry
+from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import ThreatModel, standing, unseen
 from flfw.audit.verdicts.evidence import CONTROL_DB, EASY_SHARE, ControlResult, ControlResults, Searched
 from flfw.audit.verdicts.sum_conclusion import SumFacts
+from flfw.earlier_names import CONTROLS
 from flfw.experiment import PEER
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.inputs import InputSpec
 from flfw.rng import numpy_generator
 from flfw.task import Task
 
-_NOT_ATTACKED = ControlResult("easy", None, False, stopped="it was not attacked")
+_NOT_ATTACKED = ControlResult("easy", None, False, failure_reason="it was not attacked")
 
 
 @final
@@ -39,7 +40,7 @@ class EntryBuilder:
     """Author of the entries of one audit.
 
     Args:
-        plan: the audit's plan.
+        plan: planner of the audit's jobs.
         task: the source of the clients' classes.
         climb: the rungs beside the targets.
         scorer: holds the guesses of every attempt.
@@ -51,11 +52,11 @@ class EntryBuilder:
     """
 
     def __init__(
-        self, plan: Plan, task: Task, climb: ControlRunner, scorer: Scorer, control: ControlResult, settings: int
+        self, plan: JobPlanner, task: Task, climb: ControlRunner, scorer: Scorer, control: ControlResult, settings: int
     ) -> None:
         self._plan, self._task, self._climb, self._scorer = plan, task, climb, scorer
         self._control, self._settings = control, settings
-        self._resolved, self._experiment = plan.resolved, plan.resolved.experiment
+        self._clients_plan, self._audit = plan.clients, plan.audit
         self._named = plan.attacks
         self.below: dict[str, ControlResult] = {}
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
@@ -66,27 +67,30 @@ class EntryBuilder:
         """Return an entry for each vantage and defence; an adaptive job covers only defences that it can adapt to."""
         entries = []
         for vantage, defence in product(self._plan.vantages(job.ticket), self._plan.defences_of(job)):
-            stands = standing(self._resolved, job, self._named[job.attack], defence != "none", vantage)
+            stands = standing(
+                self._clients_plan, self._audit.settings, job, self._named[job.attack], defence != "none", vantage
+            )
             description, asked = self._about(job, vantage, defence, stands), self._asked(job, defence)
             selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, untold))
             description["label_presence"] = self._presence(result, defence)
             ladder = self._ladder(job, defence, stands, selected)
             target = AuditedTarget(
                 private=stands.private,
-                defended=stands.hidden_by is not None,
+                defended=stands.protected_by is not None,
                 settings=self._settings,
                 searched=self._searched(job, defence, stands, result, selected),
-                identified=self._scorer.identified(job, {row["victim"] for row in selected}),
+                identified=self._scorer.identified(job, {row["probe_slot"] for row in selected}),
                 pointed=self._pointed(job, defence, stands, result, selected),
                 sums=self._sums(job, defence, selected),
-                columns=self._scorer.columns(job, {row["victim"] for row in selected}),
+                columns=self._scorer.columns(job, {row["probe_slot"] for row in selected}),
                 expected=self._expected(job, stands),
-                tampered_by=self._experiment.tampered_by,
+                tampered_by=self._clients_plan.task.network.malicious_name,
                 bounded=self._named[job.attack].bounded,
-                unread=self._resolved.unread_statistics,
-                assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
+                unread=self._clients_plan.unread_statistics,
+                assumes=stands.adaptation == "automatic"
+                and relies_on_noise(self._clients_plan, self._audit.settings.adaptation, job.ticket, vantage),
             )
-            entries.append(entry(description, result, selected, asked, ladder, self._experiment.seed, target, other))
+            entries.append(entry(description, result, selected, asked, ladder, self._clients_plan.seed, target, other))
         return entries
 
     def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
@@ -97,7 +101,7 @@ class EntryBuilder:
         at = job.attack, job.vantage, job.adaptive, defence, probe_set.round, probe_set.recorded
         if probe_set.group == 1:
             self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
-        computed = probe_set.vantage == PEER and not unseen(self._resolved, PEER)
+        computed = probe_set.vantage == PEER and not unseen(self._clients_plan, PEER)
         size, lost = probe_set.group + probe_set.colluding, computed and self._climb.lost(job)
         return SumFacts(
             size, self._colluding(probe_set), self._recovered_alone.get(at), self._untried(), computed, lost
@@ -105,7 +109,7 @@ class EntryBuilder:
 
     def _colluding(self, probe_set: ProbeSet) -> int:
         """Return the number of clients of a sum that work together with the attacker."""
-        return probe_set.colluding or min(self._experiment.colluding, probe_set.group - 1)
+        return probe_set.colluding or min(self._audit.probes.colluding_attackers, probe_set.group - 1)
 
     def _untried(self) -> tuple[str, ...]:
         """Return in words the kinds of attacks without which a failure on sums is no evidence."""
@@ -113,7 +117,7 @@ class EntryBuilder:
         kinds = {
             "closed form": any(attack.cost.iterations == 0 for attack in ran),
             "search": any(attack.cost.iterations > 0 for attack in ran),
-            "attack on membership": bool(self._resolved.membership),
+            "attack on membership": bool(self._audit.memberships),
         }
         return tuple(kind for kind, tried in kinds.items() if not tried)
 
@@ -122,15 +126,15 @@ class EntryBuilder:
         ladder = ControlResults(self._control, self.below.get(job.attack, _NOT_ATTACKED))
         if not stands.adaptive:
             return ladder
-        hidden = stands.hidden_by is not None
+        hidden = stands.protected_by is not None
         ladder = replace(ladder, consistency=self._climb.consistency(job, self._clients(job, defence), hidden))
         if not hidden or not ladder.easy.passed or any(row["recovered"] for row in rows):
             return ladder
         mild = self._climb.beside(job, TOLD)
         if mild.passed:
-            shown = f"shown by the rung {TOLD}: {mild.reason}"
-            return replace(ladder, told=mild, matched=replace(mild, rung=MATCHED, seconds=0.0, reason=shown))
-        return replace(ladder, told=mild, matched=self._climb.beside(job, MATCHED))
+            shown = f"shown by the rung {CONTROLS[TOLD]}: {mild.reason}"
+            return replace(ladder, weak_defence=mild, undefended=replace(mild, rung=MATCHED, seconds=0.0, reason=shown))
+        return replace(ladder, weak_defence=mild, undefended=self._climb.beside(job, MATCHED))
 
     def _searched(
         self, job: AttackJob, defence: str, stands: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
@@ -147,13 +151,13 @@ class EntryBuilder:
 
         An undefended message is a function of the data that everybody can compute: there the result is known.
         """
-        if stands.hidden_by is None or any(row["recovered"] for row in rows):
+        if stands.protected_by is None or any(row["recovered"] for row in rows):
             return None
         return self._climb.candidates(job, self._named[job.attack], self._clients(job, defence), result)
 
     def _expected(self, job: AttackJob, stands: ThreatModel) -> float | None:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
-        plain = job.ticket.source == "probe" and job.ticket.steps == 1 and stands.hidden_by is None
+        plain = job.ticket.source == "probe" and job.ticket.steps == 1 and stands.protected_by is None
         attack = self._named[job.attack]
         batch = job.ticket.batch // (job.ticket.group or 1) if attack.of_sums else job.ticket.batch
         return attack.expected_share(batch) if plain else None
@@ -172,7 +176,7 @@ class EntryBuilder:
         truth = [np.isin(np.arange(len(held)), labels[split[client]]) for client, held in inferred]
         share = float(np.mean(truth))
         right = float(np.mean([np.array(held) == true for (_, held), true in zip(inferred, truth, strict=True)]))
-        return {"clients": len(inferred), "right": right, "null": max(share, 1 - share)}
+        return {"clients": len(inferred), "correct": right, "null": max(share, 1 - share)}
 
     def inferred(self, jobs: Sequence[tuple[AttackJob, JobResult]]) -> list[dict[str, Any]]:
         """Return an entry for each attack and defence on the inferred classes of the clients, over all rounds.
@@ -184,10 +188,10 @@ class EntryBuilder:
         for job, solution in jobs:
             answers = dict([*solution.present, *solution.shares])
             if answers or not self._named[job.attack].reconstructs:
-                clients = answers or dict(job.examples) or range(self._experiment.clients)
+                clients = answers or dict(job.examples) or range(self._clients_plan.rounds.clients)
                 for defence in dict.fromkeys(map(self._plan.defence_of, clients)):
                     cases[job.attack, defence].append((job, solution))
-        rng = numpy_generator(self._experiment.seed, "inference of classes")
+        rng = numpy_generator(self._clients_plan.seed, "inference of classes")
         inferences = [self._inference(defence, solved) for (_, defence), solved in cases.items()]
         compared = [one.compared(rng) for one in inferences]
         tests = sum(map(len, compared)) or 1
@@ -213,7 +217,9 @@ class EntryBuilder:
             np.array(counts).reshape(-1, classes),
             clients,
             public / public.sum(),
-            standing(self._resolved, job, self._named[job.attack], defence != "none").hidden_by,
+            standing(
+                self._clients_plan, self._audit.settings, job, self._named[job.attack], defence != "none"
+            ).protected_by,
             first.stopped if not held else None,
         )
 
@@ -229,7 +235,7 @@ class EntryBuilder:
         """Return the number of examples that a job should give: also those of probes that were not recorded."""
         if job.ticket.source == "update":
             return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
-        slots, clients = range(self._experiment.images), self._experiment.clients
+        slots, clients = range(self._audit.probes.images), self._clients_plan.rounds.clients
         if job.ticket.group:  # a sum stands for its first or isolated client, whose defence is everybody's
             size, alone = job.ticket.group + job.ticket.colluding, job.ticket.isolated
             groups = groups_of(len(slots), clients, size)
@@ -247,16 +253,16 @@ class EntryBuilder:
             "round": job.ticket.round,
             "client": None,
             "defence": defence,
-            "hidden_by": stands.hidden_by,
+            "protected_by": stands.protected_by,
             "granted": list(stands.granted),
             "batch": job.ticket.batch,
             "steps": job.ticket.steps,
             "curve": job.ticket.curve or None,
-            "group": job.ticket.group + job.ticket.colluding or None,
-            "colluding": self._colluding(job.ticket) if job.ticket.group else None,
+            "sum_size": job.ticket.group + job.ticket.colluding or None,
+            "num_colluding": self._colluding(job.ticket) if job.ticket.group else None,
             "mode": "train",
             **asdict(self._named[job.attack].cost),
-            "seeds": [self._experiment.seed],
+            "seeds": [self._clients_plan.seed],
         }
 
 
@@ -274,7 +280,7 @@ def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inp
         guess = (raw.view(1, *inputs.shape) * inputs.std + inputs.mean).nan_to_num(nan=0.5)
         values.append(psnr(truth.samples[0].numpy(), guess[0].numpy()))
     all_recovered = 2 * len(values) > asked and all(value >= CONTROL_DB for value in values)
-    return ControlResult("control", _mean_psnr(values), all_recovered)
+    return ControlResult("analytic", _mean_psnr(values), all_recovered)
 
 
 def easy(rows: Sequence[ScoreRow], asked: int, result: JobResult) -> ControlResult:
@@ -295,8 +301,8 @@ def easy(rows: Sequence[ScoreRow], asked: int, result: JobResult) -> ControlResu
 
 def easy_words(rows: Sequence[ScoreRow], below: ControlResult) -> str:
     """Return the result of the easy rung in some words; decibels are for images alone."""
-    if below.stopped or below.psnr is None:
-        return below.stopped or "no example gave a result"
+    if below.failure_reason or below.psnr is None:
+        return below.failure_reason or "no example gave a result"
     if any(row["psnr"] is not None for row in rows):
         return f"{below.psnr:.1f} dB"
     return "passed" if below.passed else "not passed"

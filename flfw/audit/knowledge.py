@@ -19,15 +19,14 @@ from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.probe import control_net
 from flfw.audit.rungs import undefended
+from flfw.client_plan import ClientPlan
 from flfw.data.feed import raw
-from flfw.experiment import Experiment
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.messages.sharing import matches
 from flfw.nets.inputs import InputSpec
+from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
-from flfw.pipeline import tampering_of
 from flfw.recording.reader import Recordings
-from flfw.resolve import Resolved
 from flfw.rng import initialising, numpy_generator
 from flfw.training.devices import device_of
 from flfw.victims.batch_statistics import normalise_by_batch, normalise_by_instance
@@ -39,9 +38,9 @@ Order: TypeAlias = tuple[tuple[int, ...], ...]
 """Places of each local step's examples."""
 
 
-def hidden(resolved: Resolved) -> tuple[str, ...]:
+def hidden(plan: ClientPlan) -> tuple[str, ...]:
     """Return the names of the tensors that clients keep private."""
-    return tuple(name for name in resolved.model.state_dict() if not matches(name, resolved.sharing.downloads))
+    return tuple(name for name in plan.model.state_dict() if not matches(name, plan.sharing.downloads))
 
 
 MOST_STEPPED = 512
@@ -51,7 +50,7 @@ MOST_SEARCHED = 512
 
 
 def unrolled(
-    resolved: Resolved,
+    plan: ClientPlan,
     probe_set: ProbeSet,
     attack: Attack,
     operator: Operator | DifferentiableDefence | None,
@@ -62,7 +61,7 @@ def unrolled(
     An attacker who knows the method's operator takes the steps from it.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
         probe_set: the target.
         attack: the attack.
         operator: the known mechanism, if any.
@@ -73,39 +72,42 @@ def unrolled(
         return None  # each client of a sum took steps of its own
     if isinstance(operator, MethodOperator):
         return operator.local_steps if order is None else None
-    local = resolved.method.local_steps(resolved.settings, resolved.experiment.lr, steps)
+    local = plan.method.local_steps(plan.settings, plan.local.lr, steps)
     if local is None or order is None:
         return local
     bearable = all(order) and sum(map(len, order)) <= MOST_STEPPED
     return replace(local, order=order) if bearable else None
 
 
-def observed(job: AttackJob, recordings: Recordings, experiment: Experiment) -> list[Observation | None]:
+def observed(
+    job: AttackJob, recordings: Recordings, seed: int, malicious: ModelModification | None = None
+) -> list[Observation | None]:
     """Return the attacker's observation of each exchange: a client's message, or the mean that a sum of several gives.
 
     Args:
         job: the job.
         recordings: its recordings.
-        experiment: the job's; its seed is that of the rounding by secure aggregation.
+        seed: of the run, from which the rounding by secure aggregation is drawn.
+        malicious: change of the network by a malicious server.
 
     Raises:
         InputError: the clients of a sum received different weights, and its server isolates none of them.
     """
     if not job.ticket.group:
         return recordings.observations([exchange.id for exchange in job.exchanges])
-    tampering, client, weights = tampering_of(experiment), job.ticket.isolated, job.ticket.steps > 1
+    client, weights = job.ticket.isolated, job.ticket.steps > 1
     result: list[Observation | None] = []
     for exchange in job.exchanges:
         both = recordings.observations([*exchange.summed, *exchange.colluders])
         members = [observation for observation in both if observation is not None]
-        drawn = protocol(experiment.seed, job.ticket.round, exchange.slot)
+        drawn = protocol(seed, job.ticket.round, exchange.slot)
         if len(members) < len(both):
             result.append(None)
         elif exchange.colluders:
             others, known = members[: len(exchange.summed)], members[len(exchange.summed) :]
             result.append(others_mean(others, known, weights, job.run_config["lr"]))
-        elif tampering is not None and client is not None:
-            result.append(isolated(members, client, tampering.alone([*members[0].sent]), weights, drawn))
+        elif malicious is not None and client is not None:
+            result.append(isolated(members, client, malicious.alone([*members[0].sent]), weights, drawn))
         else:
             result.append(pooled(members, weights, drawn))
     return result
@@ -118,7 +120,8 @@ def protocol(seed: int, server_round: int, slot: int) -> Protocol:
 
 def grant(
     job: AttackJob,
-    resolved: Resolved,
+    plan: ClientPlan,
+    adaptation: str,
     attack: Attack,
     seen: Sequence[Observation],
     uploads: Sequence[Observation] = (),
@@ -130,7 +133,8 @@ def grant(
 
     Args:
         job: the job; it holds labels and normalisation.
-        resolved: the job's experiment.
+        plan: of the run's clients, with the job's input space.
+        adaptation: what an attacker may adapt with.
         attack: the job's attack.
         seen: the readable observations; equal ids of ``received`` mean the same tensors.
         uploads: the readable ones of the granted uploads.
@@ -138,14 +142,12 @@ def grant(
     """
     before: dict[int, list[tuple[Observation, Knowledge]]] = defaultdict(list)
     if earlier:
-        for answer in zip(*grant(job, resolved, attack, earlier), strict=True):
+        for answer in zip(*grant(job, plan, adaptation, attack, earlier), strict=True):
             before[answer[0].slot].append(answer)
-    resolved = resolved.with_input_space(job.shape, job.classes)
-    experiment = resolved.experiment
     device = device_of(job.device == "cuda")
     inputs = InputSpec.from_constants(job.shape, job.mean, job.std).to(device)
     exchanges = {exchange.slot: exchange for exchange in job.exchanges}
-    common = {"public": granted_public(job, device), "start": _start(job, resolved, device)}
+    common = {"public": granted_public(job, device), "start": _start(job, plan, device)}
     uploaded = {upload.client: on_device(upload.sent, device) for upload in uploads}
     models: dict[
         tuple[int, bool, bool, Order | None], tuple[VictimModel, Operator | DifferentiableDefence | None, bool]
@@ -154,16 +156,16 @@ def grant(
     for o in seen:
         asked = exchanges[o.slot]
         steps = job.ticket.steps if asked.order is None else len(asked.order)
-        lr = experiment.lr if steps > 1 or asked.order else None
-        uses_it = o.client in experiment.defended_partitions
+        lr = plan.local.lr if steps > 1 or asked.order else None
+        uses_it = o.client in plan.defences.partitions
         defended = job.adaptive and uses_it
         like = id(o.received), defended, uses_it, asked.order
         if like not in models:
             acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
-            hides = hiding(resolved, job.ticket, job.vantage, uses_it)
+            hides = hiding(plan, adaptation, job.ticket, job.vantage, uses_it)
             operator = hides.through(acted_on) if job.adaptive else None
-            local = unrolled(resolved, job.ticket, attack, operator, asked.order)
-            as_built = resolved if uses_it else undefended(resolved)
+            local = unrolled(plan, job.ticket, attack, operator, asked.order)
+            as_built = plan if uses_it else undefended(plan)
             by_batch = "batch_statistics" in attack.models and not job.ticket.pooled
             models[like] = _victim(job, as_built, o, inputs, operator, local, by_batch), operator, local is not None
         model, operator, steps_known = models[like]
@@ -176,33 +178,31 @@ def grant(
     return observations, knowledge
 
 
-def granted_uploads(job: AttackJob, resolved: Resolved, seen: Sequence[Observation]) -> list[Upload]:
+def granted_uploads(job: AttackJob, plan: ClientPlan, seen: Sequence[Observation]) -> list[Upload]:
     """Return the readable uploads of a job on its device, with the knowledge granted about each.
 
     Args:
         job: the job; it holds the normalisation and the clients' numbers of examples.
-        resolved: the job's experiment.
+        plan: of the run's clients, with the job's input space.
         seen: the uploads; equal ids of ``received`` mean the same tensors.
     """
-    resolved = resolved.with_input_space(job.shape, job.classes)
     device, numbers = device_of(job.device == "cuda"), dict(job.examples)
     inputs, public = InputSpec.from_constants(job.shape, job.mean, job.std).to(device), granted_public(job, device)
     models, granted = dict[int, VictimModel](), []
     for upload in seen:
         if (like := id(upload.received)) not in models:
             received = on_device(upload.received, device)
-            models[like] = _what_the_method_shares(job, resolved, upload, received, inputs)
+            models[like] = _what_the_method_shares(job, plan, upload, received, inputs)
             normalise_by_instance(models[like])
         moved = replace(upload, sent=on_device(upload.sent, device))
-        granted.append(Upload(moved, models[like], _training(resolved, numbers.get(upload.client, 0)), public))
+        granted.append(Upload(moved, models[like], _training(plan, numbers.get(upload.client, 0)), public))
     return granted
 
 
-def _training(resolved: Resolved, examples: int) -> LocalSteps | None:
+def _training(plan: ClientPlan, examples: int) -> LocalSteps | None:
     """Return a client's local training in a round, if its number of examples is known."""
-    experiment = resolved.experiment
-    steps = experiment.local_epochs * -(-examples // experiment.batch_size)
-    return resolved.method.local_steps(resolved.settings, experiment.lr, steps) if examples else None
+    steps = plan.local.local_epochs * -(-examples // plan.local.batch_size)
+    return plan.method.local_steps(plan.settings, plan.local.lr, steps) if examples else None
 
 
 def restored(result: Reconstruction, knowledge: Knowledge) -> Reconstruction:
@@ -226,19 +226,19 @@ def granted_public(job: AttackJob, device: torch.device) -> Examples | None:
     return Examples(raw(held["samples"]).to(device), held["labels"].to(device))
 
 
-def _start(job: AttackJob, resolved: Resolved, device: torch.device) -> Tensors | None:
+def _start(job: AttackJob, plan: ClientPlan, device: torch.device) -> Tensors | None:
     """Return every client's private tensors before training, built from the run's seed as a client builds them."""
     if not job.start:
         return None
-    with initialising(resolved.experiment.seed, "model"):
-        model = resolved.build_model()
-    downloads = resolved.method.shared(model, resolved.settings).downloads
+    with initialising(plan.seed, "model"):
+        model = plan.build_model()
+    downloads = plan.method.shared(model, plan.settings).downloads
     return {name: value.to(device) for name, value in model.state_dict().items() if not matches(name, downloads)}
 
 
 def _victim(
     job: AttackJob,
-    resolved: Resolved,
+    plan: ClientPlan,
     observation: Observation,
     inputs: InputSpec,
     operator: Operator | DifferentiableDefence | None,
@@ -248,7 +248,7 @@ def _victim(
     """Return the victim model of an observation's client, on the job's device."""
     received = on_device(observation.received, inputs.mean.device)
     build = _everything if job.ticket.fresh else _what_the_method_shares
-    model = build(job, resolved, observation, received, inputs)
+    model = build(job, plan, observation, received, inputs)
     if job.ticket.isolated is not None:  # of the other tensors the sum is no single client's
         model.shared = tuple(name for name in model.shared if name in observation.sent)
     normalise_by_instance(model)
@@ -260,18 +260,18 @@ def _victim(
 
 
 def _everything(
-    job: AttackJob, resolved: Resolved, observation: Observation, received: Tensors, inputs: InputSpec
+    job: AttackJob, plan: ClientPlan, observation: Observation, received: Tensors, inputs: InputSpec
 ) -> VictimModel:
-    net = control_net(observation.rung, resolved.experiment, resolved.build_net).to(inputs.mean.device)
+    net = control_net(observation.rung, plan.task.network, plan.seed, *plan.task.input_space).to(inputs.mean.device)
     return PlainVictim(net, received, ("*",), inputs)
 
 
 def _what_the_method_shares(
-    job: AttackJob, resolved: Resolved, observation: Observation, received: Tensors, inputs: InputSpec
+    job: AttackJob, plan: ClientPlan, observation: Observation, received: Tensors, inputs: InputSpec
 ) -> VictimModel:
-    method, settings = resolved.method, resolved.settings
-    with initialising(resolved.experiment.seed, "attacker"):
-        model = resolved.build_model().to(inputs.mean.device)
+    method, settings = plan.method, plan.settings
+    with initialising(plan.seed, "attacker"):
+        model = plan.build_model().to(inputs.mean.device)
     if job.adaptive:  # a defence acts on the sent tensors, so the search is in their coordinates
         return PlainVictim(model, received, method.descended(model, settings), inputs)
     return method.victim_model(model, received, inputs, settings)

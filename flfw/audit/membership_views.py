@@ -9,7 +9,7 @@ from typing import final
 
 from safetensors.torch import load_file
 
-from flfw.adversary.membership_attack import MembershipView
+from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.adversary.observation import Observation
 from flfw.audit.adaptation import Protection, hiding
 from flfw.audit.jobs import AttackJob, ProbeSet
@@ -18,10 +18,10 @@ from flfw.audit.membership_game.game import MembershipGame, views
 from flfw.audit.membership_game.membership_audit import MembershipRequest
 from flfw.audit.membership_game.request import TARGET
 from flfw.audit.probe import control_net
+from flfw.client_plan import ClientPlan
 from flfw.data.feed import raw
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
-from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.training.devices import device_of
 from flfw.victims.batch_statistics import normalise_by_instance
@@ -31,17 +31,23 @@ from flfw.victims.victim import PlainVictim, VictimModel
 
 
 def game_views(
-    job: AttackJob, game: MembershipGame, resolved: Resolved, seen: Sequence[Observation]
+    job: AttackJob,
+    game: MembershipGame,
+    plan: ClientPlan,
+    attack: MembershipAttack,
+    adaptation: str,
+    seen: Sequence[Observation],
 ) -> Iterator[MembershipView]:
     """Yield the views of a membership game on the job's device.
 
     Args:
         job: the job; it grants public data.
         game: its game.
-        resolved: the job's experiment.
+        plan: of the run's clients, with the job's input space.
+        attack: the job's attack.
+        adaptation: what an attacker may adapt with.
         seen: the readable uploads; equal ids of ``received`` mean the same tensors.
     """
-    resolved = resolved.with_input_space(job.shape, job.classes)
     device = device_of(job.device == "cuda")
     inputs = InputSpec.from_constants(job.shape, job.mean, job.std).to(device)
     public = granted_public(job, device)
@@ -49,19 +55,19 @@ def game_views(
 
     def model(received: Tensors) -> VictimModel:
         if game.easy:
-            net = control_net("easy", resolved.experiment, resolved.build_net).to(device)
+            net = control_net("easy", plan.task.network, plan.seed, *plan.task.input_space).to(device)
             return PlainVictim(net, received, ("*",), inputs)
-        with initialising(resolved.experiment.seed, "attacker"):
-            built = resolved.build_model().to(device)
-        victim = resolved.method.victim_model(built, received, inputs, resolved.settings)
+        with initialising(plan.seed, "attacker"):
+            built = plan.build_model().to(device)
+        victim = plan.method.victim_model(built, received, inputs, plan.settings)
         normalise_by_instance(victim)
         return victim
 
     def local(steps: int) -> LocalSteps | None:
         if game.easy:
             return LocalSteps(game.lr, steps)
-        granted = resolved.method.local_steps(resolved.settings, game.lr, steps)
-        return granted and replace(granted, batch_size=resolved.experiment.batch_size)
+        granted = plan.method.local_steps(plan.settings, game.lr, steps)
+        return granted and replace(granted, batch_size=plan.local.batch_size)
 
     moved: dict[int, Tensors] = {}
     brought = []
@@ -69,8 +75,8 @@ def game_views(
         received = moved.setdefault(id(one.received), on_device(one.received, device))
         brought.append(replace(one, sent=on_device(one.sent, device), received=received))
     held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
-    known = InformedAttacker(resolved, game, job.attack, job.vantage)
-    of_sums = partial(protocol, resolved.experiment.seed)
+    known = InformedAttacker(plan, adaptation, game, attack, job.vantage)
+    of_sums = partial(protocol, plan.seed)
     for view in views(game, held, brought, public, model, local, of_sums):
         yield known.with_operators(view) if job.adaptive else view
 
@@ -81,15 +87,17 @@ class InformedAttacker:
     """Knowledge of an attacker on membership about the mechanisms that hide the data of a run's clients.
 
     Attributes:
-        resolved: the experiment.
+        plan: of the run's clients.
+        adaptation: what an attacker may adapt with.
         game: the game.
-        attack: the name of the attack.
+        attack: the attack.
         vantage: the attacker's position.
     """
 
-    resolved: Resolved
+    plan: ClientPlan
+    adaptation: str
     game: MembershipGame
-    attack: str
+    attack: MembershipAttack
     vantage: str = "server"
 
     @property
@@ -102,8 +110,7 @@ class InformedAttacker:
     @property
     def replaced(self) -> str:
         """Private part of the model in whose place the attack learns a stand-in; empty: none."""
-        model = self.resolved.model
-        return self.resolved.membership[self.attack].replaceable(model, hidden(self.resolved))
+        return self.attack.replaceable(self.plan.model, hidden(self.plan))
 
     def missed(self, client: int) -> str:
         """Name the parts that the model of a client's messages leaves out; empty: none."""
@@ -115,7 +122,7 @@ class InformedAttacker:
         ]
         if hides.how != "nothing to adapt to" and operator is None:
             parts.append(f"what {hides.by} does")
-        if kept := hidden(self.resolved):
+        if kept := hidden(self.plan):
             instead = "in whose place stands what public data teach" if self.replaced else "which are guessed"
             names = ", ".join(sorted({name.partition(".")[0] for name in kept}))
             parts.append(f"the private tensors ({names}), {instead}")
@@ -136,23 +143,28 @@ class InformedAttacker:
         return operator if isinstance(operator, Operator) and operator.passes else None
 
     def _hiding(self, client: int, server_round: int) -> Protection:
-        place, experiment = self.game.clients.index(client), self.resolved.experiment
-        batch = min([experiment.batch_size, *self.game.examples[place : place + 1]])
+        place = self.game.clients.index(client)
+        batch = min([self.plan.local.batch_size, *self.game.examples[place : place + 1]])
         rung = "easy" if self.game.easy else "target"
         probe_set = ProbeSet(rung, server_round, "", batch, self.game.steps[place], "membership")
-        return hiding(self.resolved, probe_set, self.vantage, client in experiment.defended_partitions)
+        defended = client in self.plan.defences.partitions
+        return hiding(self.plan, self.adaptation, probe_set, self.vantage, defended)
 
 
-def with_informed(resolved: Resolved, asked: Sequence[MembershipRequest]) -> list[MembershipRequest]:
+def with_informed(
+    plan: ClientPlan, adaptation: str, attack: MembershipAttack, asked: Sequence[MembershipRequest]
+) -> list[MembershipRequest]:
     """Return the requests, and after them those of an attacker who is told what hides the data, where that is modelled.
 
     Args:
-        resolved: the experiment.
-        asked: all requests of one attack: the controls and the targets at every vantage.
+        plan: of the run's clients.
+        adaptation: what an attacker may adapt with.
+        attack: the attack.
+        asked: all its requests: the controls and the targets at every vantage.
     """
     by_server = [one for one in asked if one.game.vantage == "server"]
     targets = [one for one in by_server if one.kind == TARGET]
-    informed = {one.attack: InformedAttacker(resolved, one.game, one.attack).clients for one in targets}
+    informed = {one.attack: InformedAttacker(plan, adaptation, one.game, attack).clients for one in targets}
     more = [
         replace(one, adaptive=True, game=one.game if one.game.easy else one.game.among(informed[one.attack]))
         for one in by_server

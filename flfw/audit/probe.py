@@ -30,17 +30,18 @@ from flfw.adversary.observation import Truth, key
 from flfw.audit.jobs import EXAMPLE, FRESH, ProbeSet
 from flfw.audit.rungs import BESIDE
 from flfw.client.site import Site
-from flfw.experiment import Experiment
+from flfw.experiment.audit import ProbeSettings
 from flfw.messages.reasons import RequestDeclinedError
 from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.wire import broadcast
 from flfw.nets.net import Net, Tensors, loss, targets
-from flfw.pipeline import tampered_net
+from flfw.pipeline import NetworkPlan
+from flfw.plan import AuditPlan
 from flfw.recording import client_examples as examples
 from flfw.rng import initialising
 from flfw.server.faults import Failure
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
+from flfw.task import Task, TaskPlan
 
 LADDER = FRESH
 RUNGS = (*LADDER, "target")
@@ -49,20 +50,23 @@ _ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
 
-def control_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -> Net:
+def control_net(rung: str, network: NetworkPlan, seed: int, shape: tuple[int, ...], classes: int) -> Net:
     """Build the fresh, fully shared network of the control or the easy rung; both sides know it."""
-    with initialising(experiment.seed, rung):
-        return build("linear") if rung == "control" else tampered_net(experiment, build(experiment.net))
+    with initialising(seed, rung):
+        if rung == "control":
+            return network.plain(shape, classes, "linear")
+        return network.tampered(network.plain(shape, classes))
 
 
 def send_probes(
     grid: Grid,
     strategy: FederatedStrategy,
-    experiment: Experiment,
+    images: int,
+    clients: int,
     probe_set: ProbeSet,
     arrays: ArrayRecord,
 ) -> list[Failure]:
-    """Send the ``experiment.images`` probes of a ticket, spread over the clients; the tap records the answers.
+    """Send the probes of a ticket, so many ``images``, spread over the clients; the tap records the answers.
 
     Each client gets what a round would send it; on the rungs with a network of their own all get its ``arrays``.
 
@@ -71,8 +75,8 @@ def send_probes(
     """
     messages: list[Message] = []
     failed: list[Failure] = []
-    for probe in range(experiment.images):
-        client, slot = probe % experiment.clients, probe // experiment.clients
+    for probe in range(images):
+        client, slot = probe % clients, probe // clients
         config: dict[str, Any] = {"rung": probe_set.rung, "client": client, "slot": probe, "own_slot": slot}
         config |= {"batch": probe_set.batch, "steps": probe_set.steps, "point": probe_set.point}
         config |= _ON_THE_CLIENT if probe_set.on_client else {}
@@ -114,14 +118,12 @@ def _nothing(reply: Message) -> None:
         raise UnusableReplyError("sent arrays, which were to stay on the client")
 
 
-def send_control_probes(
-    grid: Grid, strategy: FederatedStrategy, experiment: Experiment, build: Callable[[str], Net]
-) -> list[Failure]:
+def send_control_probes(grid: Grid, strategy: FederatedStrategy, images: int, plan: TaskPlan) -> list[Failure]:
     """Send the control and the easy rung before the first round; return the clients without an answer."""
     failed: list[Failure] = []
     for rung in RUNGS[:2]:
-        arrays = broadcast(control_net(rung, experiment, build), ("*",))
-        failed += send_probes(grid, strategy, experiment, ProbeSet(rung, 0, "", 1, 1, rung), arrays)
+        arrays = broadcast(control_net(rung, plan.network, plan.seed, *plan.input_space), ("*",))
+        failed += send_probes(grid, strategy, images, plan.clients, ProbeSet(rung, 0, "", 1, 1, rung), arrays)
     return failed
 
 
@@ -129,7 +131,8 @@ def answer(
     config: dict[str, Any],
     received: Mapping[str, np.ndarray],
     task: Task,
-    experiment: Experiment,
+    seed: int,
+    audit: AuditPlan,
     partition: int,
     site: Site,
     stored: Callable[[np.ndarray], tuple[torch.Tensor, torch.Tensor]],
@@ -144,7 +147,8 @@ def answer(
         config: the config of the probe's message.
         received: the arrays of the probe's message.
         task: the client's data.
-        experiment: the run.
+        seed: of the run.
+        audit: which probes there are.
         partition: the client's number.
         site: the client's own folders.
         stored: gives raw inputs and labels of training examples by their indices.
@@ -157,21 +161,21 @@ def answer(
             recorded.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
-    if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+    if not _exists(config, audit.probes) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise RequestDeclinedError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
         raise RequestDeclinedError(f"client {partition} answers no probes: its site names no truth folder")
-    if site.volunteered is not None and not experiment.record:
+    if site.volunteered is not None and not audit.record:
         raise RequestDeclinedError(f"client {partition} answers no probes of a run that is not recorded")
     watched = _is_watched(config)
     if watched and site.examples is None:
         raise RequestDeclinedError(
             f"client {partition} lets nobody read its local training: its site names no examples folder"
         )
-    batch = experiment.victim_batch if watched else int(config["batch"])
+    batch = audit.probes.victim_batch if watched else int(config["batch"])
     own_slot = int(config["own_slot"])
     if site.volunteered is None:
-        indices = task.victims(partition, own_slot, batch, experiment.seed)
+        indices = task.victims(partition, own_slot, batch, seed)
     else:
         indices = _given_away(task.split.train[partition], site.volunteered, own_slot, batch)
     indices = indices[:1] if watched else indices  # the first example of the target's probe
@@ -179,11 +183,11 @@ def answer(
     name = key(int(config["round"]), config["point"], int(config["slot"]))
     Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
     if watched and site.examples:
-        examples.record(site.examples, partition, config, received, example(x, y), experiment.compression)
+        examples.record(site.examples, partition, config, received, example(x, y), audit.recordings.recorded_as)
         return {}
     if config["rung"] not in LADDER:
         return target(x, y, int(config["steps"]))
-    net = control_net(config["rung"], experiment, task.build_net)
+    net = control_net(config["rung"], task.network, seed, task.dataset.shape, task.dataset.classes)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
     return _gradient(net, task, x, y)
 
@@ -196,13 +200,13 @@ def _given_away(indices: np.ndarray, volunteered: Sequence[int], slot: int, batc
     return indices[places]
 
 
-def needed(experiment: Experiment) -> int:
+def needed(probes: ProbeSettings, clients: int) -> int:
     """Return the number of examples that each client must give away for the probes of an audit."""
-    return -(-experiment.images // experiment.clients) * max(point.batch for point in experiment.points)
+    return -(-probes.images // clients) * max(point.batch for point in probes.points)
 
 
-def _exists(config: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Return whether an audit of this experiment sends such a probe."""
+def _exists(config: Mapping[str, Any], probes: ProbeSettings) -> bool:
+    """Return whether an audit with these settings sends such a probe."""
     rung, point, vantage = config["rung"], config["point"], config.get("vantage", "server")
     base = point.removesuffix(f"-{rung}") if rung in BESIDE else point
     if rung not in (*RUNGS, *BESIDE):
@@ -210,8 +214,8 @@ def _exists(config: Mapping[str, Any], experiment: Experiment) -> bool:
     if vantage != "server" or base == EXAMPLE:
         sizes = (config["batch"], config["steps"])
         known = rung not in LADDER and (base, vantage, sizes) == (EXAMPLE, "client_example", (1, 1))
-        return known and vantage in experiment.vantage
-    return base in ("control", "easy", *(point.name for point in experiment.points))
+        return known and vantage in probes.vantage
+    return base in ("control", "easy", *(point.name for point in probes.points))
 
 
 def _is_watched(config: Mapping[str, Any]) -> bool:

@@ -11,82 +11,69 @@ attack can adapt to what hides the data, and attacked only where the target's fa
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
 
+from flfw.adversary.attack import Attack
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import ProbeSet
-from flfw.pipeline import Pipeline, PipelineSettings, changes_network
-from flfw.plugins import short_name
-from flfw.resolve import Resolved
+from flfw.client_plan import ClientPlan
+from flfw.pipeline import Pipeline, PipelineSettings
 
 MATCHED, TOLD = "matched", "told"
 BESIDE = (MATCHED, TOLD)
-_UNDEFENDED = {"defence": "none", "defended": "all"}
 
 
-def under_control(resolved: Resolved, rung: str) -> Resolved | None:
-    """Return an experiment as clients carry it out on a rung; None: it has no such rung.
+@lru_cache(maxsize=16)  # a client is asked for many probes under one control
+def under_control(plan: ClientPlan, rung: str) -> ClientPlan | None:
+    """Return a plan as clients carry it out on a rung; None: it has no such rung.
 
     Args:
-        resolved: the experiment.
-        rung: any rung; on all but `BESIDE` the experiment is unchanged.
+        plan: of the run's clients.
+        rung: any rung; on all but `BESIDE` the plan is unchanged.
     """
     if rung not in BESIDE:
-        return resolved
-    method, settings, stages = resolved.method, resolved.settings, resolved.stages
+        return plan
+    method, settings, stages = plan.method, plan.settings, plan.defences.stages
     changed = method.disabled_settings(settings) if rung == MATCHED else method.weakest_settings(settings)
-    if changed is None:
-        return None
-    assignments = _assignments(short_name(resolved.experiment.method), settings, changed)
     left = (Pipeline.disabled_settings if rung == MATCHED else Pipeline.weakest_settings)(PipelineSettings(stages))
-    if left is None:
+    if changed is None or left is None:
         return None
-    return _with_stages(resolved, left, assignments)
+    return _with_stages(replace(plan, settings=changed), left)
 
 
-def undefended(resolved: Resolved) -> Resolved:
-    """Return an experiment as clients that do not use its defence carry it out: in the network that it may change."""
-    left = (
-        Pipeline.disabled_settings(PipelineSettings(resolved.stages)) if changes_network(resolved.experiment) else None
-    )
-    return resolved if left is None else _with_stages(resolved, left).with_input_space(*resolved.input_space)
+def undefended(plan: ClientPlan) -> ClientPlan:
+    """Return a plan as clients that do not use its defence carry it out: in the network that it may change."""
+    if not plan.defences.changes_network:
+        return plan
+    left = Pipeline.disabled_settings(PipelineSettings(plan.defences.stages))
+    return plan if left is None else _with_stages(plan, left)
 
 
-def _with_stages(resolved: Resolved, left: PipelineSettings, assignments: tuple[str, ...] = ()) -> Resolved:
-    """Return an experiment with these stages of its defence, in these settings, and with further assignments."""
-    before = {stage.name: stage.settings for stage in resolved.stages}
-    for stage in left.stages:
-        assignments += _assignments(short_name(stage.name), before[stage.name], stage.settings)
-    chosen = {"defence": "+".join(stage.name for stage in left.stages)} if left.stages else _UNDEFENDED
-    return resolved.replaced(set=(*resolved.experiment.set, *assignments), **chosen)
+def _with_stages(plan: ClientPlan, left: PipelineSettings) -> ClientPlan:
+    """Return a plan with these stages of its defence, in these settings; without one nobody uses a defence."""
+    partitions = plan.defences.partitions if left.stages else frozenset[int]()
+    return plan.with_defences(replace(plan.defences, stages=left.stages, partitions=partitions))
 
 
-def tickets_beside(resolved: Resolved, probe_set: ProbeSet) -> Iterator[ProbeSet]:
+def tickets_beside(
+    plan: ClientPlan, attacks: Iterable[Attack], adaptation: str, probe_set: ProbeSet
+) -> Iterator[ProbeSet]:
     """Yield the tickets of the rungs beside a target's probes; none where no attack adapts.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
+        attacks: those of the audit.
+        adaptation: of attackers, as the experiment has it.
         probe_set: the target's probes.
     """
-    if any("defence" in attack.models for attack in resolved.attacks.values()) and _adapts(resolved, probe_set):
-        yield from (probe_set.at(rung) for rung in BESIDE if under_control(resolved, rung) is not None)
+    if any("defence" in attack.models for attack in attacks) and _adapts(plan, adaptation, probe_set):
+        yield from (probe_set.at(rung) for rung in BESIDE if under_control(plan, rung) is not None)
 
 
-def _adapts(resolved: Resolved, probe_set: ProbeSet) -> bool:
+def _adapts(plan: ClientPlan, adaptation: str, probe_set: ProbeSet) -> bool:
     vantage = "client_example" if probe_set.on_client else "server"
-    defended = len(resolved.experiment.defended_partitions)
-    kinds = ([True] if defended else []) + ([False] if defended < resolved.experiment.clients else [])
-    return any(hiding(resolved, probe_set, vantage, defended).adapts for defended in kinds)
-
-
-def _assignments(plugin: str, before: Any, after: Any) -> tuple[str, ...]:
-    """Return the values of ``--set`` that turn one record of settings into another."""
-    names = [field.name for field in dataclasses.fields(before)]
-    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
-    return tuple(f"{plugin}.{name}={_word(getattr(after, name))}" for name in changed)
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    defended = len(plan.defences.partitions)
+    kinds = ([True] if defended else []) + ([False] if defended < plan.rounds.clients else [])
+    return any(hiding(plan, adaptation, probe_set, vantage, defended).adapts for defended in kinds)

@@ -24,7 +24,7 @@ from flfw.audit.measures.permutations import GuessedBatch, exchanged
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.reduced import reduced_scores
 from flfw.audit.measures.rouge import rouges
-from flfw.audit.uploads import is_unusable, joined_truth, labels_found, opened
+from flfw.audit.uploads import is_unusable, joined_truth, label_accuracy, opened
 from flfw.data import Dataset
 from flfw.nets.inputs import InputSpec
 from flfw.recording import format as tape
@@ -103,7 +103,7 @@ class Scorer:
         shared = columns | {
             "matching_loss": None if reconstruction is None else reconstruction.matching_loss,
             "iterations": None if reconstruction is None else reconstruction.iterations,
-            "labels_found": labels_found(exchange, recorded, reconstruction),
+            "label_accuracy": label_accuracy(exchange, recorded, reconstruction),
             "reconstruction": self._keep(f"{job.name}-{exchange.slot:03d}", samples),
             "truth": os.path.relpath(path, self._out),
         }
@@ -150,10 +150,10 @@ class Scorer:
             job: the attack.
             rows: its rows of all messages of clients with the same defence.
         """
-        slots = {row["victim"] for row in rows}
+        slots = {row["probe_slot"] for row in rows}
         batches = list({batch.truth.tobytes(): batch for batch in self._of(job, slots)}.values())
         if not any(row["recovered"] for row in rows):
-            return [row | {"by_chance": False} for row in rows]
+            return [row | {"chance_match": False} for row in rows]
         fit = lambda truth, guess: self._fit(batches[truth], batches[guess])  # noqa: E731
         rng = numpy_generator(self._seed, "exchanged", job.ticket.round)
         outcome = luck(batches, fit, self._public, rng)
@@ -161,7 +161,7 @@ class Scorer:
             row["recovered"] and outcome.p > CONTROLLED and min(row["db"], MOST_DB) < outcome.beyond for row in rows
         ]
         return [
-            row | {"by_chance": lucky, "recovered": row["recovered"] and not lucky}
+            row | {"chance_match": lucky, "recovered": row["recovered"] and not lucky}
             for row, lucky in zip(rows, by_luck, strict=True)
         ]
 

@@ -16,10 +16,12 @@ from flfw.audit.adaptation import Protection, draws_from_seed, hiding, sent_name
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.knowledge import hidden, unrolled
 from flfw.audit.probe import control_net
+from flfw.client_plan import ClientPlan
 from flfw.experiment import OUTSIDER, PEER
+from flfw.experiment.audit import AttackSettings
 from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.conditional_gan import Discriminator, Generator
-from flfw.resolve import Resolved
+from flfw.pipeline import NetworkPlan
 from flfw.server.central import sends_mean
 
 
@@ -33,13 +35,13 @@ class ThreatModel:
         adaptation: how it adapts to the clients' defence, or to the method: ``written`` for it, ``automatic``; None: it
             does not.
         private: whether clients keep tensors of the model private.
-        hidden_by: the defence or the method that hides a part of the observation; None: neither does.
+        protected_by: the defence or the method that hides a part of the observation; None: neither does.
     """
 
     granted: tuple[str, ...]
     adaptive: bool
     adaptation: str | None = None
-    hidden_by: str | None = None
+    protected_by: str | None = None
     private: bool = False
 
 
@@ -60,37 +62,40 @@ _RECOVERED = "not granted: the labels, which it reads off the last layer's gradi
 
 
 def standing(
-    resolved: Resolved, job: AttackJob, attack: Attack, defended: bool, vantage: str | None = None
+    plan: ClientPlan,
+    settings: AttackSettings,
+    job: AttackJob,
+    attack: Attack,
+    defended: bool,
+    vantage: str | None = None,
 ) -> ThreatModel:
     """Return the grants of a job's attacker in words, as `grant` makes them.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
+        settings: of the attacks.
         job: the job; it names the probes, and says whether the defence or the method's operation is granted.
         attack: the job's attack.
-        defended: whether the clients in question use the experiment's defence.
+        defended: whether the clients in question use the defence.
         vantage: the attacker's position, if it differs from the job's.
     """
     probe_set, vantage = job.ticket, vantage or job.vantage
-    experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
-    by = experiment.tampered_by
+    network, model, private = plan.task.network, plan.model, hidden(plan)
     if probe_set.fresh:
         with torch.device("meta"):
-            model, private = control_net(probe_set.rung, experiment, resolved.build_net), ()
+            model, private = control_net(probe_set.rung, network, plan.seed, *plan.task.input_space), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
-        f"the method's code and the network ({experiment.net})",
-        *([f"a malicious server's change of it ({by}), with numbers of its choice"] if by else []),
-        *(["the weights of its frozen body, which are public"] if experiment.train not in ("auto", "full") else []),
+        *_of_network(network),
         f"the tensors broadcast in the round ({known:,} numbers)",
         _what_is_seen(probe_set),
         *(_of_sums(probe_set) if probe_set.group else [SEEN] if attack.of_sums and not probe_set.vantage else []),
         _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]
-    if rough := experiment.attack_precision != "float32" and attack.cost.iterations > 0:
-        granted.append(f"not made use of: single precision; searches compute in {_ROUGH[experiment.attack_precision]}")
+    if rough := settings.attack_precision != "float32" and attack.cost.iterations > 0:
+        granted.append(f"not made use of: single precision; searches compute in {_ROUGH[settings.attack_precision]}")
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
     normalising = _normalising(model)
@@ -101,34 +106,39 @@ def standing(
     fate = "not needed" if begun else attack.private(model, probe_set.batch)
     granted += _beside(job, private)
     granted += _hidden_from(() if begun else private, fate)
-    granted += _of_training(by_batch, running, resolved.draws)
-    hides = hiding(resolved, probe_set, vantage, defended)
+    granted += _of_training(by_batch, running, plan.draws)
+    hides = hiding(plan, settings.adaptation, probe_set, vantage, defended)
     operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
     orders = {exchange.order for exchange in job.exchanges} or {None}
-    steps = all(unrolled(resolved, probe_set, attack, operator, order) for order in orders)
+    steps = all(unrolled(plan, probe_set, attack, operator, order) for order in orders)
     if probe_set.source == "update":
         granted.append("which examples each local step used, by their places: this follows from the run's seed")
     if steps:
-        granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
+        granted.append(f"how these steps are made ({plan.name}'s optimiser), through all of which it searches")
     elif probe_set.steps > 1 or probe_set.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    granted += [*_of_the_seed(resolved, hides, vantage), *hides.words(job.adaptive, attack.against)]
-    if unused := attack.unused(sent_names(resolved, model, probe_set.fresh), job.adaptive):
+    granted += [*_of_the_seed(plan, hides, vantage), *hides.words(job.adaptive, attack.against)]
+    if unused := attack.unused(sent_names(plan, model, probe_set.fresh), job.adaptive):
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
     knows = knows and not (job.adaptive and hides.unmodelled_part)
     knows = knows and not hides.beside and not (operator and operator.unmodelled_clause)
     seen_through = steps or (probe_set.steps == 1 and probe_set.source == "probe")
-    copes = (not private or fate == "not needed") and not running and not unused and not rough and not resolved.draws
-    copes = (
-        copes
-        and probe_set.vantage != OUTSIDER
-        and not (probe_set.pooled and (private or normalising) and not attack.of_sums)
-    )
+    copes = (not private or fate == "not needed") and not running and not unused and not rough and not plan.draws
+    of_several = probe_set.pooled and (private or normalising) and not attack.of_sums
+    copes = copes and probe_set.vantage != OUTSIDER and not of_several
     way = hides.how if job.adaptive else None
-    hidden_by = None if hides.how == "nothing to adapt to" else hides.by
-    return ThreatModel(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
+    protected_by = None if hides.how == "nothing to adapt to" else hides.by
+    return ThreatModel(tuple(granted), copes and knows and seen_through, way, protected_by, bool(private))
+
+
+def _of_network(network: NetworkPlan) -> Iterator[str]:
+    yield f"the method's code and the network ({network.name})"
+    if by := network.malicious_name:
+        yield f"a malicious server's change of it ({by}), with numbers of its choice"
+    if network.tuning and network.tuning.train != "full":
+        yield "the weights of its frozen body, which are public"
 
 
 def _normalising(model: nn.Module) -> list[str]:
@@ -138,23 +148,21 @@ def _normalising(model: nn.Module) -> list[str]:
     return [name for name in found if name.partition(".")[0] not in skipped]
 
 
-def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> str:
+def unseen(plan: ClientPlan, vantage: str, attack: Attack | None = None) -> str:
     """Return in a sentence why nothing can be attacked at a vantage; empty: something can.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
         vantage: the attacker's position.
         attack: an attack that reconstructs; None: any.
     """
-    method = resolved.experiment.method
     if vantage == OUTSIDER:
         return "examples are rebuilt from a client's message or a sum of several, and an outsider sees the model alone"
     if vantage != PEER:
         return ""
-    if not sends_mean(resolved.method, resolved.experiment):
-        return (
-            f"a client of {method} in this run is not sent the mean of what all clients send, to take its own part off"
-        )
+    if not sends_mean(plan.method, plan.rounds.robust, plan.task.network.malicious):
+        mean = "the mean of what all clients send, to take its own part off"
+        return f"a client of {plan.name} in this run is not sent {mean}"
     if attack is not None and attack.of_sums:
         return "it tells apart the clients of a sum in a network that a server made for it, and a peer is no server"
     return ""
@@ -214,12 +222,12 @@ def _of_training(by_batch: bool, running: bool, draws: bool) -> Iterator[str]:
         yield "not granted: the network's random draws in training, such as dropout; they are left out"
 
 
-def _of_the_seed(resolved: Resolved, hides: Protection, vantage: str) -> Iterator[str]:
+def _of_the_seed(plan: ClientPlan, hides: Protection, vantage: str) -> Iterator[str]:
     """Yield in words that the seed is not granted, where random draws from it stand in the way."""
     if hides.how == "nothing to adapt to":
         return
-    seeded = getattr(resolved.settings, "noise_source", "") == "seed"
-    draws = {hides.by: seeded if hides.method else draws_from_seed(resolved, vantage), hides.beside: seeded}
+    seeded = getattr(plan.settings, "noise_source", "") == "seed"
+    draws = {hides.by: seeded if hides.method else draws_from_seed(plan, vantage), hides.beside: seeded}
     if by := [name for name, drawn in draws.items() if name and drawn]:
         yield f"not granted: the run's seed, from which {' and '.join(by)} may draw: who has it can take the draws off"
 

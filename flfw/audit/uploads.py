@@ -18,16 +18,9 @@ from torch import Tensor
 
 from flfw.adversary.observation import Reconstruction, Truth, key
 from flfw.audit.jobs import UPLOAD, Exchange, ProbeSet
-from flfw.experiment import Experiment
 
 Noted = Sequence[tuple[np.ndarray, Tensor, Tensor]]
 """Batches of local training: indices in the data set, inputs and labels."""
-
-
-def is_audited(experiment: Experiment, server_round: int) -> bool:
-    """Return whether the uploads of a round are attacked."""
-    wanted = bool(experiment.attacks) and experiment.audit_source != "probe"
-    return wanted and server_round > 0 and server_round in experiment.audited
 
 
 def upload_key(server_round: int, client: int) -> str:
@@ -82,10 +75,10 @@ def joined_truth(parts: Sequence[Truth], file: Path, out: Path, name: str) -> tu
     return truth, out / "truth" / f"{name}.safetensors"
 
 
-def write_truth(folder: Path, experiment: Experiment, server_round: int, client: int, noted: Noted) -> None:
+def write_truth(folder: Path, server_round: int, client: int, noted: Noted, varied: bool) -> None:
     """Write the truth of an upload into the client's own folder; nothing where the client used no example."""
     if any(len(chosen) for chosen, _, _ in noted):
-        truth = truth_of_upload(noted, experiment.augment != "none")
+        truth = truth_of_upload(noted, varied)
         truth.write(folder, upload_key(server_round, client))
 
 
@@ -113,7 +106,7 @@ def read_truth(folder: Path, key: str) -> Truth | None:
         return None
 
 
-def labels_found(exchange: Exchange, truth: Truth, reconstruction: Reconstruction | None) -> float | None:
+def label_accuracy(exchange: Exchange, truth: Truth, reconstruction: Reconstruction | None) -> float | None:
     """Return the share of a batch's labels that an attack inferred without a grant; order does not count."""
     if exchange.labels is not None or reconstruction is None or reconstruction.labels is None:
         return None

@@ -1,16 +1,19 @@
-"""Workplace of a client half: the data and settings for one message."""
+"""Context of a client half: the data and settings for one message."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
 from flfw.client.model_copies import ModelCopies
 from flfw.client.store import ClientStore
+from flfw.client_plan import ClientPlan
 from flfw.defence import Defence
-from flfw.experiment import Experiment
+from flfw.earlier_names import EarlierHooks
+from flfw.experiment.training import LocalSettings
 from flfw.messages.sharing import matches
 from flfw.method import Method
 from flfw.rng import initialising
@@ -20,14 +23,12 @@ _FIRST = ModelCopies()
 
 
 @dataclass(frozen=True)
-class ClientContext:
+class ClientContext(EarlierHooks):
     """Data and settings that one client needs for one message.
 
     Attributes:
-        experiment: the experiment of the run.
+        plan: what each client of the run does.
         task: the data and the network.
-        method: the method's declaration, in the client's own copy.
-        settings: the method's hyper-parameters.
         partition: number of the client.
         round: number of the round.
         defence: the client's defence; None: the client uses none.
@@ -36,16 +37,31 @@ class ClientContext:
         run: id of the run, whose clients' first models are copies of one; empty: each model is built.
     """
 
-    experiment: Experiment
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {"experiment": "plan"}
+
+    plan: ClientPlan
     task: Task
-    method: type[Method]
-    settings: Any
     partition: int
     round: int
     defence: Defence | None
     store: ClientStore | None
     probe: tuple[int, ...] = ()
     run: str = ""
+
+    @property
+    def method(self) -> type[Method]:
+        """Declaration of the method."""
+        return self.plan.method
+
+    @property
+    def settings(self) -> Any:
+        """Hyper-parameters of the method."""
+        return self.plan.settings
+
+    @property
+    def local(self) -> LocalSettings:
+        """Settings of local training."""
+        return self.plan.local
 
     def fresh_model(self) -> nn.Module:
         """Build the method's model at its start: every shared tensor is the same for all clients."""
@@ -60,11 +76,11 @@ class ClientContext:
     def _common(self) -> nn.Module:
         """Build the model that all clients begin with, or copy the one that was built for an earlier message."""
         dataset = self.task.dataset
-        key = (self.run, self.experiment, self.method, self.settings, dataset.shape, dataset.classes)
+        key = (self.run, self.plan, dataset.shape, dataset.classes)
         return _FIRST.model(key, self._drawn) if self.run and _is_hashable(self.settings) else self._drawn()
 
     def _drawn(self, *numbers: int) -> nn.Module:
-        with initialising(self.experiment.seed, "model", *numbers):
+        with initialising(self.plan.seed, "model", *numbers):
             return self.method.build_model(self.task.build_net(), self.settings)
 
 

@@ -65,12 +65,12 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         self._factored_upload = ctx.method.factored_upload(ctx.settings)
         factor_names: tuple[str, ...] = ()
         if self._factored_upload:
-            refuse_beside_factors(ctx.experiment.defence, ctx.defence)
+            refuse_beside_factors(ctx.plan.defences.name, ctx.defence)
             replaced = [name for name in state if matches(name, [self._factored_upload.pattern])]
             # Factors reveal the tensors that they replace: they may leave only where all of these are uploads.
             if all(matches(name, uploads) for name in replaced):
                 factor_names = self._factored_upload.names
-        self.border = MessageValidator(ctx.partition, ctx.experiment.method, self.sharing, forms(state), factor_names)
+        self.border = MessageValidator(ctx.partition, ctx.plan.name, self.sharing, forms(state), factor_names)
 
     def training(self) -> Phases[dict[str, float]]:
         """Train as `train` does, and yield the phases that clients can go through together: by default none."""
@@ -93,7 +93,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
 
     @classmethod
     def cohort_on_cpu(cls, model: nn.Module) -> int:
-        """Return how many clients with this model take joint steps in ``cohort=auto`` on a CPU; 1: none are faster."""
+        """Return how many clients ``batched-clients=auto`` joins on a CPU with this model; 1: none are faster."""
         return 1
 
     def upload_tensors(self) -> Tensors:
@@ -160,7 +160,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         the training data that it protects. With ``metrics=none`` nothing is computed: the answer is free, and the time
         that it takes would tell of the data.
         """
-        if self.ctx.experiment.metrics == "none":
+        if self.ctx.plan.privacy.metrics == "none":
             return {}
 
         def personalising() -> Phases[dict[str, float]]:
@@ -178,7 +178,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
 
     def _reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Choose the metrics that may leave as they are: not one unless all may, since each depends on the data."""
-        return metrics if self.ctx.experiment.metrics == "all" else {}
+        return metrics if self.ctx.plan.privacy.metrics == "all" else {}
 
     def load_received(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Load the received tensors into the model, and the private tensors of an earlier round if there are any.
@@ -243,7 +243,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
     def _private_store(self) -> ClientStore:
         if self.ctx.store is None:
             raise RuntimeError(
-                f"Expected a state folder for the private tensors of {self.ctx.experiment.method}, got none; set "
+                f"Expected a state folder for the private tensors of {self.ctx.plan.name}, got none; set "
                 "state in the node config or FLFW_STATE."
             )
         return self.ctx.store

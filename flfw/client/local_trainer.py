@@ -57,13 +57,11 @@ class LocalTrainer(EarlierHooks, ABC):
         self.ctx = ctx
         self.model: nn.Module = ctx.fresh_model()
         self.sharing = ctx.method.shared(self.model, ctx.settings)
-        self._lasting = (
-            ctx.settings.lasting_at(ctx.experiment.lr) if isinstance(ctx.settings, PersistentTraining) else None
-        )
+        self._lasting = ctx.settings.lasting_at(ctx.local.lr) if isinstance(ctx.settings, PersistentTraining) else None
         self.steps_made = 0
         self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
         self._stored: tuple[Tensor, np.ndarray] | None = None  # the labels taken last, with their examples' places
-        self.device = device_of(bool(ctx.experiment.gpus_per_client) and torch.cuda.is_available())
+        self.device = device_of(bool(ctx.plan.on_gpu) and torch.cuda.is_available())
 
     @abstractmethod
     def train(self) -> dict[str, float]:
@@ -94,7 +92,7 @@ class LocalTrainer(EarlierHooks, ABC):
 
     def optimiser(self) -> Optimiser:
         """Choose the optimiser at the start of a round: a new one, unless the settings keep it between rounds."""
-        return self._lasting or self.ctx.settings.optimiser_at(self.ctx.experiment.lr)
+        return self._lasting or self.ctx.settings.optimiser_at(self.ctx.local.lr)
 
     def lasting(self) -> Mapping[str, tuple[StatefulOptimiser, Mapping[str, Tensor]]]:
         """List optimisers that are kept between rounds, with their parameters, by a name for their memory."""
@@ -157,10 +155,10 @@ class LocalTrainer(EarlierHooks, ABC):
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one pass over the client's training data, in shuffled order unless it is fixed."""
         mine = self.indices("train")
-        shuffled = self.ctx.experiment.order == "shuffled"
+        shuffled = self.ctx.local.example_order == "shuffled"
         order = torch.randperm(len(mine), generator=rng).numpy() if shuffled else np.arange(len(mine))
-        for start in range(0, len(mine), self.ctx.experiment.batch_size):
-            x, y = self.examples("train", mine[order[start : start + self.ctx.experiment.batch_size]], vary=rng)
+        for start in range(0, len(mine), self.ctx.local.batch_size):
+            x, y = self.examples("train", mine[order[start : start + self.ctx.local.batch_size]], vary=rng)
             yield self.guarded(x, y, rng)
 
     def guarded(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -229,7 +227,7 @@ class LocalTrainer(EarlierHooks, ABC):
 
     def generator(self, purpose: str) -> torch.Generator:
         """Derive a generator of this client for one purpose in this round."""
-        return torch_generator(self.ctx.experiment.seed, purpose, self.ctx.round, self.ctx.partition, *self.ctx.probe)
+        return torch_generator(self.ctx.plan.seed, purpose, self.ctx.round, self.ctx.partition, *self.ctx.probe)
 
     def defended(self, gradients: Tensors, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Return the gradients of the uploaded tensors for a local step, after the client's defence.

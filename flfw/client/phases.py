@@ -117,7 +117,7 @@ def descend_together(workers: Sequence[LocalTrainer], phases: Sequence[TrainingP
     first = phases[0]
     if any((one.purpose, one.epochs) != (first.purpose, first.epochs) for one in phases):
         raise ValueError("clients in different phases")
-    lengths = [ceil(len(worker.indices("train")) / worker.ctx.experiment.batch_size) for worker in workers]
+    lengths = [ceil(len(worker.indices("train")) / worker.ctx.local.batch_size) for worker in workers]
     order = sorted(range(len(workers)), key=lambda place: -lengths[place])
     counts = [first.epochs * lengths[place] for place in order]
     joint = first.together([workers[place] for place in order])

@@ -32,7 +32,7 @@ class GradientClient(BatchableClient, ABC):
 
     def phases(self) -> Phases[dict[str, float]]:
         """Train; return the mean loss of the last epoch."""
-        epochs = self.ctx.experiment.local_epochs
+        epochs = self.ctx.local.local_epochs
 
         def alone() -> float:
             return self.train_epochs(self.trainable_parameters(), epochs, self.optimiser())

@@ -58,7 +58,7 @@ def _names() -> dict[str, tuple[str, ...]]:
         "method": methods,
         "attack": (*attacks, "auto", "none"),
         "defence": (*defences, "none"),
-        "tampered-by": attacks,
+        "malicious-server": attacks,
         "net": ("auto", *declared.networks()),
         "dataset": (*data.names(), *open_ended),
         "split": ("auto", *schemes()),

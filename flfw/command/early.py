@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from flfw import plugins
 from flfw.command.record import Command
+from flfw.earlier_names import VALUES
 from flfw.errors import InputError, suggestion
 from flfw.experiment import Experiment
 from flfw.experiment.axes import axes
@@ -61,10 +62,10 @@ def check_listed(names: Iterable[str]) -> None:
     known = [name for kind in (METHOD, DEFENCE, ATTACK) for name in plugins.names(kind)]
     known += [*data.names(), *schemes(), *declared.networks()]
     for name in names:
-        if name not in known:
-            raise InputError(
-                f"Expected a name among {', '.join(known)}; got --list {name}{suggestion(name, known) or '.'}"
-            )
+        if name not in (*known, "expert"):
+            today = VALUES.get(("split", name))
+            like = f"; it is called {today} now." if today else suggestion(name, known) or "."
+            raise InputError(f"Expected a name among {', '.join(known)}; got --list {name}{like}")
 
 
 def _check_folders(command: Command) -> None:
@@ -131,6 +132,6 @@ def _check_machine(experiment: Experiment) -> None:
 
     if experiment.federation or machine.may_have_gpu():
         return
-    machine.check_server(experiment)
+    machine.check_server(experiment, experiment.attack_gpus, False)
     if experiment.engine != "inproc" and not experiment.ray_address:
-        machine.check(experiment, machine.resources(""))
+        machine.check(experiment, experiment.attack_gpus, machine.resources(""))

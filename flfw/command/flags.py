@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from flfw.command.record import Command
-from flfw.experiment import Experiment
+from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.audit import AuditSettings
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
@@ -34,7 +34,7 @@ TASKS = {
     "list": "list",
     "verify": "verify",
     "pdf": "report",
-    "only": "figures",
+    "figure-names": "figures",
     "format": "figures",
     "width": "figures",
 }
@@ -97,38 +97,40 @@ GROUPS = (
     Group(
         "Data",
         "--dataset folder:photos --split dirichlet --set dirichlet.alpha=0.1",
-        ("dataset", "split", "data-root", "side", "resize"),
+        ("dataset", "split", "data-root", "image-size"),
         DataSettings,
     ),
     Group(
         "Privacy",
         "--method fed_cdp --target-epsilon 4 --set batches=poisson",
-        ("defence", "target-epsilon", "epsilon-budget", "delta", "metrics"),
+        ("defence", "target-epsilon", "metrics"),
         PrivacySettings,
-        ("defended", "defence-draws"),
+        ("defended",),
     ),
     Group(
         "Attack",
         "--attack ig --set ig.iterations=500 --images 4 --audit-rounds 0,last",
-        ("attack", "images", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "vantage", "adaptation"),
+        ("attack", "images", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "vantage"),
         AuditSettings,
-        ("tampered-by",),
+        ("malicious-server",),
     ),
     Group(
         "Engine",
         "--engine inproc    (no Ray; the same numbers)",
-        ("engine", "gpus-per-client", "cohort", "on-client-failure", "federation"),
+        ("engine", "gpus-per-client", "batched-clients", "federation"),
         ExecutionSettings,
-        ("record",),
     ),
     Group(
         "Output",
-        "--out runs/first --no-pictures",
-        ("out", "pictures", "no-pictures", "pdf", "track"),
+        "--out runs/first --show-samples no",
+        ("out", "show-samples", "pdf", "track"),
         Command,
-        ("compression", "observations-gb", "keep-observations", "keep-state"),
+        ("expert",),
     ),
 )
+
+
+_EXPERT = Flag("expert", "Settings that few runs change; flfw list expert has them all.", "KEY=VALUE", (), True, "")
 
 
 @cache
@@ -139,7 +141,13 @@ def flags(default: Experiment | None = None) -> dict[str, Flag]:
         default: values of the flags that are not given; None: those of an experiment.
     """
     default = default or Experiment()
-    return {flag.name: flag for record in (Command(default), default) for flag in declared(record)}
+    shown = [flag for record in (Command(default), default) for flag in declared(record)]
+    return {flag.name: flag for flag in [*shown, _EXPERT] if flag.name.replace("-", "_") not in EXPERT}
+
+
+def expert() -> list[Flag]:
+    """Return the settings behind ``--expert`` with their help, in the order of their records."""
+    return [flag for flag in declared(Experiment()) if flag.name.replace("-", "_") in EXPERT]
 
 
 def declared(default: Any) -> list[Flag]:

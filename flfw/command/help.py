@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from flfw.command.flags import TASKS, Flag, declared, flags, grouped
+from flfw.command.flags import TASKS, Flag, declared, expert, flags, grouped
 from flfw.command.subcommands import Subcommand
 from flfw.experiment import Experiment
 
@@ -112,6 +112,19 @@ def _described(flag: Flag, whole: bool, program: str) -> list[str]:
         text = text.replace("--list", "flfw list").replace("--show-split", "flfw data split")
     default = f" [{flag.default}]" if flag.default else ""
     return row(flag.usage, text + default)
+
+
+def expert_settings() -> str:
+    """Return the settings behind ``--expert``: key, type, unit and range, default, and what each does."""
+    lines = wrapped("Settings behind --expert KEY=VALUE ..., with the value of a run that says nothing:")
+    for flag in expert():
+        key, form = flag.name.replace("-", "_"), flag.form or "{true,false}"
+        lines += row(f"{key}={form}", f"{flag.words} [{flag.default or _unset(flag)}]")
+    return "\n".join(lines)
+
+
+def _unset(flag: Flag) -> str:
+    return {"": "false", "INT": "0", "FLOAT": "0"}.get(flag.form, "empty")
 
 
 def of_rehearsal(words: Sequence[str]) -> str:

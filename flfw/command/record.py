@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from flfw.errors import InputError
-from flfw.experiment import Experiment
+from flfw.experiment import EXPERT, Experiment
 from flfw.formats.paths import with_paths_from_home
 from flfw.terminal.flags import parsed, piped
 
@@ -22,8 +22,6 @@ class Command:
     """
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
-    no_pictures: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """The report shows nobody's samples; the same as --pictures no."""
     seeds: tuple[int, ...] = ()
     """Run once for each seed, and pool what the audits found."""
     matrix: tuple[str, ...] = ()
@@ -33,7 +31,7 @@ class Command:
     """Print two or more finished runs beside each other, image for image where they share them, and stop."""
     figures: tuple[Path, ...] = ()
     """Draw finished runs for a paper, into --out or the first one's figures/, with the numbers as CSV, and stop."""
-    only: tuple[str, ...] = ()
+    figure_names: tuple[str, ...] = ()
     """Of --figures: only these, such as training, leakage, rounds, curves, frontier, membership or grid."""
     format: tuple[Literal["svg", "png", "pdf"], ...] = ()
     """Of --figures: one or several file formats; svg by default."""
@@ -74,7 +72,7 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     Raises:
         InputError: tyro's message, in one line instead of a box.
     """
-    command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program))
+    command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program, EXPERT))
     if command.matrix and piped(arguments) != arguments:
         raise InputError(
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
@@ -83,12 +81,11 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     experiment = command.experiment
     _refuse_without_value(command, arguments, program)
     if stored is None and experiment.federation and not (command.table or command.cell):
-        named = {word.partition("=")[0] for word in arguments}
+        named = {word.removeprefix("--expert=").partition("=")[0] for word in arguments}
         metrics = experiment.metrics if "--metrics" in named else "auto"
-        draws = experiment.defence_draws if "--defence-draws" in named else "auto"
-        experiment = replace(experiment, metrics=metrics, defence_draws=draws)
-    pictures = "no" if command.no_pictures else experiment.pictures
-    return replace(command, experiment=replace(experiment, pictures=pictures))
+        draws = experiment.defence_randomness if "defence_randomness" in named else "auto"
+        experiment = replace(experiment, metrics=metrics, defence_randomness=draws)
+    return replace(command, experiment=experiment)
 
 
 def _refuse_without_value(command: Command, arguments: list[str], program: str) -> None:
@@ -96,14 +93,12 @@ def _refuse_without_value(command: Command, arguments: list[str], program: str) 
     behind = {"--seeds": command.seeds, "--matrix": command.matrix, "--compare": command.compare}
     behind |= {"--figures": command.figures, "--table": command.table, "--cell": command.cell}
     behind |= {"--set": command.experiment.set, "--curve": command.experiment.curve}
-    behind |= {"--only": command.only, "--format": command.format}
+    behind |= {"--figure-names": command.figure_names, "--format": command.format}
     behind |= {"--track": command.experiment.track}
     for word in arguments:
         flag = word.partition("=")[0]
         if not behind.get(flag, True):
             raise InputError(f"Expected a value behind {flag}, got none; see {program} --help.")
-    if command.no_pictures and command.experiment.pictures == "yes":
-        raise InputError("Expected --pictures auto or no with --no-pictures, got --pictures yes.")
 
 
 def refuse_two_tasks(command: Command) -> None:
@@ -114,8 +109,10 @@ def refuse_two_tasks(command: Command) -> None:
     """
     if command.scale == "full" and not (command.table or command.cell):
         raise InputError("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
-    if (command.only or command.format or command.width != "alone") and not command.figures:
-        raise InputError("Expected --figures with --only, --format or --width, got none; name the runs to draw.")
+    if (command.figure_names or command.format or command.width != "alone") and not command.figures:
+        raise InputError(
+            "Expected --figures with --figure-names, --format or --width, got none; name the runs to draw."
+        )
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}

@@ -56,11 +56,11 @@ SUBCOMMANDS = {
     "compare": Subcommand("finished runs beside each other", "runs/A runs/B", "compare", "RUN RUN ...", 2, takes=()),
     "figures": Subcommand(
         "figures of finished runs for a paper",
-        "runs/A runs/B --only leakage rounds --format pdf",
+        "runs/A runs/B --figure-names leakage rounds --format pdf",
         "figures",
         "RUN ...",
         1,
-        also=("only", "format", "width"),
+        also=("figure-names", "format", "width"),
         takes=("out", "data-root"),
     ),
     "table": Subcommand(

@@ -54,6 +54,11 @@ def printed(command: Command, arguments: list[str], program: str) -> int:
 
 def listed(names: Sequence[str]) -> str:
     """Return all names by kind, the tables among them, or the cards of the given ones."""
+    if "expert" in names:
+        from flfw.command.help import expert_settings
+
+        others = [name for name in names if name != "expert"]
+        return "\n\n".join([expert_settings(), *([listed(others)] if others else [])])
     from flfw.papers.published import FRONTIER
     from flfw.papers.published import names as tables
     from flfw.runs.listing import listing
@@ -74,7 +79,7 @@ def figures(command: Command) -> list[Path]:
 
     width, asked = None if command.width == "alone" else command.width, command.experiment
     forms = command.format or ("svg",)
-    return write(command.figures, asked.out, forms, command.only, asked.data_root, columns=width)
+    return write(command.figures, asked.out, forms, command.figure_names, asked.data_root, columns=width)
 
 
 def several(command: Command) -> int:
@@ -116,12 +121,12 @@ def split_shown(experiment: Experiment) -> str:
     from flfw.storage.folders import claimed, make_folder
 
     asked = _with_a_method_for(experiment)
-    resolved, task, notes = check(asked)
+    run_plan, task, notes = check(asked)
     if asked.method != experiment.method:
         notes.append(
             f"Method {experiment.method} refuses a regression: for a run choose another, such as {_REGRESSES}."
         )
-    checked = resolved.experiment
+    checked = run_plan.experiment
     task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"
     with nullcontext(checked.out) if experiment.out else claimed(checked.out) as folder:
@@ -137,11 +142,11 @@ def _with_a_method_for(experiment: Experiment) -> Experiment:
     """Return the experiment with another method where its own refuses a regression: no split depends on the method."""
     from flfw import nets
     from flfw.combinations import refuses_numbers
+    from flfw.plan import plan
     from flfw.plugins import short_name, split_assignment
-    from flfw.resolve import resolve
 
     nets.look_in(experiment.weights)
-    if not refuses_numbers(resolve(experiment)):
+    if not refuses_numbers(plan(experiment).client):
         return experiment
     of_method = ("", short_name(experiment.method))
     others = [word for word in experiment.set if split_assignment(word)[0].rpartition(".")[0] not in of_method]

@@ -37,7 +37,7 @@ from flfw.imports import imported
 
 _OWN_CONSTANTS = (
     "Inputs are normalised with the mean and deviation of these very examples, so that each of them changes the "
-    "gradients of all others. Use --normalise half or none."
+    "gradients of all others. Use --expert normalise=half or none."
 )
 _OWN_SCALES = (
     "Scales, categories and substitutes for missing values come from these very rows, so that each of them may change "

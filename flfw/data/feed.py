@@ -68,5 +68,5 @@ def constants(how: Normalisation, shape: tuple[int, ...]) -> tuple[tuple[float, 
         return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     raise InputError(
         f"Expected {'colour ' * (how == 'imagenet')}images for normalise={how}, got inputs of "
-        f"{'x'.join(map(str, shape))}; leave --normalise out."
+        f"{'x'.join(map(str, shape))}; leave --expert normalise out."
     )

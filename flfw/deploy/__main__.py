@@ -75,10 +75,10 @@ def _init(asked: argparse.Namespace) -> int:
         uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
     budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
     metrics = asked.metrics or ("all" if asked.epsilon == inf else "none")
-    budget |= {"patient_examples": asked.patient_examples, "metrics": metrics, "reasons": asked.reasons}
+    budget |= {"patient_examples": asked.patient_examples, "metrics": metrics, "reasons": asked.error_detail}
     foreign = [name for name in asked.methods.split(",") if ":" in name]
     budget |= {"plugins": tuple(dict.fromkeys([*foreign, *asked.plugins]))}
-    policy = Policy(("0" * 64,), tuple(uploads), asked.largest_upload_mb, **budget)
+    policy = Policy(("0" * 64,), tuple(uploads), asked.max_upload_mb, **budget)
     require_new(layout.folder)
     make(layout, replace(policy, apps=(bundle_hash(),)).text())  # building the app takes seconds: after all checks
     way = f"{transport()} with TLS and a key a site"
@@ -280,7 +280,7 @@ def _parser(program: str) -> Parser:
             one.add_argument("--clients", type=int, default=3, help="sites (default 3)")
             words = "whose uploads the sites' policies allow, separated by commas (default %(default)s)"
             one.add_argument("--methods", default=Experiment().method, help=words)
-            one.add_argument("--largest-upload-mb", type=float, default=100.0, help="which these policies allow")
+            one.add_argument("--max-upload-mb", type=float, default=100.0, help="which these policies allow")
             one.add_argument("--epsilon", type=float, default=inf, help="budget of each site over all runs; inf: none")
             one.add_argument("--delta", type=float, default=1e-5, help="of these budgets")
             one.add_argument("--unit", choices=get_args(Unit), default="example", help="of these budgets")
@@ -289,7 +289,7 @@ def _parser(program: str) -> Parser:
                 "--metrics", choices=METRICS, help="that may leave; default: none with an epsilon, else all"
             )
             words = "of a failure that may leave: own (those of no exception) or all"
-            one.add_argument("--reasons", choices=get_args(Reasons), default="own", help=words)
+            one.add_argument("--error-detail", choices=get_args(Reasons), default="own", help=words)
             words = "package.module:Class outside the app that a run may name beside --methods"
             one.add_argument("--plugins", nargs="+", default=[], metavar="NAME", help=words)
             one.add_argument("--host", default="127.0.0.1", help="name or address under which sites reach the server")

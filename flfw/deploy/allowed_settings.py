@@ -20,15 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from flfw.earlier_names import settings_of_today
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.experiment import FREE_ON_RESUME
 
-_OF_THE_POLICY = ("metrics", "record", "defence-draws")  # it has rules of its own for them
-_OF_THE_SERVER = ("seed", "ema", "final", "epsilon-budget", "server-device")
+_OF_THE_POLICY = ("metrics", "record", "defence-randomness")  # it has rules of its own for them
+_OF_THE_SERVER = ("seed", "ema", "final-eval-clients", "epsilon-budget", "server-device")
 _OF_THE_AUDIT = (
-    "attack", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "images", "curve", "group", "colluding",
-    "vantage", "adaptation", "attack-memory-gb", "attack-compile", "attack-precision",
+    "attack", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "images", "curve",
+    "sum-size", "colluding-attackers", "vantage", "adaptation", "attack-memory-gb", "attack-compile",
+    "attack-precision",
 )  # fmt: skip
 FREE = frozenset(
     (*(name.replace("_", "-") for name in FREE_ON_RESUME), *_OF_THE_POLICY, *_OF_THE_SERVER, *_OF_THE_AUDIT)
@@ -50,7 +52,14 @@ DATA_PREFIXES = (
 )  # fmt: skip
 """Words before the colon of the project's data sets; a test keeps them complete."""
 
-_PLUGGED = ("method", "defence", "attack", "tampered-by", "net", "split")  # may name any class installed at the site
+_PLUGGED = (
+    "method",
+    "defence",
+    "attack",
+    "malicious-server",
+    "net",
+    "split",
+)  # may name any class installed at the site
 
 _IN_WORDS = ("set",)  # keys of which a run reads the words, so that quotes make no difference
 
@@ -79,6 +88,7 @@ class AllowedSettings:
         """
         if not isinstance(table, dict):
             raise InputError(f"Expected a table [run] in {path}, got run={table}.")
+        table = settings_of_today(table)
         pinned = [key for key in Experiment().to_run_config() if key not in FREE]
         for key, rule in table.items():
             if key not in pinned:

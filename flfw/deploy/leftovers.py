@@ -145,7 +145,7 @@ def _about(experiment: str, known: dict[str, _Known], unknown: bool) -> tuple[st
     if not run.over:
         return f"{run.out} can be resumed", False
     if run.kept:
-        return f"{run.out} was run with --keep-state", False
+        return f"{run.out} was run with --expert keep_state=true", False
     return f"{run.out} is over", True
 
 

@@ -100,7 +100,7 @@ def remarks(run_config: Mapping[str, Any]) -> list[str]:
     if run_config.get("record"):
         lines.append("the server records what this site sends in the run's audited rounds, as the policy allows")
     if (defence := run_config.get("defence")) and defence != "none":
-        if run_config.get("defence-draws") == "secret":
+        if run_config.get("defence-randomness") == "secure":
             lines.append(f"the run has the defence {defence}, whose draws come from this machine and are secret")
         else:
             lines.append(f"the server can repeat what the run's defence {defence} draws, as the policy allows")

@@ -199,7 +199,7 @@ class Policy:
             return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:SHOWN]}"
         if not self.record and run_config.get("record", False):
             return f"{_OWN}does not let its messages be recorded, and the run records them"
-        by = str(run_config.get("tampered-by", ""))
+        by = str(run_config.get("malicious-server", ""))
         if by and not self.tampered:
             return f"{_OWN}lets no server change the network, and the run's is changed by {by[:SHOWN]}"
         if foreign := [name for name in plugins_of(run_config) if name not in self.plugins]:
@@ -213,10 +213,10 @@ class Policy:
             return f"{_OWN}gives away the examples that it chose, and {other}"
         if self.run and (refused := self.run.refusal(run_config)):
             return f"{_OWN}pins the run, which has {refused}"
-        defence, draws = (str(run_config.get(key, "")) for key in ("defence", "defence-draws"))
-        if defence in ("", "none") or draws == "secret" or self.seeded_draws:
+        defence, draws = (str(run_config.get(key, "")) for key in ("defence", "defence-randomness"))
+        if defence in ("", "none") or draws == "secure" or self.seeded_draws:
             return None
-        way_out = f"and {defence[:SHOWN]} does in the run; run with defence-draws=secret"
+        way_out = f"and {defence[:SHOWN]} does in the run; run with defence-randomness=secure"
         return f"{_OWN}lets no defence draw from the seed, which the server knows, {way_out}"
 
     def reply_rejection(self, answer: Message, kind: str, size: int) -> str | None:

@@ -32,12 +32,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flfw.client_plan import ClientPlan
 from flfw.data.canaries import Canaries
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.noise_residual import WHOLE, ResidualTest, is_testable
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.errors import InputError
-from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.privacy.accountants import compute_epsilon
@@ -74,10 +74,9 @@ class CanaryScorer:
     """Scorer of canaries, by the updates that a server receives.
 
     Args:
-        experiment: resolved.
+        plan: of the run's clients, whose method sends its whole model to every client, and gets it back; for noisy
+            steps, clipping and noise are taken into account.
         task: with canaries.
-        method: a method whose whole model is sent to every client, and comes back.
-        settings: settings of the method; for noisy steps, clipping and noise are taken into account.
 
     Attributes:
         model: network of the run, at its first weights.
@@ -86,15 +85,15 @@ class CanaryScorer:
         residual: test of the noise itself; None: not of such rounds. Unlike the scores it uses the coins.
     """
 
-    def __init__(self, experiment: Experiment, task: Task, method: type[FederatedStrategy], settings: Any) -> None:
+    def __init__(self, plan: ClientPlan, task: Task) -> None:
         assert task.canaries is not None, "the experiment asks for canaries"
-        self._experiment, self._task, self._canaries, self._settings = experiment, task, task.canaries, settings
-        with initialising(experiment.seed, "model"):
-            self.model = method.build_model(task.build_net(), settings).eval()
-        self.gradients = ClippedGradients(task, self.model, settings)
+        self._local, self._task, self._canaries, self._settings = plan.local, task, task.canaries, plan.settings
+        with initialising(plan.seed, "model"):
+            self.model = plan.method.build_model(task.build_net(), plan.settings).eval()
+        self.gradients = ClippedGradients(task, self.model, plan.settings)
         self.scores = torch.zeros(len(self._canaries.indices), dtype=torch.float64)
-        tested = is_testable(experiment, task, self.model, settings)
-        self.residual = ResidualTest(experiment, task, self.gradients, settings) if tested else None
+        tested = is_testable(plan, task, self.model)
+        self.residual = ResidualTest(plan.local, task, self.gradients, plan.settings) if tested else None
 
     def __call__(self, sent: Tensors, update: Update) -> None:
         """Add to the scores of a client's canaries.
@@ -132,7 +131,7 @@ class CanaryScorer:
         others = np.setdiff1d(self._task.split.train[update.partition], indices)
         weight, steps, deviation = self._steps(len(others) + len(places) / 2)
         names, row_of, rows_of = self.gradients.names, self.gradients.row_of, self.gradients.rows
-        change = row_of({n: (sent[n] - update.tensors[n]) / self._experiment.lr for n in names})
+        change = row_of({n: (sent[n] - update.tensors[n]) / self._local.lr for n in names})
         decay = steps * getattr(self._settings, "weight_decay", 0.0)
         change -= decay * row_of(sent)
         change /= self._gain(steps)
@@ -149,7 +148,7 @@ class CanaryScorer:
 
     def _steps(self, examples: float) -> tuple[float, int, float]:
         """Compute a, the number of steps, and s, for a client's round with about this many examples."""
-        asked, settings = self._experiment, self._settings
+        asked, settings = self._local, self._settings
         steps = asked.local_epochs * ceil(examples / asked.batch_size)
         if not isinstance(settings, DPSGDSettings):
             return asked.local_epochs / min(asked.batch_size, examples), steps, 0.0
@@ -238,22 +237,23 @@ def claimed_shift(mechanism: Mechanism | None) -> float | None:
 
 
 def beside_the_claims(
-    entries: Sequence[dict[str, Any]], bound: dict[str, Any], experiment: Experiment, mechanism: Mechanism | None
+    entries: Sequence[dict[str, Any]], bound: dict[str, Any], delta: float, rounds: int, mechanism: Mechanism | None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return ``privacy`` of result.json with the lower bound, and notes on it.
 
     Args:
         entries: the claims; if none is about an example against the server, one is added that claims nothing.
         bound: from `lower`.
-        experiment: of the run.
+        delta: of the run.
+        rounds: of the run.
         mechanism: of the run, if it has one.
     """
     entries = list(entries)
     if not any(map(_compared, entries)):
         why = "The method claims no privacy of an example against the server."
-        description = {"unit": "example", "adversary": "server", "epsilon": "inf", "delta": experiment.delta}
-        description |= {"accountant": "none", "assumptions": [why], "rounds": experiment.rounds}
-        entries.append({**description, "certainty": 1.0, "counted": "exact"})
+        description = {"unit": "example", "adversary": "server", "epsilon": "inf", "delta": delta}
+        description |= {"accountant": "none", "assumptions": [why], "rounds": rounds}
+        entries.append({**description, "max_guess_accuracy": 1.0, "accounting": "exact"})
     notes = [
         f"{bound['canaries']} training examples were canaries: they got wrong labels, and a coin for each decided "
         "whether its client had it at all. Accuracies are those of such a training."
@@ -264,7 +264,7 @@ def beside_the_claims(
     for place, entry in enumerate(entries):
         if not _compared(entry):
             continue
-        entries[place] = {**entry, "lower": bound}
+        entries[place] = {**entry, "lower_bound": bound}
         claimed = inf if entry["epsilon"] == "inf" else entry["epsilon"]
         if bound["epsilon"] > claimed:
             text = f"epsilon {at_most(claimed)} is claimed, and it is at least {at_least(bound['epsilon'])}"
@@ -292,18 +292,22 @@ def _violation(text: str, source: str) -> str:
 
 def _compared(entry: dict[str, Any]) -> bool:
     """Return whether canaries test the claim of an entry."""
-    return entry["unit"] == "example" and entry["adversary"] == "server" and entry["counted"] == "exact"
+    return entry["unit"] == "example" and entry["adversary"] == "server" and entry["accounting"] == "exact"
 
 
 def refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, model: nn.Module) -> None:
     """Refuse canaries if the server lacks data that a client's steps depend on, or if whole updates are clipped."""
     if isinstance(chosen, DPSettings) and chosen.on_update:
-        clips = "Expected a method that clips the gradients of single examples, or nothing, for --canaries"
+        clips = "Expected a method that clips the gradients of single examples, or nothing, for --expert canaries"
         raise InputError(f"{clips}; got method={method}, which clips whole updates.")
     if isinstance(chosen, PersistentTraining) and chosen.lasting:
-        raise InputError("Expected lasting=false for --canaries, as only the client knows where its optimiser goes on.")
+        raise InputError(
+            "Expected lasting=false for --expert canaries, as only the client knows where its optimiser goes on."
+        )
     sharing = cls.shared(model, chosen)
     shared = all(matches(name, sharing.downloads) and matches(name, sharing.uploads) for name in model.state_dict())
     if not shared or not sends_one_model(cls):
-        whole = "Expected a method that sends the whole model to every client and gets it all back for --canaries"
+        whole = (
+            "Expected a method that sends the whole model to every client and gets it all back for --expert canaries"
+        )
         raise InputError(f"{whole}; got method={method}.")

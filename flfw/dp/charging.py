@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import Context
 
 from flfw.client.context import ClientContext
+from flfw.client_plan import ClientPlan
 from flfw.data.files.columns import TableSchema
 from flfw.data.splits import patients
 from flfw.data.splits.partition import Split
@@ -14,17 +15,16 @@ from flfw.dp import message_cost
 from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import require
-from flfw.resolve import Resolved
 
 _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
 
 
-def charge_message(context: Context, asked: Resolved, kind: str, config: dict[str, Any], ctx: ClientContext) -> None:
+def charge_message(context: Context, asked: ClientPlan, kind: str, config: dict[str, Any], ctx: ClientContext) -> None:
     """Append a message to the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
 
     Args:
         context: context of this node.
-        asked: the experiment, on no rung of an audit.
+        asked: what the clients of the run do, under no control of an audit.
         kind: type of the message.
         config: the message's scalars.
         ctx: the client's data.
@@ -42,7 +42,7 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
         run=str(config["experiment"])[:_SHOWN],
         round=ctx.round,
         kind=kind,
-        method=asked.experiment.method,
+        method=asked.name,
         mechanism=message_cost.cost(asked, kind, config, len(mine)),
         examples=len(mine),
         repeated=max(most_repeated(mine), most_repeated(*others)),

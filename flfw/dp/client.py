@@ -74,11 +74,11 @@ class DPClient(PrivatelyReporting, ABC):
     def noise(self) -> GaussianNoise:
         """Source of this client's noise in this round."""
         numbers = (self.ctx.round, self.ctx.partition, *self.ctx.probe)
-        return self.privacy.noise(self.ctx.experiment.seed, "noise", *numbers)
+        return self.privacy.noise(self.ctx.plan.seed, "noise", *numbers)
 
     @cached_property
     def _coins(self) -> torch.Generator:
-        return torch_generator(self.ctx.experiment.seed, "coins", self.ctx.round, self.ctx.partition)
+        return torch_generator(self.ctx.plan.seed, "coins", self.ctx.round, self.ctx.partition)
 
     def coins(self, count: int, probability: float) -> np.ndarray:
         """Draw the coins (count,) of one Poisson batch, as secret as the noise; True: the example is drawn."""
@@ -158,14 +158,14 @@ class DPClient(PrivatelyReporting, ABC):
         """Compute the mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
         if not self.privacy.on_steps:
             return super().loss_and_direction(parameters, x, y)
-        probed, size = bool(self.ctx.probe), self.ctx.experiment.batch_size
+        probed, size = bool(self.ctx.probe), self.ctx.local.batch_size
         values, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
         divisor = max(1, len(y)) if probed else self.divisor(len(y))
         return float(values.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
     def divisor(self, drawn: int) -> float:
         """Return the divisor of a batch's sum: its size where that is known to all, else its expectation."""
-        size, examples = self.ctx.experiment.batch_size, len(self.indices("train"))
+        size, examples = self.ctx.local.batch_size, len(self.indices("train"))
         if self.steps.batches == "poisson":
             return min(size, examples)
         return examples / ceil(examples / size) if self.steps.batches == "balls" else max(1, drawn)
@@ -213,7 +213,7 @@ class DPClient(PrivatelyReporting, ABC):
             yield from super().batches(rng)
             return
         indices = self.indices("train")
-        for drawn in self._drawn(len(indices), self.ctx.experiment.batch_size):
+        for drawn in self._drawn(len(indices), self.ctx.local.batch_size):
             x, y = self.examples("train", indices[drawn], vary=rng)
             yield self.guarded(x, y, rng) if len(y) else (x, y)
 
@@ -240,7 +240,7 @@ class DPClient(PrivatelyReporting, ABC):
         """Answer a probe of one step; where updates are clipped, by a clipped step divided by ``-lr``."""
         if not self.privacy.on_update:
             return super().gradient(x, y)
-        lr, rng = self.ctx.experiment.lr, self.generator("probe")
+        lr, rng = self.ctx.local.lr, self.generator("probe")
         change = self._clipped({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
         change = self.noise.added(change, self.privacy.update_deviation)
         gradient = {name: value / -lr for name, value in change.items()}
@@ -302,7 +302,7 @@ class JointNoisySteps(BatchedSteps):
         sums = stacked_clipped_sums(self._loss, parameters, batches, groups, each, rule)
         means: list[Tensor] = []
         for place, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
-            deviation = worker.steps.deviation(1.0, worker.ctx.experiment.batch_size)
+            deviation = worker.steps.deviation(1.0, worker.ctx.local.batch_size)
             total, divisor = worker.noised(clipped, bound, deviation), worker.divisor(len(clipped.losses))
             direction = {name: value.div_(divisor) for name, value in total.items()}
             self._optimisers[place].step({n: v[place] for n, v in self._stacked.items()}, direction)

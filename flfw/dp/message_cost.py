@@ -11,27 +11,26 @@ from math import inf
 from typing import Any
 
 from flfw import plugins
-from flfw.combinations import check
-from flfw.dp.budget import METRICS, BudgetExceededError
+from flfw.client_plan import ClientPlan
+from flfw.combinations import check_clients
+from flfw.dp.budget import BudgetExceededError
 from flfw.dp.private_metrics import metrics_mechanism
 from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.run_accountant import mechanism_in
 from flfw.errors import InputError
-from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import Resolved
 
 TRAIN, PROBE, EVALUATE = "train", "train.probe", "evaluate"
 _TARGET = "target"  # the rung of a probe that answers as training does
 
 
-def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int) -> Mechanism | None:
+def cost(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) -> Mechanism | None:
     """Return the mechanism of an answer's tensors; None: they say nothing of the data.
 
     Args:
-        resolved: the experiment, as the message's run has it.
+        plan: what the clients of the message's run do.
         kind: type of the message.
         config: the message's scalars.
         examples: number of this site's training examples, >= 1.
@@ -41,89 +40,82 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
         InputError: the data's shape cannot be read. The words of a `BudgetExceededError` leave the site, and these
             name files.
     """
-    _require_own_code(resolved.experiment)
-    _require_no_bare_metrics(resolved.experiment)
-    _require_no_choice_of_data(resolved)
-    _ = resolved.input_space  # outside of what follows: of a folder it is read from the data
+    _require_own_code(plan)
+    _require_no_bare_metrics(plan.privacy.metrics)
+    _require_no_choice_of_data(plan)
+    _ = plan.task.input_space  # outside of what follows: of a folder it is read from the data
     try:
-        check(resolved)  # by the server's own check: what is sent is what is clipped, such as no buffers
+        check_clients(plan)  # by the server's own check: what is sent is what is clipped, such as no buffers
         if kind == EVALUATE:
             return None
-        schedule = _course_of_probe(resolved, config) if kind == PROBE else _course(resolved, examples)
-        mechanism = mechanism_in(resolved, schedule)
+        schedule = _course_of_probe(plan, config) if kind == PROBE else _course(plan, examples)
+        mechanism = mechanism_in(plan, schedule)
     except InputError as error:
         raise BudgetExceededError(str(error)) from error
-    return _counted(resolved, mechanism, probed=kind == PROBE)
+    return _counted(plan, mechanism, probed=kind == PROBE)
 
 
-def require_countable(resolved: Resolved, kind: str, config: Mapping[str, Any]) -> None:
+def require_countable(plan: ClientPlan, kind: str, config: Mapping[str, Any]) -> None:
     """Refuse, before any data are read, an answer that has no epsilon: nothing of the data may decide whether it fails.
 
     Raises:
         BudgetExceededError: see `cost` and `cost_of_metrics`.
     """
-    cost(resolved, kind, config, 1)
-    cost_of_metrics(resolved, kind)
+    cost(plan, kind, config, 1)
+    cost_of_metrics(plan, kind)
 
 
-def cost_of_metrics(resolved: Resolved, kind: str) -> Mechanism | None:
+def cost_of_metrics(plan: ClientPlan, kind: str) -> Mechanism | None:
     """Return the mechanism of the numbers that an answer has beside its tensors; None: it has none.
 
     Raises:
         BudgetExceededError: they have no noise that this site can count.
     """
-    if kind == PROBE or metrics_of(resolved.experiment) == "none":
+    if kind == PROBE or plan.privacy.metrics == "none":
         return None
-    counted = cost(resolved, TRAIN, {}, 1)  # refused where nobody adds noise, or the server can repeat it
-    if counted is None or not issubclass(resolved.client, PrivatelyReporting):
-        raise BudgetExceededError(f"metrics of {resolved.experiment.method} have no noise that can be counted")
-    return metrics_mechanism(resolved.experiment.metrics_noise, 1, counted.clipped)
+    counted = cost(plan, TRAIN, {}, 1)  # refused where nobody adds noise, or the server can repeat it
+    if counted is None or not issubclass(plan.client_class, PrivatelyReporting):
+        raise BudgetExceededError(f"metrics of {plan.name} have no noise that can be counted")
+    return metrics_mechanism(plan.privacy.metrics_noise_multiplier, 1, counted.clipped)
 
 
-def metrics_of(experiment: Experiment) -> str:
-    """Return which numbers a run's clients send beside the tensors: all, private or none."""
-    return str(getattr(experiment, "metrics", METRICS[0]))
-
-
-def _require_own_code(experiment: Experiment) -> None:
+def _require_own_code(plan: ClientPlan) -> None:
     """Refuse plug-ins that only the server names: their deeds are not known here, and so neither is their cost."""
-    named = [(plugins.METHOD, experiment.method), *((plugins.DEFENCE, name) for name in experiment.defences)]
+    named = [(plugins.METHOD, plan.name), *((plugins.DEFENCE, stage.name) for stage in plan.defences.stages)]
     for kind, name in named:
         if name not in plugins.names(kind):
             raise BudgetExceededError(f"{name} is no plug-in of this project, so that its messages cannot be counted")
 
 
-def _require_no_bare_metrics(experiment: Experiment) -> None:
+def _require_no_bare_metrics(metrics: str) -> None:
     """Refuse numbers without noise beside the tensors."""
-    if (metrics := metrics_of(experiment)) not in ("private", "none"):
+    if metrics not in ("private", "none"):
         raise BudgetExceededError(f"metrics={metrics} cannot be counted; run with metrics=private or none")
 
 
-def _require_no_choice_of_data(resolved: Resolved) -> None:
+def _require_no_choice_of_data(plan: ClientPlan) -> None:
     """Refuse a method that some data are not fit for: whether this site's are is told by its answer, at no cost."""
-    if resolved.method.check_client.__func__ is not Method.check_client.__func__:
-        method = resolved.experiment.method
-        raise BudgetExceededError(f"{method} looks whether this site's data are fit for it, which is not counted")
+    if plan.method.check_client.__func__ is not Method.check_client.__func__:
+        raise BudgetExceededError(f"{plan.name} looks whether this site's data are fit for it, which is not counted")
 
 
-def _course(resolved: Resolved, examples: int) -> RunSchedule:
+def _course(plan: ClientPlan, examples: int) -> RunSchedule:
     """Return one round of this site alone."""
-    experiment = resolved.experiment
-    return _alone(resolved, examples, experiment.batch_size, experiment.local_epochs)
+    return _alone(plan, examples, plan.local.batch_size, plan.local.local_epochs)
 
 
-def _course_of_probe(resolved: Resolved, config: Mapping[str, Any]) -> RunSchedule:
+def _course_of_probe(plan: ClientPlan, config: Mapping[str, Any]) -> RunSchedule:
     """Return the steps of a probe, all on the same examples, as a pass over them each."""
     if config.get("rung") != _TARGET:
         raise BudgetExceededError("a probe is answered only as training answers, so on the audit's target rung")
     batch, steps = config.get("batch"), config.get("steps")
     if not (isinstance(batch, int) and isinstance(steps, int) and batch >= 1 and steps >= 1):
         raise BudgetExceededError("a probe is of one example or more, and of one step or more")
-    return _alone(resolved, batch, batch, steps)
+    return _alone(plan, batch, batch, steps)
 
 
-def _alone(resolved: Resolved, examples: int, batch: int, epochs: int) -> RunSchedule:
-    trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
+def _alone(plan: ClientPlan, examples: int, batch: int, epochs: int) -> RunSchedule:
+    trained = {name: p.numel() for name, p in plan.model.named_parameters() if p.requires_grad}
     return RunSchedule(
         rounds=1,
         max_participations=1,
@@ -139,9 +131,9 @@ def _alone(resolved: Resolved, examples: int, batch: int, epochs: int) -> RunSch
     )
 
 
-def _counted(resolved: Resolved, mechanism: Mechanism | None, probed: bool) -> Mechanism:
+def _counted(plan: ClientPlan, mechanism: Mechanism | None, probed: bool) -> Mechanism:
     """Return a mechanism for which an epsilon can be counted here, or refuse."""
-    method, source = resolved.experiment.method, getattr(resolved.settings, "noise_source", "secure")
+    method, source = plan.name, getattr(plan.settings, "noise_source", "secure")
     if mechanism is None:
         raise BudgetExceededError(f"{method} adds no noise that can be counted")
     if mechanism.void:

@@ -25,15 +25,16 @@ An update whose clipped gradients are all 0 has no direction: it counts in the o
 from __future__ import annotations
 
 from math import exp, sqrt
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
+from flfw.client_plan import ClientPlan
 from flfw.data.splits.lazy_parts import sizes
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.settings import DPUnitSettings
-from flfw.experiment import Experiment
+from flfw.experiment.training import LocalSettings
 from flfw.nets.net import Tensors
 from flfw.server.aggregation import Update
 from flfw.task import Task
@@ -129,7 +130,7 @@ class ResidualTest:
     """Test of every update that a server receives.
 
     Args:
-        experiment: resolved; `is_testable` is true of it.
+        local: settings of local training; `is_testable` is true of the run.
         task: what the clients train on.
         gradients: clipped gradients of the task's examples.
         settings: of the method.
@@ -138,15 +139,13 @@ class ResidualTest:
         noise: test of the noise so far.
     """
 
-    def __init__(
-        self, experiment: Experiment, task: Task, gradients: ClippedGradients, settings: DPUnitSettings
-    ) -> None:
-        self._experiment, self._task, self._gradients, self._settings = experiment, task, gradients, settings
+    def __init__(self, local: LocalSettings, task: Task, gradients: ClippedGradients, settings: DPUnitSettings) -> None:
+        self._local, self._task, self._gradients, self._settings = local, task, gradients, settings
         self.noise = NoiseTest(gradients.sizes)
 
     def __call__(self, sent: Tensors, update: Update) -> None:
         """Add the noise of an update, unless the rounding of its numbers would count."""
-        gradients, asked = self._gradients, self._experiment
+        gradients, asked = self._gradients, self._local
         mine = self._task.split.train[update.partition]
         deviation = self._settings.deviation(self._settings.clip, asked.batch_size)
         deviation *= 1 + MARGIN if self._settings.secure else 1
@@ -163,11 +162,12 @@ class ResidualTest:
         self.noise.add(row, total)
 
 
-def is_testable(experiment: Experiment, task: Task, model: nn.Module, settings: Any) -> bool:
+def is_testable(plan: ClientPlan, task: Task, model: nn.Module) -> bool:
     """Return whether each client's round is one step of SGD on all its data whose noise can be computed."""
+    settings, local = plan.settings, plan.local
     if type(settings) is not DPUnitSettings or not settings.on_steps or settings.noise_multiplier == 0:
         return False  # other settings may change the bound or the step size from round to round
-    whole = experiment.local_epochs == 1 and max(sizes(task.split.train)) <= experiment.batch_size
+    whole = local.local_epochs == 1 and max(sizes(task.split.train)) <= local.batch_size
     dropout = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
     varied = task.augment != "none" or any(isinstance(layer, dropout) for layer in model.modules())
-    return whole and not varied and settings.optimiser == "sgd" and experiment.defence == "none"
+    return whole and not varied and settings.optimiser == "sgd" and not plan.defences.stages

@@ -6,12 +6,12 @@ import secrets
 from pathlib import Path
 from typing import final
 
+from flfw.client_plan import ClientPlan
+from flfw.data.splits.partition import Split
 from flfw.dp.run_accountant import RunAccountant, least_summed
 from flfw.dp.settlement import within_budget
-from flfw.resolve import Resolved
 from flfw.storage.asked import RequestedRounds
 from flfw.storage.sealed import seal, sealed, unseal
-from flfw.task import Task
 
 _KEY, _SUMMED = "cohort-key", "summed"
 
@@ -25,12 +25,12 @@ class Releases:
     """Count of the rounds that a server asks its clients for.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
         folder: folder of the run's checkpoints.
     """
 
-    def __init__(self, resolved: Resolved, folder: Path) -> None:
-        self._resolved, self._asked, self._folder = resolved, RequestedRounds(folder), folder
+    def __init__(self, plan: ClientPlan, folder: Path) -> None:
+        self._plan, self._asked, self._folder = plan, RequestedRounds(folder), folder
         self._evaluated = RequestedRounds(folder, "evaluated.txt")
 
     @property
@@ -54,7 +54,7 @@ class Releases:
         """
         kept = [int(unseal(path)) for _, path in sealed(self._folder, _SUMMED)]
         unknown = [1] if self._asked.rounds and not kept else []
-        return min([least_summed(self._resolved.experiment), *kept, *unknown])
+        return min([least_summed(self._plan.rounds, self._plan.privacy.colluding_clients), *kept, *unknown])
 
     def ask(self, server_round: int) -> int:
         """Note a round before its first message is sent; return how often it was asked for before.
@@ -73,7 +73,7 @@ class Releases:
         With private metrics it is noted, as the round after the last one. The claim has one evaluation in it; one that
         is asked for again counts as a round.
         """
-        if self._resolved.experiment.metrics != "private":
+        if self._plan.privacy.metrics != "private":
             return True
         try:
             self._require_budget(self._through(last), self._asked.again + self.evaluations, "the evaluation")
@@ -87,15 +87,18 @@ class Releases:
         return max([server_round, *self._asked.rounds])
 
     def _require_budget(self, rounds: int, again: int, what: str) -> None:
-        experiment = self._resolved.experiment
-        if experiment.epsilon_budget:
-            split = Task.at_server(experiment, experiment.data_root).split
-            if not within_budget(self._resolved, split, rounds, again, self.summed):
-                raise RunBudgetExceededError(f"{what} would exceed epsilon {experiment.epsilon_budget:g}")
+        budget = self._plan.privacy.epsilon_budget
+        if budget and not within_budget(self._plan, self._split, rounds, again, self.summed):
+            raise RunBudgetExceededError(f"{what} would exceed epsilon {budget:g}")
+
+    @property
+    def _split(self) -> Split:
+        task = self._plan.task
+        return task.load_at_server(task.data.data_root).split
 
     def _note_summed(self) -> None:
         """Note the least number of updates in a sum, where the clients' noise adds up in it."""
-        adds_up = getattr(self._resolved.settings, "update_deviation", 0.0) > 0
+        adds_up = getattr(self._plan.settings, "update_deviation", 0.0) > 0
         if adds_up and not any(int(unseal(path)) == self.summed for _, path in sealed(self._folder, _SUMMED)):
             seal(self._folder, _SUMMED, ".txt", str(self.summed).encode())
 
@@ -104,10 +107,8 @@ class Releases:
 
         Claims rest on cohorts that nobody knows where the server's noise hides whole clients.
         """
-        split = Task.at_server(self._resolved.experiment, self._resolved.experiment.data_root).split
-        if not (
-            getattr(self._resolved.settings, "secure", False) and RunAccountant(self._resolved, split).hides_cohorts
-        ):
+        secure = getattr(self._plan.settings, "secure", False)
+        if not (secure and RunAccountant(self._plan, self._split).hides_cohorts):
             return b""
         if not (kept := sealed(self._folder, _KEY)):
             seal(self._folder, _KEY, ".bin", secrets.token_bytes(32))

@@ -38,12 +38,12 @@ class PrivatelyReporting(GradientClient, ABC):
 
     def round(self, received: Mapping[str, np.ndarray], version: int) -> Phases[tuple[Tensors, dict[str, Any]]]:
         """Do one round; see the base."""
-        if self.ctx.experiment.metrics != "private":
+        if self.ctx.plan.privacy.metrics != "private":
             return (yield from super().round(received, version))
         self.load_received(received, version)
         before = self.right("test")
         yield from self.training()
-        validated = self.ctx.experiment.patience > 0  # not whether there are such examples, which would tell
+        validated = self.ctx.plan.rounds.patience > 0  # not whether there are such examples, which would tell
         parts = {"train": self.losses(), "test": torch.cat([before, self.right("test")], 1)}
         parts |= {"validation": self.right("validation")} if validated else {}
         self._keep_private(version)
@@ -57,7 +57,7 @@ class PrivatelyReporting(GradientClient, ABC):
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Evaluate the received model; see the base."""
-        if self.ctx.experiment.metrics != "private":
+        if self.ctx.plan.privacy.metrics != "private":
             return super().evaluate_named(received, version)
         self.load_received(received, version)
         (accuracy,), count = self._released({"test": self.right("test")}, "metrics of evaluation")["test"]
@@ -67,8 +67,8 @@ class PrivatelyReporting(GradientClient, ABC):
         settings: Any = self.ctx.settings
         assert isinstance(settings, DPSettings)
         clipped: Clipped = "example" if settings.on_steps else "client"
-        noise = settings.noise(self.ctx.experiment.seed, purpose, self.ctx.round, self.ctx.partition)
-        return released(parts, clipped, self.ctx.experiment.metrics_noise, noise)
+        noise = settings.noise(self.ctx.plan.seed, purpose, self.ctx.round, self.ctx.partition)
+        return released(parts, clipped, self.ctx.plan.privacy.metrics_noise_multiplier, noise)
 
     def right(self, part: str) -> Tensor:
         """Tell of each of n examples whether the model is right, of a text at which share of places: (n, 1)."""

@@ -15,17 +15,17 @@ from typing import Any, final
 import numpy as np
 
 from flfw import data
+from flfw.client_plan import ClientPlan
 from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
 from flfw.errors import require
-from flfw.experiment import Experiment
+from flfw.experiment.training import RoundSettings
 from flfw.method import Method
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
 from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
-from flfw.resolve import Resolved
 from flfw.server.cohorts import most_participations
 
 _COUNTED = 10_000  # clients
@@ -43,7 +43,7 @@ _KNOWN_SEED = (
 )
 _COHORTS = (
     "Nobody but the server learns who was drawn, or how many were: it keeps its folder to itself, with the tables and "
-    "the report in it, and no round ends the run for having too few clients (--min-clients)."
+    "the report in it, and no round ends the run for having too few clients (--expert min_clients)."
 )
 _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
@@ -73,48 +73,50 @@ def is_known(split: Split) -> bool:
     return any(lazy_parts.sizes(split.train))
 
 
-def least_summed(experiment: Experiment) -> int:
+def least_summed(rounds: RoundSettings, colluding: int) -> int:
     """Return how many updates with noise of their own there are in a round's sum at least.
 
     With fewer updates the run ends, and nothing is summed. Colluding clients may all be among them.
 
+    Args:
+        rounds: who takes part.
+        colluding: number of clients that add no noise, or give theirs away.
+
     Raises:
         InputError: there may be no other client in a sum.
     """
-    everybody = experiment.on_client_failure == "fail" and not _is_poisson(experiment)
-    surely, colluding = experiment.per_round if everybody else experiment.min_clients, experiment.colluding_clients
-    limit = f"colluding-clients < {surely}, the updates that are surely in a round's sum (--sample, --min-clients)"
+    everybody = rounds.on_client_failure == "fail" and not rounds.poisson
+    surely = rounds.per_round if everybody else rounds.min_clients
+    limit = (
+        f"colluding-clients < {surely}, the updates that are surely in a round's sum (--sample, --expert min_clients)"
+    )
     require(colluding < surely, limit, colluding_clients=colluding)
     return surely - colluding
 
 
-def _is_poisson(experiment: Experiment) -> bool:
-    return experiment.sampling == "poisson" and experiment.per_round < experiment.clients
-
-
-def course(resolved: Resolved, split: Split) -> RunSchedule:
+def course(plan: ClientPlan, split: Split) -> RunSchedule:
     """Return the facts of a whole run that its privacy depends on."""
-    experiment = resolved.experiment
+    who, local = plan.rounds, plan.local
     sizes, drawn = lazy_parts.sizes(split.train), isinstance(split.train, lazy_parts.LazyParts)
     once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
-    trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
-    drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
-    apart = resolved.method.min_separation(resolved.settings)
+    trained = {name: p.numel() for name, p in plan.model.named_parameters() if p.requires_grad}
+    drawing = (who.clients, who.sample, who.sampling, plan.seed, who.rounds)
+    apart = plan.method.min_separation(plan.settings)
     return RunSchedule(
-        rounds=experiment.rounds,
+        rounds=who.rounds,
         max_participations=most_participations(*drawing, apart),
-        clients=experiment.clients,
-        cohort_size=experiment.per_round,
-        poisson=_is_poisson(experiment),
+        clients=who.clients,
+        cohort_size=who.per_round,
+        poisson=who.poisson,
         min_examples=min(sizes),
         max_examples=max(sizes),
-        batch_size=experiment.batch_size,
-        epochs=experiment.local_epochs,
+        batch_size=local.batch_size,
+        epochs=local.local_epochs,
         max_copies=lazy_parts.most_copies(split.train) or _most_held(split.train),
         tensors=trained,
-        min_summed_updates=least_summed(experiment),
-        colluding=experiment.colluding_clients,
+        min_summed_updates=least_summed(who, plan.privacy.colluding_clients),
+        colluding=plan.privacy.colluding_clients,
     )
 
 
@@ -137,35 +139,37 @@ def _counted(parts: Sequence[np.ndarray]) -> int:
 _most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
 
 
-def mechanism_in(resolved: Resolved, schedule: RunSchedule) -> Mechanism | None:
-    """Return the mechanism of an experiment in a course; void beside a defence or constants that undo it.
+def mechanism_in(plan: ClientPlan, schedule: RunSchedule) -> Mechanism | None:
+    """Return the mechanism of a run in a course; void beside a defence or constants that undo it.
 
     None: the method claims nothing.
     """
-    mechanism = resolved.method.mechanism(resolved.settings, schedule)
+    mechanism = plan.method.mechanism(plan.settings, schedule)
     if mechanism is None:
         return None
-    if resolved.experiment.federation is not None and not getattr(resolved.settings, "secure", True):
+    if plan.real and not getattr(plan.settings, "secure", True):
         return replace(mechanism, void=_KNOWN_SEED)
-    if constants := data.private_constants(resolved.experiment.dataset, resolved.experiment.normalise):
+    if constants := data.private_constants(plan.task.data.dataset, plan.task.data.normalise):
         return replace(mechanism, void=constants)
-    if not resolved.experiment.defended_partitions:
+    if not plan.defences.partitions:
         return mechanism
     for hook, deed in _VOIDING.items():
-        voiding = [stage.name for stage in resolved.stages if hook in stage.active_hooks]
+        voiding = [stage.name for stage in plan.defences.stages if hook in stage.active_hooks]
         if voiding:
             return replace(mechanism, void=f"{voiding[0]} {deed}")
     # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
-    return mechanism.alone if any(_AFTER_THE_NOISE in stage.active_hooks for stage in resolved.stages) else mechanism
+    return (
+        mechanism.alone if any(_AFTER_THE_NOISE in stage.active_hooks for stage in plan.defences.stages) else mechanism
+    )
 
 
 @final
 @dataclass(frozen=True)
 class RunAccountant:
-    """Privacy claims of an experiment.
+    """Privacy claims of a run.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
         split: of its data.
         again: how often rounds were asked for again, after the server was killed. If nobody can repeat the noise, each
             time it was another one, and that many more rounds are counted.
@@ -173,15 +177,10 @@ class RunAccountant:
             all.
     """
 
-    resolved: Resolved
+    plan: ClientPlan
     split: Split
     again: int = 0
     summed: int = 0
-
-    @property
-    def experiment(self) -> Experiment:
-        """Experiment whose privacy is claimed."""
-        return self.resolved.experiment
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -189,10 +188,12 @@ class RunAccountant:
         if not is_known(self.split):
             return None
         self.patients()  # refuses fewer examples of a patient than there are, whatever the method
-        if self.resolved.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
-            least_summed(self.experiment)  # refuses more colluding clients than there are, whatever the method
+        if self.plan.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
+            least_summed(
+                self.plan.rounds, self.plan.privacy.colluding_clients
+            )  # refuses more colluding clients than there are, whatever the method
             return None
-        mechanism = mechanism_in(self.resolved, self._course(self.resolved.settings))
+        mechanism = mechanism_in(self.plan, self._course(self.plan.settings))
         if mechanism is not None and _hides_cohorts(mechanism):
             return replace(mechanism, max_participations=None)  # nobody knows beforehand who will be drawn how often
         return mechanism
@@ -200,11 +201,11 @@ class RunAccountant:
     @property
     def reported(self) -> Mechanism | None:
         """Mechanism of the whole run's private metrics: in each round of a client, and in one evaluation; else None."""
-        mechanism, asked = self.mechanism, self.experiment
+        mechanism, asked = self.mechanism, self.plan.privacy
         if mechanism is None or asked.metrics != "private":
             return None
-        answers = self._course(self.resolved.settings).max_participations + 1
-        return metrics_mechanism(asked.metrics_noise, answers, mechanism.clipped, most_held(self.split))
+        answers = self._course(self.plan.settings).max_participations + 1
+        return metrics_mechanism(asked.metrics_noise_multiplier, answers, mechanism.clipped, most_held(self.split))
 
     @property
     def hides_cohorts(self) -> bool:
@@ -213,7 +214,7 @@ class RunAccountant:
         return mechanism is not None and _hides_cohorts(mechanism)
 
     def _course(self, settings: Any) -> RunSchedule:
-        known = course(self.resolved, self.split)
+        known = course(self.plan, self.split)
         again = self.again if getattr(settings, "secure", False) else 0
         summed = min(known.min_summed_updates, self.summed or known.min_summed_updates)
         return replace(
@@ -228,7 +229,7 @@ class RunAccountant:
         """Accounting of the method's paper, if it has one; of rounds that were asked for again, too."""
         if not is_known(self.split):
             return None
-        return self.resolved.method.published_accounting(self.resolved.settings, self._course(self.resolved.settings))
+        return self.plan.method.published_accounting(self.plan.settings, self._course(self.plan.settings))
 
     def patients(self) -> tuple[int, int, str]:
         """Count the examples of a patient at a client, and its clients beside copies, with a sentence on how.
@@ -238,7 +239,7 @@ class RunAccountant:
         Raises:
             InputError: fewer are asked for than there are.
         """
-        asked, split = self.experiment, self.split
+        asked, split = self.plan.privacy, self.split
         if split.patients is None:
             examples, clients = asked.patient_examples, asked.patient_clients
             return examples, clients, _PATIENTS.format(examples=examples, clients=clients)
@@ -262,7 +263,7 @@ class RunAccountant:
         of_patient = self.patients()[0]
         whole = (
             most_examples(self.split)
-            if self.experiment.metrics == "private"
+            if self.plan.privacy.metrics == "private"
             else max(lazy_parts.sizes(self.split.train))
         )
         sizes: dict[Unit, int | None] = {"example": 1, "client": whole}
@@ -273,41 +274,43 @@ class RunAccountant:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return ``privacy`` of result.json: the claims and, if asked for, the paper's figures, each with its kind."""
-        noise = getattr(self.resolved.settings, "noise_source", "own")
+        noise = getattr(self.plan.settings, "noise_source", "own")
         entries: list[dict[str, Any]] = []
         for one in self.claims():
-            entries.append({**one.as_dict(), "certainty": one.certainty, "counted": "exact", "noise": noise})
-        published = self.published if self.experiment.accounting == "paper" else None
+            entries.append(
+                {**one.as_dict(), "max_guess_accuracy": one.certainty, "accounting": "exact", "noise_source": noise}
+            )
+        published = self.published if self.plan.privacy.accounting == "paper" else None
         if published is None:
             return entries
-        delta, rounds = self.experiment.delta, self.experiment.rounds
+        delta, rounds = self.plan.privacy.delta, self.plan.rounds.rounds
         for unit in published.units:
             epsilon = published.epsilon(unit, delta)
             figures = {"unit": unit, "adversary": "not told apart", "epsilon": "inf" if isinf(epsilon) else epsilon}
             figures |= {"delta": delta, "accountant": published.accountant, "assumptions": list(published.remarks)}
-            entries.append({**figures, "rounds": rounds, "counted": "as published"})
+            entries.append({**figures, "rounds": rounds, "accounting": "as published"})
         return entries
 
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
-        asked = self.experiment
-        secure = bool(getattr(self.resolved.settings, "secure", False))
+        asked, rounds = self.plan.privacy, self.plan.rounds
+        secure = bool(getattr(self.plan.settings, "secure", False))
         reported = self.reported
         if unit == "patient":  # the same factor for all that a patient's clients send
             times = self.patients()[1]
             mechanism = replace(mechanism, max_copies=mechanism.max_copies * times)
             reported = reported and replace(reported, max_copies=reported.max_copies * times)
-        assert asked.metrics != "auto", "a resolved experiment has no auto"
-        how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
+        assert asked.metrics != "auto", "a plan has no auto"
+        how = (asked.delta, rounds.rounds, asked.accountant, examples, asked.metrics, secure)
         result = claim(mechanism, unit, adversary, *how, reported)
         receives = adversary in ("server", "aggregate")
-        if receives and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
+        if receives and self.plan.real and asked.metrics == "all" and not isinf(result.epsilon):
             return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
-        settings = self.resolved.settings
+        settings = self.plan.settings
         if isinf(result.epsilon):
             return result
         if unit == "patient":
             result = replace(result, assumptions=(*result.assumptions, self.patients()[2]))
-        if asked.patience and asked.metrics == "all":  # by accuracies with counted noise the end tells nothing more
+        if rounds.patience and asked.metrics == "all":  # by accuracies with counted noise the end tells nothing more
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if _hides_cohorts(mechanism):
             result = replace(result, assumptions=(*result.assumptions, _COHORTS))

@@ -109,7 +109,7 @@ class DPSettings(LocalTraining):
             if matches(name, chosen) and name != FACTOR:
                 module = model.get_submodule(name.rpartition(".")[0])
                 way = (
-                    "--norm group, or adapter_norm=frozen of adapters"
+                    "--expert norm=group, or adapter_norm=frozen of adapters"
                     if isinstance(module, _BatchNorm)
                     else "choose a network without"
                 )

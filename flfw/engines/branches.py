@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flwr.app import Message
 
-from flfw.experiment import Experiment
+from flfw.client_plan import ClientPlan
 from flfw.method import Method
 from flfw.server.aggregation import LEVELS, level_between
 from flfw.server.strategy import FederatedStrategy
@@ -20,7 +20,7 @@ _OF_SINGLE_UPDATES = frozenset(("check_metrics", "aggregate_train", "aggregate_r
 """Functions of `flfw.server.strategy` through which each update goes."""
 
 
-def summable(experiment: Experiment, method: type[Method], settings: Any) -> bool:
+def summable(plan: ClientPlan, engine: str, recorded: bool) -> bool:
     """Return whether sums may stand for the updates of a run: nobody looks at a single one, and clients are simulated.
 
     On the engine inproc nothing is sent, and the server adds up the clients' own tensors.
@@ -29,11 +29,18 @@ def summable(experiment: Experiment, method: type[Method], settings: Any) -> boo
     clients that train together are other groups than the branches of a sum. With metrics that have noise, or none, no
     client tells its number of examples. A method whose class changes what is done with single updates gets these, also
     where it declares `Method.reduces` or inherits it.
+
+    Args:
+        plan: what the clients do.
+        engine: of the run.
+        recorded: whether updates are attacked or recorded.
     """
-    alone = experiment.engine in ("ray", "inproc") and not experiment.federation
-    unseen = not (experiment.attacks or experiment.record or experiment.canaries or experiment.defences)
-    plain = experiment.robust == "none" and experiment.metrics == "all" and experiment.together == 1
-    return alone and unseen and plain and _means_alone(method) and method.factored_upload(settings) is None
+    alone = engine in ("ray", "inproc") and not plan.real
+    unseen = not (recorded or plan.privacy.canaries or plan.defences.stages)
+    plain = plan.rounds.robust == "none" and plan.privacy.metrics == "all" and plan.local.together == 1
+    return (
+        alone and unseen and plain and _means_alone(plan.method) and plan.method.factored_upload(plan.settings) is None
+    )
 
 
 def _means_alone(method: type[Method]) -> bool:

@@ -15,9 +15,10 @@ from flwr.serverapp import Grid
 
 from flfw.adversary.malicious_server import tampered
 from flfw.audit import probe
-from flfw.audit.jobs import EASY, round_probe_sets
+from flfw.audit.jobs import EASY, ProbeSet, round_probe_sets
 from flfw.audit.queue import Queue
 from flfw.audit.rungs import tickets_beside
+from flfw.client_plan import ClientPlan
 from flfw.dp.releases import Releases, RunBudgetExceededError
 from flfw.engines import machine
 from flfw.engines.branches import summable
@@ -27,10 +28,9 @@ from flfw.messages.client_info import too_few_volunteered
 from flfw.messages.simulated import has_one_disk, representatives
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
-from flfw.pipeline import build_net
+from flfw.plan import RunPlan
 from flfw.recording.client_examples import forget_after
 from flfw.recording.grid import RecordingGrid, carries_arrays
-from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server.central import central_accuracy
 from flfw.server.context import ServerContext
@@ -43,15 +43,14 @@ from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, server_lock
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import drop_unfinished, write_atomic
-from flfw.task import Task, input_space
 from flfw.terminal.progress import Steps
 
 if TYPE_CHECKING:
     from flfw.dp.canary_audit import CanaryScorer
 
 
-def federate(grid: Grid, resolved: Resolved) -> None:
-    """Run an experiment on the nodes of a grid, from its folder's last checkpoint if there is one.
+def federate(grid: Grid, run: RunPlan) -> None:
+    """Carry out a run on the nodes of a grid, from its folder's last checkpoint if there is one.
 
     Writes ``training.json`` there or, after a failure, ``failure.txt``, which a caller of Flower's commands can read.
 
@@ -59,15 +58,15 @@ def federate(grid: Grid, resolved: Resolved) -> None:
         InputError: the folder holds another experiment, a damaged one, or a run that is at work.
         RunError: a client failed and the run does not tolerate it, or the server could not go on.
     """
-    experiment = resolved.experiment
-    assert experiment.out is not None, "the engine names the folder"
-    (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
-    reason = experiment.out / "failure.txt"
+    folder = run.engine.out
+    assert folder is not None, "the engine names the folder"
+    (folder / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
+    reason = folder / "failure.txt"
     try:
-        machine.check_server(experiment)
-        with server_lock(experiment.out):
+        machine.check_server(run.engine, run.audit.settings.attack_gpus, run.client.real)
+        with server_lock(folder):
             reason.unlink(missing_ok=True)  # from an earlier attempt
-            Federation(grid, resolved, experiment.out).run()
+            Federation(grid, run, folder).run()
     except OSError as error:
         with suppress(OSError):  # the disk may be full
             reason.write_text(f"{error}\n")
@@ -79,38 +78,41 @@ def federate(grid: Grid, resolved: Resolved) -> None:
 
 @final
 class Federation:
-    """Server side of one run of one experiment.
+    """Server side of one run.
 
     Args:
         grid: connection to the nodes.
-        resolved: the experiment.
+        run: plan of the run.
         folder: folder of the run.
     """
 
-    def __init__(self, grid: Grid, resolved: Resolved, folder: Path) -> None:
-        self._resolved, self._experiment, self._folder = resolved, resolved.experiment, folder
+    def __init__(self, grid: Grid, run: RunPlan, folder: Path) -> None:
+        self._clients, self._audit, self._engine, self._folder = run.client, run.audit, run.engine, folder
+        self._rounds = run.client.rounds.rounds
+        plan = run.client
         drop_unfinished(folder / "checkpoint")
-        self._checkpoints = Checkpoints(folder, self._experiment, folder / "state" if has_one_disk(grid) else None)
+        self._checkpoints = Checkpoints(folder, run.experiment, folder / "state" if has_one_disk(grid) else None)
         self._queue = Queue(folder / "queue")
-        self._releases, self._spent = Releases(resolved, folder / "checkpoint"), False
-        self._strategy = _strategy(resolved, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
+        self._releases, self._spent = Releases(plan, folder / "checkpoint"), False
+        self._strategy = _strategy(run, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
         self._strategy.before_round, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
-        self._strategy.ctx = ServerContext(self._experiment, resolved.method, resolved.settings, self._progress)
-        self._average, self._patience = MovingAverage(self._experiment.ema), EarlyStopping(self._experiment.patience)
-        self._strategy.on_update = self._listener = _listener(resolved)
+        self._strategy.ctx = ServerContext(plan, run.engine.server_device, self._progress)
+        self._average, self._patience = MovingAverage(plan.rounds.ema), EarlyStopping(plan.rounds.patience)
+        self._strategy.on_update = self._listener = _listener(plan)
 
-        self._probed = bool(self._experiment.audited) and bool(resolved.attacks or self._experiment.record)
-        uploads_attacked = any("uploads" in attack.uses for attack in resolved.attacks.values())
-        uploads_attacked |= self._experiment.audit_source != "probe" or bool(resolved.membership)
-        self._records_uploads = self._experiment.record or uploads_attacked
+        audit, attacks = run.audit, run.audit.reconstructions
+        self._probed = bool(audit.audited) and bool(attacks or audit.record)
+        uploads_attacked = any("uploads" in attack.uses for attack in attacks.values())
+        uploads_attacked |= audit.probes.audit_source != "probe" or bool(audit.memberships)
+        self._records_uploads = audit.record or uploads_attacked
         self._grid: Grid = StreamingGrid(grid)
         self._recorder: RecordingGrid | None = None
-        if self._experiment.audited and self._strategy.uploads:
+        if audit.audited and self._strategy.uploads:
             self._grid = self._recorder = self._recorder_around(self._grid)
-        self._grid = tampered(self._grid, self._experiment)
-        required = Requirements(code_hash(), *input_space(self._experiment))
-        keys, alike = registered_nodes(self._experiment.federation, self._experiment.clients), representatives(grid)
-        clients, wait = self._experiment.clients, self._experiment.join_deadline
+        self._grid = tampered(self._grid, plan.task)
+        required = Requirements(code_hash(), *plan.task.input_space)
+        keys, alike = registered_nodes(run.federation, plan.rounds.clients), representatives(grid)
+        clients, wait = plan.rounds.clients, run.engine.join_deadline
         self._enrolment = NodeAssignment(self._grid, self._strategy.roster, clients, wait, required, keys, alike)
 
     def run(self) -> None:
@@ -123,24 +125,24 @@ class Federation:
             if self._listener and last.scores is not None:
                 self._listener.restore(last.scores, last.noise)
             self._announce_again(last.round)
-        if self._recorder and self._experiment.record:
-            _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
-        with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
+        if self._recorder and self._audit.record:
+            _warn(f"what clients send in rounds {self._audit.probes.audit_rounds} is recorded in {self._folder}")
+        with Steps("round", self._rounds, strategy.rounds_before) as self._steps:
             done, arrays = self._train(last.arrays if last else self._first())
         arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
-        silent = self._experiment.metrics != "all" and strategy.ctx is not None
+        silent = self._clients.privacy.metrics != "all" and strategy.ctx is not None
         self._write(
             final=final,
             central=central_accuracy(strategy.ctx, arrays) if silent and strategy.ctx else None,
             final_failed=[asdict(failure) for failure in failed],
             code=self._checkpoints.code,
             resumed=self._checkpoints.resumed,
-            asked=self._releases.rounds,
+            requested_rounds=self._releases.rounds,
             evaluations=self._releases.evaluations,
             summed=self._releases.summed,
             budget_spent=self._spent,
-            engine=self._experiment.engine,
+            engine=self._engine.engine,
             without_gpu=blind,
             scores=self._listener.scores.tolist() if self._listener else None,
             residual=self._listener.noise_found if self._listener else None,
@@ -160,8 +162,8 @@ class Federation:
             self._is_recorded,
             mark=last.recordings if last else None,
             anew=True,
-            compression=self._experiment.compression,
-            limit_bytes=round(1e9 * self._experiment.observations_gb),
+            compression=self._audit.recordings.recorded_as,
+            limit_bytes=round(1e9 * self._audit.recordings.max_recordings_gb),
         )
 
     def _is_recorded(self, message: Message, reply: Message) -> bool:
@@ -176,29 +178,29 @@ class Federation:
     def _enrol(self) -> bool:
         """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
         answers = self._enrolment.begin()
-        if self._experiment.record:
-            if line := too_few_volunteered(answers, probe.needed(self._experiment)):
+        if self._audit.record:
+            needed = probe.needed(self._audit.probes, self._clients.rounds.clients)
+            if line := too_few_volunteered(answers, needed):
                 _warn(f"{line}: nobody is probed")  # an audit of some would count the others as protected
             self._probed = not line
-        return self._experiment.gpus_per_client > 0 and not all(answer.gpu for answer in answers)
+        return self._clients.on_gpu and not all(answer.gpu for answer in answers)
 
     def _first(self) -> ArrayRecord:
         """Return the first broadcast; an audited run first probes its ladder here."""
         if self._recorder and self._probed:
-            sent = probe.send_control_probes(self._grid, self._strategy, self._experiment, self._resolved.build_net)
+            sent = probe.send_control_probes(self._grid, self._strategy, self._audit.probes.images, self._clients.task)
             self._note_probes(0, sent)
             self._queue.announce(EASY)
-        with initialising(self._experiment.seed, "model"):
-            net = build_net(self._experiment, *input_space(self._experiment))
-            model = self._strategy.build_model(net, self._strategy.settings)
+        with initialising(self._clients.seed, "model"):
+            model = self._strategy.build_model(self._clients.task.build_net(), self._strategy.settings)
         return broadcast(model, self._strategy.shared(model, self._strategy.settings).downloads)
 
     def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Train to the end; return the last round and its model."""
-        before, rounds = self._strategy.rounds_before, self._experiment.rounds
+        before, rounds = self._strategy.rounds_before, self._rounds
         if self._is_last(before):
             return before, arrays
-        deadline, left = self._experiment.round_deadline, rounds - before
+        deadline, left = self._engine.round_deadline, rounds - before
         try:
             result = self._strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._after)
         except _Ended as ended:
@@ -222,11 +224,11 @@ class Federation:
     def _is_last(self, server_round: int) -> bool:
         """Return whether no round follows; for a round under way, whether it may be the last."""
         clients = self._strategy.history.clients
-        return server_round == self._experiment.rounds or self._patience.is_over(clients, server_round)
+        return server_round == self._rounds or self._patience.is_over(clients, server_round)
 
     def _audited(self, server_round: int) -> tuple[int, ...]:
         """Return the audited rounds as they are known in a round, since it may be an early last one."""
-        return self._experiment.audited_by(server_round if self._is_last(server_round) else self._experiment.rounds)
+        return self._audit.audited_by(server_round if self._is_last(server_round) else self._rounds)
 
     def _after(self, flower_round: int, arrays: ArrayRecord) -> None:
         """Report a round, probe and save a checkpoint; called after each round and before the first."""
@@ -238,28 +240,33 @@ class Federation:
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
         if self._recorder and self._probed and done in self._audited(done):
-            for probe_set in round_probe_sets(self._experiment, done):
-                sent = probe.send_probes(self._grid, self._strategy, self._experiment, probe_set, arrays)
-                self._note_probes(done, sent)
+            for probe_set in round_probe_sets(self._audit.probes, self._audit.record, done):
+                self._send_probes(done, probe_set, arrays)
                 self._queue.announce(probe_set)
-                for beside in tickets_beside(self._resolved, probe_set):  # attacked on demand: not announced
-                    sent = probe.send_probes(self._grid, self._strategy, self._experiment, beside, arrays)
-                    self._note_probes(done, sent)
+                attacks, adaptation = self._audit.reconstructions.values(), self._audit.settings.adaptation
+                for beside in tickets_beside(
+                    self._clients, attacks, adaptation, probe_set
+                ):  # attacked on demand: not announced
+                    self._send_probes(done, beside, arrays)
         self._average.follow(done, arrays)
         snapshot = self._strategy.snapshot(done, arrays, self._recorder.mark if self._recorder else None)
         snapshot = replace(snapshot, average=self._average.tensors)
         if self._listener:
             snapshot = replace(snapshot, scores=self._listener.scores, noise=self._listener.noise)
         self._checkpoints.save(snapshot, self._strategy.history.rows_of(done))
-        if done < self._experiment.rounds and self._is_last(done):
+        if done < self._rounds and self._is_last(done):
             raise _Ended(done, arrays)
+
+    def _send_probes(self, done: int, probe_set: ProbeSet, arrays: ArrayRecord) -> None:
+        images, clients = self._audit.probes.images, self._clients.rounds.clients
+        self._note_probes(done, probe.send_probes(self._grid, self._strategy, images, clients, probe_set, arrays))
 
     def _announce_again(self, done: int) -> None:
         """Announce the probes that were recorded before this process began."""
         if self._recorder and self._probed:
             self._queue.announce(EASY)
             for server_round in (r for r in self._audited(done) if r <= done):
-                for probe_set in round_probe_sets(self._experiment, server_round):
+                for probe_set in round_probe_sets(self._audit.probes, self._audit.record, server_round):
                     self._queue.announce(probe_set)
 
     def _note_probes(self, done: int, failed: Iterable[Failure]) -> None:
@@ -284,29 +291,28 @@ class _Ended(Exception):
         self.round, self.arrays = server_round, arrays
 
 
-def _strategy(resolved: Resolved, stamp: dict[str, Any]) -> FederatedStrategy:
-    experiment = resolved.experiment
+def _strategy(run: RunPlan, stamp: dict[str, Any]) -> FederatedStrategy:
+    engine, plan, rounds = run.engine, run.client, run.client.rounds
     tolerance = FailurePolicy(
-        experiment.on_client_failure,
-        experiment.min_clients,
-        experiment.round_deadline,
-        replaces_the_dead=experiment.engine != "flwr",
+        rounds.on_client_failure,
+        rounds.min_clients,
+        engine.round_deadline,
+        replaces_the_dead=engine.engine != "flwr",
     )
-    drawing = {"sample": experiment.sample, "sampling": experiment.sampling, "seed": experiment.seed}
-    strategy = resolved.method(resolved.settings, **drawing, tolerance=tolerance)
-    strategy.stamp, strategy.summed = stamp, summable(experiment, resolved.method, resolved.settings)
-    if experiment.robust != "none":
-        strategy.robust = RobustMean(experiment.robust, experiment.byzantine_clients)
+    drawing = {"sample": rounds.sample, "sampling": rounds.sampling, "seed": plan.seed}
+    strategy = run.strategy(plan.settings, **drawing, tolerance=tolerance)
+    strategy.stamp, strategy.summed = stamp, summable(plan, engine.engine, run.audit.sees_updates)
+    if rounds.robust != "none":
+        strategy.robust = RobustMean(rounds.robust, rounds.byzantine_clients)
     return strategy
 
 
-def _listener(resolved: Resolved) -> CanaryScorer | None:
-    experiment = resolved.experiment
-    if not experiment.canaries:
+def _listener(plan: ClientPlan) -> CanaryScorer | None:
+    if not plan.privacy.canaries:
         return None
     from flfw.dp.canary_audit import CanaryScorer  # an accountant is needed only then
 
-    return CanaryScorer(experiment, Task.load(experiment, experiment.data_root), resolved.method, resolved.settings)
+    return CanaryScorer(plan, plan.task.load(plan.task.data.data_root))
 
 
 def _warn(line: str) -> None:

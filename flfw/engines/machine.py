@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flfw.errors import InputError, require
-from flfw.experiment import Experiment
+from flfw.experiment import EXPERT
+from flfw.experiment.execution import ExecutionSettings
 
 _GPU_DEVICES = ("nvidia*", "nvhost*", "dxg", "kfd")
 _EPSILON = 1e-9  # so that ten tenths of a GPU fit on one
@@ -107,44 +108,54 @@ def nodes_of_ray() -> Resources:
     return Resources(nodes, "the cluster's")
 
 
-def check(experiment: Experiment, there_are: Resources) -> None:
+def check(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> None:
     """Refuse shares that exceed the resources.
+
+    Args:
+        engine: settings of the engine.
+        attack_gpus: share of a GPU that the attacks take.
+        there_are: the nodes.
 
     Raises:
         InputError: naming the flag, the available share, and the share asked for.
     """
-    if experiment.engine == "flwr":
-        whole = float(experiment.cpus_per_client).is_integer()
-        require(whole, "whole cpus-per-client with --engine flwr", cpus_per_client=experiment.cpus_per_client)
-        require(not experiment.attack_gpus, "--engine ray with --attack-gpus", engine=experiment.engine)
+    if engine.engine == "flwr":
+        whole = float(engine.cpus_per_client).is_integer()
+        require(whole, "whole cpus-per-client with --engine flwr", cpus_per_client=engine.cpus_per_client)
+        require(not attack_gpus, "--engine ray with --attack-gpus", engine=engine.engine)
     cpus, gpus = max(node.cpus for node in there_are.nodes), max(node.gpus for node in there_are.nodes)
     most = "" if len(there_are.nodes) == 1 else " on one node"
     for flag, asked, has in (
-        ("cpus-per-client", experiment.cpus_per_client, cpus),
-        ("gpus-per-client", experiment.gpus_per_client, gpus),
-        ("attack-gpus", experiment.attack_gpus, gpus),
+        ("cpus-per-client", engine.cpus_per_client, cpus),
+        ("gpus-per-client", engine.gpus_per_client, gpus),
+        ("attack-gpus", attack_gpus, gpus),
     ):
         if asked > has:
             raise InputError(f"Expected {flag} <= {has:g}, {there_are.owner}{most}; got {asked:g}.")
-    if not at_once(experiment, there_are):
-        shares = f"cpus-per-client={experiment.cpus_per_client:g}, gpus-per-client={experiment.gpus_per_client:g}"
-        left = f" beside attack-gpus={experiment.attack_gpus:g}" if experiment.attack_gpus else ""
+    if not at_once(engine, attack_gpus, there_are):
+        shares = f"cpus-per-client={engine.cpus_per_client:g}, gpus-per-client={engine.gpus_per_client:g}"
+        left = f" beside attack-gpus={attack_gpus:g}" if attack_gpus else ""
         raise InputError(f"Expected room for one client on {there_are.owner} nodes{left}, got {shares}; lower them.")
 
 
-def check_server(experiment: Experiment) -> None:
+def check_server(engine: ExecutionSettings, attack_gpus: float, real: bool) -> None:
     """Refuse a GPU for computations in this process, where this machine has none.
+
+    Args:
+        engine: settings of the engine.
+        attack_gpus: share of a GPU that the attacks take.
+        real: whether the clients are real sites.
 
     Raises:
         InputError: there is none.
     """
-    here = {"server_device": experiment.server_device} if experiment.server_device == "cuda" else {}
-    if experiment.engine == "inproc" and not experiment.federation:  # clients and attacks share the process, too
-        shares = {"gpus_per_client": experiment.gpus_per_client, "attack_gpus": experiment.attack_gpus}
+    here = {"server_device": engine.server_device} if engine.server_device == "cuda" else {}
+    if engine.engine == "inproc" and not real:  # clients and attacks share the process, too
+        shares = {"gpus_per_client": engine.gpus_per_client, "attack_gpus": attack_gpus}
         here |= {name: share for name, share in shares.items() if share}
     for name, asked in here.items():
-        without = {"server_device": "cpu"}.get(name, "0")
-        expected = f"--{name.replace('_', '-')} {without} on a machine without a GPU"
+        without = "--expert server_device=cpu" if name in EXPERT else f"--{name.replace('_', '-')} 0"
+        expected = f"{without} on a machine without a GPU"
         require(_has_gpu(), expected, **{name: asked})
 
 
@@ -156,25 +167,25 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def at_once(experiment: Experiment, there_are: Resources) -> int:
+def at_once(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> int:
     """Return how many clients work at once: the actors; in Flower's engine no more than its threads that wait."""
-    actors, _ = actors_of(experiment, there_are)
-    return actors if experiment.engine == "ray" else min(actors, 32, (os.cpu_count() or 1) + 4)
+    actors, _ = actors_of(engine, attack_gpus, there_are)
+    return actors if engine.engine == "ray" else min(actors, 32, (os.cpu_count() or 1) + 4)
 
 
-def actors_of(experiment: Experiment, there_are: Resources) -> tuple[int, dict[str, float]]:
-    """Return the number of an experiment's actors and the shares that Ray reserves for each; see `fitting`."""
-    return fitting(there_are, experiment.cpus_per_client, experiment.gpus_per_client, experiment.attack_gpus)
+def actors_of(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> tuple[int, dict[str, float]]:
+    """Return the number of a run's actors and the shares that Ray reserves for each; see `fitting`."""
+    return fitting(there_are, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
 
 
-def client_resources(experiment: Experiment, there_are: Resources) -> dict[str, Any]:
+def client_resources(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> dict[str, Any]:
     """Return the resources that Flower's engine reserves for a client, from which it counts how many clients fit.
 
     An actor whose process dies is started again, since Flower would go on sending messages to the dead one. These
     messages wait for the new process only if Ray may try a message twice, so a client that dies is asked once more
     before it counts as failed.
     """
-    _, shares = actors_of(experiment, there_are)
+    _, shares = actors_of(engine, attack_gpus, there_are)
     return {**shares, "max_restarts": -1, "max_task_retries": 1}
 
 
@@ -213,16 +224,15 @@ def _that_fit(node: Node, share: float, taken: float) -> int:
     return int(sum(free) / share + _EPSILON) if share >= 1 else sum(int(gpu / share + _EPSILON) for gpu in free)
 
 
-def object_store_bytes(experiment: Experiment, numbers: int) -> int:
+def object_store_bytes(at_work: int, replies: int, numbers: int) -> int:
     """Return room for two broadcasts, for the replies of a cohort or a sum in every process at work, and a tenth more.
 
     Args:
-        experiment: resolved.
+        at_work: number of clients that work at once.
+        replies: number of clients that answer together.
         numbers: number of values in the method's model.
 
     The memory of a small store is reused, and stays close to the processor. The default store, a third of the memory,
     is used from end to end, with a page fault for each page, and stays in every actor's resident memory.
     """
-    at_work = at_once(experiment, resources(""))
-    replies = max(1, min(experiment.together, experiment.per_round))
     return max(100_000_000, int(1.1 * (2 + at_work * (1 + max(2, replies))) * 4 * numbers))

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from flfw.client.site import Site
-from flfw.engines.machine import ALLOCATOR, is_running, object_store_bytes
+from flfw.engines.machine import ALLOCATOR, is_running
 from flfw.errors import InputError, RunError
-from flfw.experiment import Experiment
 
 _RAY_START_S = 180.0  # Ray gives up by itself, except where it hangs; on a busy machine a start takes long
 _CONNECT_S = 5.0
@@ -70,15 +69,20 @@ def joined(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[dict[str, Any]]:
+def started(address: str, site: Site, store_bytes: Callable[[], int]) -> Iterator[dict[str, Any]]:
     """Provide Ray for one run: start and end it here, or join and leave a cluster, or use the one of this process.
+
+    Args:
+        address: of the cluster to join; empty: Ray is started here.
+        site: the folders of the simulated clients.
+        store_bytes: computes the size of a new store.
 
     Yields:
         Options for the actors, which have the environment of a client where Ray was running before; else empty.
 
     Raises:
         RunError: it did not start.
-        InputError: no cluster answers at ``experiment.ray_address``.
+        InputError: no cluster answers at the address.
     """
     import ray
 
@@ -88,11 +92,11 @@ def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[dict[s
         yield {"runtime_env": {"env_vars": variables}}
         return
     variables["RAY_ADDRESS"] = "local"
-    if experiment.ray_address:
+    if address:
         del variables["RAY_ADDRESS"]
-        _connect(experiment.ray_address, variables)
+        _connect(address, variables)
     else:
-        cores, store = len(os.sched_getaffinity(0)), object_store_bytes(experiment, numbers)
+        cores, store = len(os.sched_getaffinity(0)), store_bytes()
         ours = {"address": "local", "num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
         start({**ours, **_quiet(variables)})
     try:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flfw.curves import GROUP, Point, groups, points
+from flfw.curves import Point, groups, points
 from flfw.errors import require
-from flfw.experiment.fields import MOST, require_at_least, require_at_most, require_finite
+from flfw.experiment.fields import MOST, integer, require_at_least, require_at_most, require_finite
 
 AGGREGATE = "aggregate"
 """Position at the server behind secure aggregation, which sees sums over groups of clients."""
@@ -25,12 +25,9 @@ FEWEST_PAIRS = 2
 
 
 @dataclass(frozen=True)
-class AuditSettings:
-    """Settings of the attacks, their probes and the recordings."""
+class ProbeSettings:
+    """Settings of what is attacked: the audited rounds, the probes in them, and where attackers stand."""
 
-    attack: tuple[str, ...] = ("ig", "auto")
-    """Attacks of the audit (files of attacks/, or package.module:Class), or none. auto: the attack that bears the
-    method's name, if there is one."""
     audit_rounds: str = "0,last"
     """Rounds after which clients are probed; 0 is before training."""
     audit_source: Literal["probe", "update", "both"] = "probe"
@@ -46,32 +43,87 @@ class AuditSettings:
     """Pairs of a client's examples, alike in class, of which one is trained on and the other by nobody, to be told
     apart by attacks on membership: a number, all or none. auto: at most 300 a client with such an attack, else none."""
     curve: tuple[str, ...] = ()
-    """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes;
-    group=1,2,5,10 sums over so many clients (vantage aggregate)."""
-    group: int = 0
+    """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or size=1x1,4x1,4x5 of both;
+    sum_size=1,2,5,10 sums over so many clients (vantage aggregate)."""
+    sum_size: int = 0
     """Clients whose messages are summed (vantages aggregate and peer); 0: all that
-    are probed and take part in a round."""
-    colluding: int = 1
+    are probed and take part in a round. >= 0."""
+    colluding_attackers: int = 1
     """Clients whose own messages the attacker knows: those of a peer, itself among them, and those that work together
-    with a server behind secure aggregation."""
+    with a server behind secure aggregation. >= 1."""
     vantage: tuple[str, ...] = ("server",)
     """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training),
     aggregate (the server behind secure aggregation, which sees sums over a group of clients), peer (another client,
     which takes its own part off such a sum), outsider (sees the finished model)."""
-    adaptation: Literal["auto", "automatic", "none"] = "auto"
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
+        require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
+        require_at_least(self, 1, ("colluding_attackers",))
+        require_at_least(self, 0, ("sum_size",))
+        words, pairs = ("auto", "none", "all"), self.membership_pairs
+        counted = pairs.isdecimal() and FEWEST_PAIRS <= int(pairs) <= MOST
+        wanted = f"membership-pairs auto, none, all or {FEWEST_PAIRS} to {MOST}"
+        require(pairs in words or counted, wanted, membership_pairs=pairs)
+        fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
+        require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
+        _ = self.points
+        asked = ["sum-size"] * bool(self.sum_size) + [word for word in self.curve if groups([word])]
+        summing = bool({AGGREGATE, PEER} & set(self.vantage))
+        require(summing or not asked, f"--vantage {AGGREGATE} or {PEER} with sum-size", given=" ".join(asked))
+        for vantage in (v for v in (AGGREGATE, PEER, OUTSIDER) if v in self.vantage):
+            only = f"audit-source=probe with --vantage {vantage}"
+            require(self.audit_source == "probe", only, audit_source=self.audit_source)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Kinds of probe in an audited round: the target first, then the other points of the curves."""
+        return points(self.curve, self.victim_batch, self.victim_steps)
+
+    def rounds_audited(self, rounds: int, last: int) -> tuple[int, ...]:
+        """Return the audited rounds, ascending, of a run that ended after round ``last`` of at most ``rounds``.
+
+        Raises:
+            InputError: a round is no whole number, or beyond ``rounds``.
+        """
+        words = self.audit_rounds.split(",")
+        numbers = {last if word == "last" else integer(word, "audit-rounds") for word in words}
+        fits = all(number <= rounds for number in numbers)
+        require(fits, f"0 <= audit-rounds <= rounds={rounds}", audit_rounds=self.audit_rounds)
+        return tuple(number for number in sorted(numbers) if number <= last)
+
+    def sum_sizes(self, per_round: int) -> tuple[int, ...]:
+        """Return the numbers of clients in a sum, at `AGGREGATE` and `PEER`: the target's, then those of the curve.
+
+        Args:
+            per_round: clients that take part in a round.
+        """
+        target = self.sum_size or min(self.images, per_round)
+        return tuple(dict.fromkeys((target, *groups(self.curve))))
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """Settings of the attacks, their process and their resources."""
+
+    attack: tuple[str, ...] = ("ig", "auto")
+    """Attacks of the audit (files of attacks/, or package.module:Class), or none. auto: the attack that bears the
+    method's name, if there is one."""
+    adaptation: Literal["auto", "defence_code", "none"] = "auto"
     """Beside an attacker who does not know of a defence, one who does: with what is written for the defence, else with
-    its own code in the objective; automatic: always with its own code; none: without."""
+    its own code in the objective; defence_code: always with its own code; none: without."""
     attack_gpus: float = 0
     """Fraction of a GPU that clients leave free for the attacks (ray)."""
-    attack_server: Literal["auto", "beside", "after", "inline"] = "auto"
-    """Attacks run in a process of their own, beside training or after it, or inline, in this one; auto: beside, but
-    inline with --engine inproc."""
-    attack_seconds: float = 3600.0
-    """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline."""
+    attack_process: Literal["auto", "concurrent", "after", "inline"] = "auto"
+    """Attacks run in a process of their own, concurrent with training or after it, or inline, in this one; auto:
+    concurrent, but inline with --engine inproc."""
+    attack_timeout: float = 3600.0
+    """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline. In
+    s, > 0."""
     attack_retries: int = 1
-    """How often an attack that crashed or was ended is tried again."""
+    """How often an attack that crashed or was ended is tried again. >= 0."""
     attack_memory_gb: float = 4.0
-    """Memory that a step of the searches done at once may take, in GB (1e9 bytes)."""
+    """Memory that a step of the searches done at once may take, in GB (1e9 bytes). > 0."""
     attack_compile: bool = False
     """Compile the searches: up to a minute at the start, then faster steps. Needs a C++ compiler."""
     attack_precision: Literal["float32", "tf32", "bf16"] = "float32"
@@ -79,45 +131,48 @@ class AuditSettings:
     results are less close."""
     lpips_weights: Path | None = None
     """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
-    pictures: Literal["auto", "yes", "no"] = "auto"
-    """Whether the report shows clients' samples; auto: not those of a user's own data (csv:, folder:, hf:,
-    parquet:, text:)."""
-    compression: Literal["none", "gzip", "compact"] = "compact"
-    """How recordings are stored, always to the bit. compact: what differs from a prediction of each upload."""
-    observations_gb: float = 20.0
-    """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said."""
-    keep_observations: int = -1
-    """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
-        require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
-        require_at_least(self, 1, ("colluding",))
-        require_at_least(self, 0, ("attack_retries", "group"))
-        require_at_least(self, -1, ("keep_observations",))
-        words, pairs = ("auto", "none", "all"), self.membership_pairs
-        counted = pairs.isdecimal() and FEWEST_PAIRS <= int(pairs) <= MOST
-        wanted = f"membership-pairs auto, none, all or {FEWEST_PAIRS} to {MOST}"
-        require(pairs in words or counted, wanted, membership_pairs=pairs)
+        require_at_least(self, 0, ("attack_retries",))
         require_finite(self, ("attack_gpus",), zero=True)
-        require_finite(self, ("attack_seconds", "attack_memory_gb", "observations_gb"))
+        require_finite(self, ("attack_timeout", "attack_memory_gb"))
         require(len(set(self.attacks)) == len(self.attacks), "each attack once", attack=" ".join(self.attacks))
-        fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
-        require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
-        _ = self.points
-        asked = [GROUP] * bool(self.group) + [word for word in self.curve if groups([word])]
-        summing = bool({AGGREGATE, PEER} & set(self.vantage))
-        require(summing or not asked, f"--vantage {AGGREGATE} or {PEER} with {GROUP}", given=" ".join(asked))
-        for vantage in (v for v in (AGGREGATE, PEER, OUTSIDER) if v in self.vantage):
-            only = f"audit-source=probe with --vantage {vantage}"
-            require(self.audit_source == "probe", only, audit_source=self.audit_source)
 
     @property
     def attacks(self) -> tuple[str, ...]:
         """Attacks to run; empty when there is no audit."""
         return () if self.attack in (("none",), ()) else self.attack
 
+
+@dataclass(frozen=True)
+class RecordingSettings:
+    """Settings of the recordings, and of what the report shows of them."""
+
+    show_samples: Literal["auto", "yes", "no"] = "auto"
+    """Whether the report shows clients' samples; auto: not those of a user's own data (csv:, folder:, hf:,
+    parquet:, text:)."""
+    compression: Literal["none", "gzip", "predictive"] = "predictive"
+    """How recordings are stored, always to the bit. predictive: what differs from a prediction of each upload."""
+    max_recordings_gb: float = 20.0
+    """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said. > 0."""
+    keep_recorded_rounds: int = -1
+    """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all. >=
+    -1."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, -1, ("keep_recorded_rounds",))
+        require_finite(self, ("max_recordings_gb",))
+
     @property
-    def points(self) -> tuple[Point, ...]:
-        """Kinds of probe in an audited round: the target first, then the other points of the curves."""
-        return points(self.curve, self.victim_batch, self.victim_steps)
+    def recorded_as(self) -> Literal["none", "gzip", "compact"]:
+        """The compression as recordings note it."""
+        return "compact" if self.compression == "predictive" else self.compression
+
+
+@dataclass(frozen=True)
+class AuditSettings(RecordingSettings, AttackSettings, ProbeSettings):
+    """Settings of the attacks, their probes and the recordings: what the help has in one section."""
+
+    def __post_init__(self) -> None:
+        for group in (ProbeSettings, AttackSettings, RecordingSettings):
+            group.__post_init__(self)

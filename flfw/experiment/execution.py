@@ -25,14 +25,12 @@ class ExecutionSettings:
     """Where the server computes what it trains itself; averages are always taken on the CPU."""
     ray_address: str = ""
     """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
-    on_client_failure: Literal["fail", "drop"] = "fail"
-    """What becomes of a client that fails: it ends the run, or it is dropped from the round. Either way it is named."""
-    min_clients: int = 1
-    """A round with fewer usable updates ends the run."""
     round_deadline: float = 3600
-    """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted."""
+    """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted. In s,
+    > 0."""
     join_deadline: float = 120
-    """Seconds that the server waits for all clients at the start; with on_client_failure=drop later ones may follow."""
+    """Seconds that the server waits for all clients at the start; with on_client_failure=drop later ones may follow.
+    In s, > 0."""
     keep_state: bool = False
     """Keep the clients' private tensors in state/ once the run is over; for figures."""
     track: tuple[str, ...] = ()

@@ -10,12 +10,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from flfw.curves import groups
+from flfw.earlier_names import FLAGS, VALUES, earlier_setting
 from flfw.errors import InputError, require
 from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
 from flfw.experiment.conversion import convert_fields, require_choices
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
-from flfw.experiment.fields import Scalar, integer
+from flfw.experiment.fields import Scalar
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
 from flfw.formats.typed import SchemaMismatchError, fit
 
@@ -29,14 +29,14 @@ FREE_ON_RESUME = (
     "cpus_per_client",
     "gpus_per_client",
     "attack_gpus",
-    "attack_server",
-    "attack_seconds",
+    "attack_process",
+    "attack_timeout",
     "attack_retries",
     "compression",
-    "observations_gb",
-    "keep_observations",
+    "max_recordings_gb",
+    "keep_recorded_rounds",
     "keep_state",
-    "pictures",
+    "show_samples",
     "lpips_weights",
     "weights",
     "ray_address",
@@ -44,6 +44,20 @@ FREE_ON_RESUME = (
     "data_root",
     "out",
 )
+"""Settings that may change when a run is resumed, as none of them decides its numbers."""
+
+EXPERT = (
+    *("robust", "byzantine_clients", "patience", "ema", "final_eval_clients", "init", "norm", "example_order"),
+    *("weights", "weights_sha256", "defence_randomness"),
+    *("test", "resize", "resize_mode", "colour", "skip_damaged", "augment", "normalise"),
+    *("epsilon_budget", "delta", "accountant", "accounting", "patient_examples", "patient_clients"),
+    *("colluding_clients", "canaries", "metrics_noise_multiplier"),
+    *("membership_pairs", "sum_size", "colluding_attackers", "adaptation", "attack_process", "attack_timeout"),
+    *("attack_retries", "attack_memory_gb", "attack_compile", "attack_precision"),
+    *("compression", "max_recordings_gb", "keep_recorded_rounds", "keep_state", "record"),
+    *("server_device", "on_client_failure", "min_clients", "round_deadline", "join_deadline"),
+)
+"""Settings that are no flags of their own: the command line takes them behind ``--expert`` as KEY=VALUE."""
 
 _SOURCE = "the run's configuration"
 _CHECKED = (TrainingSettings, DataSettings, PrivacySettings, AuditSettings, ExecutionSettings)
@@ -63,34 +77,47 @@ class Experiment(
     set: tuple[str, ...] = ()
     """Hyper-parameters: FIELD=VALUE for the method's, PLUGIN.FIELD=VALUE for another plug-in's."""
 
+    def __new__(cls, *given: object, **fields: object) -> Experiment:
+        """Refuse a field by the name of an earlier version."""
+        for name in fields:
+            if refused := earlier_setting(name.replace("_", "-")):
+                raise InputError(f"{refused}.")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         convert_fields(self)
+        for name in ("curve", "set", *(flag.replace("-", "_") for flag, _ in VALUES)):
+            given = getattr(self, name)
+            if refused := earlier_setting(name.replace("_", "-"), given if isinstance(given, tuple) else (given,)):
+                raise InputError(f"{refused}.")
         for group in _CHECKED:
             group.__post_init__(self)
         require_choices(self)
-        fits = 1 <= self.min_clients <= self.per_round
-        require(fits, f"1 <= min-clients <= {self.per_round}, the clients of a round", min_clients=self.min_clients)
         _ = self.audited
         alone = self.membership_pairs in ("auto", "none") or not self.canaries
         require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
         if PEER in self.vantage:
-            require(self.colluding < self.clients, f"1 <= colluding < {self.clients} clients", colluding=self.colluding)
-            beside = (
-                f"more than colluding={self.colluding} clients in a sum with --vantage {PEER}, probed and in a round"
+            require(
+                self.colluding_attackers < self.clients,
+                f"1 <= colluding-attackers < {self.clients} clients",
+                colluding_attackers=self.colluding_attackers,
             )
-            require(self.groups[0] > self.colluding, beside, group=self.groups[0])
+            beside = (
+                f"more than colluding-attackers={self.colluding_attackers} clients in a sum with --vantage {PEER}, "
+            )
+            beside += "probed and in a round"
+            require(self.groups[0] > self.colluding_attackers, beside, sum_size=self.groups[0])
         if {AGGREGATE, PEER} & set(self.vantage):
             most = min(self.images, self.per_round)
             wanted = f"groups of 1 to {most} clients, as many as are probed and take part in a round"
-            require(max(self.groups) <= most, wanted, group=max(self.groups))
+            require(max(self.groups) <= most, wanted, sum_size=max(self.groups))
             alike = len(self.defended_partitions) in (0, self.clients)
             require(alike, f"all clients or none defended with --vantage {AGGREGATE} or {PEER}", defended=self.defended)
 
     @property
     def groups(self) -> tuple[int, ...]:
         """Numbers of clients in a sum, at `AGGREGATE` and `PEER`: the target's first, then those of the curve."""
-        target = self.group or min(self.images, self.per_round)
-        return tuple(dict.fromkeys((target, *groups(self.curve))))
+        return self.sum_sizes(self.per_round)
 
     @property
     def decisive(self) -> dict[str, Scalar]:
@@ -105,13 +132,7 @@ class Experiment(
 
     def audited_by(self, last: int) -> tuple[int, ...]:
         """Return the audited rounds of a run that ended after round ``last``."""
-        if not (self.attacks or self.record):
-            return ()
-        words = self.audit_rounds.split(",")
-        rounds = {last if word == "last" else integer(word, "audit-rounds") for word in words}
-        fits = all(r <= self.rounds for r in rounds)
-        require(fits, f"0 <= audit-rounds <= rounds={self.rounds}", audit_rounds=self.audit_rounds)
-        return tuple(r for r in sorted(rounds) if r <= last)
+        return self.rounds_audited(self.rounds, last) if self.attacks or self.record else ()
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Convert to Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
@@ -132,13 +153,19 @@ class Experiment(
         Raises:
             InputError: a key is missing, or its value has another type or is out of its range.
         """
+        earlier = {today: key for key, today in FLAGS.items() if key in config}
         for key in _keys():
+            if key not in config and key in earlier:
+                raise InputError(f"Expected {key} in {_SOURCE}, got its earlier name {earlier[key]}; rename it.")
             if key not in config:
                 raise InputError(f"Expected {key} in {_SOURCE}, got none; give every key of this version of flfw.")
             if not isinstance(config[key], Scalar):
                 raise InputError(
                     f"Expected {key} as text or a number in {_SOURCE}, got a {type(config[key]).__name__}."
                 )
+        for key in {flag for flag, _ in VALUES}:
+            if refused := earlier_setting(key, [config[key]]):
+                raise InputError(f"{refused}.")
         return _read(*(config[key] for key in _keys()))
 
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flfw.earlier_names import COLUMNS, CONTROLS
 from flfw.errors import InputError
 
 _WAY_OUT = "restore it, or run anew"
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file by the names of its columns.
+    """Read the rows of a CSV file by the names of its columns, earlier ones, and earlier controls, by those of today.
 
     Raises:
         InputError: the file cannot be read, is no CSV, or a row has more or fewer values than there are columns.
@@ -26,7 +27,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
             raise InputError(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
-    return rows
+    rows = [{COLUMNS.get(name, name): value for name, value in row.items()} for row in rows]
+    return [row | {"rung": CONTROLS.get(row["rung"], row["rung"])} if "rung" in row else row for row in rows]
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

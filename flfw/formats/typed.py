@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import (
     Any,
     Literal,
-    NewType,
     NotRequired,
     Required,
     TypeVar,
@@ -37,8 +36,6 @@ from flfw.errors import InputError
 
 T = TypeVar("T")
 
-NodeId = NewType("NodeId", int)  # Flower's numbers of nodes have 64 bits and no sign
-
 _SHOWN = 80  # characters of a value in a message
 _LIKE_OTHERS = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?|true|false|none", re.IGNORECASE)  # text to quote in a message
 _LARGEST = 2**63
@@ -46,7 +43,6 @@ _WAY_OUT = "restore it"
 _PLAIN: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
-    NodeId: "a whole number without a sign",
     float: "a finite number",
     str: "text",
     Path: "a path",
@@ -164,7 +160,6 @@ def _plain(value: Any, shape: Any, field: str) -> Any:
     whole = type(value) is int and abs(value) < _LARGEST
     fits = {
         int: whole,
-        NodeId: type(value) is int and 0 <= value < 2 * _LARGEST,
         float: whole or (type(value) is float and isfinite(value)),
         Path: type(value) is str and "\0" not in value,
     }.get(shape, type(value) is shape)

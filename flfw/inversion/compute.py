@@ -47,7 +47,7 @@ class ComputeLimits:
             InputError: this kind of victim has no form in bf16, or there is no GPU for tf32.
         """
         rounds, on_gpu = self.precision == "tf32", victim.inputs.mean.device.type == "cuda"
-        expected = "--attack-precision float32 or bf16 where no GPU searches"
+        expected = "--expert attack_precision=float32 or bf16 where no GPU searches"
         require(on_gpu or not rounds, expected, attack_precision=self.precision)
         with products(tf32=rounds):
             yield victim.reduced(torch.bfloat16) if self.precision == "bf16" else victim

@@ -87,6 +87,6 @@ def fitting(needed: int, batch: int, compute: ComputeLimits) -> int:
     if room < 1:
         raise InputError(
             f"Expected a search whose step fits into {compute.memory_gb:g} GB, got a batch of {batch} that takes "
-            f"{needed / 1e9:.2g} GB; lower --victim-batch or --victim-steps, or raise --attack-memory-gb."
+            f"{needed / 1e9:.2g} GB; lower --victim-batch or --victim-steps, or raise --expert attack_memory_gb."
         )
     return room

@@ -19,7 +19,7 @@ from flfw.formats.result_file import read_result
 from flfw.matrix import tables
 from flfw.matrix.question import Matrix, MatrixCell, require_same_question
 from flfw.matrix.record import read_matrix
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.runs import engine
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import is_complete, locked, stored_experiment
@@ -68,12 +68,12 @@ def carry_out(prepared: PreparedMatrix) -> dict[str, str]:
 
 
 def fill_defaults(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
-    """Return matrix and experiment with all defaults resolved: every axis filled, the same attacks for all methods."""
+    """Return matrix and experiment with all defaults in place: every axis filled, the same attacks for all methods."""
     asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
     nets.look_in(asked.weights)
-    resolved = without_auto(asked, matrix.methods)
-    filled = dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved)
-    return filled, filled.with_equal_attackers(resolved)
+    run_plan = without_auto(asked, matrix.methods)
+    filled = dataclasses.replace(matrix, attacks=run_plan.attack).filled(run_plan)
+    return filled, filled.with_equal_attackers(run_plan)
 
 
 def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ def _check(cell: MatrixCell) -> None:
         InputError: the message names the cell.
     """
     try:
-        refuse_membership(resolve(cell.experiment), "in a matrix")
+        refuse_membership(plan(cell.experiment).audit, "in a matrix")
         checked = whole.check(cell.experiment, new=False)[0].experiment
         engine.check_resources(checked)
         if sealed(cell.folder / "checkpoint", "experiment"):

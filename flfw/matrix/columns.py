@@ -10,7 +10,7 @@ from flfw.privacy.rounding import at_most
 
 def bound(claim: Mapping[str, Any]) -> str:
     """Format the epsilon of a claim of result.json; with seeded noise it holds only for another source of noise."""
-    secret = "with noise_source=secure: " if claim.get("noise") == "seed" and claim["epsilon"] != "inf" else ""
+    secret = "with noise_source=secure: " if claim.get("noise_source") == "seed" and claim["epsilon"] != "inf" else ""
     return f"{secret}{at_most(float(claim['epsilon']))}"
 
 

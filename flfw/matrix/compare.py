@@ -107,7 +107,7 @@ def _claims(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     """Return a table of the claims of the runs, alone in a list; an empty list if there are none."""
     claims = [
         {
-            f"one {line['unit']} against {line['adversary']}, {line['counted']}": bound(line)
+            f"one {line['unit']} against {line['adversary']}, {line['accounting']}": bound(line)
             for line in run.result.get("privacy") or []
         }
         for run in runs
@@ -179,7 +179,7 @@ def _memberships(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]
     rows: dict[tuple[str, ...], list[list[str]]] = {}
     for run, name in zip(runs, names, strict=True):
         for one in run.result.get("membership") or []:
-            knowledge = f", told of {one.get('hidden_by') or one['defence']}" if one.get("adaptation") else ""
+            knowledge = f", told of {one.get('protected_by') or one['defence']}" if one.get("adaptation") else ""
             which = (str(one["attack"]), f"{one['statistic']}{knowledge}", seen_by(one), where_told(one))
             area, low, high = (decimals(one[key], 3) for key in ("auc", "auc_low", "auc_high"))
             least = below(one["epsilon_low"]) if one["epsilon_low"] else _NONE
@@ -199,7 +199,7 @@ def _memberships(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]
 def _kind(setting: AttackSetting, run: FinishedRun) -> str:
     """Return the attacker's knowledge and, if only some clients have a defence, whether these were attacked."""
     kind = setting._replace(vantage="server", source="probe").kind
-    partly = len({other.defence for other, _ in run.entries}) > 1 and not setting.told
+    partly = len({other.defence for other, _ in run.entries}) > 1 and not setting.informed
     against = "undefended" if setting.defence == NO_DEFENCE else f"against {setting.defence}"
     return f"{kind}, {against}" if partly else kind
 

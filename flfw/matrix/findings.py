@@ -105,8 +105,8 @@ class Combination:
         if not common:
             return None
         first = finite[0] if finite else 0
-        seeded = any(claims[common[first]].get("noise") == "seed" for claims in each)
-        return {**weakest[first], "noise": "seed" if seeded else weakest[first].get("noise")}
+        seeded = any(claims[common[first]].get("noise_source") == "seed" for claims in each)
+        return {**weakest[first], "noise_source": "seed" if seeded else weakest[first].get("noise_source")}
 
     @property
     def worst(self) -> Leak | None:
@@ -208,7 +208,7 @@ def _worst(rows: Sequence[MatrixRow]) -> dict[str, Any] | None:
         return None
     row, best = pairs[worst(np.array([value for _, value in pairs]))]
     client, victim, image = row.place
-    return {"seed": row.seed, "client": client, "victim": victim, "image": image, "psnr": best}
+    return {"seed": row.seed, "client": client, "probe_slot": victim, "image": image, "psnr": best}
 
 
 def reference(combinations: Sequence[Combination]) -> Combination | None:
@@ -233,7 +233,7 @@ def _counterpart(setting: AttackSetting, first: Combination) -> AttackSetting | 
     """Return the reference's setting to compare a setting with: of the same kind if there is one, else another."""
     there = [leak.setting for leak in first.leaks if leak.setting.attack == setting.attack]
     alike = [s for s in there if s._replace(defence=setting.defence).place == setting.place]
-    return max(alike, key=lambda s: (s.told == setting.told, s.adaptive == setting.adaptive), default=None)
+    return max(alike, key=lambda s: (s.informed == setting.informed, s.adaptive == setting.adaptive), default=None)
 
 
 def compared(setting: AttackSetting, one: Combination, first: Combination, against: AttackSetting) -> Comparison:

@@ -87,8 +87,8 @@ def summary(folder: Path) -> str:
 
 def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path, str]:
     """Run all matrices; return their folder, and a sentence about the runs that failed, if any did."""
-    honest = "--matrix without --tampered-by, as its verdicts on methods are on servers that follow the protocol"
-    require(not experiment.tampered_by, honest, tampered_by=experiment.tampered_by)
+    honest = "--matrix without --malicious-server, as its verdicts on methods are on servers that follow the protocol"
+    require(not experiment.malicious_server, honest, malicious_server=experiment.malicious_server)
     named = out or experiment.out
     if named:
         return _run_in(named.absolute(), matrix, experiment)

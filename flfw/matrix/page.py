@@ -13,7 +13,6 @@ from markupsafe import Markup
 from flfw import data
 from flfw.matrix.columns import claimed
 from flfw.matrix.findings import Combination, Comparison
-from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.matrix.ranking_page import listed, section
 from flfw.matrix.significance import CombinationRanking
 from flfw.matrix.utility import Utility, family, shown
@@ -66,6 +65,8 @@ def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) ->
 
     A combination without that utility has no mark.
     """
+    from flfw.matrix.picture import PlotMark, Scatter, draw  # matplotlib takes long to load
+
     share, close = [], []
     for combination in reversed(attacked):  # the worst leak is first, so its name gets the best place
         worst, values = combination.worst, combination.measured(utility.key)
@@ -124,8 +125,6 @@ PAGE = """\
 {{ style }}
 figure.scatter { margin: 1.75rem 0 2.5rem; } .scatter figcaption { max-width: 42rem; }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 2rem 2.5rem; }
-svg .bar { stroke-width: 1.5; opacity: .6; } svg .bar.ink { stroke: var(--ink); } svg .bar.accent { stroke: var(--accent); }
-svg .name { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
 thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--line); } .notice { overflow-wrap: anywhere; }
 </style>
 </head>

@@ -12,8 +12,8 @@ from typing import Any, final
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.experiment.axes import AXES, WITHIN, axes
+from flfw.plan import attack_fields
 from flfw.plugins import short_name, split_assignment
-from flfw.resolve import attack_fields
 
 NO_DEFENCE = "none"
 SEARCHES = "searches"

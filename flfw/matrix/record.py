@@ -1,79 +1,81 @@
-"""Form of matrix.json, which its readers check before they use it; further fields are kept as they are."""
+"""Models of matrix.json, by which its readers check it before they use it; further fields are kept as they are."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any
 
-from flfw.formats.result_entries import JsonNumber, ScoreFigures
-from flfw.formats.typed import read_json
+from pydantic import Field
+
+from flfw.formats.result_entries import Int, Interval, JsonNumber, ResultModel, ScoreFigures
+from flfw.formats.result_file import read_model
 
 MATRIX = "matrix.json"
 
 
-class ClaimColumn(TypedDict):
+class ClaimColumn(ResultModel):
     """Claim of a combination."""
 
     epsilon: JsonNumber
     unit: str
     adversary: str
-    noise: NotRequired[str | None]
+    noise_source: str | None = None
 
 
-class LeakColumn(TypedDict):
+class LeakColumn(ResultModel):
     """Attack at a round, pooled over the seeds."""
 
     attack: str
     kind: str
-    round: int
-    seeds: list[int]
-    images: int
-    failures: int
-    recovered: int
-    share_interval: tuple[float, float]
+    round: Int
+    seeds: list[Int]
+    images: Int
+    failures: Int
+    recovered: Int
+    share_interval: Interval
     psnr: ScoreFigures | None
     ssim: JsonNumber
     identified: JsonNumber
     verdict: str
-    seeds_with_verdict: int
+    seeds_with_verdict: Int
 
 
-class UtilityColumn(TypedDict):
+class UtilityColumn(ResultModel):
     """Utility of a combination over its seeds."""
 
     mean: float
 
 
-class CombinationFields(TypedDict):
+class CombinationFields(ResultModel):
     """Method with a defence."""
 
     method: str
     defence: str
-    acc_local: NotRequired[UtilityColumn | None]
-    acc_global: NotRequired[UtilityColumn | None]
-    acc_central: NotRequired[UtilityColumn | None]
-    mae_local: NotRequired[UtilityColumn | None]
-    mae_global: NotRequired[UtilityColumn | None]
-    claim: NotRequired[ClaimColumn | None]
+    acc_local: UtilityColumn | None = None
+    acc_global: UtilityColumn | None = None
+    acc_central: UtilityColumn | None = None
+    mae_local: UtilityColumn | None = None
+    mae_global: UtilityColumn | None = None
+    claim: ClaimColumn | None = None
     attacks: list[LeakColumn]
     worst: LeakColumn | None
 
 
-class CellFields(TypedDict):
+class CellFields(ResultModel):
     """Cell of the matrix."""
 
-    folder: NotRequired[str]
+    folder: str = ""
     state: str
-    reason: NotRequired[str]
+    reason: str = ""
 
 
-class QuestionFields(TypedDict, total=False):
+class QuestionFields(ResultModel):
     """Settings that the numbers depend on."""
 
-    experiment: dict[str, Any]
+    experiment: dict[str, Any] = Field(default_factory=dict)
 
 
-class MatrixFields(TypedDict):
+class MatrixFields(ResultModel):
     """Content of matrix.json."""
 
     question: QuestionFields
@@ -88,4 +90,4 @@ def read_matrix(path: Path) -> dict[str, Any]:
     Raises:
         InputError: there is none, or a field that is read is missing or has another type.
     """
-    return cast(dict[str, Any], read_json(path, MatrixFields, "restore it, or choose another --out"))
+    return read_model(path, MatrixFields, "restore it, or choose another --out")

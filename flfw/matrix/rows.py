@@ -25,7 +25,7 @@ _FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_publi
 class AttackSetting(NamedTuple):
     """An attack on one round of a run, from one vantage, on clients with or without a defence.
 
-    ``adaptive``: the attacker knew all processing between the data and its observation; ``told``: it adapted to the
+    ``adaptive``: the attacker knew all processing between the data and its observation; ``informed``: it adapted to the
     defence or to the method.
     """
 
@@ -35,7 +35,7 @@ class AttackSetting(NamedTuple):
     vantage: str
     source: str
     round: int
-    told: bool = False
+    informed: bool = False
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -45,16 +45,16 @@ class AttackSetting(NamedTuple):
     @property
     def kind(self) -> str:
         """Knowledge of the attacker, and its source and vantage if these are not the usual ones."""
-        hidden_by = "the method" if self.defence == "none" else self.defence
+        protected_by = "the method" if self.defence == "none" else self.defence
         recipe = _recipe(self.attack)
         static = f"built against {recipe}" if recipe in self.defence.split("+") else "static"
-        words = f"told of {hidden_by}" if self.told else "adaptive" if self.adaptive else static
+        words = f"told of {protected_by}" if self.informed else "adaptive" if self.adaptive else static
         places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
         return ", ".join([words, *(place.replace("_", " ") for place in places)])
 
     def answers(self, static: AttackSetting) -> bool:
         """Return whether this attack answers for a static attack that recovered nothing."""
-        same = self.attack == static.attack and self.told and not static.told
+        same = self.attack == static.attack and self.informed and not static.informed
         return self != static and self.place == static.place and (self.adaptive or same)
 
 
@@ -151,7 +151,7 @@ class FinishedRun:
     @property
     def claims(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """Claims of the run by unit and adversary, as in result.json; empty: the method makes none."""
-        exact = [line for line in self.result.get("privacy") or [] if line["counted"] == "exact"]
+        exact = [line for line in self.result.get("privacy") or [] if line["accounting"] == "exact"]
         return {(line["unit"], line["adversary"]): line for line in exact}
 
     @property
@@ -194,14 +194,14 @@ def _setting(entry: Mapping[str, Any]) -> AttackSetting:
     setting = AttackSetting(
         str(entry["attack"]), defence, _true(entry.get("adaptive")), *texts, round=int(float(entry["round"]))
     )
-    return setting._replace(told=bool(entry.get("adaptation")))
+    return setting._replace(informed=bool(entry.get("adaptation")))
 
 
 def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> AttackSetting:
     """Return the run's setting for a row; a row of a failed attack may lack the attacker's knowledge."""
-    plain, informed = _setting(line)._replace(told=False), was_informed(line)
-    possible = [setting for setting in (plain, plain._replace(told=True)) if setting in settings] or [plain]
-    return next((setting for setting in possible if setting.told == informed), possible[0])
+    plain, informed = _setting(line)._replace(informed=False), was_informed(line)
+    possible = [setting for setting in (plain, plain._replace(informed=True)) if setting in settings] or [plain]
+    return next((setting for setting in possible if setting.informed == informed), possible[0])
 
 
 def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> MatrixRow:
@@ -210,7 +210,7 @@ def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> Ma
     return MatrixRow(
         setting=_setting_of(line, settings),
         seed=seed,
-        place=(line.get("client") or "", line.get("victim") or "", line.get("image") or ""),
+        place=(line.get("client") or "", line.get("probe_slot") or "", line.get("image") or ""),
         example="" if index is None else f"{index:.0f}",
         label=line.get("label") or "",
         psnr=_number(line.get("psnr")),

@@ -132,7 +132,7 @@ def _combination(combination: Combination, columns: Iterable[Utility]) -> dict[s
         "defence": combination.defence,
         "seeds": [run.seed for run in combination.runs],
         **{one.key: _spread(combination.measured(one.key)) for one in columns},
-        "claim": claim and {key: claim[key] for key in ("epsilon", "delta", "unit", "adversary", "noise")},
+        "claim": claim and {key: claim[key] for key in ("epsilon", "delta", "unit", "adversary", "noise_source")},
         "attacks": [_leak(leak) for leak in combination.leaks],
         "worst": _leak(combination.worst) if combination.worst else None,
     }

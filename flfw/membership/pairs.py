@@ -218,7 +218,8 @@ def game(
         pairs.append(draw_pairs(places, labels[places], rng, most))
         if len(pairs[-1].members) < FEWEST:
             raise InputError(
-                f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --membership-pairs, "
+                f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --expert "
+                f"membership_pairs, "
                 f"got {len(pairs[-1].members)} at client {client}; take fewer --clients or another --split."
                 + _of_copies(len(held_here) - len(places))
             )
@@ -258,7 +259,7 @@ def patient_game(
         drawn = draw_patient_pairs(labels[places], whose, numpy_generator(seed, "membership pairs", client), most)
         if len(drawn.members) < FEWEST:
             raise InputError(
-                f"Expected {2 * FEWEST} patients or more at each client for --membership-pairs, got "
+                f"Expected {2 * FEWEST} patients or more at each client for --expert membership_pairs, got "
                 f"{len(np.unique(whose))} at client {client}; take fewer --clients or another --split."
                 + _of_copies(len(held_here) - len(places))
             )

@@ -166,7 +166,9 @@ def build(
         require(unchanged, f"init=torch and norm=own for net={name}, which is pretrained", init=init, norm=norm)
         net = build_tuned(wanted.architecture, shape, classes, tuning)
     else:
-        require(tuning.train == "full", f"train=full for net={name}, which is not pretrained", train=tuning.train)
+        require(
+            tuning.train == "full", f"trainable=full for net={name}, which is not pretrained", trainable=tuning.train
+        )
         assert wanted.builder is not None
         net = wanted.builder(shape, classes)
         if not isinstance(net, Net):
@@ -192,7 +194,7 @@ def _require_inputs(wanted: NetCard, name: str, shape: tuple[int, ...]) -> None:
     if wanted.images and min(shape[1:]) < wanted.least:
         least = f"Cx{wanted.least}x{wanted.least}"
         raise InputError(
-            f"Expected inputs of at least {least} for net={name}, got {got}; choose another --net or --side."
+            f"Expected inputs of at least {least} for net={name}, got {got}; choose another --net or --image-size."
         )
 
 

@@ -15,8 +15,8 @@ _EXTRACTOR = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
 def resnet18(shape: tuple[int, ...], classes: int) -> Net:
     """Build ResNet-18: its first half extracts 128 maps of an eighth of the side in (0, 1), the rest classifies them.
 
-    The authors' images of 224 pixels (``--side 224``) give maps of 128x28x28, images of 32 give 128x4x4, images of 8
-    give one pixel. The extractor has 0.68 million parameters, the classifier 10.5 million.
+    The authors' images of 224 pixels (``--image-size 224``) give maps of 128x28x28, images of 32 give 128x4x4, images
+    of 8 give one pixel. The extractor has 0.68 million parameters, the classifier 10.5 million.
     """
     from torchvision.models import resnet18 as whole  # takes seconds, so it is imported only when the network is built
 
@@ -37,8 +37,8 @@ def resnet18(shape: tuple[int, ...], classes: int) -> Net:
 def alexnet(shape: tuple[int, ...], classes: int) -> Net:
     """Build AlexNet: five convolutions extract 256 maps in (0, 1), three dense layers classify them.
 
-    The authors' images of 224 pixels (``--side 224``) give maps of 256x6x6; images of 63 pixels, the least, give one
-    pixel. Maps of other sides are averaged or repeated to 6x6, as in torchvision. The extractor has 2.5 million
+    The authors' images of 224 pixels (``--image-size 224``) give maps of 256x6x6; images of 63 pixels, the least, give
+    one pixel. Maps of other sides are averaged or repeated to 6x6, as in torchvision. The extractor has 2.5 million
     parameters, the classifier 54.6 million: a message is 0.2 GB.
 
     Torchvision's two dropout layers are left out: they draw from torch's global generator and not from the run's, so

@@ -19,7 +19,7 @@ from flfw.nets.backbones.low_rank import insert_low_rank
 from flfw.nets.net import Net, running_statistics
 from flfw.rng import initialising
 
-Trained: TypeAlias = Literal["full", "adapter", "lora", "fixed"]
+Trained: TypeAlias = Literal["full", "adapter", "lora", "linear_probe"]
 
 _COUNTERS = "num_batches_tracked"  # of BatchNorm; old files lack them, and nothing here uses them
 _CACHED_BYTES = 2**30
@@ -105,7 +105,7 @@ def build_tuned(architecture: Architecture, shape: tuple[int, ...], classes: int
     if tuning.train == "lora":
         chosen = tuning.adapters
         insert_low_rank(body, chosen.lora_rank, chosen.lora_alpha, chosen.lora_layers)
-    cached = tuning.train == "fixed" and not _is_blank()
+    cached = tuning.train == "linear_probe" and not _is_blank()
     sha256 = tuning.sha256 or (weights_digest(architecture) if cached else "")
     cache = _cache(architecture, sha256, tuning.adapters.published_bug) if cached else None
     extractor = Backbone(body, architecture.side, cache, frozen=tuning.train != "full")
@@ -133,7 +133,7 @@ def require_weights(architecture: Architecture, sha256: str) -> None:
     """
     if sha256 not in ("", mine := weights_digest(architecture)):
         wanted = f"weights of net={architecture.name} with the SHA-256 {sha256}"
-        raise InputError(f"Expected {wanted}, got {mine}; name the run's own file by --weights.")
+        raise InputError(f"Expected {wanted}, got {mine}; name the run's own file by --expert weights.")
 
 
 def _body(architecture: Architecture, tuning: Tuning) -> nn.Module:

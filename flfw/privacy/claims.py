@@ -55,7 +55,7 @@ _KNOWN = (
 _CLASSES = (
     "Everybody is taken to know the classes, the size and colour of images, and the split, also where they follow from"
     " the very examples: of labelled text, without the only example of its class the model has one output fewer, and in"
-    " a folder of grey images one in colour gives all inputs three channels (--colour names them)."
+    " a folder of grey images one in colour gives all inputs three channels (--expert colour names them)."
 )
 _REPORTED = (
     "Outside the count: the losses, accuracies, gradient norms, times and numbers of examples that clients report,"
@@ -80,7 +80,7 @@ _BARE = (
 )
 _ADDED = (
     "Every client that holds data of the unit adds its noise, and gives it to nobody: only the claim against aggregate"
-    " counts with others (--colluding-clients)."
+    " counts with others (--expert colluding_clients)."
 )
 
 Metrics: TypeAlias = Literal["all", "private", "none"]
@@ -235,7 +235,7 @@ def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
     return [
         f"A sum has the noise of {_span(summed)} client{'s' * (max(summed) > 1)} or more in it, also where clients drop"
         f" out, and nobody takes it off: together {_span(noises)} times the bound. Clients that add none, or that work"
-        " together with the adversary, are not among these (--colluding-clients).",
+        " together with the adversary, are not among these (--expert colluding_clients).",
     ]
 
 

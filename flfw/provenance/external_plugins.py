@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from flfw import data
+from flfw.plan import RunPlan
 from flfw.provenance.revision import Revision, revision
-from flfw.resolve import Resolved
 
 _NAME = re.compile(r"[\w.]+:\w+")
 
@@ -33,10 +33,10 @@ class OutsideCode(TypedDict):
     git: Revision | None
 
 
-def outside_of(resolved: Resolved) -> list[OutsideCode]:
+def outside_of(run_plan: RunPlan) -> list[OutsideCode]:
     """Return the code of an experiment's plug-ins from outside, the method's client among them."""
-    fields = {name: getattr(resolved.experiment, name) for name in resolved.experiment.__dataclass_fields__}
-    return outside_code({**fields, "client": resolved.method.client})
+    fields = {name: getattr(run_plan.experiment, name) for name in run_plan.experiment.__dataclass_fields__}
+    return outside_code({**fields, "client": run_plan.client.method.client})
 
 
 def outside_code(settings: Mapping[str, Any]) -> list[OutsideCode]:

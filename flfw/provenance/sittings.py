@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import flfw
-from flfw.formats.result_file import SittingFields
-from flfw.formats.typed import read_json
+from flfw.formats.result_file import SittingFields, read_model
 from flfw.provenance.external_plugins import OutsideCode
 from flfw.provenance.machine import machine
 from flfw.provenance.packages import write_packages
@@ -41,12 +40,12 @@ def describe_session(folder: Path, outside: Sequence[OutsideCode]) -> dict[str, 
     return {
         "command": shown(sys.orig_argv),
         "folder": str(Path.cwd()),
-        "began": now(),
-        "ended": None,
+        "started_at": now(),
+        "ended_at": None,
         "code": code_hash(),
         "lock": requirements_hash(),
         "git": revision(Path(flfw.__file__)),
-        "outside": list(outside),
+        "external_plugins": list(outside),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": write_packages(folder),
         "machine": machine(),
@@ -97,14 +96,14 @@ def end(folder: Path) -> list[dict[str, Any]]:
     """Note that the present sitting ends; return the entries of all. None began: there are none."""
     entries = _read(folder)
     if entries:
-        entries[-1]["ended"] = now()
+        entries[-1]["ended_at"] = now()
         _write(folder, entries)
     return entries
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
     path = folder / "checkpoint" / _FILE
-    return [dict(entry) for entry in read_json(path, list[SittingFields])] if path.exists() else []
+    return read_model(path, list[SittingFields], "restore it") if path.exists() else []
 
 
 def _write(folder: Path, entries: Sequence[dict[str, Any]]) -> None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 import flfw
-from flfw.experiment import Experiment
+from flfw.experiment import EXPERT, Experiment
 from flfw.formats.paths import with_paths_from_home
-from flfw.rehearse.plan import plan
+from flfw.rehearse.plan import plan_rehearsal
 from flfw.rehearse.policy_check import (
     breaches,
     draws_at_sites,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     pass
 
 _PROG = "python -m flfw.rehearse"
-DEFAULT = Experiment(engine="inproc", images=4, rounds=3, clients=1, defence_draws="auto")
+DEFAULT = Experiment(engine="inproc", images=4, rounds=3, clients=1, defence_randomness="auto")
 
 LIMITS = (
     "One client, this site: nobody else's data are here, so what other sites add to the average or to the model that "
@@ -68,7 +68,7 @@ class RehearsalCommand:
     """The site's policy (site-N/policy.toml): warn where these settings would break it."""
     write_policy: Path | None = None
     """Write a policy that allows this run alone, with the budget of --policy if given; for --dataset site:..."""
-    most_steps: int = 5
+    max_steps: int = 5
     """Local steps of a probe at most: a search goes through all of them in each of its iterations."""
 
 
@@ -82,21 +82,21 @@ def rehearse(command: RehearsalCommand) -> Path:
     from flfw import data
     from flfw.deploy.policy import Policy
     from flfw.formats.result_file import read_result
+    from flfw.plan import without_auto
     from flfw.rehearse.answers import answers, attempts, table, words
     from flfw.report.questions import membership_line
-    from flfw.resolve import without_auto
     from flfw.runs import run
     from flfw.storage.sealed import write_atomic
 
     policy = Policy.read(command.policy) if command.policy else None
     if command.write_policy:
         require_pinnable(command.experiment, command.write_policy, policy)
-    rehearsal = plan(command.experiment, command.most_steps)
+    rehearsal = plan_rehearsal(command.experiment, command.max_steps)
     experiment, rungs = rehearsal.experiment, rehearsal.rungs
     draws = draws_at_sites(command.experiment)
-    asked = replace(without_auto(command.experiment), defence_draws=draws)
+    asked = replace(without_auto(command.experiment), defence_randomness=draws)
     warned = breaches(policy, asked, sent(experiment)) if policy else []
-    at_sites = replace(experiment, defence_draws=draws)
+    at_sites = replace(experiment, defence_randomness=draws)
     warned += over_budget(policy, at_sites, rehearsal.examples) if policy else []
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
@@ -139,9 +139,9 @@ def rehearse(command: RehearsalCommand) -> Path:
 
 def _costs(experiment: Experiment, rungs: Sequence[tuple[int, int]]) -> list[str]:
     """Return the costs of the ladder's searches, in a line; none for a rehearsal of membership alone."""
-    from flfw.resolve import resolve
+    from flfw.plan import plan
 
-    if not any(attack.reconstructs for attack in resolve(experiment).attacks.values()):
+    if not any(attack.reconstructs for attack in plan(experiment).audit.reconstructions.values()):
         return []
     work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in rungs)
     each = f"Probes on each of {len(rungs)} rungs: {experiment.images}."
@@ -164,7 +164,7 @@ def main(arguments: list[str], program: str = _PROG) -> int:
 
 
 def _do(arguments: list[str], program: str) -> int:
-    command = with_paths_from_home(parsed(arguments, RehearsalCommand(DEFAULT), program))
+    command = with_paths_from_home(parsed(arguments, RehearsalCommand(DEFAULT), program, EXPERT))
     _check_spelling(command)
     rehearse(command)
     return 0

@@ -75,7 +75,7 @@ def attempts(folder: Path) -> list[RungAttack]:
                 best_psnr=number((entry["psnr"] or {}).get("max")),
                 verdict=entry["verdict"],
                 reason=entry["reason"],
-                control=passed["control"],
+                control=passed["analytic"],
                 easy=passed["easy"],
                 because=plainly(setting),
             )

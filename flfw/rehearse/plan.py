@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flfw.curves import LADDER
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 
@@ -20,7 +19,7 @@ class Rehearsal:
     """Settings of a rehearsal.
 
     Attributes:
-        experiment: the run, resolved: one client, with the ladder as a curve.
+        experiment: the run, without `auto`: one client, with the ladder as a curve.
         rungs: batch and local steps of each rung, from the easiest up.
         real: batch and local steps of real training at this site.
         examples: number of training examples of this site.
@@ -55,7 +54,7 @@ def ladder(batch: int, steps: int) -> tuple[tuple[int, int], ...]:
     return tuple([(size, 1) for size in growth(batch)] + [(batch, count) for count in growth(steps)[1:]])
 
 
-def plan(asked: Experiment, most_steps: int) -> Rehearsal:
+def plan_rehearsal(asked: Experiment, max_steps: int) -> Rehearsal:
     """Plan the rehearsal of these settings at one site.
 
     Raises:
@@ -64,21 +63,21 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
     from flfw import data
     from flfw.runs import run
 
-    require(most_steps >= 1, "most-steps >= 1", most_steps=most_steps)
+    require(max_steps >= 1, "max-steps >= 1", max_steps=max_steps)
     site = _at_one_site(_of_folder(asked))
     if not data.is_here(data.absolute(site.dataset), site.data_root):
         raise InputError(
             f"Expected data that are on this machine, since a rehearsal downloads nothing, got dataset={site.dataset}; "
             "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
         )
-    resolved, task, _ = run.check(replace(site, images=1))
-    site = replace(resolved.experiment, out=site.out)  # else the run makes one, which no other takes meanwhile
+    run_plan, task, _ = run.check(replace(site, images=1))
+    site = replace(run_plan.experiment, out=site.out)  # else the run makes one, which no other takes meanwhile
     held, examples = len(task.split.train[0]), len(task.dataset.train_y)
     batch = min(asked.batch_size, held)
     real = batch, asked.local_epochs * -(-held // batch)
-    steps = min(real[1], most_steps)
+    steps = min(real[1], max_steps)
     rungs = ladder(batch, steps)
-    curve = f"{LADDER}={','.join(f'{b}x{s}' for b, s in rungs)}"
+    curve = f"size={','.join(f'{b}x{s}' for b, s in rungs)}"
     climb = replace(site, victim_batch=batch, victim_steps=steps, curve=(curve,))
     climb = replace(climb, images=_most_images(climb, task, asked.images))
     messages = []
@@ -89,7 +88,7 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
     if steps < real[1]:
         messages.append(
             f"The ladder ends at {'one local step' if steps == 1 else f'{steps} local steps'} and not at the real "
-            f"{real[1]}: --most-steps {real[1]} climbs them all, and takes about {real[1] / steps:.2g} times as long."
+            f"{real[1]}: --max-steps {real[1]} climbs them all, and takes about {real[1] / steps:.2g} times as long."
         )
     if climb.images < asked.images:
         messages.append(f"Probes on each rung: {climb.images} and not {asked.images}; the client's data fill no more.")
@@ -136,7 +135,7 @@ def _of_folder(asked: Experiment) -> Experiment:
     channels, height, width = card.shape
     form = {
         "resize": f"{height}x{width}",
-        "fit": "stretch" if asked.fit == "auto" else asked.fit,
+        "resize_mode": "stretch" if asked.resize_mode == "auto" else asked.resize_mode,
         "colour": "grey" if channels == 1 else "rgb",
     }
     net = card.net if asked.net == "auto" else asked.net
@@ -164,9 +163,9 @@ def _most_images(experiment: Experiment, task: Task, asked: int) -> int:
     """Return the number of probes that the client's examples fill on every rung, at most ``asked``."""
     for images in range(asked, 1, -1):
         try:
-            task.check_victims(replace(experiment, images=images))
+            task.check_victims(replace(experiment, images=images), experiment.seed)
         except InputError:
             continue
         return images
-    task.check_victims(replace(experiment, images=1))
+    task.check_victims(replace(experiment, images=1), experiment.seed)
     return 1

@@ -45,7 +45,7 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
     from flfw.data.readers import at_site
     from flfw.data.tables.names import TableName
     from flfw.data.tables.site_tables import name_of
-    from flfw.task import form_of
+    from flfw.task import image_format
 
     config = asked.to_run_config()
     if data.is_table(asked.dataset):
@@ -55,14 +55,14 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
         return {**config, "dataset": name_of(schema), "split": at_site.SPLIT}
     if not asked.dataset.startswith(("folder:", "hf:")):
         return config
-    card = data.describe(data.absolute(asked.dataset), form_of(asked, None))
+    card = data.describe(data.absolute(asked.dataset), image_format(asked, None))
     named = f"site:{'x'.join(map(str, card.shape))}:{card.classes}"  # of which the name says size and colour
     return {**config, "dataset": named, "resize": "", "colour": "auto", "split": at_site.SPLIT}
 
 
-def draws_at_sites(asked: Experiment) -> Literal["auto", "seed", "secret"]:
+def draws_at_sites(asked: Experiment) -> Literal["auto", "seed", "secure"]:
     """Return where a defence draws from when sites are asked for these settings; a rehearsal repeats, they do not."""
-    return "secret" if asked.defence_draws == "auto" else asked.defence_draws
+    return "secure" if asked.defence_randomness == "auto" else asked.defence_randomness
 
 
 def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:
@@ -77,14 +77,14 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     from flfw.dp.budget import BudgetExceededError
     from flfw.dp.message_cost import TRAIN, cost, cost_of_metrics
     from flfw.dp.site_ledger import MessageEntry, rounds_within
-    from flfw.resolve import resolve
+    from flfw.plan import plan
 
     named = _as_asked_for(experiment)
     if (budget := policy.budget) is None or replace(policy, run=None).run_rejection(named):
         return []
     try:
-        resolved = resolve(experiment)
-        mechanism, metrics = cost(resolved, TRAIN, {}, examples), cost_of_metrics(resolved, TRAIN)
+        clients = plan(experiment).client
+        mechanism, metrics = cost(clients, TRAIN, {}, examples), cost_of_metrics(clients, TRAIN)
     except BudgetExceededError as error:
         return [f"The policy refuses these settings: {error}."]
     entry = MessageEntry("", 0, TRAIN, experiment.method, mechanism, examples, metrics=metrics, held=examples)
@@ -97,10 +97,10 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
 def sent(experiment: Experiment) -> list[str]:
     """Return the names of the tensors that the method's clients may send."""
     from flfw.messages.sharing import matches
-    from flfw.resolve import resolve
+    from flfw.plan import plan
 
-    resolved = resolve(experiment)
-    return [name for name in resolved.model.state_dict() if matches(name, resolved.sharing.uploads)]
+    run_plan = plan(experiment)
+    return [name for name in run_plan.client.model.state_dict() if matches(name, run_plan.client.sharing.uploads)]
 
 
 def require_pinnable(asked: Experiment, path: Path, policy: Policy | None) -> None:
@@ -137,14 +137,14 @@ def write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_m
     from flfw.deploy.allowed_settings import pins_of, plugins_of
     from flfw.deploy.policy import Policy
     from flfw.deploy.submit import bundle_hash
-    from flfw.resolve import resolve, without_auto
+    from flfw.plan import plan, without_auto
     from flfw.storage.sealed import write_atomic
 
     asked = without_auto(asked)
     most = round(1.1 * largest_mb + 0.1, 3)
     metrics = "none" if asked.metrics == "none" else "all"
     allowed = policy or Policy(("any",), (), most, metrics=metrics)
-    uploads = resolve(asked).sharing.uploads
+    uploads = plan(asked).client.sharing.uploads
     foreign = tuple(dict.fromkeys((*allowed.plugins, *plugins_of(asked.to_run_config()))))
     pins = pins_of(asked, asked.dataset)
     pinned = replace(allowed, apps=(bundle_hash(),), uploads=uploads, largest_upload_mb=most, plugins=foreign, run=pins)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flfw.earlier_names import CONTROLS
 from flfw.report.findings import AuditEntry, number, setting_name, sum_words
 
 BRIEF = {
@@ -93,7 +94,7 @@ def of_search(setting: AuditEntry, unit: str = "examples") -> str:
     objective = setting.entry.get("objective")
     if not objective:
         return ""
-    short, total = objective["short"], objective["total"]
+    short, total = objective["unconverged"], objective["total"]
     if 2 * short > total:
         return (
             f"The search failed: in {short} of {total} messages the true {unit} explain the message better than its "
@@ -122,7 +123,9 @@ def fallen(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     Args:
         entries: ``audit`` of result.json.
     """
-    least = [entry for entry in entries if entry.get("group_needed") and entry["group"] == entry["group_needed"]]
+    least = [
+        entry for entry in entries if entry.get("min_safe_sum_size") and entry["sum_size"] == entry["min_safe_sum_size"]
+    ]
     return [
         f"{setting_name(entry, entries)} at round {entry['round']}: nothing from {sum_words(entry)} on "
         f"({entry['messages']} sum{'' if entry['messages'] == 1 else 's'}); a stronger attack may reach more"
@@ -137,25 +140,31 @@ def _filled(clauses: Mapping[str, str], setting: AuditEntry, unit: str) -> str:
 
 def _variant(setting: AuditEntry) -> str:
     """Return the cause, with the reason for a missing result where that is the cause."""
-    cause, rung = setting.cause, setting.ladder.get(setting.cause, {})
+    cause, rung = setting.cause, setting.ladder.get(CONTROLS.get(setting.cause, setting.cause), {})
     if cause in ("matched", "told", "consistency") and setting.entry.get("verdict") == "inconclusive":
         return f"{cause}, untried" if rung.get("passed") is None else cause
-    ended = setting.entry.get("stopped") if cause == "failures" else rung.get("stopped") if cause == "easy" else None
+    ended = (
+        setting.entry.get("failure_reason")
+        if cause == "failures"
+        else rung.get("failure_reason")
+        if cause == "easy"
+        else None
+    )
     return f"{cause}, stopped" if ended else cause
 
 
 def _values(setting: AuditEntry, unit: str) -> dict[str, Any]:
     objective = setting.entry.get("objective") or {}
     count = number(setting.entry.get("messages")) or 0
-    left = (number(setting.entry.get("group")) or 0) - (number(setting.entry.get("colluding")) or 0)
+    left = (number(setting.entry.get("sum_size")) or 0) - (number(setting.entry.get("num_colluding")) or 0)
     return {
         "name": setting.name,
         "unit": unit,
-        "by": setting.entry.get("tampered_by"),
+        "by": setting.entry.get("malicious_server"),
         "failures": setting.failures,
-        "stopped": _bare(setting.entry.get("stopped")),
-        "below": _bare(setting.ladder.get("easy", {}).get("stopped")),
-        "short": objective.get("short"),
+        "stopped": _bare(setting.entry.get("failure_reason")),
+        "below": _bare(setting.ladder.get("easy", {}).get("failure_reason")),
+        "short": objective.get("unconverged"),
         "searched": objective.get("total"),
         "left": f"{left:g} client{' is' if left == 1 else 's are'}",
         "messages": f"{count:g} independent message{' was' if count == 1 else 's were'}",

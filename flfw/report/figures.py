@@ -1,38 +1,63 @@
-"""Figures of the report: samples as PNG data URIs, curves as inline SVG with the colours of the page.
+"""Figures of the report, as SVG: charts in a stack on one axis, and strips of a record's features.
 
-An SVG curve follows the reader's light or dark scheme, prints sharply and has a second layout for a narrow screen.
-So every chart is a function of its width in CSS pixels.
+Every chart is a function of its width in CSS pixels: it has a second layout for a narrow screen.
 """
 
-import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
-from PIL import Image
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.transforms import IdentityTransform, ScaledTranslation
 
-# Space left of the plot for tick labels, and least distance between two direct labels.
-_LEFT, _LABEL_GAP = 40.0, 15.0
-_WIDE, _NARROW = 620, 342
+from flfw.report.chart_style import (
+    ACCENT,
+    DASHED,
+    INK,
+    LINE_HEIGHT,
+    PAGE_STYLE,
+    PAPER,
+    RAISED,
+    SOFT,
+    End,
+    at_both_widths,
+    dots,
+    inline_svg,
+    name_ends,
+    page_figure,
+    shown,
+    unbroken,
+)
+
+_WIDE = 620
+# In pixels: room for tick labels, for a line of a title, between two charts, below the last, and of a character.
+_LEFT, _TITLE, _BETWEEN, _FOOT, _CHARACTER = 42.0, 17.0, 26.0, 44.0, 6.4
+_PLOT = 150.0  # the least height of a chart
+_INSET = 8.0  # keeps markers off the edge
 # Distance between the first and the last of several points at one round; more would run into the labels.
 _ASIDE = 18.0
-# Larger samples would make the page heavy without showing more at the size a reader sees.
-_LARGEST_SIDE = 192
+_DOT = 7.0
+_MOST_MARKED = 12  # beyond a dozen points markers would merge into a thick line
+_HIGHEST = 1e300  # of a damaged run; matplotlib adds to the ends of an axis
 
 Point = tuple[float, float]
+AxisMarks = Sequence[tuple[float, str]]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Labelled curve; `tone` is `ink`, `soft` or `accent`; intervals and peaks have one entry per point."""
+    """Labelled curve; `tone` is a colour; intervals and peaks have one entry per point."""
 
     label: str
     points: tuple[Point, ...]
-    tone: str = "ink"
+    tone: str = INK
     intervals: tuple[Point | None, ...] = ()
     peaks: tuple[float | None, ...] = ()
 
@@ -58,59 +83,19 @@ class Chart:
         values = [y for line in self.lines for _, y in line.points] + [level for _, level in self.levels]
         values += [high for line in self.lines for span in line.intervals if span for high in span]
         values += [peak for line in self.lines for peak in line.peaks if peak is not None]
-        return max([value for value in values if value > 0], default=1.0) * 1.05
+        return min(max([value for value in values if value > 0], default=1.0), _HIGHEST) * 1.05
+
+    def names(self) -> list[str]:
+        """Return the text beside each line, and then beside each level, with its last value."""
+        texts = [(line.label, line.points[-1][1]) for line in self.lines if line.points]
+        return [shown(f"{label} {_value(value, self.percent)}") for label, value in [*texts, *self.levels]]
 
 
-def png_uri(sample: np.ndarray) -> str:
-    """Return a (C, H, W) sample in [0, 1] with one or three channels as the data URI of a PNG."""
-    finite = np.nan_to_num(np.asarray(sample, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
-    pixels = np.rint(np.clip(finite, 0.0, 1.0) * 255).astype(np.uint8)
-    image = Image.fromarray(pixels[0] if pixels.shape[0] == 1 else np.moveaxis(pixels, 0, -1))
-    image.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE), Image.Resampling.BOX)
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+def _value(value: float, percent: bool) -> str:
+    return f"{100 * value:.1f} %" if percent else (f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}")
 
 
-def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float]:
-    """Return at most `most` round numbers of step 1, 2 or 5 times a power of ten that lie within [low, high].
-
-    >>> ticks(0.0, 33.0, 5)
-    [0.0, 10.0, 20.0, 30.0]
-    >>> ticks(0.0, 2.0, 8, whole=True)
-    [0.0, 1.0, 2.0]
-    """
-    span = max(high - low, 1e-9)
-    power = 10.0 ** math.floor(math.log10(span / most))
-    steps = (power * factor for factor in (1, 2, 5, 10, 20, 50, 100))
-    fits = (step for step in steps if span / step <= most - 1 + 1e-9 and (not whole or step >= 1))
-    step = next(fits, max(span, 1.0))
-    first = math.ceil(low / step - 1e-9)
-    return [round(index * step, 10) for index in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move label positions apart to at least `gap`, by one pass down and one pass up.
-
-    >>> spread([10, 12, 50], 10, 0, 60)
-    [10, 20, 50]
-    """
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    placed = list(positions)
-    floor = low
-    for index in order:
-        placed[index] = floor = max(placed[index], floor)
-        floor += gap
-    ceiling = high
-    for index in reversed(order):
-        placed[index] = ceiling = min(placed[index], ceiling)
-        ceiling -= gap
-    return placed
-
-
-def stacked_panels(
-    panels: Sequence[Chart], alt: str, axis: str = "round", marks: Sequence[tuple[float, str]] | None = None
-) -> Markup:
+def stacked_panels(panels: Sequence[Chart], alt: str, axis: str = "round", marks: AxisMarks | None = None) -> Markup:
     """Draw panels above one another on one axis, twice: for a desktop and for a phone; CSS shows one.
 
     Args:
@@ -119,166 +104,117 @@ def stacked_panels(
         axis: the name of the axis.
         marks: positions and texts of the axis labels; None labels it with whole numbers.
     """
-    shown = [panel for panel in panels if panel.drawable]
-    if not shown:
+    drawable = [panel for panel in panels if panel.drawable]
+    if not drawable:
         return Markup("")
-    drawn = [
-        f'<div class="chart {name}">{_draw(shown, width, alt, axis, marks)}</div>'
-        for name, width in (("wide", _WIDE), ("narrow", _NARROW))
-    ]
-    return Markup("".join(drawn))
+    return at_both_widths(lambda width: _draw(drawable, width, alt, axis, marks), _WIDE)
 
 
-def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: Sequence[tuple[float, str]] | None) -> str:
+@rc_context(PAGE_STYLE)
+def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: AxisMarks | None) -> Markup:
     rounds = [x for panel in panels for line in panel.lines for x, _ in line.points]
     first, last = min(rounds), max(rounds)
-    labels = [text for panel in panels for text in _label_texts(panel)]
-    # Direct labels get the room that their longest text needs (about 6.4 px a character), within reason.
-    right = min(max(len(text) for text in labels) * 6.4 + 20, width * 0.42)
-    x0, x1 = _LEFT, width - right
-    # A single round is centred; otherwise an inset keeps markers off the frame.
-    inset = 8.0
-
-    def x_of(value: float) -> float:
-        return (x0 + x1) / 2 if first == last else x0 + inset + (value - first) / (last - first) * (x1 - x0 - 2 * inset)
-
-    # Tall enough for the direct labels of the busiest panel.
-    plot = max([150.0, *(_LABEL_GAP * (len(_label_texts(panel)) + 1) for panel in panels)])
-    head, between = 26.0, 18.0
-    parts: list[str] = []
-    y = 0.0
-    for panel in panels:
-        parts += _panel(panel, x_of, (x0, x1), y + head, plot, marks is None)
-        y += head + plot + between
-    base = y - between
+    # Names get the room that the longest needs, within reason, and have several lines if that is too little.
+    longest = max(len(name) for panel in panels for name in panel.names())
+    right = min(longest * _CHARACTER + 24, width * 0.42)
+    names = [[fill(name, int((right - 20) / _CHARACTER)) for name in panel.names()] for panel in panels]
+    titles = [fill(panel.title, int(width / 7.5)) for panel in panels]
+    heads = [_TITLE * (title.count("\n") + 1) + 14 for title in titles]
+    lines = [len(each) + sum(name.count("\n") for name in each) for each in names]
+    tall = [max(_PLOT, LINE_HEIGHT * 12 * (many + 1)) for many in lines]
+    height = sum(heads) + sum(tall) + _BETWEEN * (len(panels) - 1) + _FOOT
+    figure, across, top = page_figure(width, height), width - _LEFT - right, 0.0
+    # A single round is in the middle.
+    air = 1.0 if first == last else (last - first) * _INSET / (across - 2 * _INSET)
+    plots: list[Axes] = []
+    for panel, title, words, head, plot in zip(panels, titles, names, heads, tall, strict=True):
+        top += head + plot
+        axes = figure.add_axes((_LEFT / width, 1 - top / height, across / width, plot / height))
+        axes.set_title(title, x=-_LEFT / across, y=1.0)
+        axes.set(xlim=(first - air, last + air), ylim=(0, panel.top()), xticks=[])
+        _panel(axes, panel, words, marks is None)
+        plots.append(axes)
+        top += _BETWEEN
     if marks is None:
-        marks = [(tick, f"{tick:g}") for tick in ticks(first, last, 9 if width > 400 else 5, whole=True)]
-    for at, text in marks:
-        parts.append(f'<text x="{x_of(at):.1f}" y="{base + 18:.1f}" text-anchor="middle">{escape(text)}</text>')
-    parts.append(f'<text x="{x1:.1f}" y="{base + 36:.1f}" text-anchor="end">{escape(axis)}</text>')
-    height = base + 42
-    return (
-        f'<svg viewBox="0 0 {width} {height:.0f}" width="{width}" height="{height:.0f}" role="img" '
-        f'aria-label="{escape(alt)}">{"".join(parts)}</svg>'
-    )
+        bins = 8 if width == _WIDE else 4
+        plots[-1].xaxis.set_major_locator(MaxNLocator(nbins=bins, integer=True, steps=[1, 2, 5, 10]))
+    else:
+        plots[-1].set_xticks([at for at, _ in marks], [text for _, text in marks])
+    plots[-1].set_xlabel(axis, loc="right")
+    return inline_svg(figure, alt)
 
 
-def _label_texts(panel: Chart) -> list[str]:
-    texts = [f"{line.label} {_value(line.points[-1][1], panel.percent)}" for line in panel.lines if line.points]
-    return texts + [f"{name} {_value(level, panel.percent)}" for name, level in panel.levels]
-
-
-def _value(value: float, percent: bool) -> str:
-    return f"{100 * value:.1f} %" if percent else (f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}")
-
-
-def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: float, by_round: bool) -> list[str]:
-    x0, x1 = edges
-    scale = plot / panel.top()
-
-    def y_of(value: float) -> float:
-        return top + plot - min(max(value, 0.0), panel.top()) * scale
-
-    parts = [f'<text class="panel-title" x="0" y="{top - 12:.1f}">{escape(panel.title)}</text>']
-    for tick in ticks(0.0, panel.top(), 5):
-        y = y_of(tick)
-        text = f"{100 * tick:g} %" if panel.percent else f"{tick:g}"
-        parts.append(f'<path class="grid" d="M{x0} {y:.1f}H{x1:.1f}"/>')
-        parts.append(f'<text x="{x0 - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
-    parts += [f'<path class="level" d="M{x0} {y_of(level):.1f}H{x1:.1f}"/>' for _, level in panel.levels]
+def _panel(axes: Axes, panel: Chart, names: Sequence[str], by_round: bool) -> None:
+    top, edge = panel.top(), axes.get_xlim()[1]
+    axes.grid(axis="y")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    if panel.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    for _, level in panel.levels:
+        axes.axhline(_within(level, top), color=SOFT, linewidth=1, linestyle=DASHED)
     drawn = [line for line in panel.lines if line.points]
     apart = min(6.0, _ASIDE / max(len(drawn) - 1, 1))
     for index, line in enumerate(drawn):
         # Intervals of several attacks at one round would hide one another: each attack is shifted a little.
         aside = (index - (len(drawn) - 1) / 2) * apart if any(other.intervals for other in drawn) else 0.0
-        parts += _curve(line, lambda value, aside=aside: x_of(value) + aside, y_of, by_round)
-    ends = [(x_of(line.points[-1][0]), y_of(line.points[-1][1]), line.tone) for line in drawn]
-    ends += [(x1, y_of(level), "level-name") for _, level in panel.levels]
-    placed = spread([y for _, y, _ in ends], _LABEL_GAP, top + 2, top + plot)
-    for (x, y, tone), text, at in zip(ends, _label_texts(panel), placed, strict=True):
-        parts.append(
-            f'<path class="leader" d="M{x + 6:.1f} {y:.1f}L{max(x1, x + 6):.1f} {y:.1f}L{x1 + 10:.1f} {at:.1f}"/>'
-        )
-        parts.append(f'<text class="name {tone}" x="{x1 + 13:.1f}" y="{at + 4:.1f}">{escape(text)}</text>')
-    return parts
+        _curve(axes, line, top, aside, by_round)
+    ends = [(*line.points[-1], line.tone) for line in drawn] + [(edge, level, SOFT) for _, level in panel.levels]
+    named = [End(x, _within(y, top), name, SOFT, tone) for (x, y, tone), name in zip(ends, names, strict=True)]
+    name_ends(axes, named, 12 / axes.bbox.width)
 
 
-def _curve(line: Curve, x_of, y_of, by_round: bool) -> list[str]:
-    spots = [(x_of(x), y_of(y)) for x, y in line.points]
-    parts, alone = [], set()
-    for first, last in _joined(line.points, by_round):
-        if first == last:
-            alone.add(first)
+def _within(value: float, top: float) -> float:
+    return min(max(value, 0.0), top)
+
+
+def _curve(axes: Axes, line: Curve, top: float, aside: float, by_round: bool) -> None:
+    look: Any = {
+        "color": line.tone,
+        "transform": axes.transData + ScaledTranslation(aside / 72, 0, axes.figure.dpi_scale_trans),
+    }
+    points = [(x, _within(y, top)) for x, y in line.points]
+    alone: list[Point] = []
+    for part in unbroken(points, [x for x, _ in points]) if by_round else [points]:
+        if len(part) == 1:
+            alone += part
             continue
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots[first : last + 1])
-        parts.append(f'<path class="curve {line.tone}{"" if by_round else " between"}" d="M{path}"/>')
-    for (x, _), span in zip(spots, line.intervals, strict=False):
+        # Between sizes a line only leads the eye.
+        stroke = {} if by_round else {"linestyle": (0, (2, 3)), "linewidth": 1.25}
+        axes.plot(*zip(*part, strict=True), zorder=3, **stroke, **look)
+    marked = points if len(points) <= _MOST_MARKED else alone
+    _dots(axes, marked, _DOT, look)
+    for (x, _), span in zip(points, line.intervals, strict=False):
         if span:
-            parts.append(f'<path class="curve {line.tone}" d="M{x:.1f} {y_of(span[0]):.1f}V{y_of(span[1]):.1f}"/>')
-    for (x, _), peak in zip(spots, line.peaks, strict=False):
-        if peak is not None:
-            parts.append(f'<circle class="ring {line.tone}" cx="{x:.1f}" cy="{y_of(peak):.1f}" r="3.5"/>')
-    # Beyond a dozen rounds markers would merge into a thick line; a round without a neighbour has nothing else.
-    shown = range(len(spots)) if len(spots) <= 12 else sorted(alone)
-    parts += [f'<circle class="dot {line.tone}" cx="{spots[i][0]:.1f}" cy="{spots[i][1]:.1f}" r="3.5"/>' for i in shown]
-    return parts
+            axes.plot([x, x], [_within(end, top) for end in span], zorder=3, **look)
+    peaks = [(x, _within(y, top)) for (x, _), y in zip(points, line.peaks, strict=False) if y is not None]
+    _dots(axes, peaks, _DOT + 1.5, look)
+    _dots(axes, peaks, _DOT - 1.5, look | {"color": PAPER})
 
 
-def _joined(points: Sequence[Point], by_round: bool) -> list[tuple[int, int]]:
-    """Return the first and the last point of each stroke: no stroke leads through a round that was not measured.
-
-    Strokes between sizes only lead the eye, and are dashed: they join all points.
-
-    >>> _joined([(0, 0.1), (1, 0.2), (5, 0.3)], by_round=True)
-    [(0, 1), (2, 2)]
-    >>> _joined([(0, 0.1), (1, 0.2), (5, 0.3)], by_round=False)
-    [(0, 2)]
-    """
-    ends = [i for i in range(1, len(points)) if by_round and points[i][0] - points[i - 1][0] > 1]
-    return list(zip([0, *ends], [*(end - 1 for end in ends), len(points) - 1], strict=True))
+def _dots(axes: Axes, points: Sequence[Point], size: float, look: Mapping[str, Any]) -> None:
+    if points:
+        x, y = zip(*points, strict=True)
+        axes.plot(dots(x), dots(y), linewidth=size, zorder=4, **look)
 
 
+@rc_context(PAGE_STYLE)
 def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str, most: int = 48) -> Markup:
     """Draw a tabular record and its reconstruction: true features as rings, the attacker's as dots, gaps as lines."""
     values = np.nan_to_num(np.ravel(truth).astype(np.float64))[:most]
-    guess = None if reconstruction is None else np.nan_to_num(np.ravel(reconstruction).astype(np.float64))[:most]
-    both = values if guess is None else np.concatenate([values, guess])
-    low, span = float(both.min()), max(float(np.ptp(both)), 1e-9)
-    width, height = 300.0, 74.0
-    step = (width - 12) / max(len(values), 1)
-    parts: list[str] = []
-    for index, value in enumerate(values):
-        x, y = 6 + step * (index + 0.5), height - 7 - (value - low) / span * (height - 14)
-        if guess is not None:
-            other = height - 7 - (guess[index] - low) / span * (height - 14)
-            parts.append(f'<path class="gap" d="M{x:.1f} {y:.1f}V{other:.1f}"/>')
-            parts.append(f'<circle class="dot accent" cx="{x:.1f}" cy="{other:.1f}" r="2"/>')
-        parts.append(f'<circle class="ring ink" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-    body = "".join(parts)
-    return Markup(
-        f'<svg class="strip" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(alt)}">{body}</svg>'
-    )
+    guess = values if reconstruction is None else np.nan_to_num(np.ravel(reconstruction).astype(np.float64))[:most]
+    low, high = float(min(values.min(), guess.min())), float(max(values.max(), guess.max()))
+    width, height, edge = 300.0, 74.0, 7.0
+    figure = page_figure(width, height)
+    x = 6 + (width - 12) / len(values) * (np.arange(len(values)) + 0.5)
+    ring, dot = (edge + (y - low) / max(high - low, 1e-9) * (height - 2 * edge) for y in (values, guess))
 
+    def add(x: np.ndarray, y: np.ndarray, **look: Any) -> None:
+        figure.add_artist(Line2D(x, y, transform=IdentityTransform(), **look))
 
-def utility_panel(rounds: Sequence[Mapping[str, Any]], regression: bool) -> Chart:
-    """Build the chart of clients' test accuracy, or of a regression's mean absolute error, by round.
-
-    Args:
-        rounds: those of result.json, which have both for the models as received and for those after local training.
-        regression: whether it is of errors.
-    """
-    rows = [{"round": row.get("round"), **(row.get("extra") or {})} for row in rounds] if regression else rounds
-    kind, title = ("mae", "Mean absolute error") if regression else ("acc", "Accuracy")
-    received, after = _curve_of(rows, f"{kind}_global"), _curve_of(rows, f"{kind}_local")
-    lines = (Curve("after", after, "ink"), Curve("as received", received, "soft"))
-    return Chart(f"{title} as received, and after local training", lines, percent=not regression)
-
-
-def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Build the chart of training loss by round."""
-    return Chart("Training loss", (Curve("loss", _curve_of(rounds, "loss"), "ink"),))
-
-
-def _curve_of(rounds: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:
-    pairs = ((row.get("round"), row.get(key)) for row in rounds)
-    return tuple((float(x), float(y)) for x, y in pairs if x is not None and y is not None and math.isfinite(y))
+    add(dots(x), dots(ring), color=INK, linewidth=_DOT)
+    add(dots(x), dots(ring), color=RAISED, linewidth=_DOT - 3)
+    if reconstruction is not None:
+        gaps = np.stack([ring, dot, np.full(len(x), math.nan)], axis=1)
+        add(np.repeat(x, 3), gaps.ravel(), color=ACCENT, alpha=0.5, linewidth=1)
+        add(dots(x), dots(dot), color=ACCENT, linewidth=_DOT - 3)
+    return inline_svg(figure, alt, "strip")

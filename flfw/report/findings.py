@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import os
 import re
@@ -13,34 +15,37 @@ from typing import Any
 import numpy as np
 from jinja2 import Undefined
 from markupsafe import Markup
+from PIL import Image
 from safetensors.numpy import load_file
 
 from flfw.curves import GROUP, LADDER
 from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
 from flfw.formats.rows import read_rows
-from flfw.report.figures import feature_strip, png_uri
 from flfw.report.texts import row_pair, text_pair
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {
     "attack", "adaptive", "adaptation", "vantage", "source", "client", "defence", "granted", "batch", "steps", "mode",
-    "iterations", "restarts", "selection", "seeds", "hidden_by",
+    "iterations", "restarts", "selection", "seeds", "protected_by",
 }  # fmt: skip
 # Keys of an audit entry that an older run may lack: the page reads them as nothing.
 _KEYS = GRANT | {
     "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
-    "curve", "group", "colluding", "group_needed", "assignment", "tries", "stopped", "seconds", "scoring_seconds",
-    "labels_found", "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
-    "candidates", "feature_error", "share_expected", "tampered_by", "rouge", "ceiling", "reduced", "reach",
+    "curve", "sum_size", "num_colluding", "min_safe_sum_size", "assignment", "attempts", "failure_reason", "seconds",
+    "scoring_seconds", "label_accuracy", "adaptive_gain", "label_presence", "cause", "messages", "identification_p",
+    "objective", "candidate_test", "feature_error", "share_expected", "malicious_server", "rouge", "ceiling",
+    "native_resolution", "search_limit",
 }  # fmt: skip
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
-_BESIDE = ("matched", "told")  # rungs that belong to one target; the others belong to an attack
+# Larger samples would make the page heavy without showing more at the size a reader sees.
+_LARGEST_SIDE = 192
+_BESIDE = ("undefended", "weak_defence")  # rungs that belong to one target; the others belong to an attack
 _SCORES = (
     "psnr", "ceiling", "ssim", "lpips", "feature_error", "rmsd", "gain", "rank", "candidates", "exact_features",
     "agreed", "agreed_exact", "iterations", "matching_loss",
-    "labels_found", "rouge_1", "rouge_2", "floor_rouge_1", *(f"floor_{floor}" for floor in FLOORS),
+    "label_accuracy", "rouge_1", "rouge_2", "floor_rouge_1", *(f"floor_{floor}" for floor in FLOORS),
 )  # fmt: skip
 
 
@@ -137,7 +142,7 @@ class AuditEntry:
         if self.entry.get("verdict") != "inconclusive":
             return ""
         easy = self.ladder.get("easy")
-        if not self.entry.get("stopped") and not (easy["passed"] if easy else self.ladder):
+        if not self.entry.get("failure_reason") and not (easy["passed"] if easy else self.ladder):
             return "easy"
         return "outdone" if self.informed and 2 * self.failures < self.total else "failures"
 
@@ -152,7 +157,7 @@ class AuditEntry:
 
 def sum_words(entry: Mapping[str, Any]) -> str:
     """Return over how many clients an attacked sum goes: ``sums over 5 clients``; empty for single messages."""
-    group = entry.get("group")
+    group = entry.get("sum_size")
     return f"sums over {group} client{'' if group == 1 else 's'}" if group else ""
 
 
@@ -178,8 +183,8 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
     settings = []
     for index, entry in enumerate(entries):
         shown = {**dict.fromkeys(_KEYS), **entry}
-        if shown["hidden_by"] and not _is_defended(entry):
-            shown["defence"] = shown["hidden_by"]  # the page names it as known: here, the method itself
+        if shown["protected_by"] and not _is_defended(entry):
+            shown["defence"] = shown["protected_by"]  # the page names it as known: here, the method itself
         setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
             sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name, schema)
@@ -202,7 +207,7 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
         if (row["curve"] or None) != (entry.get("curve") or None):
             return False
         keys += ["batch", "steps"] if entry.get("curve") else []
-        keys += ["group"] if "group" in row else []
+        keys += ["sum_size"] if "sum_size" in row else []
     same = ["attack", "vantage", "source", *(["defence"] if "defence" in row else [])]
     texts = all(row.get(key) == str(entry.get(key)) for key in same)
     numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
@@ -256,10 +261,23 @@ def read_sample(
     if truth is not None and truth.ndim == 1 and schema is not None and len(truth) == schema.width:
         return replace(sample, strip=row_pair(schema, truth, guess))
     if truth is not None and truth.ndim == 1:
-        alt = f"Features of sample {row.get('victim')} of client {row.get('client')}, and what {attack} gave"
+        from flfw.report.figures import feature_strip  # matplotlib takes long to load, and few need it
+
+        alt = f"Features of sample {row.get('probe_slot')} of client {row.get('client')}, and what {attack} gave"
         return replace(sample, strip=feature_strip(truth, guess, alt))
     original, reconstruction = (None if picture is None else png_uri(picture) for picture in (truth, guess))
     return replace(sample, original=original, reconstruction=reconstruction)
+
+
+def png_uri(sample: np.ndarray) -> str:
+    """Return a (C, H, W) sample in [0, 1] with one or three channels as the data URI of a PNG."""
+    finite = np.nan_to_num(np.asarray(sample, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
+    pixels = np.rint(np.clip(finite, 0.0, 1.0) * 255).astype(np.uint8)
+    image = Image.fromarray(pixels[0] if pixels.shape[0] == 1 else np.moveaxis(pixels, 0, -1))
+    image.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE), Image.Resampling.BOX)
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 _SAME_PROBES = ("attack", "vantage", "source", "round", "curve", "batch", "steps")
@@ -283,10 +301,10 @@ def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]],
         parts.append("adaptive" if entry.get("adaptive") else "static")
     alike = [other for other in entries if all(other.get(key) == entry.get(key) for key in _SAME_PROBES)]
     partly = len({other.get("defence") for other in alike}) > 1  # only some of the clients defend themselves
-    hidden_by = entry.get("hidden_by") or entry.get("defence")
-    if partly and not (entry.get("adaptation") and hidden_by == entry.get("defence")):
+    protected_by = entry.get("protected_by") or entry.get("defence")
+    if partly and not (entry.get("adaptation") and protected_by == entry.get("defence")):
         parts.append(f"against {entry['defence']}" if _is_defended(entry) else "undefended")
-    parts += [f"told of {hidden_by}"] if entry.get("adaptation") else []
+    parts += [f"told of {protected_by}"] if entry.get("adaptation") else []
     where = [str(entry.get(key)) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
     where += [] if entry.get("client") is None else [f"client {entry['client']}"]
     return " ".join([*parts, f"({', '.join(where)})"] if where else parts)

@@ -1,17 +1,33 @@
-"""Numbers, settings and sentences as the page's reader would write them."""
+"""Numbers, settings, sentences and a run's command as the page's reader would write them."""
 
 from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from jinja2 import Undefined
 from markupsafe import Markup, escape
 
+from flfw.experiment import EXPERT, Experiment
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.findings import number
+
+# Keys of the configuration that are flags of sim.py; every other key is listed, not typed.
+_FLAGS = {
+    "method", "dataset", "net", "split", "image_size", "augment", "normalise", "clients", "sample", "rounds",
+    "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
+    "accounting", "patient_examples", "patient_clients", "canaries", "defended", "defence", "attack", "audit_rounds",
+    "victim_batch", "victim_steps", "images", "curve", "sum_size", "colluding_attackers", "vantage", "adaptation",
+    "show_samples", "membership_pairs", "resize", "resize_mode", "colour",
+}  # fmt: skip
+_SAID_IF_CHANGED = {
+    "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
+    "patient_examples", "patient_clients", "canaries", "sum_size", "colluding_attackers", "membership_pairs",
+    "resize", "resize_mode", "colour",
+}  # fmt: skip
 
 
 def decimals(value: Any, places: int = 1) -> str:
@@ -79,3 +95,22 @@ def flags(text: str) -> Markup:
 def capital(text: str) -> str:
     """Return a text with a capital letter at its start; the rest stays as it is."""
     return text[:1].upper() + text[1:]
+
+
+def command(config: Mapping[str, Any]) -> str:
+    """Return the call of sim.py for this configuration, one flag for each setting that has one."""
+    words, expert = ["python", "sim.py"], list[str]()
+    for key, value in config.items():
+        if key in _FLAGS and value not in (None, "", []) and not _is_usual(key, value):
+            values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
+            joined = [",".join(values)] if key in ("audit_rounds", "defended") else values
+            if key in EXPERT:
+                expert.append(f"{key}={' '.join(joined)}")
+                continue
+            words += ["--" + key.replace("_", "-"), *joined]
+    more = {"--expert": expert, "--set": config.get("set") or []}
+    return shlex.join([*words, *(word for flag, pairs in more.items() if pairs for word in (flag, *pairs))])
+
+
+def _is_usual(key: str, value: Any) -> bool:
+    return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)

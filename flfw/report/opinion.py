@@ -83,7 +83,7 @@ def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
 def _likely(setting: AuditEntry, unit: str) -> str:
     entry, verdict = setting.entry, setting.entry.get("verdict")
     span, messages = entry.get("share_interval"), number(entry.get("messages"))
-    if verdict == "identifies" and (held := entry.get("candidates")) and setting.cause == "candidates":
+    if verdict == "identifies" and (held := entry.get("candidate_test")) and setting.cause == "candidates":
         return f"{held['first']} of {held['messages']} messages point to the truth; by chance {percent(held['null'])}."
     if verdict == "identifies" and number(entry.get("identification_rate")) is not None:
         chance = number(entry.get("identification_null"))
@@ -105,7 +105,7 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
     verdict, place = row["verdict"], str(row["vantage"])
     sought = f"Data were not sought, but whether {what} was trained on:"
     answer = {"leaks": "it can be told.", "no leak found": "not found."}.get(verdict, "not answered.")
-    low, high = number(row["auc_low"]), number((row.get("right") or {}).get("high"))
+    low, high = number(row["auc_low"]), number((row.get("correct") or {}).get("high"))
     likely = _UNKNOWN
     if verdict == "leaks":
         compared = (

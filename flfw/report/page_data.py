@@ -1,4 +1,4 @@
-"""Facts behind the page's sentences: the scope of the audit, and everything that gave no result."""
+"""Facts behind the page's sentences: the scope of the audit, all that gave no result, and attributes inferred."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from flfw.formats.rows import read_rows
 from flfw.report.findings import AuditEntry, Sample, number
 from flfw.report.formats import sentence
 
-_RUNGS = {"matched": "undefended", "told": "mildest-defence"}
+_ALPHA = 0.01  # greatest probability that chance alone marks any feature of the run
+_RUNGS = {"weak_defence": "mildest-defence"}
 
 
 @final
@@ -92,7 +93,7 @@ def _outermost(vantage: str) -> int:
 
 
 def _place(row: Mapping[str, str]) -> tuple[str | None, ...]:
-    return (row["index"],) if row.get("index") else (row.get("victim"), row.get("image"))
+    return (row["index"],) if row.get("index") else (row.get("probe_slot"), row.get("image"))
 
 
 def unit_of(settings: Iterable[AuditEntry]) -> str:
@@ -186,11 +187,15 @@ def read_failures(
 def _of_setting(setting: AuditEntry) -> Iterable[FailureLine]:
     entry = setting.entry
     at = f"{setting.title}, {_when(entry['round'])}"
-    if entry["stopped"]:
-        yield FailureLine("attack", at, "the whole attack", sentence(entry["stopped"]))
+    if entry["failure_reason"]:
+        yield FailureLine("attack", at, "the whole attack", sentence(entry["failure_reason"]))
     failed = [sample for sample in setting.samples if sample.failed]
     if failed:
-        reason = "The attack gave nothing, as said above." if entry["stopped"] else "The attack gave no finite result."
+        reason = (
+            "The attack gave nothing, as said above."
+            if entry["failure_reason"]
+            else "The attack gave no finite result."
+        )
         yield FailureLine("sample", at, "; ".join(who(sample) for sample in failed), reason, len(failed))
     if missing := setting.failures - len(failed):
         reason = "Nothing of them was recorded, or the run kept no row of them."
@@ -218,7 +223,7 @@ def who(sample: Sample) -> str:
     """Return the name of a sample and its client, as the whole page uses it."""
     batch = number(sample.row.get("batch")) or 1
     place = f", place {sample.row['image']} in the batch" if batch > 1 and sample.row.get("image") else ""
-    name = sample.row.get("victim") or sample.row.get("image")
+    name = sample.row.get("probe_slot") or sample.row.get("image")
     return f"client {sample.row.get('client')}, sample {name}{place}"
 
 
@@ -243,3 +248,45 @@ def first_screen(failures: Iterable[FailureLine]) -> str:
     }
     parts = [f"{counts[kind]} {words[kind][counts[kind] != 1]}" for kind in words if counts.get(kind)]
     return ", ".join(parts)
+
+
+@final
+@dataclass(frozen=True)
+class AttributeTable:
+    """Features of one setting, those above chance first.
+
+    Attributes:
+        setting: the setting.
+        rows: for each feature the keys of `flfw.audit.measures.columns.ColumnRate`, its ``number`` from 1 on, and
+            whether it is recovered ``above`` chance.
+        needed: messages without which no feature could be above chance, as the test flips a coin for each; 0: there
+            are enough.
+    """
+
+    setting: AuditEntry
+    rows: tuple[Mapping[str, Any], ...]
+    needed: int = 0
+
+    @property
+    def above(self) -> int:
+        """Number of features that are recovered more often than a guess explains."""
+        return sum(row["above"] for row in self.rows)
+
+
+def attribute_tables(settings: Iterable[AuditEntry]) -> list[AttributeTable]:
+    """Return a table for each setting of rows; the p-values are corrected for all features of all
+    settings (Bonferroni).
+    """
+    tabular = [setting for setting in settings if setting.entry.get("columns")]
+    tests = sum(len(setting.entry["columns"]) for setting in tabular)
+    tables = []
+    for setting in tabular:
+        rows = [
+            {**column, "number": number, "above": column["p"] * tests <= _ALPHA}
+            for number, column in enumerate(setting.entry["columns"], 1)
+        ]
+        rows.sort(key=lambda row: (not row["above"], row["floor"] - row["share"], row["number"]))
+        needed = math.ceil(math.log2(tests / _ALPHA))
+        enough = (setting.entry.get("messages") or needed) >= needed
+        tables.append(AttributeTable(setting, tuple(rows), 0 if enough else needed))
+    return tables

@@ -69,8 +69,8 @@ def questions(
     sums = [setting for setting in settings if sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
     told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
-    largest = max((row.get("group") or 0 for row in told_of_sums), default=0)
-    told_of_sums = [row for row in told_of_sums if (row.get("group") or 0) == largest]
+    largest = max((row.get("sum_size") or 0 for row in told_of_sums), default=0)
+    told_of_sums = [row for row in told_of_sums if (row.get("sum_size") or 0) == largest]
     summed = _summed(sums, told_of_sums, unit)
     return [_seen(single, sums, unit), _told(singly, unit), _with_figures(summed, figures) if figures else summed]
 
@@ -93,7 +93,7 @@ def decisive(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in membership_first(membership):
-        groups.setdefault((row["vantage"], row.get("group"), row["defence"], tuple(row["rounds"])), []).append(row)
+        groups.setdefault((row["vantage"], row.get("sum_size"), row["defence"], tuple(row["rounds"])), []).append(row)
     return next(iter(membership_first(map(_of_one_place, groups.values()))), None)
 
 
@@ -116,24 +116,26 @@ def membership_line(row: Mapping[str, Any]) -> str:
     if number(row["epsilon_low"]):
         shown += f", epsilon at least {below(row['epsilon_low'])}"
     vantage = "" if row["vantage"] == "server" else f" ({seen_by(row)})"
-    cause = "" if row["verdict"] == "leaks" else f": {row['why']}"
-    knowledge = f", told of {row.get('hidden_by') or row['defence']}," if row.get("adaptation") else ""
+    cause = "" if row["verdict"] == "leaks" else f": {row['reason']}"
+    knowledge = f", told of {row.get('protected_by') or row['defence']}," if row.get("adaptation") else ""
     return f"membership by {row['statistic']}{vantage}{knowledge} {where_told(row)}: {row['verdict']} ({shown}){cause}"
 
 
 def compared(row: Mapping[str, Any]) -> str:
     """Return the number of a statistic's pairs, and how many of them were compared where it is fewer.
 
-    >>> compared({"pairs": 24, "unlike": 22, "failed": 0}), compared({"pairs": 24, "unlike": None, "failed": 0})
-    ('2 of 24', '24')
+    >>> compared({"pairs": 24, "label_separable": 22, "failed": 0})
+    '2 of 24'
+    >>> compared({"pairs": 24, "label_separable": None, "failed": 0})
+    '24'
     """
-    left = row["pairs"] - (row.get("failed") or 0) - (row.get("unlike") or 0)
+    left = row["pairs"] - (row.get("failed") or 0) - (row.get("label_separable") or 0)
     return f"{row['pairs']}" if left == row["pairs"] else f"{left} of {row['pairs']}"
 
 
 def seen_by(row: Mapping[str, Any]) -> str:
     """Return the vantage of a statistic, with the clients in a sum and the smallest group that tells nothing."""
-    group, among, needed = (row.get(name) for name in ("group", "hidden_among", "group_needed"))
+    group, among, needed = (row.get(name) for name in ("sum_size", "anonymity_set_size", "min_safe_sum_size"))
     sums = ""
     if group:
         enough = f", nothing found from {needed} on" if needed else ""
@@ -181,7 +183,7 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     right = f"is right in {percent(row['auc'], 0)} of comparisons (a coin: 50\u00a0%)"
     on = f" on {few} pairs" if " of " in (few := compared(row)) else ""
     area = "gave no score" if number(row["auc"]) is None else f"{right}{on}"
-    area = area if (row.get("right") or {}).get("guesses", 1) else f"tells no pair apart{on}"
+    area = area if (row.get("correct") or {}).get("guesses", 1) else f"tells no pair apart{on}"
     words = f"Statistic {row['statistic']}{beside}, {area} {where_told(row)}. Verdict: {verdict}."
     return PageQuestion(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
 
@@ -204,7 +206,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
             sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
     row = decisive(membership)
     if row is not None:
-        group = f" from sums over {row['group']} clients" if (row.get("group") or 0) > 1 else ""
+        group = f" from sums over {row['sum_size']} clients" if (row.get("sum_size") or 0) > 1 else ""
         sentences.append(f"Membership by {row['statistic']}{group}: {row['verdict']}.")
         verdicts.append(str(row["verdict"]))
     leaks = any(map(_is_leak, verdicts))
@@ -239,7 +241,7 @@ def _largest(settings: Sequence[AuditEntry]) -> AuditEntry | None:
 
 
 def _group(setting: AuditEntry) -> float:
-    return number(setting.entry.get("group")) or 0.0
+    return number(setting.entry.get("sum_size")) or 0.0
 
 
 def _same_group(one: AuditEntry, other: AuditEntry) -> bool:

@@ -2,35 +2,41 @@
 
 It reads only the output of a run (`result.json`, `audit.csv` and the tensors that these name) and computes no score of
 its own, so the page cannot differ from the machine-readable results. The words of the page are in `page.py`, its
-figures in `figures.py`.
+figures in `charts.py`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, Template
-from markupsafe import Markup
 
 from flfw import data
-from flfw.curves import GROUP, LADDER
 from flfw.data.tables import plan_file
 from flfw.errors import InputError
 from flfw.formats.result_file import read_result
-from flfw.report.asks import recommendations
-from flfw.report.attributes import attribute_tables
-from flfw.report.call import command
 from flfw.report.causes import because, of_search, plainly
-from flfw.report.figures import Chart, Curve, loss_panel, stacked_panels, utility_panel
-from flfw.report.findings import AuditEntry, number, read_settings, setting_name
-from flfw.report.formats import above, below, capital, decimals, digits, flags, percent, percent_above, plain, sentence
+from flfw.report.findings import AuditEntry, number, read_settings
+from flfw.report.formats import (
+    above,
+    below,
+    capital,
+    command,
+    decimals,
+    digits,
+    flags,
+    percent,
+    percent_above,
+    plain,
+    sentence,
+)
 from flfw.report.opinion import UNASKED, opinion_facts
 from flfw.report.page_data import (
     Scope,
+    attribute_tables,
     beyond_chance,
     caveats,
     first_screen,
@@ -50,23 +56,14 @@ from flfw.report.ranking import (
     side_by_side,
     together,
     twins,
-    without_copies,
     worst_first,
 )
+from flfw.report.recommendations import recommendations, untested
 from flfw.report.run_verdict import decision
 from flfw.report.template.page import PAGE
 from flfw.report.texts import LEGEND
-from flfw.report.untested import untested
 from flfw.storage.sealed import write_atomic
 
-# The floors worth a line in a chart: more of them would only hide one another. The page lists all.
-_CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
-_AXES = {
-    GROUP: "clients in a sum",
-    "batch": "examples in the batch",
-    "steps": "local steps",
-    LADDER: "examples in the batch x local steps",
-}
 _PASSING = ("queue", "training.json", "tidying.json")  # of a run that is not tidied yet
 # A user's own data: only the user decides that pictures of them leave the machine.
 _OWN_DATA = ("csv:", "folder:", "hf:", "parquet:", "text:")
@@ -97,6 +94,8 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     Raises:
         InputError: the folder holds no ``result.json``, or a damaged one.
     """
+    from flfw.report import charts  # matplotlib takes long to load: whoever writes no report does without
+
     source = folder / "result.json"
     if not source.is_file():
         raise InputError(f"{folder} holds no result.json: a report is written from a finished run.")
@@ -111,8 +110,6 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     failures = read_failures(folder, result.get("recordings"), settings)
     rounds = result.get("rounds") or []
     regression = is_regression(result)
-    utility = utility_panel(rounds, regression)
-    name = ("mean absolute error" if regression else "accuracy") * utility.drawable
     membership, schema = membership_first(result.get("membership") or []), plan_file.kept(folder)
     asked = scope(settings, "samples" if schema is None else "records")
     page = _template().render(
@@ -132,7 +129,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         scope=asked,
         membership=membership,
         told=decisive(membership),
-        questions=questions(settings, membership, asked.unit, result.get("sums")),
+        questions=questions(settings, membership, asked.unit, result.get("secure_aggregation")),
         **_first_page(settings, membership, result, asked),
         **grants(worst),
         worst=worst,
@@ -143,16 +140,9 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         legend=LEGEND,
         failures=failures,
         failed=first_screen(failures),
-        overview=stacked_panels(
-            [utility, leakage_panel(without_copies(targets), worst)],
-            (f"{name.capitalize()} of the clients by round, and below it what" if name else "What")
-            + " the attacks reached by round.",
-        ),
-        curves=curves_of(settings),
-        training=stacked_panels(
-            [loss_panel(rounds), utility],
-            f"Training loss by round{f', and below it {name} as received and after local training' if name else ''}.",
-        ),
+        overview=charts.overview(rounds, regression, targets, worst),
+        curves=charts.curves_of(settings),
+        training=charts.training(rounds, regression),
         files=files_of(folder),
     )
     return page.encode(errors="backslashreplace")  # half a surrogate pair, in a damaged result.json
@@ -184,129 +174,11 @@ def _template() -> Template:
 
 def why_no_pictures(config: Mapping[str, Any]) -> str:
     """Return in words why the page shows no sample; an empty string if it shows them."""
-    asked = config.get("pictures") or "auto"
+    asked = config.get("show_samples") or "auto"
     if asked == "no":
         return "the run was asked for without them"
     local = str(config.get("dataset")).startswith(_OWN_DATA)
     return "the data are your own" if local and asked != "yes" else ""
-
-
-def leakage_panel(settings: Iterable[AuditEntry], worst: AuditEntry | None) -> Chart:
-    """Draw mean scores with intervals by round, a line per attack; the answer is accented, with its best sample."""
-    by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
-    for setting in sorted(settings, key=lambda setting: setting.entry.get("round") or 0):
-        by_name.setdefault(setting.name, []).append((float(setting.entry.get("round") or 0), setting))
-    images = _has_decibels(by_name)
-    things = "texts" if worst is not None and worst.entry.get("rouge") else "records"
-    accent = worst.name if worst is not None else ""
-    lines = _score_lines(by_name, accent) if images else _share_lines(by_name, accent)
-    floors = (worst.entry.get("floors") or {}) if worst is not None and images else {}
-    levels = [(text, _finite(floors.get(key))) for key, text in _CHART_FLOORS.items()]
-    title = "Leakage: PSNR of the reconstructions, dB" if images else f"Leakage: share of {things} recovered"
-    return Chart(title, lines, tuple((text, level) for text, level in levels if level is not None), not images)
-
-
-def curves_of(settings: Sequence[AuditEntry]) -> dict[str, tuple[Markup, list[AuditEntry]]]:
-    """Draw for each kind of curve leakage against the measured values; return it with the settings behind it."""
-    drawn = {}
-    for kind, axis in _AXES.items():
-        points = _on_curve(settings, kind)
-        if not points:
-            continue
-        entries = [setting.entry for setting in settings]
-        many_rounds = len({setting.entry["round"] for setting in points}) > 1
-        places = [(*_off_curve(setting, kind), *_sizes(setting, kind)) for setting in points]
-        doubled = len(set(places)) < len(places)
-        at = _along(kind, [_sizes(setting, kind) for setting in points])
-        by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
-        for setting in points:
-            name = setting_name(setting.entry, entries, kind=doubled)
-            name = f"{name}, round {setting.entry['round']}" if many_rounds else name
-            by_name.setdefault(name, []).append((at[_sizes(setting, kind)], setting))
-        accent = next(iter(by_name))
-        panels = [Chart("Leakage: share recovered", _share_lines(by_name, accent), percent=True)]
-        if _has_decibels(by_name):
-            panels.insert(0, Chart("Leakage: PSNR of the reconstructions, dB", _score_lines(by_name, accent)))
-        marks = [(x, "x".join(f"{size:g}" for size in reversed(sizes))) for sizes, x in at.items()]
-        drawn[kind] = (stacked_panels(panels, f"What the attacks reached, by {axis}.", axis, marks), points)
-    return drawn
-
-
-def _on_curve(settings: Sequence[AuditEntry], kind: str) -> list[AuditEntry]:
-    """Return the points of a curve, and the plain targets that belong on it, by attack, round and value."""
-    sized = [setting for setting in settings if all(number(size) for size in _sizes(setting, kind))]
-    points = [setting for setting in sized if setting.entry["curve"] == kind]
-    kinds: dict[tuple[Any, ...], set[Any]] = {}
-    taken = set()
-    for setting in points:
-        kinds.setdefault(_off_curve(setting, kind), set()).add(setting.entry["adaptive"])
-        taken.add((_off_curve(setting, kind), _sizes(setting, kind)))
-    plain: dict[tuple[Any, ...], list[AuditEntry]] = {}
-    for setting in sized:
-        place = _off_curve(setting, kind)
-        fits = not setting.entry["curve"] and place in kinds
-        if fits and (place, _sizes(setting, kind)) not in taken:
-            plain.setdefault(place, []).append(setting)
-    for place, targets in plain.items():
-        points += [target for target in targets if target.entry["adaptive"] in kinds[place]] or targets
-    by = ("attack", "vantage", "defence")
-    order = lambda s: (*(str(s.entry[key]) for key in by), s.entry["round"] or 0, *_sizes(s, kind))  # noqa: E731
-    return sorted(points, key=order)
-
-
-def _sizes(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
-    """Return the position of a setting on a curve: a ladder's rungs have larger batches first, then more steps."""
-    return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (kind,)))
-
-
-def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
-    """Return each size's position on the axis: equal factors are equally far apart, and so are a ladder's rungs."""
-    ordered = sorted(set(sizes))
-    return {size: float(rung) if kind == LADDER else math.log2(size[0]) for rung, size in enumerate(ordered)}
-
-
-def _off_curve(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
-    """Return the values that the points of one curve have in common."""
-    other = {"batch": ("steps",), "steps": ("batch",), LADDER: (), GROUP: ("steps",)}[kind]
-    keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", *other)
-    return tuple(setting.entry[key] for key in keys)
-
-
-def _has_decibels(lines: Mapping[str, Iterable[tuple[float, AuditEntry]]]) -> bool:
-    return any(setting.entry.get("psnr") for group in lines.values() for _, setting in group)
-
-
-def _score_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Curve, ...]:
-    lines = []
-    for name, group in by_name.items():
-        points, intervals, peaks = [], [], []
-        for x, setting in group:
-            psnr = setting.entry.get("psnr") or {}
-            # A perfect copy has an infinite score, which no axis can show; the tables show it.
-            mean, low, high, peak = (_finite(psnr.get(key)) for key in ("mean", "low", "high", "max"))
-            if mean is not None:
-                points.append((x, mean))
-                intervals.append(None if low is None or high is None else (low, high))
-                peaks.append(peak)
-        # Rings of several attacks could not be told apart.
-        tone, rings = ("accent", tuple(peaks)) if name == accent else ("soft", ())
-        lines.append(Curve(name, tuple(points), tone, tuple(intervals), rings))
-    return tuple(lines)
-
-
-def _share_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Curve, ...]:
-    lines = []
-    for name, group in by_name.items():
-        points = tuple((x, setting.recovered / max(setting.total, 1)) for x, setting in group)
-        spans = (setting.entry.get("share_interval") for _, setting in group)
-        intervals = tuple((float(span[0]), float(span[1])) if span else None for span in spans)
-        lines.append(Curve(name, points, "accent" if name == accent else "soft", intervals))
-    return tuple(lines)
-
-
-def _finite(value: Any) -> float | None:
-    read = number(value)
-    return None if read is None or math.isinf(read) else read
 
 
 def files_of(folder: Path) -> list[tuple[str, int, int]]:

@@ -96,7 +96,7 @@ def decision(
         unit: ``images``, ``records`` or another word for the samples.
     """
     kinds = [recovery(settings, unit), presence(membership, unit), classes(result.get("inference") or [])]
-    kinds.append(small_rounds(result.get("sums")))
+    kinds.append(small_rounds(result.get("secure_aggregation")))
     tested = sorted((kind for kind in kinds if kind.level != Severity.UNTESTED), key=lambda kind: kind.level)
     reported = bool(result.get("rounds")) and (result.get("config") or {}).get("metrics") == "all"
     bounds = tuple(claims(result.get("privacy") or [], reported, "errors" if is_regression(result) else "accuracies"))
@@ -173,7 +173,7 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
         return LeakFinding(Severity.LEAKS, headline, f"{chance}{sure}")
     if verdict == "no leak found":
         headline = f"It was not found that anybody can tell which {what} were trained on. That is no proof of it."
-        high = number((row.get("right") or {}).get("high"))
+        high = number((row.get("correct") or {}).get("high"))
         seen = f"The test could have seen more than {percent(high, 0)} right guesses, where a coin has 50\u00a0%. "
         return LeakFinding(
             Severity.NOT_FOUND, headline, f"{seen if high is not None else ''}A smaller effect may be there."
@@ -220,7 +220,7 @@ def claims(privacy: Sequence[Mapping[str, Any]], reported: bool = False, measure
     """
     by_unit: dict[str, list[Mapping[str, Any]]] = {}
     for line in privacy:
-        if line.get("counted") != "as published":
+        if line.get("accounting") != "as published":
             by_unit.setdefault(str(line.get("unit")), []).append(line)
     if not by_unit:
         return []
@@ -248,7 +248,7 @@ def _not_against(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _claim(line: Mapping[str, Any]) -> str:
-    certainty, against = number(line.get("certainty")), _named(str(line.get("adversary")))
+    certainty, against = number(line.get("max_guess_accuracy")), _named(str(line.get("adversary")))
     if certainty is None:
         return f"A bound is claimed for one {line.get('unit')} against {against}; it stands under Privacy."
     unit, right = line.get("unit"), percent_above(certainty)
@@ -260,7 +260,7 @@ def _claim(line: Mapping[str, Any]) -> str:
         allowed = f"it lets {against} be right {right} of the time."
         bound = f"The claimed bound for one {unit} excludes next to nothing: {allowed}"
     secret = " It holds with noise_source=secure: here whoever has the run’s seed can take the noise off."
-    return f"{bound}{secret if line.get('noise') == 'seed' else ''}"
+    return f"{bound}{secret if line.get('noise_source') == 'seed' else ''}"
 
 
 def _named(adversary: str) -> str:

@@ -13,11 +13,10 @@ from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.probe import RUNGS
 from flfw.inversion.compute import StepSample
 from flfw.nets import Tensors
+from flfw.plan import RunPlan, plan
 from flfw.plugins import short_name
-from flfw.resolve import Resolved
 from flfw.rng import torch_generator
 from flfw.runs.timing import at_length
-from flfw.task import Task
 from flfw.victims.batch_statistics import normalise_by_batch
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import VictimModel
@@ -78,17 +77,17 @@ class AttackSeconds:
         return AttackSeconds(self.searched + other.searched, self.prepared + other.prepared)
 
 
-def attack_seconds(resolved: Resolved, target: TimedTarget) -> AttackSeconds:
+def attack_seconds(run_plan: RunPlan, target: TimedTarget) -> AttackSeconds:
     """Measure the seconds of all attacks on one rung of one round; any examples do."""
-    experiment = resolved.experiment
-    task, known = Task.load(experiment, experiment.data_root), target.build().known
+    experiment = run_plan.experiment
+    task, known = plan(experiment).task.load(experiment.data_root), target.build().known
     seen, labels, batch = list[Observation](), [], target.batch
     for slot in range(min(target.images, MOST)):
         x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
         sent = {name: value.detach() for name, value in target.answer(x, y).items()}
         seen.append(Observation(Vantage.SERVER, "probe", RUNGS[-1], 0, slot, slot, sent, known))
         labels.append(y)
-    attacks = resolved.attacks
+    attacks = run_plan.audit.reconstructions
     public = Examples(*task.public()) if any("public" in attack.uses for attack in attacks.values()) else None
     total = AttackSeconds()
     for name, attack in attacks.items():
@@ -104,12 +103,12 @@ def attack_seconds(resolved: Resolved, target: TimedTarget) -> AttackSeconds:
         }
         granted = [Knowledge(victim, batch, y if attack.labels == "given" else None, **beside) for y in labels]
         measured = _sampled if attack.sampled else _extrapolated
-        total += measured(resolved, name, attack, seen, granted, target)
+        total += measured(run_plan, name, attack, seen, granted, target)
     return total
 
 
 def _sampled(
-    resolved: Resolved,
+    run_plan: RunPlan,
     name: str,
     attack: Attack,
     observation: list[Observation],
@@ -117,14 +116,14 @@ def _sampled(
     target: TimedTarget,
 ) -> AttackSeconds:
     """Measure one attack by a few steps of each of its loops."""
-    sample = _steps_of(resolved, attack, observation, granted)
+    sample = _steps_of(run_plan, attack, observation, granted)
     needs = attack.preparation
     searched = (sample.seconds - sample.learning) * target.images / len(observation)
     return AttackSeconds(searched, 0.0 if needs and needs.kept and not target.first else sample.learning)
 
 
 def _extrapolated(
-    resolved: Resolved,
+    run_plan: RunPlan,
     name: str,
     attack: Attack,
     observation: list[Observation],
@@ -140,8 +139,8 @@ def _extrapolated(
         lowered = {setting: max(1, round(count * iterations / whole)) for setting, count in lengths.items()}
         lowered |= {needs.setting: prepared} if needs else {}
         assigned = [f"{short_name(name)}.{setting}={value}" for setting, value in lowered.items()]
-        trial = resolved.replaced(set=(*resolved.experiment.set, *assigned)).attacks[name]
-        return _steps_of(resolved, trial, observation[:images], granted[:images]).seconds
+        trial = run_plan.replaced(set=(*run_plan.experiment.set, *assigned)).audit.reconstructions[name]
+        return _steps_of(run_plan, trial, observation[:images], granted[:images]).seconds
 
     def searched(images: int) -> float:
         return at_length(lambda n: seconds(n, images), whole, first=_FIRST) if whole > 1 else seconds(whole, images)
@@ -163,10 +162,10 @@ def _extrapolated(
 
 
 def _steps_of(
-    resolved: Resolved, attack: Attack, observation: list[Observation], granted: list[Knowledge]
+    run_plan: RunPlan, attack: Attack, observation: list[Observation], granted: list[Knowledge]
 ) -> StepSample:
     """Run an attack for a few steps of those loops that are counted; the other loops run whole."""
-    rngs = [torch_generator(resolved.experiment.seed, "estimate", o.slot) for o in observation]
+    rngs = [torch_generator(run_plan.experiment.seed, "estimate", o.slot) for o in observation]
     with StepSample(ENOUGH_S) as sample, suppress(NotApplicableError):
         attack.run(observation, granted, rngs)
     return sample

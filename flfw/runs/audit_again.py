@@ -6,15 +6,15 @@ import dataclasses
 from pathlib import Path
 
 from flfw.audit.jobs import EXAMPLE
-from flfw.audit.uploads import is_audited
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.plan import AuditPlan, RunPlan, needs_pairs
 from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
-from flfw.resolve import Resolved, needs_pairs
 
 _OF_AN_AUDIT = (
-    "attack", "audit-rounds", "audit-source", "images", "curve", "group", "colluding", "vantage", "adaptation",
+    "attack", "audit-rounds", "audit-source", "images", "curve", "sum-size", "colluding-attackers", "vantage",
+    "adaptation",
     "attack-memory-gb", "attack-compile", "attack-precision", "set",
 )  # fmt: skip
 
@@ -37,26 +37,30 @@ def require_pairs(experiment: Experiment, earlier: Experiment, source: Path) -> 
     Raises:
         InputError: naming the way to train for such an attack.
     """
-    if needs_pairs(experiment) and earlier.membership_pairs in ("auto", "none"):  # in what was run, auto means none
+    if needs_pairs(experiment.attacks) and earlier.membership_pairs in (
+        "auto",
+        "none",
+    ):  # in what was run, auto means none
         raise InputError(
-            f"Expected a run with --membership-pairs for an attack on membership, got {source}, which held no example "
+            f"Expected a run with --expert membership_pairs for an attack on membership, got {source}, which "
+            f"held no example "
             f"out; train it anew with --attack {' '.join(experiment.attacks)}, or on real clients with "
-            "--membership-pairs 300 --record."
+            "--expert membership_pairs=300 record=true."
         )
 
 
-def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> None:
+def require_recorded(run_plan: RunPlan, earlier: Experiment, source: Path) -> None:
     """Refuse an audit of something that the earlier run did not record.
 
     Args:
-        resolved: the experiment asked for, with the rounds that came.
+        run_plan: of the run asked for, with the rounds that came.
         earlier: the experiment that was run.
         source: the folder of that run.
 
     Raises:
         InputError: naming the setting that differs, or the recording that is missing.
     """
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     for name, value in earlier.decisive.items():
         got = experiment.decisive[name]
         if got != value and name not in _OF_AN_AUDIT:
@@ -70,9 +74,9 @@ def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> N
         )
     if not experiment.audited:
         raise InputError("Expected --attack with --from, got none; name the attacks to run.")
-    if resolved.membership:
+    if run_plan.audit.memberships:
         _require_uploads(experiment, source)
-    if not resolved.attacks:
+    if not run_plan.audit.reconstructions:
         return  # uploads and pairs are all that the rest needs
     if not (source / "truth").is_dir():
         why = "it was purged or never kept"
@@ -82,7 +86,7 @@ def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> N
     most = earlier.images
     if experiment.images > most:
         raise InputError(f"Expected images <= {most}, as many as were probed in {source}, got {experiment.images}.")
-    _require_probes(experiment, source)
+    _require_probes(run_plan.audit, source)
     if "client_example" in experiment.vantage:
         _require_examples(experiment, source)
 
@@ -101,14 +105,16 @@ def _plugin(assignment: str) -> str:
     return split_assignment(assignment)[0].rpartition(".")[0]
 
 
-def _require_probes(experiment: Experiment, source: Path) -> None:
+def _require_probes(audit: AuditPlan, source: Path) -> None:
     recordings = Recordings(source / "observations")
     if not all(recordings.probe_lines(rung, 0) for rung in ("control", "easy")):
-        raise InputError(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
-    for server_round in experiment.audited:
-        if is_audited(experiment, server_round):
+        raise InputError(
+            f"Expected the ladder of the audit in {source}, got none; --expert keep_recorded_rounds removed it."
+        )
+    for server_round in audit.audited:
+        if audit.attacks_uploads_of(server_round):
             _require_upload(recordings, server_round, source)
-        for point in experiment.points if experiment.audit_source != "update" else ():
+        for point in audit.probes.points if audit.probes.audit_source != "update" else ():
             if not recordings.probe_lines("target", server_round, point=point.name):
                 have = ", ".join(_recorded_targets(recordings)) or "nothing"
                 what = f"recordings of {point.name} at round {server_round}"
@@ -127,7 +133,7 @@ def _require_upload(recordings: Recordings, server_round: int, source: Path) -> 
         rounds = sorted({line["round"] for line in recordings.lines if line["type"] == "train"})
         have = ", ".join(map(str, rounds))
         what = f"recorded uploads of round {server_round} in {source}"
-        ways = "only --record, --audit-source update or an attack on uploads records them"
+        ways = "only --expert record=true, --audit-source update or an attack on uploads records them"
         raise InputError(f"Expected {what}, got those of {have or 'no round'}; {ways}, of the audited rounds.")
 
 

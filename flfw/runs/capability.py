@@ -127,8 +127,8 @@ def _experiment(folder: Path, attacks: Sequence[str], assignments: Sequence[str]
 
 def _jobs(experiment: Experiment, copy: Path) -> list[AttackJob]:
     """List the jobs that the auditor would give, without those for which nothing is recorded."""
-    resolved, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
-    auditor = Auditor(resolved, task, copy, copy)
+    run_plan, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
+    auditor = Auditor(run_plan.client, run_plan.audit, task, copy, copy)
     jobs = [job for probe_set in auditor.tickets() for job in auditor.jobs(probe_set) if job.exchanges or job.uploads]
     jobs += [job for _, job in auditor.membership_jobs()]
     if not jobs:
@@ -174,7 +174,7 @@ def _done(
     queue = Queue(copy / "queue")
     queue.folder.mkdir(0o700, exist_ok=True)  # a job's public data may be put there before the first job
     server = AttackServer(
-        queue, lambda _: [], beside=False, seconds=experiment.attack_seconds, gpu=experiment.attack_gpus > 0
+        queue, lambda _: [], beside=False, seconds=experiment.attack_timeout, gpu=experiment.attack_gpus > 0
     )
     solutions: Solutions = {}
     server.begin()

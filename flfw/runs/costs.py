@@ -29,15 +29,14 @@ from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import shared
 from flfw.messages.wire import nbytes, pack, unpack, views
 from flfw.nets.net import Tensors
+from flfw.plan import RunPlan, plan
 from flfw.recording.format import PlainTensors
-from flfw.resolve import Resolved
 from flfw.runs import timing
 from flfw.runs.timing import at_length, fastest_s
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import in_turn
 from flfw.server.context import ServerContext
 from flfw.server.distillation import ServerTraining
-from flfw.task import Task
 
 LONG_S = 5.0
 """Seconds; a client's round that takes longer is measured once."""
@@ -47,26 +46,26 @@ Costs = dict[str, float]
 """Seconds (``_s``), GiB (``_gib``) and bytes by name."""
 
 
-def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
+def client_costs(run_plan: RunPlan, folder: Path, costs: Costs) -> None:
     """Measure a client of about the mean size, on one thread as in an actor, and the server's work on its reply.
 
     Where clients compute together, it is one of a whole cohort. The round is in the middle of the run, since the first
     rounds of some methods have less work.
     """
     torch.set_num_threads(1)
-    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    sizes = lazy_parts.sizes(Task.load(experiment, experiment.data_root).split.train)
+    experiment, settings = run_plan.experiment, run_plan.client.settings
+    sizes = lazy_parts.sizes(plan(experiment).task.load(experiment.data_root).split.train)
     together, usual = min(experiment.together, experiment.per_round), fmean(sizes)
     alike = len(sizes) == 1  # all clients have as many examples
     cohort = range(together) if alike else nsmallest(together, range(len(sizes)), key=lambda p: abs(sizes[p] - usual))
     partition = cohort[0]
-    fresh = client_of(resolved, partition, folder)
+    fresh = client_of(run_plan, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
     costs["private"] = sum(value.nbytes for value in fresh.private_state().values())
     del fresh  # an actor has no second client
 
     def work(epochs: int, clients: Sequence[int] = cohort) -> tuple[ArrayRecord, dict[str, Any]]:
-        workers = [client_of(resolved.replaced(local_epochs=epochs), each, folder) for each in clients]
+        workers = [client_of(run_plan.replaced(local_epochs=epochs), each, folder) for each in clients]
         result, *_ = side_by_side(workers, [worker.round(views(arrays), 0) for worker in workers])
         if isinstance(result, Exception):
             raise result
@@ -93,10 +92,10 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["reply_s"] = fastest_s(lambda: expand(unpack(record), views(arrays)))
     if not isinstance(settings, ServerTraining):  # the server's training is measured separately
         updates = [Update(partition, sizes[partition], sent, metrics)] * 4
-        place = ServerContext(experiment, method, settings)
+        place = ServerContext(run_plan.client)
 
         def combine() -> None:
-            server = method(settings, sample=len(updates))
+            server = run_plan.strategy(settings, sample=len(updates))
             server.ctx = place
             server.aggregate_round(arrays, iter(updates), 1)
             costs["kept"] = sum(value.nbytes for value in server.state.values())
@@ -107,16 +106,16 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["write_s"] = fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
 
 
-def server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
+def server_costs(run_plan: RunPlan, folder: Path, costs: Costs) -> None:
     """Measure a round's training on the server, with uploads of a whole cohort; their values do not matter."""
-    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    place = ServerContext(experiment, method, settings)
+    experiment, settings = run_plan.experiment, run_plan.client.settings
+    place = ServerContext(run_plan.client)
     state, sharing = place.model().state_dict(), place.sharing
     arrays, sent = pack(shared(state, sharing.downloads)), shared(state, sharing.uploads)
     uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.per_round)]
 
     def seconds(iterations: int) -> float:
-        server = method(replace(settings, iterations=iterations), sample=len(uploads))
+        server = run_plan.strategy(replace(settings, iterations=iterations), sample=len(uploads))
         server.ctx = place
         started = time.process_time()
         server.aggregate_round(arrays, iter(uploads), 1)
@@ -125,27 +124,25 @@ def server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs |= {"server_s": at_length(seconds, settings.iterations), "peak_gib": peak_gib()}
 
 
-def client_of(resolved: Resolved, partition: int, folder: Path) -> FederatedClient:
+def client_of(run_plan: RunPlan, partition: int, folder: Path) -> FederatedClient:
     """Build a client in the middle of the run, in a round in which it takes part.
 
     Args:
-        resolved: the experiment.
+        run_plan: of the run.
         partition: its number.
         folder: folder of its private state.
     """
-    experiment = resolved.experiment
-    task, store = Task.load(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
-    middle, apart = (1 + experiment.rounds) // 2, resolved.method.min_separation(resolved.settings)
+    experiment = run_plan.experiment
+    task, store = plan(experiment).task.load(experiment.data_root), ClientStore(folder, "estimate", partition)
+    middle, apart = (1 + experiment.rounds) // 2, run_plan.client.method.min_separation(run_plan.client.settings)
     turn = next(r for r in range(middle, middle + apart) if in_turn([partition], apart, r))
-    return resolved.client(
+    return run_plan.client_class(
         ClientContext(
-            experiment=experiment,
+            plan=run_plan.client,
             task=task,
-            method=resolved.method,
-            settings=resolved.settings,
             partition=partition,
             round=turn,
-            defence=resolved.defence_of(partition),
+            defence=run_plan.client.defences.of_client(partition),
             store=store,
             run="estimate",
         )
@@ -153,7 +150,7 @@ def client_of(resolved: Resolved, partition: int, folder: Path) -> FederatedClie
 
 
 def file_bytes(experiment: Experiment, tensors: Tensors, received: Tensors | None = None) -> int:
-    """Return the size of the recorded file of a message, which ``--compression`` makes smaller.
+    """Return the size of the recorded file of a message, which ``--expert compression`` makes smaller.
 
     Args:
         experiment: the settings.
@@ -161,13 +158,13 @@ def file_bytes(experiment: Experiment, tensors: Tensors, received: Tensors | Non
         received: tensors that its sender had received; None: it was sent to a client.
     """
     arrays, before = ({k: v.detach().cpu().numpy() for k, v in part.items()} for part in (tensors, received or {}))
-    return len(PlainTensors.of(arrays).encoded(experiment.compression, before).data)
+    return len(PlainTensors.of(arrays).encoded(experiment.recorded_as, before).data)
 
 
 def run_imports(costs: Costs) -> None:
     """Measure the imports of the driver beside those of its clients: for the run, its files and the report."""
     before, began = resident_gib(), time.process_time()
-    for name in ("flfw.runs.run", "flfw.runs.final", "flfw.report.report"):
+    for name in ("flfw.runs.run", "flfw.runs.final", "flfw.report.report", "flfw.report.charts"):
         importlib.import_module(name)
     costs |= {"run_s": time.process_time() - began, "run_gib": max(0.0, resident_gib() - before)}
 

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
@@ -15,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flfw import nets
 from flfw.client.site import Site
+from flfw.client_plan import ClientPlan
 from flfw.dp import message_cost
 from flfw.engines import machine, ray_start
 from flfw.engines.bundle import write_app
@@ -22,23 +24,23 @@ from flfw.errors import RunError, require
 from flfw.experiment import Experiment, Scalar
 from flfw.messages.message_batches import MessageBatches
 from flfw.messages.streaming import GRACE_S, GridWrapper
-from flfw.resolve import Resolved
+from flfw.plan import RunPlan
 
 _LOUD = ("flwr", "ray")
 
 
-def run(resolved: Resolved, site: Site) -> None:
+def run(run_plan: RunPlan, site: Site) -> None:
     """Train and probe; all files are written below ``experiment.out``.
 
     Args:
-        resolved: the experiment, with ``out`` an existing absolute folder.
+        run_plan: of the run, with ``out`` an existing absolute folder.
         site: the folders of the simulated clients.
 
     Raises:
         InputError: this machine does not have the resources asked for.
         RunError: a client or the engine failed.
     """
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     for name in _LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
@@ -48,7 +50,7 @@ def run(resolved: Resolved, site: Site) -> None:
         return
     engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr-sim": _run_on_flowers_engine, "flwr": _run_by_flwr}
     with _environment(site.environment()), machine.kept_memory():
-        engines[experiment.engine](resolved, site)
+        engines[experiment.engine](run_plan, site)
 
 
 def check_resources(experiment: Experiment) -> None:
@@ -58,52 +60,67 @@ def check_resources(experiment: Experiment) -> None:
         InputError: naming the flag and the available share, or a flag that belongs to a federation of real sites.
         RunError: the server of a federation of real sites does not run.
     """
-    machine.check_server(experiment)
+    machine.check_server(experiment, experiment.attack_gpus, experiment.federation is not None)
     if experiment.federation:
         from flfw.deploy import submit
 
         submit.check(experiment)
         return
-    require(not experiment.record, "--federation with --record; a simulation records what it attacks", record=True)
+    require(
+        not experiment.record,
+        "--federation with --expert record=true; a simulation records what it attacks",
+        record=True,
+    )
     alone = experiment.engine != "flwr-sim" or not machine.is_running()
     require(alone, "--engine ray where Ray is running in this process, or ray.shutdown() before", engine="flwr-sim")
     if experiment.engine != "inproc":
         with ray_start.joined(experiment.ray_address):
-            machine.check(experiment, machine.resources(experiment.ray_address))
+            machine.check(experiment, experiment.attack_gpus, machine.resources(experiment.ray_address))
 
 
-def _run_in_process(resolved: Resolved, site: Site) -> None:
+def _run_in_process(run_plan: RunPlan, site: Site) -> None:
     from flfw import apps
-    from flfw.engines.branches import summable
     from flfw.messages.inprocess import InProcessGrid
 
-    clients, run_config = resolved.experiment.clients, resolved.experiment.to_run_config()
-    cohorts = _cohorts(resolved.experiment)
-    sums = summable(resolved.experiment, resolved.method, resolved.settings)
+    clients, run_config = run_plan.client.rounds.clients, run_plan.experiment.to_run_config()
+    cohorts = _cohorts(run_plan.client)
+    sums = _summable(run_plan)
     grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True, cohorts=cohorts, late=sums)
     apps.server(grid=grid, context=_server_context(run_config))
 
 
-def _cohorts(experiment: Experiment) -> MessageBatches | None:
-    """Return how messages of an experiment are answered together; None: each is answered by itself."""
+def _summable(run_plan: RunPlan) -> bool:
+    from flfw.engines.branches import summable
+
+    return summable(run_plan.client, run_plan.engine.engine, run_plan.audit.sees_updates)
+
+
+def store_bytes(run_plan: RunPlan) -> int:
+    """Return the size of a new object store of Ray."""
+    at_work = machine.at_once(run_plan.engine, run_plan.audit.settings.attack_gpus, machine.resources(""))
+    replies = min(run_plan.client.local.together, run_plan.client.rounds.per_round)
+    return machine.object_store_bytes(at_work, replies, nets.numel(run_plan.client.model.state_dict()))
+
+
+def _cohorts(plan: ClientPlan) -> MessageBatches | None:
+    """Return how messages of a run are answered together; None: each is answered by itself."""
     from flfw import apps
 
-    size = min(experiment.together, experiment.per_round)
+    size = min(plan.local.together, plan.rounds.per_round)
     return MessageBatches(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
 
 
-def _run_on_ray(resolved: Resolved, site: Site) -> None:
-    experiment = resolved.experiment
+def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
+    experiment = run_plan.experiment
     ray_start.configure_ray(experiment.ray_address)
     from flfw import apps
-    from flfw.engines.branches import summable
     from flfw.engines.federation import federate
     from flfw.engines.ray_grid import RayGrid
 
-    run_config, numbers = experiment.to_run_config(), nets.numel(resolved.model.state_dict())
-    with ray_start.started(experiment, site, numbers) as options:
-        actors, shares = machine.actors_of(experiment, machine.resources(experiment.ray_address))
-        sums = summable(experiment, resolved.method, resolved.settings)
+    run_config, address = experiment.to_run_config(), experiment.ray_address
+    with ray_start.started(address, site, partial(store_bytes, run_plan)) as options:
+        actors, shares = machine.actors_of(experiment, experiment.attack_gpus, machine.resources(address))
+        sums = _summable(run_plan)
         grid = RayGrid(
             apps.client,
             experiment.clients,
@@ -114,18 +131,18 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
             introduced=True,
             one_disk=not experiment.ray_address and machine.is_alone(),  # else actors may be on other machines
             stateful=False,
-            cohorts=_cohorts(experiment),
-            uploads=resolved.sharing.uploads if sums else (),
+            cohorts=_cohorts(run_plan.client),
+            uploads=run_plan.client.sharing.uploads if sums else (),
         )
         try:
-            federate(grid, resolved)
+            federate(grid, run_plan)
         finally:
             if options:  # this Ray goes on, and its owner needs the actors' place
                 grid.close()
 
 
-def _run_on_flowers_engine(resolved: Resolved, site: Site) -> None:
-    experiment = resolved.experiment
+def _run_on_flowers_engine(run_plan: RunPlan, site: Site) -> None:
+    experiment = run_plan.experiment
     ray_start.configure_ray(experiment.ray_address)
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
@@ -138,13 +155,13 @@ def _run_on_flowers_engine(resolved: Resolved, site: Site) -> None:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
-        federate(StoppableGrid(grid, stopped), resolved)
+        federate(StoppableGrid(grid, stopped), run_plan)
 
-    run_config = experiment.to_run_config()
-    numbers = nets.numel(resolved.model.state_dict())
-    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, ray_start.started(experiment, site, numbers):
+    run_config, address = experiment.to_run_config(), experiment.ray_address
+    store = partial(store_bytes, run_plan)
+    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, ray_start.started(address, site, store):
         write_app(Path(folder), run_config)
-        shares = machine.client_resources(experiment, machine.resources(experiment.ray_address))
+        shares = machine.client_resources(experiment, experiment.attack_gpus, machine.resources(address))
         try:
             _run_simulation(
                 num_supernodes=experiment.clients,
@@ -203,10 +220,10 @@ class StoppableGrid(GridWrapper):
             raise EngineStopped("The engine stopped before the run was over.")
 
 
-def _run_by_flwr(resolved: Resolved, site: Site) -> None:
+def _run_by_flwr(run_plan: RunPlan, site: Site) -> None:
     from flfw.engines import superlink
 
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     assert experiment.out is not None, "the experiment was checked"
     superlink.run(
         experiment.to_run_config(),

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from flfw import nets
-from flfw.audit.attack_process import place
 from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
 from flfw.experiment import Experiment
-from flfw.resolve import Resolved
+from flfw.plan import RunPlan, resolve_attack_process
 from flfw.runs.attack_costs import MOST
 from flfw.runs.costs import LONG_S, Costs
+from flfw.runs.engine import store_bytes
 from flfw.runs.measuring import UNSAID_S, measured, measuring_s
 from flfw.server.aggregation import most_sums
 from flfw.server.distillation import ServerTraining
@@ -128,11 +127,11 @@ class Estimate:
     state_files: int = 0
 
 
-def estimate(resolved: Resolved, claims_s: float = 0.0, own_s: float = 0.0) -> Estimate:
+def estimate(run_plan: RunPlan, claims_s: float = 0.0, own_s: float = 0.0) -> Estimate:
     """Measure the costs for some seconds, and extrapolate.
 
     Args:
-        resolved: the experiment, checked, for this machine alone.
+        run_plan: of the run, checked, for this machine alone.
         claims_s: seconds that the claims of privacy take.
         own_s: seconds that this process took for its imports and data, by which it says at once how long the
             measurements take, should that be long; 0: nothing is said at once.
@@ -140,10 +139,13 @@ def estimate(resolved: Resolved, claims_s: float = 0.0, own_s: float = 0.0) -> E
     Raises:
         RunError: a measurement failed, as the run would.
     """
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    trains, audits = isinstance(resolved.settings, ServerTraining), bool(experiment.audited and resolved.method.uploads)
-    expected_s = measuring_s(resolved, 1 + trains + audits, own_s)
+    trains, audits = (
+        isinstance(run_plan.client.settings, ServerTraining),
+        bool(experiment.audited and run_plan.client.method.uploads),
+    )
+    expected_s = measuring_s(run_plan, 1 + trains + audits, own_s)
     if own_s and expected_s > UNSAID_S:
         print(f"estimate: its measurements take about {expected_s:.0f} s", file=sys.stderr)
     samples = measured("client", experiment, min(actors, experiment.per_round, _PROCESSES), started)
@@ -155,7 +157,7 @@ def estimate(resolved: Resolved, claims_s: float = 0.0, own_s: float = 0.0) -> E
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
     costs = (experiment, actors, client, audit)
-    store = machine.object_store_bytes(experiment, nets.numel(resolved.model.state_dict()))
+    store = store_bytes(run_plan)
     files = 2 * _taking_part(experiment) if client["private"] else 0
     sent, disk = int(client["message"]), _disk(*costs)
     return Estimate(experiment, _seconds(*costs), _memory(*costs, store), sent, disk, origin, files)
@@ -208,7 +210,11 @@ def _taking_part(experiment: Experiment) -> int:
 
 def _actors(experiment: Experiment) -> int:
     """Return how many clients work at a time, on this machine alone."""
-    return 1 if experiment.engine == "inproc" else max(1, machine.at_once(experiment, machine.resources("")))
+    return (
+        1
+        if experiment.engine == "inproc"
+        else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.resources("")))
+    )
 
 
 def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Seconds:
@@ -234,7 +240,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit and audit["probed"]:
         # The ladder's networks are small; a probe's step takes about as long as a round without its epochs.
-        tickets = round_probe_sets(experiment, 0)
+        tickets = round_probe_sets(experiment, experiment.record, 0)
         whole = whole.and_(exchange(images, 0.0, 0.0, 0.0).times(2))
         probes = exchange(images, client["fixed_s"], 2 * client["write_s"])
         whole = whole.and_(probes.times(audited * len(tickets) * (1 + round(audit["beside"]))))
@@ -245,7 +251,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     processor = start + whole.processor_s + attacks
     if through:  # the driver's imports, then the actors'
         start += client["ready_s"] + through.start_s
-        beside = bool(audit) and place(experiment) == "beside"
+        beside = bool(audit) and resolve_attack_process(experiment.attack_process, experiment.engine) == "concurrent"
         processor += (min(actors, experiment.clients) + beside) * client["ready_s"] + through.processor_s
     total = start + whole.clock_s + attacks
     trains = client["server_s"]
@@ -271,7 +277,7 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
         training = averaging + client["run_gib"] + peak - client["base_gib"]
         driver = max(training, max(attacking, held) + client["exit_gib"])
         return Memory(driver, peak, actors, driver)
-    inline = place(experiment) == "inline"
+    inline = resolve_attack_process(experiment.attack_process, experiment.engine) == "inline"
     ending = max(attacking if inline else 0.0, held) + client["exit_gib"]
     driver, actor = max(averaging + client["run_gib"], ending) + _RAY_GIB, peak + _RAY_GIB
     shared = store_bytes / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
@@ -283,7 +289,7 @@ def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> i
 
     The checkpoint also has the server's own tensors.
     """
-    probes = len(round_probe_sets(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
+    probes = len(round_probe_sets(experiment, experiment.record, 0)) * experiment.images * (1 + audit.get("beside", 0))
     easy = audit["easy_file"] + experiment.images * audit["easy_probe_file"] if audit.get("probed") else 0
     probes = probes if audit.get("probed") else 0
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0

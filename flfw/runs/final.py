@@ -29,7 +29,7 @@ def drawn_of(experiment: Experiment, answers: int) -> list[str]:
     if not asked:
         return ["No client was asked for a final evaluation (final=none)."]
     whose = f"{answers:,} of {everyone:,} clients; {asked:,} {'was' if asked == 1 else 'were'} drawn by the seed"
-    return [f"The final accuracies are those of {whose} (final={experiment.final})."]
+    return [f"The final accuracies are those of {whose} (final={experiment.final_eval_clients})."]
 
 
 def final_accuracies(

@@ -9,19 +9,19 @@ import torch
 from flfw.client.stacked_descent import GradientClient, unstackable
 from flfw.engines import machine
 from flfw.errors import require
-from flfw.resolve import Resolved
+from flfw.plan import RunPlan
 from flfw.rng import initialising
 
 _ENGINES = ("inproc", "ray")
 _ON_GPU = 16
-"""Clients that ``cohort=auto`` lets compute together at most: each holds its model in the same process."""
+"""Clients that ``batched-clients=auto`` lets compute together at most: each holds its model in the same process."""
 _TRIED = 4  # inputs of the trial of a network with stacked weights
 _HOOKS = frozenset({"update"})
 """Hooks of a defence that joint steps do not touch."""
 
 
-def resolve_batched_clients(resolved: Resolved) -> tuple[Resolved, list[str]]:
-    """Replace ``cohort=auto`` by a number, and refuse a number above 1 where no steps are computed together.
+def resolve_batched_clients(run_plan: RunPlan) -> tuple[RunPlan, list[str]]:
+    """Replace ``batched-clients=auto`` by a number, and refuse a number above 1 where no steps are computed together.
 
     Returns:
         The experiment, and a note if auto had to be 1.
@@ -29,53 +29,53 @@ def resolve_batched_clients(resolved: Resolved) -> tuple[Resolved, list[str]]:
     Raises:
         InputError: naming what keeps the clients apart.
     """
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     if experiment.together == 1:
-        return resolved, []
-    reason = apart(resolved)
+        return run_plan, []
+    reason = apart(run_plan)
     if experiment.together:
-        require(not reason, f"--cohort 1 with {reason}", cohort=experiment.cohort)
-        return resolved, []
-    most = _ON_GPU if _on_gpu(resolved) else resolved.client.cohort_on_cpu(resolved.model)
+        require(not reason, f"--batched-clients 1 with {reason}", batched_clients=experiment.batched_clients)
+        return run_plan, []
+    most = _ON_GPU if _on_gpu(run_plan) else run_plan.client_class.cohort_on_cpu(run_plan.client.model)
     if not reason and most == 1:
         reason = "a method and a network whose joint steps take as long on a CPU"
-    number = 1 if reason else _number(resolved, most)
-    notes = [f"cohort=auto became 1: {reason}."] if reason else []
-    return resolved.replaced(cohort=str(number)), notes
+    number = 1 if reason else _number(run_plan, most)
+    notes = [f"batched-clients=auto became 1: {reason}."] if reason else []
+    return run_plan.replaced(batched_clients=str(number)), notes
 
 
-def apart(resolved: Resolved) -> str:
-    """Name the reason why clients of an experiment do not compute together; empty: there is none."""
-    experiment = resolved.experiment
+def apart(run_plan: RunPlan) -> str:
+    """Name the reason why clients of a run do not compute together; empty: there is none."""
+    experiment, plan = run_plan.experiment, run_plan.client
     if experiment.federation:
         return "--federation, whose sites are machines of their own"
     if experiment.engine not in _ENGINES:
         return f"engine={experiment.engine}, which hands out one message at a time"
-    if reason := resolved.client.not_batchable_reason(resolved.model, resolved.settings):
+    if reason := run_plan.client_class.not_batchable_reason(run_plan.client.model, run_plan.client.settings):
         return f"method={experiment.method}, {reason}"
-    if (defence := resolved.defence) and experiment.defended_partitions and (hooks := defence.active_hooks - _HOOKS):
+    if (defence := plan.defence) and experiment.defended_partitions and (hooks := defence.active_hooks - _HOOKS):
         return f"defence={experiment.defence}, which acts at the {', '.join(sorted(hooks))} of local steps"
-    if resolved.draws:
+    if run_plan.client.draws:
         return f"net={experiment.net}, which draws random numbers in training"
-    if issubclass(resolved.client, GradientClient) and (reason := _tried(resolved)):
+    if issubclass(run_plan.client_class, GradientClient) and (reason := _tried(run_plan)):
         return f"net={experiment.net}, {reason}"
     return ""
 
 
-def _tried(resolved: Resolved) -> str:
+def _tried(run_plan: RunPlan) -> str:
     """Name the reason against a model with stacked weights; see `flfw.client.stacked_descent.unstackable`."""
-    shape, _ = resolved.input_space
+    shape, _ = run_plan.task.input_space
     with initialising(0, "network with stacked weights"):
-        return unstackable(resolved.build_model(), torch.rand(_TRIED, *shape))
+        return unstackable(run_plan.client.build_model(), torch.rand(_TRIED, *shape))
 
 
-def _on_gpu(resolved: Resolved) -> bool:
-    return bool(resolved.experiment.gpus_per_client) and torch.cuda.is_available()
+def _on_gpu(run_plan: RunPlan) -> bool:
+    return bool(run_plan.experiment.gpus_per_client) and torch.cuda.is_available()
 
 
-def _number(resolved: Resolved, most: int) -> int:
+def _number(run_plan: RunPlan, most: int) -> int:
     """Return how many clients to join: at most ``most``, and no more than leave work for each process."""
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     alone = experiment.engine == "inproc" or bool(experiment.ray_address)
-    processes = 1 if alone else max(1, machine.at_once(experiment, machine.resources("")))
+    processes = 1 if alone else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.resources("")))
     return min(most, ceil(experiment.per_round / processes))

@@ -20,7 +20,7 @@ from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
-from flfw.resolve import Resolved, resolve
+from flfw.plan import RunPlan, plan
 from flfw.runs.attack_costs import ENOUGH_S
 from flfw.runs.audit_costs import audit_costs
 from flfw.runs.costs import Costs, client_costs, peak_gib, server_costs
@@ -38,22 +38,22 @@ _OF_A_GAME = 5  # calls of an attack on membership
 _AUDIT_IMPORTS = 2  # imports of an audit's process, in those of this one
 
 
-def measuring_s(resolved: Resolved, kinds: int, own_s: float) -> float:
+def measuring_s(run_plan: RunPlan, kinds: int, own_s: float) -> float:
     """Return the expected seconds of all measurements.
 
     Args:
-        resolved: the experiment.
+        run_plan: of the run.
         kinds: number of processes, one after the other.
         own_s: seconds that this process took so far: for imports and data, which each of the others needs as well.
     """
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     alone = kinds * own_s + _CALLS * OF_A_CLIENT_S
     if not experiment.audited:
         return alone
-    sizes = {probe_set.batch * probe_set.steps for probe_set in round_probe_sets(experiment, 0)}
+    sizes = {probe_set.batch * probe_set.steps for probe_set in round_probe_sets(experiment, experiment.record, 0)}
     targets = 1 + min(2, len(sizes)) + (experiment.audit_source != "probe")
-    searches = len(resolved.attacks) * targets * _CALLS * ENOUGH_S
-    games = len(resolved.membership) * _OF_A_GAME * ENOUGH_S
+    searches = len(run_plan.audit.reconstructions) * targets * _CALLS * ENOUGH_S
+    games = len(run_plan.audit.memberships) * _OF_A_GAME * ENOUGH_S
     return alone + (_AUDIT_IMPORTS - 1) * own_s + searches + games
 
 
@@ -116,7 +116,7 @@ def _measure(kind: str, config: str, folder: Path, begun: float) -> int:
     costs: Costs = {"ready_s": min(time.time() - begun, time.process_time()), "base_gib": peak_gib()}
     folder.mkdir()
     kinds = {"client": client_costs, "server": server_costs, "audit": audit_costs}
-    kinds[kind](resolve(Experiment.from_run_config(json.loads(config))), folder, costs)
+    kinds[kind](plan(Experiment.from_run_config(json.loads(config))), folder, costs)
     print(json.dumps(costs | {"all_gib": peak_gib(), "all_s": time.process_time()}))
     return 0
 

@@ -16,7 +16,7 @@ from flfw.audit.membership_game.game import MembershipGame
 from flfw.audit.membership_views import InformedAttacker
 from flfw.data.splits import lazy_parts
 from flfw.nets.net import Tensors
-from flfw.resolve import Resolved
+from flfw.plan import RunPlan
 from flfw.rng import torch_generator
 from flfw.task import Task
 from flfw.victims.local_steps import LocalSteps
@@ -32,21 +32,21 @@ _CONTROL_LR = 0.1
 Model = Callable[[Tensors], VictimModel]
 
 
-def membership_seconds(resolved: Resolved, task: Task, model: Model, received: Tensors, sent: Tensors) -> float:
+def membership_seconds(run_plan: RunPlan, task: Task, model: Model, received: Tensors, sent: Tensors) -> float:
     """Measure the seconds of all attacks on membership: in the controls, and for the clients in the audited rounds.
 
     What belongs to a round alone, such as the gradients of public examples, is done once for all of its clients. The
     game of an attacker who is told what hides the data is counted like the first one, against the clients concerned.
 
     Args:
-        resolved: the experiment.
+        run_plan: of the run.
         task: its data, with the pairs.
         model: builds the attacker's model of a client.
         received: what a client receives.
         sent: what it sends; the values do not matter.
     """
-    experiment, total = resolved.experiment, 0.0
-    if not resolved.membership:
+    experiment, total = run_plan.experiment, 0.0
+    if not run_plan.audit.memberships:
         return total
     samples, labels = task.public()
     public = Examples(samples, labels)
@@ -58,7 +58,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
     one = MembershipRound(1, received, dict.fromkeys(range(experiment.per_round), sent), experiment.lr, steps)
     held = lazy_parts.sizes(task.split.train)[0]
     rounds = sum(1 for number in experiment.audited if number)
-    for name, attack in resolved.membership.items():
+    for name, attack in run_plan.audit.memberships.items():
 
         def seconds(tried: int, local: LocalSteps | None, held: int, attack: MembershipAttack = attack) -> float:
             few = Examples(candidates.samples[:tried], candidates.labels[:tried])
@@ -68,7 +68,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
                 attack.scores(view, torch_generator(experiment.seed, "estimate"))
             return time.monotonic() - started
 
-        granted = resolved.method.local_steps(resolved.settings, experiment.lr, steps)
+        granted = run_plan.client.method.local_steps(run_plan.client.settings, experiment.lr, steps)
         local = granted and replace(granted, batch_size=experiment.batch_size)
         first, alone, more = (seconds(tried, local, held) for tried in (_FEW, _FEW, _MORE))
         of_a_round, each = max(0.0, first - alone), max(0.0, more - alone) / (_MORE - _FEW)
@@ -77,14 +77,14 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
         against = [alone + each * max(0, count - _FEW) for count in shown]
         controls = 2 * of_a_round + _BY_HEART * seconds(_EASY, LocalSteps(_CONTROL_LR, _LEARNT), _EASY // 2)
         controls += _SINGLE * seconds(_PAIR, LocalSteps(_CONTROL_LR, 1), _PAIR // 2)
-        for targets in filter(None, (against, [against[client] for client in _informed_of(resolved, name, steps)])):
+        for targets in filter(None, (against, [against[client] for client in _informed_of(run_plan, name, steps)])):
             total += rounds * (of_a_round + took_part * sum(targets)) + controls
     return total
 
 
-def _informed_of(resolved: Resolved, attack: str, steps: int) -> tuple[int, ...]:
+def _informed_of(run_plan: RunPlan, attack: str, steps: int) -> tuple[int, ...]:
     """Return the target clients against whom somebody who is told what hides the data plays once more."""
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     clients = tuple(range(min(experiment.images, experiment.clients)))
     game = MembershipGame("", _FEW, clients, (steps,) * len(clients), experiment.lr)
-    return InformedAttacker(resolved, game, attack).clients
+    return InformedAttacker(run_plan.client, experiment.adaptation, game, run_plan.audit.memberships[attack]).clients

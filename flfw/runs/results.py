@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +18,13 @@ from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
-from flfw.formats.result_file import read_result, read_training
+from flfw.formats.result_file import read_result, read_training, to_json
 from flfw.formats.rows import write_rows
+from flfw.plan import RunPlan
 from flfw.provenance import sittings
 from flfw.provenance.external_plugins import outside_of
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
-from flfw.resolve import Resolved, resolve
 from flfw.runs.final import finals
 from flfw.runs.run_notes import notes_on_end, notes_on_training, what_came_of_it
 from flfw.storage.provenance import code_hash, environment, requirements_hash
@@ -60,11 +59,11 @@ def _transport(experiment: Experiment, training: Mapping[str, Any]) -> str:
     return _TRANSPORT[training["engine"]]
 
 
-def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | None) -> None:
+def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | None) -> None:
     """Audit the recordings and write all results; at the very end, remove files that only training needed.
 
     Args:
-        resolved: the experiment, with its folder.
+        run_plan: of the run, with its folder.
         task: of the experiment.
         notes: the first notes of the result.
         auditor: entered; None: there is nothing to audit.
@@ -72,7 +71,7 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     Raises:
         RunError: the audit stopped; the training's results are written all the same.
     """
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     folder = experiment.out
     assert folder is not None, "the experiment was checked"
     training = read_training(folder)
@@ -82,19 +81,25 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
         *notes_on_training(experiment, training),
         *notes_on_end(experiment, last, training["budget_spent"]),
     ]
-    audited: dict[str, Any] = {"audit": [], "membership": [], "inference": [], "recordings": None, "sums": None}
+    audited: dict[str, Any] = {
+        "audit": [],
+        "membership": [],
+        "inference": [],
+        "recordings": None,
+        "secure_aggregation": None,
+    }
     audited |= {"weights": None, "tuned_on": []}
-    privacy, privacy_notes = _privacy(resolved, task, training)
+    privacy, privacy_notes = _privacy(run_plan, task, training)
     stopped = None
     if auditor:
         try:
-            audited = audit(auditor, folder, notes, last, privacy)
+            audited = audit(run_plan, auditor, folder, notes, last, privacy)
         except (InputError, RunError) as error:  # the training's results are not lost with the audit
             stopped = error
             notes.append(f"The audit was stopped: {error}")
     elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
-    _write(folder, resolved, task, training, audited | {"privacy": privacy}, [*notes, *privacy_notes])
+    _write(folder, run_plan, task, training, audited | {"privacy": privacy}, [*notes, *privacy_notes])
     if stopped:  # once the cause is removed, a resumed run repeats the audit
         raise RunError(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated
@@ -107,9 +112,9 @@ def tidy(experiment: Experiment) -> None:
     assert folder is not None, "the experiment was checked"
     if not (folder / "tidying.json").exists():
         return
-    for kind in ("observations", "examples") if experiment.keep_observations >= 0 else ():
+    for kind in ("observations", "examples") if experiment.keep_recorded_rounds >= 0 else ():
         if is_recorded(folder / kind):
-            keep_last(folder / kind, experiment.keep_observations)
+            keep_last(folder / kind, experiment.keep_recorded_rounds)
     for name in ("queue",) if experiment.keep_state else ("state", "queue"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "tidying.json").unlink()
@@ -126,11 +131,17 @@ def last_round(done: Mapping[str, Any], experiment: Experiment) -> int:
 
 
 def audit(
-    auditor: Auditor, out: Path, notes: list[str], last: int, privacy: Sequence[Mapping[str, Any]]
+    run_plan: RunPlan,
+    auditor: Auditor,
+    out: Path,
+    notes: list[str],
+    last: int,
+    privacy: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Run an audit and write its rows; return its part of result.json.
 
     Args:
+        run_plan: of the run.
         auditor: entered.
         out: the folder for ``audit.csv``.
         notes: list to which notes are added.
@@ -141,35 +152,38 @@ def audit(
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *auditor.remarks, *recordings.remarks(auditor.refused)]
-    notes += what_came_of_it(auditor.experiment, recordings)
+    notes += what_came_of_it(run_plan.client, recordings)
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
     beside = {"membership": auditor.membership, "inference": auditor.inference}
-    beside |= {"sums": sums(resolve(auditor.experiment), recordings, auditor.source)}
+    beside |= {"secure_aggregation": sums(run_plan.client, recordings, auditor.source)}
     return {"audit": entries, **beside, "recordings": recordings.summary(auditor.refused), **origins}
 
 
-def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
+def audit_again(run_plan: RunPlan, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
     """Audit an earlier run's recordings again; write the results, with that run's results of training.
 
     Args:
-        resolved: the experiment, with the attacks of this audit.
+        run_plan: of the run, with the attacks of this audit.
         source: the earlier run's folder.
         out: the new folder.
         notes: the first notes of the result.
         auditor: entered.
     """
-    earlier, experiment = read_earlier(source), resolved.experiment
-    sitting = sittings.describe_session(out, outside_of(resolved))
+    earlier, experiment = read_earlier(source), run_plan.experiment
+    sitting = sittings.describe_session(out, outside_of(run_plan))
     last = last_round(earlier, experiment)
     notes = [*notes, *notes_on_end(experiment, last, not experiment.patience)]
-    audited = audit(auditor, out, notes, last, earlier.get("privacy") or [])
+    audited = audit(run_plan, auditor, out, notes, last, earlier.get("privacy") or [])
     origins = {name: audited[name] for name in ("weights", "tuned_on")}
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
-    provenance |= {"recorded_in": provenance.get("sittings", []), "sittings": [{**sitting, "ended": sittings.now()}]}
+    provenance |= {
+        "recording_sessions": provenance.get("sessions", []),
+        "sessions": [{**sitting, "ended_at": sittings.now()}],
+    }
     provenance["seeds"] = _seeds(experiment, audited)
     again = {
         "flfw": flfw.__version__,
-        "config": _config(resolved),
+        "config": _config(run_plan),
         "provenance": provenance,
         "environment": environment(
             f"recordings of {source.name}: {earlier['environment'].get('transport', 'unknown')}"
@@ -179,7 +193,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
         "membership": audited["membership"],
         "inference": audited["inference"],
         "recordings": audited["recordings"],
-        "sums": audited["sums"],
+        "secure_aggregation": audited["secure_aggregation"],
     }
     _publish(out, {**earlier, **again})
     shutil.rmtree(out / "queue", ignore_errors=True)
@@ -196,10 +210,10 @@ def read_earlier(source: Path) -> dict[str, Any]:
     return dict(_NOTHING)
 
 
-def _config(resolved: Resolved) -> dict[str, Any]:
-    fields = dataclasses.asdict(resolved.experiment)
+def _config(run_plan: RunPlan) -> dict[str, Any]:
+    fields = dataclasses.asdict(run_plan.experiment)
     config = {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
-    return {**config, "method_settings": dataclasses.asdict(resolved.settings)}
+    return {**config, "method_settings": dataclasses.asdict(run_plan.client.settings)}
 
 
 def _seeds(experiment: Experiment, audited: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +227,7 @@ def _seeds(experiment: Experiment, audited: Mapping[str, Any]) -> dict[str, Any]
 def _publish(folder: Path, result: dict[str, Any]) -> None:
     from flfw.report.report import write_report
 
-    write_atomic(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "result.json", to_json(result))
     write_report(folder)
 
 
@@ -226,16 +240,16 @@ def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _write(
     folder: Path,
-    resolved: Resolved,
+    run_plan: RunPlan,
     task: Task,
     training: dict[str, Any],
     audited: dict[str, Any],
     notes: list[str],
 ) -> None:
-    card = data.describe(resolved.experiment.dataset)
+    card = data.describe(run_plan.experiment.dataset)
     result = {
         "flfw": flfw.__version__,
-        "config": _config(resolved),
+        "config": _config(run_plan),
         "provenance": {
             "code": code_hash(),
             "lock": requirements_hash(),
@@ -247,24 +261,24 @@ def _write(
                 "licence": card.licence or UNKNOWN,
                 "citation": card.citation or UNKNOWN,
             },
-            "weights": _weights(resolved.experiment, audited["weights"]),
+            "weights": _weights(run_plan.experiment, audited["weights"]),
             "tuned_on": audited["tuned_on"],
-            "tampered_by": resolved.experiment.tampered_by or None,
+            "malicious_server": run_plan.experiment.malicious_server or None,
             "resumed": training["resumed"],
-            "asked": training["asked"],
-            "seeds": _seeds(resolved.experiment, audited),
-            "sittings": sittings.end(folder),
+            "requested_rounds": training["requested_rounds"],
+            "seeds": _seeds(run_plan.experiment, audited),
+            "sessions": sittings.end(folder),
         },
-        "environment": environment(_transport(resolved.experiment, training)),
+        "environment": environment(_transport(run_plan.experiment, training)),
         "notes": notes,
         "rounds": training["rounds"],
-        "final": finals(resolved.experiment, training),
+        "final": finals(run_plan.experiment, training),
         "privacy": audited["privacy"],
         "audit": audited["audit"],
         "membership": audited["membership"],
         "inference": audited["inference"],
         "recordings": audited["recordings"],
-        "sums": audited["sums"],
+        "secure_aggregation": audited["secure_aggregation"],
     }
     failures = _failures(training)
     if failures:
@@ -275,21 +289,21 @@ def _write(
     _publish(folder, result)
 
 
-def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+def _privacy(run_plan: RunPlan, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the claims, with the lower bounds from canaries beside them, and notes on these bounds."""
-    last, evaluations = last_round(training, resolved.experiment), training.get("evaluations", 0)
-    asked = training["asked"][: len(training["asked"]) - evaluations]
+    last, evaluations = last_round(training, run_plan.experiment), training.get("evaluations", 0)
+    asked = training["requested_rounds"][: len(training["requested_rounds"]) - evaluations]
     again = len(asked) - len(set(asked)) + max(0, evaluations - 1)  # one evaluation is in the claim
     if training["budget_spent"]:  # by rounds that were asked for again; that these were few or many tells of no data
         # The last one may have been asked for and never have come to its end.
-        resolved = resolved.replaced(rounds=max(last, *asked), audit_rounds="0")
-    ledger = RunAccountant(resolved, task.split, again, training.get("summed", 1))
+        run_plan = run_plan.replaced(rounds=max(last, *asked), audit_rounds="0")
+    ledger = RunAccountant(run_plan.client, task.split, again, training.get("summed", 1))
     entries = ledger.entries()
     if task.canaries is None:
         return entries, []
     from flfw.dp import canary_audit
 
-    experiment = resolved.experiment
+    experiment = run_plan.experiment
     bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
     bound |= {"residual": training["residual"]}
-    return canary_audit.beside_the_claims(entries, bound, experiment, ledger.mechanism)
+    return canary_audit.beside_the_claims(entries, bound, experiment.delta, experiment.rounds, ledger.mechanism)

@@ -18,7 +18,7 @@ from flfw import data, nets
 from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import AuditContext, auditing
 from flfw.client.site import Site
-from flfw.combinations import check as check_names
+from flfw.combinations import check_audit, check_clients
 from flfw.data.splits.lazy_parts import looked_at, sizes
 from flfw.data.tables import plan_file
 from flfw.dp.canary_audit import refuse_canaries
@@ -26,11 +26,11 @@ from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.method import Method
+from flfw.plan import RunPlan, plan, without_auto
 from flfw.plugins import short_name
 from flfw.provenance import sittings
 from flfw.provenance.external_plugins import outside_of
 from flfw.report.page_data import caveats
-from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, results
 from flfw.runs.run_notes import notes_on_data
@@ -51,20 +51,20 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
         InputError: something asked for does not exist or does not fit; nothing has been written.
         RunError: it started and could not be completed; what was written so far stays in the folder.
     """
-    resolved, task, notes = check(experiment)
-    engine.check_resources(resolved.experiment)
+    run_plan, task, notes = check(experiment)
+    engine.check_resources(run_plan.experiment)
     _warn(notes)
-    resolved, audit = _with_folder(resolved, task, experiment.out is not None, prefix)
-    experiment, folder = resolved.experiment, resolved.experiment.out
+    run_plan, audit = _with_folder(run_plan, task, experiment.out is not None, prefix)
+    experiment, folder = run_plan.experiment, run_plan.experiment.out
     assert folder is not None, "check names the folder"
     plan_file.keep(task.dataset.columns, folder)
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
-        sittings.begin(folder, outside_of(resolved))
+        sittings.begin(folder, outside_of(run_plan))
         with _told_how_to_go_on(folder):
-            engine.run(resolved, _site(experiment, folder))
-            results.finish(resolved, task, notes, auditor)
+            engine.run(run_plan, _site(experiment, folder))
+            results.finish(run_plan, task, notes, auditor)
     return folder
 
 
@@ -80,22 +80,22 @@ def _told_how_to_go_on(folder: Path) -> Iterator[None]:
         raise
 
 
-def _with_folder(resolved: Resolved, task: Task, named: bool, prefix: str) -> tuple[Resolved, AuditContext]:
+def _with_folder(run_plan: RunPlan, task: Task, named: bool, prefix: str) -> tuple[RunPlan, AuditContext]:
     """Make the folder of a run, another one where one of the same second took its default name; return its audit."""
     while True:
         if not named:
-            name = f"{prefix}{default_name(resolved.experiment)}"
-            resolved = resolved.replaced(out=unused(Path("runs") / name).absolute())
-        folder = resolved.experiment.out
+            name = f"{prefix}{default_name(run_plan.experiment)}"
+            run_plan = run_plan.replaced(out=unused(Path("runs") / name).absolute())
+        folder = run_plan.experiment.out
         assert folder is not None, "check names the folder"
-        audit = auditing(resolved, task, folder)  # may refuse, so before the folder
+        audit = auditing(run_plan.client, run_plan.audit, task, folder)  # may refuse, so before the folder
         try:
             make_folder(folder)
         except InputError:
             if named or not folder.exists():
                 raise
         else:
-            return resolved, audit
+            return run_plan, audit
 
 
 def resume(experiment: Experiment) -> Path:
@@ -112,8 +112,8 @@ def resume(experiment: Experiment) -> Path:
     """
     folder = experiment.out
     assert folder is not None, "the folder of the run to go on with"
-    resolved, task, notes = check(experiment, new=False)
-    experiment = resolved.experiment
+    run_plan, task, notes = check(experiment, new=False)
+    experiment = run_plan.experiment
     stored_experiment(folder).require_same(experiment, folder)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
@@ -121,13 +121,13 @@ def resume(experiment: Experiment) -> Path:
             results.tidy(experiment)
             return folder
         _warn(notes)
-        sittings.begin(folder, outside_of(resolved))
-        audit = auditing(resolved, task, folder)
+        sittings.begin(folder, outside_of(run_plan))
+        audit = auditing(run_plan.client, run_plan.audit, task, folder)
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not is_trained(folder):
                 engine.check_resources(experiment)
-                engine.run(resolved, _site(experiment, folder))
-            results.finish(resolved, task, notes, auditor)
+                engine.run(run_plan, _site(experiment, folder))
+            results.finish(run_plan, task, notes, auditor)
     return folder
 
 
@@ -147,23 +147,23 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
     experiment = recorded.without_other_attacks(experiment, earlier)
     recorded.require_pairs(experiment, earlier, source)
-    resolved, task, notes = check(dataclasses.replace(experiment, out=out))
-    experiment = resolved.experiment
+    run_plan, task, notes = check(dataclasses.replace(experiment, out=out))
+    experiment = run_plan.experiment
     last = results.last_round(results.read_earlier(source), earlier)
     came = experiment.audited_by(last)
     if experiment.attacks and not came:
         asked = f"audit-rounds={experiment.audit_rounds}"
         raise InputError(f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {asked}.")
     rounds = ",".join(map(str, came)) or experiment.audit_rounds
-    recorded.require_recorded(resolved.replaced(audit_rounds=rounds), earlier, source)
+    recorded.require_recorded(run_plan.replaced(audit_rounds=rounds), earlier, source)
     require_same_data(source, task.dataset.digest)
-    audit = auditing(resolved, task, out, source)
+    audit = auditing(run_plan.client, run_plan.audit, task, out, source)
     with locked(source / "checkpoint" / ".run"):
         make_folder(out)
         plan_file.keep(task.dataset.columns, out)
         with tracked(experiment, out, source), audit as auditor:
             assert auditor is not None, "it was required to be there"
-            results.audit_again(resolved, source, out, notes, auditor)
+            results.audit_again(run_plan, source, out, notes, auditor)
     return out
 
 
@@ -176,66 +176,67 @@ def stored(folder: Path) -> Experiment:
     return dataclasses.replace(stored_experiment(folder).experiment, out=folder.absolute())
 
 
-def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, list[str]]:
-    """Resolve an experiment and open its data, downloading them if needed; write nothing else.
+def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, list[str]]:
+    """Plan a run and open its data, downloading them if needed; write nothing else.
 
     Args:
         experiment: as asked for.
         new: whether its folder must not exist yet.
 
     Returns:
-        The experiment, resolved, with an absolute ``out``; its task; notes on the data.
+        The plan of the run, whose ``out`` is absolute; its task; notes on the data.
 
     Raises:
         InputError: something does not exist or does not fit.
     """
     nets.look_in(experiment.weights)
-    resolved = resolve(_with_absolute_paths(experiment, new))
-    experiment = resolved.experiment
+    run_plan = plan(_with_absolute_paths(experiment, new))
+    experiment = run_plan.experiment
     _require_sites(experiment)
     check_trackers(experiment.trackers)
-    check_names(resolved)
+    check_audit(run_plan.client, run_plan.audit)
+    check_clients(run_plan.client)
     if (architecture := nets.card(experiment.net).architecture) is not None:
         nets.require_weights(architecture, experiment.weights_sha256)  # a run that goes on names those that it had
-    resolved, joined = joining.resolve_batched_clients(resolved)
-    experiment = resolved.experiment
-    _require_memory(resolved)
+    run_plan, joined = joining.resolve_batched_clients(run_plan)
+    experiment = run_plan.experiment
+    _require_memory(run_plan)
     if experiment.canaries:
-        refuse_canaries(experiment.method, resolved.method, resolved.settings, resolved.model)
+        refuse_canaries(experiment.method, run_plan.strategy, run_plan.client.settings, run_plan.client.model)
     data.fetch(experiment.dataset, experiment.data_root)  # may take an hour: after all checks without data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # printed below, on every run and not only when the cache is made
-        task = Task.at_server(experiment, experiment.data_root)
-    if experiment.tampered_by:
+        task = plan(experiment).task.load_at_server(experiment.data_root)
+    if experiment.malicious_server:
         require_public(task)
-    resolved.method.check_task(task, resolved.settings)
-    if resolved.defence and experiment.defended_partitions:
+    run_plan.client.method.check_task(task, run_plan.client.settings)
+    if run_plan.client.defence and experiment.defended_partitions:
         defended = (one for one in looked_at(task.split.train) if one in experiment.defended_partitions)
         held = task.defended_data(defended, experiment.batch_size)
-        resolved.defence.check_data(held)
-    _check_clients(resolved, task)
-    _require_metrics(resolved)
-    _require_average(resolved)
+        run_plan.client.defence.check_data(held)
+    _check_clients(run_plan, task)
+    _require_metrics(run_plan)
+    _require_average(run_plan)
     if experiment.patience and task.has_data and not all(sizes(task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
         raise InputError(
-            f"Expected validation data at each client for --patience {experiment.patience}, got {without}."
+            f"Expected validation data at each client for --expert patience={experiment.patience}, got {without}."
         )
-    resolved, settled = calibrate_noise(resolved, task.split)
-    if resolved.attacks:
-        task.check_victims(resolved.experiment)
-    return resolved, task, [*notes_on_data(resolved.experiment, task), *joined, *settled]
+    run_plan, settled = calibrate_noise(run_plan, task.split)
+    if run_plan.audit.reconstructions:
+        task.check_victims(run_plan.audit.probes, experiment.seed)
+    return run_plan, task, [*notes_on_data(run_plan.experiment, task), *joined, *settled]
 
 
-def _check_clients(resolved: Resolved, task: Task) -> None:
+def _check_clients(run_plan: RunPlan, task: Task) -> None:
     """Refuse a run with a client whose data the method cannot use; each client checks itself, too, in its first round.
 
     That must be enough for data that are not here, and for those of clients beyond `looked_at`.
     """
-    method = resolved.method
+    method = run_plan.client.method
     if task.has_data and method.check_client.__func__ is not Method.check_client.__func__:  # type: ignore[attr-defined]
         for partition in looked_at(task.split.train):
-            method.check_client(task, partition, resolved.settings)
+            method.check_client(task, partition, run_plan.client.settings)
 
 
 def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
@@ -267,10 +268,12 @@ def _require_sites(experiment: Experiment) -> None:
     require(not experiment.attacks, unaudited, attack=" ".join(experiment.attacks))
 
 
-def _require_memory(resolved: Resolved) -> None:
+def _require_memory(run_plan: RunPlan) -> None:
     """Refuse a model that does not fit this machine's memory, in which the server keeps it and its own tensors."""
-    kept = resolved.method.kept_by_server(resolved.model, resolved.settings, resolved.experiment.clients)
-    needed = 4 * (nets.numel(resolved.model.state_dict()) + kept)
+    kept = run_plan.client.method.kept_by_server(
+        run_plan.client.model, run_plan.client.settings, run_plan.experiment.clients
+    )
+    needed = 4 * (nets.numel(run_plan.client.model.state_dict()) + kept)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise InputError(
@@ -279,21 +282,21 @@ def _require_memory(resolved: Resolved) -> None:
         )
 
 
-def _require_average(resolved: Resolved) -> None:
+def _require_average(run_plan: RunPlan) -> None:
     """Refuse a moving average where there is no one model that all clients are sent."""
-    experiment, method = resolved.experiment, resolved.method
+    experiment, method = run_plan.experiment, run_plan.client.method
     sends = "a model of its own to each client" if method.downloads else "no model"
     averaged = not experiment.ema or (method.downloads and sends_one_model(method))
-    require(bool(averaged), f"--ema 0 for method={experiment.method}, which sends {sends}", ema=experiment.ema)
+    require(bool(averaged), f"--expert ema=0 for method={experiment.method}, which sends {sends}", ema=experiment.ema)
 
 
-def _require_metrics(resolved: Resolved) -> None:
+def _require_metrics(run_plan: RunPlan) -> None:
     """Refuse ``metrics`` of private or none where the server needs another number of the clients."""
-    experiment, needed = resolved.experiment, resolved.method.needed_metric
+    experiment, needed = run_plan.experiment, run_plan.client.method.needed_metric
     if experiment.metrics == "all":
         return
     follows = "which follows validation accuracies of clients"
-    silent = f"--metrics all or private for --patience {experiment.patience}, {follows}"
+    silent = f"--metrics all or private for --expert patience={experiment.patience}, {follows}"
     require(not (experiment.patience and experiment.metrics == "none"), silent, metrics=experiment.metrics)
     numbered = f"--metrics all for method={experiment.method}, whose server needs {needed} of each client"
     require(not needed, numbered, metrics=experiment.metrics)

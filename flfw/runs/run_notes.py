@@ -10,19 +10,19 @@ import numpy as np
 from flfw import data
 from flfw.audit.measures.noticed import ISOLATING, TAMPERED, noticed
 from flfw.client.broadcast_checks import zeros_at_first
+from flfw.client_plan import ClientPlan
 from flfw.data.files.dataset import Dataset
 from flfw.data.tables import listing
 from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
-from flfw.pipeline import isolated_client, tampering_of
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.runs.final import drawn_of
 from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash
 from flfw.sums.isolation import isolation
-from flfw.task import Task, form_of
+from flfw.task import Task, image_format
 
 _NAMED = 6  # classes with their names in a note
 _SILENT = (
@@ -30,16 +30,17 @@ _SILENT = (
     "alike in a mean, as their numbers of examples are not known."
 )
 _NOISY = (
-    "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
-    "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
+    "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, "
+    "metrics-noise-multiplier={:g}) and are cut to their ranges: those of one client may say little. In a mean "
+    "over clients the noise is smaller."
 )
 _SECRET = (
     "Random numbers of the clients' defence ({}), if it draws any, came from each client's own operating system "
-    "(defence_draws=secret): nobody can repeat them, and the run does not repeat bit for bit."
+    "(defence_randomness=secure): nobody can repeat them, and the run does not repeat bit for bit."
 )
 _KNOWN = (
-    "Random numbers of the clients' defence ({}), if it draws any, came from the run's seed (defence_draws=seed): the "
-    "server knows it, and can repeat them and take added noise off."
+    "Random numbers of the clients' defence ({}), if it draws any, came from the run's seed (defence_randomness=seed): "
+    "the server knows it, and can repeat them and take added noise off."
 )
 
 
@@ -50,7 +51,9 @@ def notes_on_training(experiment: Experiment, training: Mapping[str, Any]) -> li
         experiment: of the run.
         training: content of ``training.json``.
     """
-    notes = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
+    notes = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise_multiplier)]}.get(
+        experiment.metrics, []
+    )
     notes += _of_draws(experiment)
     notes += drawn_of(experiment, len(training["final"]))
     if experiment.metrics == "private" and experiment.finally_asked and not training["final"]:
@@ -80,21 +83,20 @@ def notes_on_end(experiment: Experiment, last: int, spent: bool) -> list[str]:
 
 def what_was_done(experiment: Experiment) -> list[str]:
     """Return the note that an experiment's server was malicious; none where it was not."""
-    by = experiment.tampered_by
-    note = TAMPERED if not by or isolated_client(experiment) is None else ISOLATING
+    by = experiment.malicious_server
+    note = TAMPERED if not by or plan(experiment).task.network.isolated_client is None else ISOLATING
     return [note.format(by)] if by else []
 
 
-def what_came_of_it(experiment: Experiment, recordings: Recordings) -> list[str]:
+def what_came_of_it(plan: ClientPlan, recordings: Recordings) -> list[str]:
     """Return notes on the messages of a run with a malicious server; none where its server was honest."""
-    tampering = tampering_of(experiment)
-    if tampering is None:
+    malicious = plan.task.network.malicious
+    if malicious is None:
         return []
-    resolved = resolve(experiment)
-    with initialising(experiment.seed, "model"):
-        fresh = resolved.build_model()
-    one_model, at_first = sends_one_model(resolved.method), zeros_at_first(fresh)
-    return [*isolation(recordings, tampering), *noticed(recordings, one_model, at_first)]
+    with initialising(plan.seed, "model"):
+        fresh = plan.build_model()
+    one_model, at_first = sends_one_model(plan.method), zeros_at_first(fresh)
+    return [*isolation(recordings, malicious), *noticed(recordings, one_model, at_first)]
 
 
 def _of_draws(experiment: Experiment) -> list[str]:
@@ -102,7 +104,7 @@ def _of_draws(experiment: Experiment) -> list[str]:
     by = " and ".join(experiment.defences)
     if not (by and experiment.defended_partitions):
         return []
-    if experiment.defence_draws == "secret":
+    if experiment.defence_randomness == "secure":
         return [_SECRET.format(by)]
     return [_KNOWN.format(by)] if experiment.federation is not None else []
 
@@ -123,7 +125,7 @@ def _of_rounds(training: Mapping[str, Any]) -> list[str]:
 
 
 def _budget(experiment: Experiment) -> str:
-    return f"--epsilon-budget {experiment.epsilon_budget:g}"
+    return f"--expert epsilon_budget={experiment.epsilon_budget:g}"
 
 
 def _classes_in_one_part(dataset: Dataset) -> list[str]:
@@ -144,7 +146,7 @@ def _classes_in_one_part(dataset: Dataset) -> list[str]:
 def notes_on_data(experiment: Experiment, task: Task) -> list[str]:
     """List notes on the data as they were read, and on attacks that this machine cannot compile."""
     notes = [*listing.sentences(task.dataset.columns), *_classes_in_one_part(task.dataset)]
-    published = data.describe(experiment.dataset, form_of(experiment, None)).shape
+    published = data.describe(experiment.dataset, image_format(experiment, None)).shape
     if experiment.attacks and experiment.attack_compile and compiler() is None:
         notes.append(
             "The attacks were to be compiled, but there is no C++ compiler (g++, clang++ or $CXX) on this machine: "

@@ -42,8 +42,8 @@ def serve(grid: Grid, context: Context) -> None:
     runs = home() / "runs"
     folder = runs / asked.out if asked.out else unused(runs / run.default_name(asked))
     begun = (folder / "checkpoint").exists()
-    resolved, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
-    experiment = resolved.experiment
+    run_plan, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    experiment = run_plan.experiment
     if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
         needed = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
         raise InputError(
@@ -55,13 +55,13 @@ def serve(grid: Grid, context: Context) -> None:
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         if not is_complete(folder):
-            sittings.begin(folder, outside_of(resolved))
+            sittings.begin(folder, outside_of(run_plan))
         if not (is_trained(folder) or is_complete(folder)):
-            federate(grid, resolved)
+            federate(grid, run_plan)
         if not is_complete(folder):
             _fetch(clients, folder, ("truth", "examples", *(["state"] if experiment.keep_state else [])))
-            with auditing(resolved, task, folder) as auditor:
-                finish(resolved, task, notes, auditor)
+            with auditing(run_plan.client, run_plan.audit, task, folder) as auditor:
+                finish(run_plan, task, notes, auditor)
         shutil.rmtree(clients, ignore_errors=True)
     print(folder / "report.html", flush=True)
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from flfw.experiment import Experiment
+from flfw.client_plan import ClientPlan
+from flfw.earlier_names import EarlierHooks
+from flfw.experiment.training import LocalSettings
 from flfw.messages.sharing import Sharing
 from flfw.method import Method
-from flfw.nets import Net
-from flfw.pipeline import build_net
 from flfw.rng import initialising
-from flfw.task import Task, input_space
+from flfw.task import Task
 from flfw.training.devices import device_of
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
@@ -29,46 +28,57 @@ def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]
 
 
 @dataclass(frozen=True)
-class ServerContext:
+class ServerContext(EarlierHooks):
     """Resources of one run's server.
 
     Attributes:
-        experiment: the resolved experiment.
-        method: the method's declaration.
-        settings: the method's hyper-parameters.
+        plan: what each client of the run does.
+        device_name: ``cpu`` or ``cuda``, where the server computes what it trains itself.
         progress: display for long computations.
     """
 
-    experiment: Experiment
-    method: type[Method]
-    settings: Any
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {"experiment": "plan"}
+
+    plan: ClientPlan
+    device_name: str = "cpu"
     progress: Progress = field(default=_silent)
+
+    @property
+    def method(self) -> type[Method]:
+        """Declaration of the method."""
+        return self.plan.method
+
+    @property
+    def settings(self) -> Any:
+        """Hyper-parameters of the method."""
+        return self.plan.settings
+
+    @property
+    def local(self) -> LocalSettings:
+        """Settings of the clients' local training."""
+        return self.plan.local
 
     @property
     def device(self) -> torch.device:
         """Device of the server's computations."""
-        return device_of(self.experiment.server_device == "cuda")
+        return device_of(self.device_name == "cuda")
 
     def model(self) -> nn.Module:
         """Build the model with which every run of the experiment begins, on the server's device."""
-        with initialising(self.experiment.seed, "model"):
-            return self.method.build_model(self._net(), self.settings).to(self.device)
+        with initialising(self.plan.seed, "model"):
+            return self.plan.build_model().to(self.device)
 
-    @cached_property
+    @property
     def blank(self) -> nn.Module:
-        """Model of the method without numbers: for names, shapes and the types of modules."""
-        with torch.device("meta"):
-            return self.method.build_model(self._net(), self.settings)
+        """Model of the method without values: for names, shapes and the types of modules."""
+        return self.plan.model
 
-    @cached_property
+    @property
     def sharing(self) -> Sharing:
         """Tensors that are sent down and up in this run."""
-        return self.method.shared(self.blank, self.settings)
+        return self.plan.sharing
 
     @property
     def task(self) -> Task:
         """Task with its data; the server uses only the part that the split sets aside for it."""
-        return Task.at_server(self.experiment, self.experiment.data_root)
-
-    def _net(self) -> Net:
-        return build_net(self.experiment, *input_space(self.experiment))
+        return self.plan.task.load_at_server(self.plan.task.data.data_root)

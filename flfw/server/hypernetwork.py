@@ -76,7 +76,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
         if running := running_statistics(net):
             raise InputError(
                 "Expected a network that is all weights, for a hypernetwork to generate, got the running statistics "
-                f"{running[0]}; choose another --net, or --norm group."
+                f"{running[0]}; choose another --net, or --expert norm=group."
             )
         return net
 
@@ -167,7 +167,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
     def _built(self) -> PersonalHypernetwork:
         if self.ctx:
             generated = shared(dict(self.ctx.blank.named_parameters()), self.sharing.uploads)
-            shapes, clients = {name: value.shape for name, value in generated.items()}, self.ctx.experiment.clients
+            shapes, clients = {name: value.shape for name, value in generated.items()}, self.ctx.plan.rounds.clients
         else:  # used alone in another app, which has the arrays and the nodes only
             shapes, clients = self._asked_shapes, len(self.roster.nodes)
         length = _length(self.settings, clients)

@@ -62,7 +62,9 @@ class RobustMean:
         """
         if len(updates) < self.fewest:
             need = f"Expected {self.fewest} updates or more for {self.name} with {self.liars} that lie"
-            raise RunError(f"{need}, got {len(updates)}; lower --byzantine-clients or take another --robust.")
+            raise RunError(
+                f"{need}, got {len(updates)}; lower --expert byzantine_clients or take another --expert robust."
+            )
         return Update(-1, 1, _RULES[self.name]([update.tensors for update in updates], sent, self.liars))
 
 

@@ -59,7 +59,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         rounds_before: number of rounds that an earlier process did; Flower itself always counts from 1.
         on_update: function of the tensors sent to a round's clients and of each update that is used; None: there is
             none.
-        ctx: resources of the run's server: the experiment (``ctx.experiment.lr``), the method's model with its first
+        ctx: resources of the run's server: the experiment (``ctx.local.lr``), the method's model with its first
             numbers and without any (``ctx.model()``, ``ctx.blank``), the tensors sent down and up, the server's data
             and its device; see `flfw.server.context.ServerContext`. Runs and estimates set it. None in another app that
             uses the strategy alone; `require_context` is the same for methods that need it.
@@ -187,7 +187,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         }
         config |= {**self.stamp, **(extra or {})}
         config["deadline"] = self.roster.tolerance.deadline
-        if self.ctx and self.ctx.experiment.federation:
+        if self.ctx and self.ctx.plan.real:
             config |= unforeseeable()
         content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
         return self.roster.address(partition, content, kind, str(server_round))
@@ -228,13 +228,13 @@ class FederatedStrategy(Method, Strategy, ABC):
         failed += self.roster.unfit_among(self.cohort(server_round))
 
         sent = self.last_broadcast if self.on_update else {}
-        counted = self.ctx is None or self.ctx.experiment.metrics != "none"
+        counted = self.ctx is None or self.ctx.plan.privacy.metrics != "none"
         uploads, form = self.sharing.uploads, self.factored_upload(self.settings)
         read = ReplyReader(arrays, uploads, form, counted=counted, check=self.check_metrics, summed=self.summed)
         received = self.roster.receive(messages, replies, when, read, failed)
-        if self.ctx and self.ctx.experiment.federation:  # simulated clients run this project's code
+        if self.ctx and self.ctx.plan.real:  # simulated clients run this project's code
             refuse = partial(self.roster.drop, when=when, failed=failed)
-            earlier = self.history.first("num-examples") if self.ctx.experiment.metrics == "all" else {}
+            earlier = self.history.first("num-examples") if self.ctx.plan.privacy.metrics == "all" else {}
             received = no_heavier(received, lambda one: one[1].get("num-examples", 1), earlier, refuse)
             if not self.bounds_updates(self.settings):  # else a client would change what becomes of another's update
                 received = screened(received, lambda p, one: compared(cast(Tensors, one[0]), self.sent_to(p)), refuse)
@@ -296,7 +296,9 @@ class FederatedStrategy(Method, Strategy, ABC):
         Raises:
             RunError: a client failed and the run does not tolerate it, or too few are left.
         """
-        metrics, most = (self.ctx.experiment.metrics, self.ctx.experiment.finally_asked) if self.ctx else ("all", None)
+        metrics, most = (
+            (self.ctx.plan.privacy.metrics, self.ctx.plan.rounds.finally_asked) if self.ctx else ("all", None)
+        )
         when, everyone = "the final evaluation", drawn_last(self.roster.everyone, most, self.seed)
         if metrics == "none" or not everyone:
             return [], []

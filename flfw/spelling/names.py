@@ -20,7 +20,7 @@ _ON_THE_NETWORK = "hf"  # a look at such a data set may ask its server
 def check_names(experiment: Experiment) -> None:
     """Refuse a method, a defence, an attack or a network that there is not."""
     attacks = [name for name in experiment.attacks if name != "auto"]
-    tampering = [experiment.tampered_by] if experiment.tampered_by else []
+    tampering = [experiment.malicious_server] if experiment.malicious_server else []
     for kind, names in ((METHOD, [experiment.method]), (DEFENCE, experiment.defences), (ATTACK, attacks + tampering)):
         for name in of_the_project(names):
             plugins.require_known(kind, name)
@@ -69,7 +69,7 @@ def check_assignments(experiment: Experiment, methods: Sequence[str] = ()) -> No
             experiment's.
     """
     methods = methods or (experiment.method,)
-    attacks = [name for name in (*experiment.attacks, experiment.tampered_by) if name not in ("auto", "")]
+    attacks = [name for name in (*experiment.attacks, experiment.malicious_server) if name not in ("auto", "")]
     chosen = [*((METHOD, name) for name in methods), *((DEFENCE, name) for name in experiment.defences)]
     chosen += [(ATTACK, name) for name in attacks]
     if "auto" in experiment.attacks:
@@ -119,7 +119,7 @@ def _check_field(records: Iterable[tuple[PluginKind, str]], field: str, text: st
 
 
 def _short(experiment: Experiment) -> set[str]:
-    others = (experiment.net, experiment.split, experiment.tampered_by)
+    others = (experiment.net, experiment.split, experiment.malicious_server)
     return {short_name(name) for name in (experiment.method, *experiment.attacks, *experiment.defences, *others)}
 
 

@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from flfw.earlier_names import settings_of_today
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.typed import from_json
@@ -296,9 +297,10 @@ def stored_experiment(folder: Path) -> Stored:
     path = stored_at(folder)
     description = from_json(unseal(path), _Description, path)
     _require_format(description["format"], path)
-    _require_known(description["experiment"], path)
+    settings = settings_of_today(description["experiment"])
+    _require_known(settings, path)
     try:
-        experiment = Experiment.from_run_config(description["experiment"])
+        experiment = Experiment.from_run_config(settings)
     except InputError as error:
         raise InputError(f"Expected an experiment of this version of flfw, got {path}: {error}") from error
     return Stored(experiment, description["id"], description["code"], path.stem)

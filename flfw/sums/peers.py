@@ -36,7 +36,14 @@ def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: b
         if check is not None:
             break
     verdict, why = _verdict(smallest, sends_mean)
-    return {"smallest": smallest, "round": where, "left": smallest - 1, "verdict": verdict, "why": why, "check": check}
+    return {
+        "smallest": smallest,
+        "round": where,
+        "left": smallest - 1,
+        "verdict": verdict,
+        "reason": why,
+        "check": check,
+    }
 
 
 def _verdict(smallest: int, sends_mean: bool) -> tuple[str, str]:

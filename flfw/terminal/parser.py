@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn, final
 
+from flfw.earlier_names import TASK_FLAGS, earlier_setting
 from flfw.errors import InputError, suggestion
 
 _QUOTED = re.compile(r"'([^']*)'")
@@ -22,6 +23,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, *given: Any, **more: Any) -> Any:
         """Parse, and refuse unknown words; a subcommand knows its own options."""
         known, unknown = super().parse_known_args(*given, **more)
+        for word in unknown:
+            flag = word.partition("=")[0].removeprefix("--")
+            if (today := TASK_FLAGS.get(flag)) and f"--{today}" in self._option_string_actions:
+                raise InputError(str(earlier_setting(flag)))
         if unknown:
             question = did_you_mean(unknown, self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(word or repr(word) for word in unknown)}{question}")

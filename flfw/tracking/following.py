@@ -181,7 +181,7 @@ class Follower:
 
     def _report(self, folder: Path) -> Path:
         """Write the report that may leave the machine."""
-        pictures = None if self._experiment.pictures == "yes" else False
+        pictures = None if self._experiment.show_samples == "yes" else False
         path = folder / "report.html"
         path.write_bytes(render(self._folder, pictures))
         return path

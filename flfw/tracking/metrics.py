@@ -12,7 +12,7 @@ from flfw.report.findings import setting_name
 from flfw.tracking.tracker import AuditMetrics
 
 _AUDITED = (
-    "psnr", "ssim", "lpips", "feature_error", "exact_match", "rouge", "identification_rate", "labels_found",
+    "psnr", "ssim", "lpips", "feature_error", "exact_match", "rouge", "identification_rate", "label_accuracy",
     "share_recovered", "share_expected", "images", "failures", "seconds",
 )  # fmt: skip
 _MEMBERSHIP = (
@@ -48,7 +48,7 @@ def of_end(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the final accuracies of a result, and its privacy claims as ``epsilon/UNIT/ADVERSARY``."""
     figures = {f"final/{name}": value for name, value in _chosen(result.get("final") or {}, _FINAL).items()}
     for claim in result.get("privacy") or []:
-        published = "" if claim["counted"] != "as published" else "published-"
+        published = "" if claim["accounting"] != "as published" else "published-"
         name = f"{published}epsilon/{_slug(claim['unit'])}/{_slug(claim['adversary'])}"
         figures |= _numbers({name: claim["epsilon"]})
     return figures

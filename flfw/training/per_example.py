@@ -299,7 +299,7 @@ def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) 
     """Refuse BatchNorm, as it mixes examples, and buffers in chosen layers, as all examples of a batch update them."""
     for place, layer in model.named_modules():
         if isinstance(layer, _BatchNorm) and not is_frozen(layer):
-            way_out = "adapter_norm=frozen" if ".adapter." in place else "--norm group"
+            way_out = "adapter_norm=frozen" if ".adapter." in place else "--expert norm=group"
             raise _no_gradients(layer, place, f"its output depends on the whole batch; {way_out} is the way out")
         if place in chosen and any(True for _ in layer.buffers(recurse=False)):
             raise _no_gradients(layer, place, "its buffers may carry one example's data into another's gradient")

@@ -21,14 +21,14 @@ _SHORT = 12  # digits of a commit or sum
 
 def last_sitting(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the last sitting of a result; empty for one of an earlier version, which noted none."""
-    sittings = (result.get("provenance") or {}).get("sittings") or []
+    sittings = (result.get("provenance") or {}).get("sessions") or []
     return dict(sittings[-1]) if sittings else {}
 
 
 def changed_plugins(result: Mapping[str, Any]) -> list[str]:
     """Compare the files of the result's plug-ins from outside with those now in their places; nothing is imported."""
     lines = []
-    for code in last_sitting(result).get("outside") or []:
+    for code in last_sitting(result).get("external_plugins") or []:
         file = Path(code["file"])
         root = _root(file, code["files"])
         for name, before in code["files"].items():
@@ -51,7 +51,7 @@ def _root(file: Path, files: Mapping[str, str]) -> Path:
 def moved_plugins(result: Mapping[str, Any], now: Sequence[OutsideCode]) -> list[str]:
     """Compare the result's plug-ins from outside with those that were imported now, which may lie elsewhere."""
     lines, here = [], {(code["kind"], code["name"]): code for code in now}
-    for code in last_sitting(result).get("outside") or []:
+    for code in last_sitting(result).get("external_plugins") or []:
         mine = here.get((code["kind"], code["name"]))
         if mine is None:
             lines.append(f"{code['kind']} {code['name']}: it is not among the plug-ins of now")
@@ -71,7 +71,7 @@ def changed_code(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"sources {provenance.get('code')}, now {code_hash()}")
         then, now = _commit(sitting.get("git")), _commit(revision(Path(flfw.__file__)))
         lines += [f"commit {then}, now {now}"] if then != now else []
-    codes = {one["code"] for one in (*provenance.get("sittings", []), *provenance.get("resumed", [])) if "code" in one}
+    codes = {one["code"] for one in (*provenance.get("sessions", []), *provenance.get("resumed", [])) if "code" in one}
     if len(codes) > 1:
         lines.append(f"the run was resumed with other code than it began with ({', '.join(sorted(codes))})")
     return lines
@@ -136,8 +136,8 @@ def unrepeatable(result: Mapping[str, Any]) -> list[str]:
     given = {name: value for name, _, value in assigned}  # of two values the last one holds
     sources = (f"{short_name(one)}.noise_source" for one in defences)
     lines += [f"{one}=secure draws noise that nobody can repeat" for one in sources if given.get(one) == "secure"]
-    if defences != ["none"] and config.get("defence_draws") == "secret":
-        lines.append(f"defence_draws=secret: nobody can repeat what {' and '.join(defences)} drew, if anything")
+    if defences != ["none"] and config.get("defence_randomness") == "secure":
+        lines.append(f"defence_randomness=secure: nobody can repeat what {' and '.join(defences)} drew, if anything")
     return lines
 
 

@@ -106,7 +106,7 @@ class _Leader:
         if self.value.outcome != WITHIN or not _is_number(one.before) or not _is_number(one.after):
             return False
         if key == "p":
-            return isclose(one.before, _fair(table["right"], table["guesses"]), rel_tol=1e-6)
+            return isclose(one.before, _fair(table["correct"], table["guesses"]), rel_tol=1e-6)
         return abs(one.after - one.before) <= self.room
 
 
@@ -215,7 +215,7 @@ def _interval(table: Mapping[str, Any], key: str, path: str, examples: float) ->
         return _binomial(table, key, path, examples)
     if key == "mean" and _ends(table, "low", "high"):
         return _Interval(table["low"], table["high"], ("low", "high", "max", "min"))
-    if key == "right" and _ends(table, "low", "high") and _is_number(table.get("guesses")):
+    if key == "correct" and _ends(table, "low", "high") and _is_number(table.get("guesses")):
         guesses = table["guesses"]
         return _Interval(table["low"] * guesses, table["high"] * guesses, ("low", "high", "p"), unit=max(guesses, 1))
     if _ends(table, f"{key}_low", f"{key}_high"):

@@ -104,15 +104,15 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
     out = asked.out or next(p for n in count(1) if not (p := whole / f"verify-{n}").exists())
     for line in changes.changed_plugins(result):
         print(f"changed: {line}", flush=True)
-    resolved, task, _ = run.check(dataclasses.replace(asked, out=out))
+    run_plan, task, _ = run.check(dataclasses.replace(asked, out=out))
     differs = {
         "code": [
             *changes.changed_plugins(result),
-            *changes.moved_plugins(result, outside_of(resolved)),
+            *changes.moved_plugins(result, outside_of(run_plan)),
             *changes.changed_code(result),
         ],
         "environment": changes.changed_environment(result, folder),
-        "data": changes.changed_data(result, task.dataset.digest or "", resolved.experiment.weights_sha256 or ""),
+        "data": changes.changed_data(result, task.dataset.digest or "", run_plan.experiment.weights_sha256 or ""),
         "hardware": changes.changed_hardware(result),
         "noise": changes.unrepeatable(result),
     }

@@ -93,7 +93,7 @@ class VictimModel(ABC):
             InputError: this kind of client has no such form, as by default.
         """
         kind = "one step of a network whose tensors are shared as they are"
-        raise InputError(f"Expected --attack-precision float32 for anything but {kind}, got bf16.")
+        raise InputError(f"Expected --expert attack_precision=float32 for anything but {kind}, got bf16.")
 
     @abstractmethod
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:

@@ -25,11 +25,12 @@ import torch
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 from flfw.experiment.fields import require_finite
+from flfw.formats.result_file import read_result
 from flfw.papers import cells
 from flfw.papers.evidence.priorities import Item, items
 from flfw.papers.evidence.records import FOLDER, Record, changed, digest, is_there
 from flfw.papers.preset import Preset, ResultMetric, presets
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from flfw.storage import checkpoint
 from flfw.storage.sealed import sealed
 
@@ -168,7 +169,7 @@ def measure(item: Item, limits: Gathering, ends: float = inf) -> bool:
     """
     torch.set_num_threads(1)  # numbers must not depend on the machine's cores
     given = Experiment(
-        engine="inproc", attack_server="inline", gpus_per_client=limits.gpus, round_deadline=_NO_DEADLINE
+        engine="inproc", attack_process="inline", gpus_per_client=limits.gpus, round_deadline=_NO_DEADLINE
     )
     preset = cells.placed(together(item.preset) if limits.gpus else item.preset, given, limits.runs / "cells")
     with _until(ends):
@@ -194,16 +195,16 @@ def _drop_what_cannot_go_on(folder: Path) -> None:
 
 def together(preset: Preset) -> Preset:
     """Have clients compute their steps together: one by one, a GPU waits for the processor."""
-    choices = tuple(tuple(replace(run, cohort="auto") for run in runs) for runs in preset.choices)
+    choices = tuple(tuple(replace(run, batched_clients="auto") for run in runs) for runs in preset.choices)
     return replace(preset, choices=choices)
 
 
 def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
     run = preset.choices[0][0]
     assert run.out is not None and outcome.value is not None, "it was placed and measured"
-    result = json.loads((run.out / "result.json").read_text())
+    result = read_result(run.out)
     provenance = result["provenance"]
-    codes = [*(one["code"] for one in provenance["sittings"]), provenance["code"]]
+    codes = [*(one["code"] for one in provenance["sessions"]), provenance["code"]]
     return Record(
         cell=item.cell.path,
         variant=item.variant,

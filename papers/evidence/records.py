@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -10,15 +11,18 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from flfw.earlier_names import KEYS
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.typed import read_json
 from flfw.papers import cells
 from flfw.papers.evidence.priorities import Item, items
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from flfw.storage.sealed import write_atomic
 
 _NOT_FINITE = ("inf", "-inf", "nan")
+_WORD = re.compile(r"\w+")
+_KEYS_OF_TODAY = {earlier: key for key, earlier in KEYS.items()}  # of result.json, in the paths of figures
 
 RENAMED: Mapping[str, str] = {}
 """New name of each renamed setting, ``NAME`` or, of a hyper-parameter, ``set NAME``; with ``=VALUE`` of one value.
@@ -108,8 +112,12 @@ def _read(path: Path) -> Record:
         stored = read_json(path, Record)
     except InputError as error:
         raise InputError(f"Expected a record of evidence in {path}, got one that is damaged ({error}).") from error
-    also = {name: _from_json(value) for name, value in stored.also.items()}
+    also = {_WORD.sub(_of_today, name): _from_json(value) for name, value in stored.also.items()}
     return replace(stored, value=_from_json(stored.value), also=also)
+
+
+def _of_today(word: re.Match[str]) -> str:
+    return _KEYS_OF_TODAY.get(word[0], word[0])
 
 
 def _in_json(value: float | str) -> float | str:

@@ -13,14 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
-from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, blank
 from flfw.papers.frontier.points import FrontierPoint, Mark
 from flfw.papers.preset import Scale
+from flfw.report.chart_style import BESIDE, INK, INKS, MARKS, STYLE, blank
 
-_HOLLOW: Any = {"markerfacecolor": "white", "linestyle": "none", "color": TEXT}
+_HOLLOW: Any = {"markerfacecolor": "white", "linestyle": "none", "color": INK}
 _PAPER, _TICKS = "s", (0.25, 1, 4, 16)
 _SMALL: Any = {"textcoords": "offset points", "fontsize": 7}
-_BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False, "alignment": "left"}
 
 
 @rc_context(STYLE)
@@ -56,7 +55,7 @@ def drawn(points: Sequence[FrontierPoint], marks: Sequence[Mark], scale: Scale) 
         drawn_names = [Line2D([], [], color=ink, marker=mark) for ink, mark in looks.values()]
         words = [f"{method}, against {against}" for method, against in looks]
         of_paper = Line2D([], [], marker=_PAPER, **_HOLLOW)
-        row[-1].legend([*drawn_names, of_paper], [*words, "a paper's: hollow as printed, full if true"], **_BESIDE)
+        row[-1].legend([*drawn_names, of_paper], [*words, "a paper's: hollow as printed, full if true"], **BESIDE)
     for axes in plots[-1]:
         axes.set_xlabel("true epsilon")
     return figure
@@ -75,7 +74,7 @@ def _papers(axes: Axes, marks: Sequence[Mark]) -> None:
     for mark, below in zip(sorted(marks, key=lambda one: one.accuracy), cycle((True, False)), strict=False):
         if isfinite(mark.epsilon):
             across = (mark.printed, mark.epsilon), (mark.accuracy, mark.accuracy)
-            axes.plot(*across, color=TEXT, linewidth=0.7, linestyle=(0, (2, 2)), zorder=2)
-            axes.plot(mark.epsilon, mark.accuracy, _PAPER, color=TEXT, zorder=4)
+            axes.plot(*across, color=INK, linewidth=0.7, linestyle=(0, (2, 2)), zorder=2)
+            axes.plot(mark.epsilon, mark.accuracy, _PAPER, color=INK, zorder=4)
         axes.plot(mark.printed, mark.accuracy, _PAPER, zorder=4, **_HOLLOW)
         axes.annotate(mark.method, (mark.printed, mark.accuracy), (0, -11 if below else 5), **_SMALL)

@@ -50,7 +50,7 @@ class FrontierLine:
     @property
     def epsilon(self) -> ResultMetric:
         """The true epsilon, as the ledger has it."""
-        entry = f"privacy.unit={self.unit},adversary={self.against},counted=exact.epsilon"
+        entry = f"privacy.unit={self.unit},adversary={self.against},accounting=exact.epsilon"
         return ResultMetric(entry, f"epsilon of one {self.unit} against {self.against}", 1)
 
 

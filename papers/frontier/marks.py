@@ -45,10 +45,10 @@ def _mark(cell: Cell, data: str, method: str, unit: str, how: Experiment, given:
     assert isinstance(cell.value, int | float), "the paper prints it"
     how = replace(how, data_root=given.data_root)
     try:
-        resolved, task, _ = run.check(how, new=False)
+        run_plan, task, _ = run.check(how, new=False)
     except InputError:
         return
-    entries = planned.plan(resolved.experiment, task)["privacy"]
+    entries = planned.planned(run_plan.experiment, task)["privacy"]
     true = next(one for one in entries if _is(one, unit, "exact") and one["adversary"] == _AGAINST)
     accuracy = float(cell.value) / (100 if cell.unit else 1)
     printed = _printed(data, method)
@@ -56,7 +56,7 @@ def _mark(cell: Cell, data: str, method: str, unit: str, how: Experiment, given:
 
 
 def _is(entry: Mapping[str, Any], unit: str, counted: str) -> bool:
-    return entry["unit"] == unit and entry["counted"] == counted
+    return entry["unit"] == unit and entry["accounting"] == counted
 
 
 def _printed(data: str, method: str) -> float:

@@ -42,8 +42,8 @@ def _mechanism(experiment: Experiment) -> Mechanism:
     noise = float(result["config"]["method_settings"]["noise_multiplier"])
     others = [one for one in experiment.set if not one.startswith("noise_multiplier=")]
     as_run = replace(experiment, target_epsilon=0.0, set=(*others, f"noise_multiplier={noise!r}"))
-    resolved, task, _ = run.check(as_run, new=False)
-    mechanism = RunAccountant(resolved, task.split).mechanism
+    run_plan, task, _ = run.check(as_run, new=False)
+    mechanism = RunAccountant(run_plan.client, task.split).mechanism
     if mechanism is None:
         raise RunError(f"{experiment.out} claims nothing, so it has no place on the frontier.")
     return mechanism

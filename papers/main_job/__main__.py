@@ -11,7 +11,7 @@ from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.papers.main_job import page
 from flfw.papers.main_job.records import DOCS, add, read, take
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from flfw.runs import run
 from flfw.storage.checkpoint import is_complete, stored_experiment
 from flfw.storage.provenance import code_hash

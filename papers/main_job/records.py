@@ -13,7 +13,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.result_file import RESULT, read_result
 from flfw.formats.typed import read_json
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from flfw.storage.sealed import write_atomic
 from flfw.verification.verify import experiment_of
 
@@ -105,11 +105,11 @@ def take(folder: Path) -> MainJob:
     config = result.get("config") or {}
     _require_main_job(experiment_of(config, folder), folder)
     provenance, surroundings = result.get("provenance") or {}, result.get("environment") or {}
-    sitting = (provenance.get("sittings") or [{}])[-1]
+    sitting = (provenance.get("sessions") or [{}])[-1]
     # An earlier version noted no time: then that of the file counts.
     ended = datetime.fromtimestamp((folder / RESULT).stat().st_mtime, UTC)
-    if sitting.get("ended"):
-        ended = datetime.fromisoformat(sitting["ended"])
+    if sitting.get("ended_at"):
+        ended = datetime.fromisoformat(sitting["ended_at"])
     try:
         return MainJob(
             seed=config["seed"],

@@ -188,7 +188,7 @@ def test_the_age_of_a_notebook_foretells_no_measurements(monkeypatch: pytest.Mon
     own_seconds: list[float] = []
     monkeypatch.setattr(expectation, "since_start_s", lambda: 3600.0)
     monkeypatch.setattr(expectation, "lines", lambda costs: "")
-    monkeypatch.setattr(expectation, "estimate", lambda resolved, claims_s, own_s: own_seconds.append(own_s))
+    monkeypatch.setattr(expectation, "estimate", lambda run_plan, claims_s, own_s: own_seconds.append(own_s))
     asked = Experiment(**SMALL, attack="none", engine="inproc")  # type: ignore[arg-type]
     estimate(asked)
     tasks.estimated(asked)

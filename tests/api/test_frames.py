@@ -53,8 +53,8 @@ def test_figures_that_only_some_methods_have_come_behind() -> None:
 
 
 def test_a_figure_that_is_missing_in_all_rows_is_a_number_all_the_same() -> None:
-    table = frame([{**ENTRY, "reduced": {"psnr": None}}], EntryFields)
-    assert table["reduced.psnr"].dtype == "float64" and table["reduced.psnr"].isna().all()
+    table = frame([{**ENTRY, "native_resolution": {"psnr": None}}], EntryFields)
+    assert table["native_resolution.psnr"].dtype == "float64" and table["native_resolution.psnr"].isna().all()
 
 
 def test_columns_of_a_file_stay_in_its_order(tmp_path: Path) -> None:
@@ -64,21 +64,21 @@ def test_columns_of_a_file_stay_in_its_order(tmp_path: Path) -> None:
 
 
 def test_infinite_epsilons_are_numbers() -> None:
-    table = frame([{"unit": "example", "adversary": "server", "epsilon": "inf", "counted": "exact"}], ClaimFields)
+    table = frame([{"unit": "example", "adversary": "server", "epsilon": "inf", "accounting": "exact"}], ClaimFields)
     assert table["epsilon"].tolist() == [math.inf]
 
 
 def test_a_table_of_a_file_has_numbers_truths_and_gaps(tmp_path: Path) -> None:
     path = tmp_path / "audit.csv"
     path.write_text(
-        "attack,round,adaptive,client,psnr,floor_noise,label,by_chance\nig,0,True,3,inf,5.5,1,\n007,1,,,,,2,\n"
+        "attack,round,adaptive,client,psnr,floor_noise,label,chance_match\nig,0,True,3,inf,5.5,1,\n007,1,,,,,2,\n"
     )
     table = read_table(path, IMAGES)
     assert list(table.columns)[: len(IMAGES)] == list(IMAGES)
     assert table["attack"].tolist() == ["ig", "007"] and table["floor_noise"].tolist()[0] == 5.5
     assert table["adaptive"].tolist() == [True, pd.NA] and table["client"].tolist() == [3, pd.NA]
     assert table["psnr"].tolist()[0] == math.inf and math.isnan(table["psnr"].tolist()[1])
-    assert table["label"].dtype == "Int64" and table["by_chance"].isna().all()
+    assert table["label"].dtype == "Int64" and table["chance_match"].isna().all()
 
 
 def test_labels_that_are_no_whole_numbers_stay_what_they_are() -> None:

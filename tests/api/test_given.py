@@ -66,8 +66,8 @@ def test_what_is_no_path_is_refused(load: Any, given: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"most_steps": "3"}, "Expected most-steps as a whole number, got '3'."),
-        ({"most_steps": 2.5}, "Expected most-steps as a whole number, got 2.5."),
+        ({"max_steps": "3"}, "Expected max-steps as a whole number, got '3'."),
+        ({"max_steps": 2.5}, "Expected max-steps as a whole number, got 2.5."),
         ({"policy": 3}, "Expected policy as a path or a result, got 3."),
         ({"write_policy": 3}, "Expected write-policy as a path or a result, got 3."),
     ],

@@ -43,7 +43,7 @@ def test_the_table_has_the_columns_of_the_file_with_their_types(matrix: MatrixRe
     assert list(one.columns) == list(MATRIX)
     assert (matrix.path / "digits" / "matrix.csv").read_text().startswith(",".join(MATRIX) + "\n")
     assert {name: str(kind) for name, kind in one.dtypes.items()} == MATRIX
-    assert one["told"].tolist() == [False, False] and one["seed"].tolist() == [0, 0]
+    assert one["informed"].tolist() == [False, False] and one["seed"].tolist() == [0, 0]
 
 
 def test_a_matrix_without_attacks_has_cells_with_accuracies_and_a_table_without_rows(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_bad_axis_is_refused_and_nothing_written(tmp_path: Path, given: dict, 
 
 @pytest.mark.slow
 def test_a_rehearsal_answers_for_each_attack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = {"images": 2, "rounds": 1, "batch_size": 4, "most_steps": 1}
+    small = {"images": 2, "rounds": 1, "batch_size": 4, "max_steps": 1}
     rehearsal = run_rehearsal(method="fedavg", net="linear", attack="analytic", **small, out=tmp_path / "r")
     assert "nothing leaves this machine" in capsys.readouterr().out
     assert len(rehearsal.answers) == 1 and all("analytic" in name for name in rehearsal.answers)

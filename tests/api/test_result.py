@@ -89,7 +89,7 @@ def test_a_leak_of_membership_is_a_leak_though_nothing_was_rebuilt(unaudited: Re
 def test_a_summary_in_html_has_verdicts_and_pictures_that_the_report_may_show(audited: Result) -> None:
     page = audited._repr_html_()
     assert "reconstruction: leaks" in page and page.count("<img") == 4 and "data:image/png;base64," in page
-    private = notebook.html(audited.path, {**audited.content, "config": {**audited.config, "pictures": "no"}}, {})
+    private = notebook.html(audited.path, {**audited.content, "config": {**audited.config, "show_samples": "no"}}, {})
     assert "<img" not in private and "not audited" in private
 
 
@@ -103,10 +103,10 @@ def test_records_and_texts_bring_the_style_without_which_nothing_of_them_is_seen
     tmp_path: Path, audited: Result
 ) -> None:
     (tmp_path / "notes.txt").write_text("".join(f"A line of number {number} in the notes.\n" for number in range(60)))
-    small = {**SMALL, "net": "auto", "pictures": "yes", "engine": "inproc"}
+    small = {**SMALL, "net": "auto", "show_samples": "yes", "engine": "inproc"}
     records = run(**small, dataset="cancer", attack="analytic", out=tmp_path / "records")._repr_html_()
     texts = run(**small, dataset=f"text:{tmp_path / 'notes.txt'}", attack="dager", out=tmp_path / "texts")._repr_html_()
-    assert ".flfw-strips svg { width: 300px; height: 74px; }" in records and "<svg" in records
+    assert 'width="300" height="74"' in records and "var(--accent, #b23a12)" in records
     assert "Rings are the original records, dots what the attack made of the messages:" in records
     assert ".flfw-strips .line { font-family: monospace;" in texts and 'class="line"' in texts
     assert "Originals, and below them what the attack made of the messages:" in texts
@@ -152,6 +152,6 @@ def test_a_result_without_its_parts_is_damaged(unaudited: Result, tmp_path: Path
 
 
 def test_infinite_figures_are_numbers(audited: Result) -> None:
-    privacy = [{"unit": "example", "adversary": "server", "epsilon": "inf", "counted": "exact"}]
+    privacy = [{"unit": "example", "adversary": "server", "epsilon": "inf", "accounting": "exact"}]
     changed = dataclasses.replace(audited, content={**audited.content, "privacy": privacy, "final": {"a": "-inf"}})
     assert changed.privacy["epsilon"].tolist() == [math.inf] and changed.final == {"a": -math.inf}

@@ -16,7 +16,7 @@ import sim
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.attacks.adaptations.ats import ATSAdaptation
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.adaptation import adaptation, defence_operator
+from flfw.audit.adaptation import adapted, defence_operator
 from flfw.audit.climb import _apart
 from flfw.audit.jobs import EXAMPLE, AttackJob, Exchange, ProbeSet, solved
 from flfw.audit.knowledge import restored
@@ -24,10 +24,11 @@ from flfw.audit.queue import Queue
 from flfw.clients.defences.ats import ATS, ATSSettings
 from flfw.data.transformations import patterns, replayed, sequences
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from tests.support.attackable import attackable, db, digits, generators
+from tests.support.planned import clients_and_adaptation
 
 TARGET = ProbeSet("target", 0, "", 1, 1, "target")
 
@@ -160,13 +161,13 @@ def test_a_result_is_compared_with_all_versions_of_each_sample() -> None:
 
 @pytest.mark.nightly
 def test_a_long_policy_whose_images_are_identified_has_no_clean_verdict(tmp_path: Path) -> None:
-    flags = "--engine inproc --method fedavg --net lenet --dataset digits --side 8 --clients 8 --rounds 1"
+    flags = "--engine inproc --method fedavg --net lenet --dataset digits --image-size 8 --clients 8 --rounds 1"
     flags += " --local-epochs 1 --images 8 --audit-rounds 0 --defence ats --attack ig"
     settings = ["ats.policy=3-1-7-18-13-5-14", "ig.iterations=600"]
     assert sim.main([*flags.split(), "--set", *settings, "--out", str(tmp_path / "run")]) == 0
     entries = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
     (informed,) = [entry for entry in entries if entry["adaptation"] == "written"]
-    assert informed["verdict"] == "identifies" and informed["candidates"]["first"] >= 6
+    assert informed["verdict"] == "identifies" and informed["candidate_test"]["first"] >= 6
 
 
 def transformed_digit(policy: str) -> tuple[Tensor, Tensor, list[Observation], list[Knowledge]]:
@@ -220,18 +221,22 @@ def test_the_objective_is_that_of_the_version_that_fits_best() -> None:
 
 
 def asked(**changes: Any) -> Experiment:
-    details = {"method": "fedavg", "net": "linear", "side": 8, "engine": "inproc", "clients": 2, "rounds": 1}
+    details = {"method": "fedavg", "net": "linear", "image_size": 8, "engine": "inproc", "clients": 2, "rounds": 1}
     details |= {"local_epochs": 1, "images": 2, "audit_rounds": "0", "defence": "ats"}
     return Experiment(**{**details, **changes})
 
 
 def test_it_counts_as_written_for_one_step() -> None:
-    resolved, example = resolve(asked()), ProbeSet("target", 0, "", 1, 1, EXAMPLE)
-    assert adaptation(resolved, TARGET, "server") == adaptation(resolved, example, "client_example") == "written"
-    assert adaptation(resolved, ProbeSet("target", 0, "", 1, 4, "target"), "server") == "none"
+    run_plan, example = plan(asked()), ProbeSet("target", 0, "", 1, 1, EXAMPLE)
+    assert (
+        adapted(*clients_and_adaptation(run_plan), TARGET, "server")
+        == adapted(*clients_and_adaptation(run_plan), example, "client_example")
+        == "written"
+    )
+    assert adapted(*clients_and_adaptation(run_plan), ProbeSet("target", 0, "", 1, 4, "target"), "server") == "none"
     for way in ("none", "automatic"):
-        assert adaptation(resolve(asked(adaptation=way)), TARGET, "server") == "none"
-    assert isinstance(defence_operator(resolved, TARGET, "server", -0.5), ATSAdaptation)
+        assert adapted(*clients_and_adaptation(plan(asked(adaptation=way))), TARGET, "server") == "none"
+    assert isinstance(defence_operator(*clients_and_adaptation(run_plan), TARGET, "server", -0.5), ATSAdaptation)
 
 
 def test_the_result_of_the_search_is_stored_beside_the_restored_one(tmp_path: Path) -> None:

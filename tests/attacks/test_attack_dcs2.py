@@ -20,9 +20,10 @@ from flfw.inversion.closed_form.concealed import SOLVED, Separated, choices, ran
 from flfw.inversion.closed_form.concealed_equations import Candidates, Equations
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from tests.support.attackable import attackable, digits, generators
+from tests.support.planned import clients_and_adaptation
 
 INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
 
@@ -397,8 +398,10 @@ def test_what_it_cannot_read_is_refused() -> None:
 )
 def test_its_grants_say_whose_recipe_it_is_built_on(defence: str, line: str) -> None:
     chosen = Experiment(method="fedavg", net="lenet", clients=2, defence=defence, attack=("dcs2",), dataset="digits")
-    resolved = resolve(without_auto(chosen))
-    hides = hiding(resolved, ProbeSet("target", 0, "", 1, 1, "target"), "server", defended=True)
+    run_plan = plan(without_auto(chosen))
+    hides = hiding(
+        *clients_and_adaptation(run_plan), ProbeSet("target", 0, "", 1, 1, "target"), "server", defended=True
+    )
     assert list(hides.words(False, DCS2Inversion.against)) == [line]
     assert list(hides.words(False)) == [f"not granted: that the client uses {defence}"]
 

@@ -325,7 +325,7 @@ def test_a_client_that_dropped_out_of_a_round_takes_no_answer_of_another_with_it
 
     monkeypatch.setattr(ProbeResponder, "gradient", failing)
     flags = "--method fedavg --dataset digits --net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 400"
-    flags += " --on-client-failure drop --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1"
+    flags += " --expert on_client_failure=drop --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1"
     assert sim.main([*flags.split(), "--set", "dcs2.search_iterations=5", "--out", str(tmp_path / "run")]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert not [note for note in result["notes"] if "crashed" in note]

@@ -22,12 +22,12 @@ from flfw.attacks.dlg_statistics import DLGStatistics
 from flfw.attacks.fedcg import FedCGInversion, FedCGInversionSettings
 from flfw.attacks.ig import IG
 from flfw.audit.auditor import Auditor
+from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, ProbeSet, target_probe_set
 from flfw.audit.knowledge import _start
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
-from flfw.audit.plan import Plan
 from flfw.audit.standing import standing
 from flfw.client.context import ClientContext
 from flfw.experiment import Experiment
@@ -44,12 +44,13 @@ from flfw.inversion.private.surrogate import SurrogateTraining, learn, restarted
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import InputSpec
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run as whole
 from flfw.training.optimisers import SGD, Adam
 from flfw.victims.victim import PlainVictim
+from tests.support.planned import clients_and_attacks, clients_and_audit
 
 
 @cache
@@ -361,7 +362,8 @@ def test_uploads_without_a_last_layer_say_nothing() -> None:
 # --- grants ---
 
 RUN: dict[str, Any] = {
-    "method": "fedsplit", "dataset": "digits", "net": "mlp", "side": 8, "clients": 2, "rounds": 1, "local_epochs": 3,
+    "method": "fedsplit", "dataset": "digits", "net": "mlp", "image_size": 8, "clients": 2, "rounds": 1,
+        "local_epochs": 3,
     "lr": 0.05, "batch_size": 64, "split": "dirichlet", "engine": "inproc", "images": 2, "audit_rounds": "0,last",
 }  # fmt: skip
 BRIEF = tuple(
@@ -385,9 +387,8 @@ def audited(folder: Path, **details: Any) -> tuple[Path, dict[int, dict[str, Any
 def jobs(folder: Path) -> list[AttackJob]:
     """What the run's auditor asks for."""
     stored = dataclasses.replace(whole.stored(folder), out=folder)
-    resolved, task, _ = whole.check(stored, new=False)
-    experiment = resolved.experiment
-    auditor = Auditor(resolve(experiment), task, folder, folder / "again")
+    run_plan, task, _ = whole.check(stored, new=False)
+    auditor = Auditor(*clients_and_audit(run_plan), task, folder, folder / "again")
     return [job for probe_set in auditor.tickets() for job in auditor.jobs(probe_set)]
 
 
@@ -414,7 +415,7 @@ def test_what_is_declared_is_granted_in_words_and_files(tmp_path: Path) -> None:
     assert by_round[1].public is not None
     held = load_file(by_round[1].public[0])
     assert held["samples"].dtype == torch.uint8 and held["samples"].shape == (by_round[1].public[1], 1, 8, 8)
-    assert all(entry["stopped"] is None for entry in entries.values())
+    assert all(entry["failure_reason"] is None for entry in entries.values())
     words = {r: " | ".join(entry["granted"]) for r, entry in entries.items()}
     assert all(f"{by_round[1].public[1]:,} public examples" in text for text in words.values())
     assert "(extractor) began, which is what they are now" in words[0] and "not granted: the client's" not in words[0]
@@ -423,7 +424,7 @@ def test_what_is_declared_is_granted_in_words_and_files(tmp_path: Path) -> None:
     assert entries[0]["adaptive"] and not entries[1]["adaptive"]
     presence = entries[1]["label_presence"]
     assert entries[0]["label_presence"] is None and presence["clients"] == 2
-    assert 0.5 <= presence["null"] <= 1 and presence["right"] >= 0.5
+    assert 0.5 <= presence["null"] <= 1 and presence["correct"] >= 0.5
     assert "Which classes a client holds" in (folder / "report.html").read_text()
 
 
@@ -431,17 +432,14 @@ def test_what_is_declared_is_granted_in_words_and_files(tmp_path: Path) -> None:
 def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common: bool) -> None:
     chosen = "common" if common else "independent"
     experiment = Experiment(**{**RUN, "attack": ("fedcg",), "set": (f"fedsplit.start={chosen}",)})
-    resolved, task, _ = whole.check(experiment)
-    experiment = resolved.experiment
+    run_plan, task, _ = whole.check(experiment)
     probe_set = ProbeSet("target", 0, "", 1, 1, "target")
-    plan = Plan(
-        resolve(experiment), task, Path("none"), {"fedcg": FedCGInversion()}, lambda _: None, lambda: ("file", 3)
-    )
-    assert plan._beside("fedcg", dataclasses.replace(probe_set, point="example"), set())["start"] is common
+    named = {"fedcg": FedCGInversion()}
+    planner = JobPlanner(*clients_and_audit(run_plan), task, Path("none"), named, lambda _: None, lambda: ("file", 3))
+    assert planner._beside("fedcg", dataclasses.replace(probe_set, point="example"), set())["start"] is common
     job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
-    result = _start(job, resolve(experiment), torch.device("cpu"))
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    clients = [ClientContext(experiment, task, method, settings, p, 1, None, None).fresh_model() for p in (0, 1)]
+    result = _start(job, run_plan.client.with_input_space(job.shape, job.classes), torch.device("cpu"))
+    clients = [ClientContext(run_plan.client, task, p, 1, None, None).fresh_model() for p in (0, 1)]
     given = [{n: v for n, v in nets.tensors(c).items() if n.startswith("extractor.")} for c in clients]
     if common:
         assert result is not None and set(result) == set(given[0])
@@ -455,9 +453,12 @@ def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_
     experiment = Experiment(method="fedsplit", net="lenet5", dataset="digits")
     probe_set = ProbeSet("target", server_round, "", 1, 1, "target")
     job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
-    stands = standing(resolve(experiment), job, FedCGInversion(), False)
+    stands = standing(*clients_and_attacks(plan(experiment)), job, FedCGInversion(), False)
     assert stands.adaptive is adaptive
-    assert standing(resolve(experiment), dataclasses.replace(job, start=False), IG(), False).adaptive is False
+    assert (
+        standing(*clients_and_attacks(plan(experiment)), dataclasses.replace(job, start=False), IG(), False).adaptive
+        is False
+    )
 
 
 @pytest.mark.parametrize(("method", "informed"), [("fedavg", False), ("fedavg", True), ("fedsplit", True)])
@@ -468,15 +469,17 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, informed: bo
     probe_set = ProbeSet("target", 0, "", 1, 1, "target")
     details: dict[str, Any] = {"start": method == "fedsplit", "adaptive": informed}
     job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **details)
-    stands = standing(resolve(experiment), job, FedCGInversion(), informed)
+    stands = standing(*clients_and_attacks(plan(experiment)), job, FedCGInversion(), informed)
     assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
 
 
 def test_many_private_tensors_are_named_by_their_parts() -> None:
-    resolved = resolve(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
+    run_plan = plan(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
     job = AttackJob(
-        "fedcg", target_probe_set(resolved.experiment.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,)
+        "fedcg", target_probe_set(run_plan.experiment.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,)
     )
-    message = standing(resolved, job, resolved.attacks["fedcg"], defended=False).granted
+    message = standing(
+        *clients_and_attacks(run_plan), job, run_plan.audit.reconstructions["fedcg"], defended=False
+    ).granted
     (private,) = (line for line in message if line.startswith("not granted: the client's private tensors"))
     assert "(extractor.*, discriminator.*)" in private

@@ -37,14 +37,15 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import stored_experiment
 from flfw.training.optimisers import SGD
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim
+from tests.support.planned import clients_and_attacks
 
 SIDES = {"cnn1": 28, "mlp": 8, "lenet": 8}
 
@@ -685,13 +686,13 @@ def audited(out: Path, **changes: Any) -> Path:
 @pytest.mark.slow
 def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
     chosen = ("hyperfl.iterations=200", "hyperfl.distance=relative", "hidden=16", "embedding=6")
-    folder = audited(tmp_path / "run", net="mlp", side=8, clients=2, images=2, audit_rounds="0", set=chosen)
+    folder = audited(tmp_path / "run", net="mlp", image_size=8, clients=2, images=2, audit_rounds="0", set=chosen)
     (entry,) = json.loads((folder / "result.json").read_text())["audit"]
     assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0
     assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
-        ("control", True), ("easy", True), ("consistency", None),
+        ("analytic", True), ("easy", True), ("consistency", None),
     ]  # fmt: skip
-    assert entry["ladder"][2]["stopped"] == "clients keep tensors private"
+    assert entry["ladder"][2]["failure_reason"] == "clients keep tensors private"
     assert "not granted: the labels, of which it makes no use" in entry["granted"]
     assert entry["adaptive"] is True
     assert any(line.endswith("which it reads off what was sent, or does without") for line in entry["granted"])
@@ -700,7 +701,7 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_path: Path) -> None:
     """Embeddings from the client's disk, which no attack may open, against the closed form of one recorded probe."""
-    details: dict[str, Any] = {"net": "cnn1", "side": 28, "clients": 3, "images": 3, "keep_state": True}
+    details: dict[str, Any] = {"net": "cnn1", "image_size": 28, "clients": 3, "images": 3, "keep_state": True}
     chosen = ("hyperfl.iterations=1", "hyperfl.distance=cosine")
     folder = audited(tmp_path / "run", audit_rounds="last", set=chosen, **details)
     stored, seen = stored_experiment(folder), Recordings(folder / "observations").probes("target", 1)
@@ -744,7 +745,9 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
     probe_set = ProbeSet("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
     job = AttackJob("hyperfl", probe_set, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
     attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
-    assert standing(resolve(experiment), job, attack, experiment.defence != "none").adaptive is adaptive
+    assert (
+        standing(*clients_and_attacks(plan(experiment)), job, attack, experiment.defence != "none").adaptive is adaptive
+    )
 
 
 # --- what is refused, and what is said of nothing ---

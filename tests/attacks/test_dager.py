@@ -205,7 +205,7 @@ def test_an_audit_of_text_ends_in_a_page_that_shows_it(tmp_path: Path, labelled:
     lines_of = [line for line in content.splitlines() if len(line) > 12]
     file.write_text("\n".join(f"{'long' if len(x) > 45 else 'short'}\t{x}" for x in lines_of) if labelled else content)
     asked = f"--method fedavg --dataset text:{file} --clients 2 --rounds 1 --local-epochs 1 --batch-size 4 --images 2"
-    asked += f" --engine inproc --attack dager --audit-rounds 0 --pictures yes --out {tmp_path / 'out'}"
+    asked += f" --engine inproc --attack dager --audit-rounds 0 --show-samples yes --out {tmp_path / 'out'}"
     assert sim.main(asked.split()) == 0
     entry = json.loads((tmp_path / "out" / "result.json").read_text())["audit"][0]
     assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0

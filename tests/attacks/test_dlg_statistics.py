@@ -24,9 +24,10 @@ from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import InputSpec
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
+from tests.support.planned import clients_and_attacks
 
 INPUTS = InputSpec.from_constants((1, 6, 6), (0.4,), (0.5,))
 
@@ -137,7 +138,10 @@ def test_it_is_static_and_says_so() -> None:
         "x", ProbeSet("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,)
     )
     stands = standing(
-        resolve(Experiment(method="fedsplit", net="lenet5", dataset="mnist")), job, DLGStatistics(), False
+        *clients_and_attacks(plan(Experiment(method="fedsplit", net="lenet5", dataset="mnist"))),
+        job,
+        DLGStatistics(),
+        False,
     )
     assert not stands.adaptive and any("private tensors" in words for words in stands.granted)
     assert DLGStatistics().models == frozenset() and DLGStatistics().uses == {"uploads"}

@@ -18,7 +18,7 @@ NET = "tests.support.tiny_backbone:WIDE"
 
 
 def test_the_classifiers_gradient_gives_the_features_exactly(small: Experiment, tmp_path: Path) -> None:
-    experiment = tiny(net=NET, train="fixed", dataset="digits", split="iid", attack=("none",))
+    experiment = tiny(net=NET, trainable="linear_probe", dataset="digits", split="iid", attack=("none",))
     client = rounds.client(experiment, tmp_path, 0)
     client.load_received({name: v.numpy().copy() for name, v in rounds.fresh(experiment).state_dict().items()}, 0)
     x = torch.rand(1, 1, 8, 8)
@@ -33,7 +33,7 @@ def test_the_classifiers_gradient_gives_the_features_exactly(small: Experiment, 
 @pytest.mark.parametrize("attack", ["fedcg", "ig"])
 def test_an_image_is_found_by_its_features_through_the_public_body(tmp_path: Path, attack: str) -> None:
     budget = "fedcg.search_iterations=600" if attack == "fedcg" else "ig.iterations=600"
-    asked = tiny(tmp_path / "run", net=NET, train="fixed", attack=(attack,), set=(budget,), audit_rounds="0")
+    asked = tiny(tmp_path / "run", net=NET, trainable="linear_probe", attack=(attack,), set=(budget,), audit_rounds="0")
     result = json.loads((run.run(asked) / "result.json").read_text())
     (entry,) = [one for one in result["audit"] if one["round"] == 0 and one["attack"] == attack]
     assert entry["psnr"]["mean"] > 20
@@ -43,7 +43,7 @@ def test_an_image_is_found_by_its_features_through_the_public_body(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_closed_form_for_first_layers_does_not_take_features_for_an_image(tmp_path: Path) -> None:
-    asked = tiny(tmp_path / "run", net="tests.support.tiny_backbone:TINY", train="fixed", audit_rounds="0")
+    asked = tiny(tmp_path / "run", net="tests.support.tiny_backbone:TINY", trainable="linear_probe", audit_rounds="0")
     result = json.loads((run.run(asked) / "result.json").read_text())
     words = json.dumps(result)
     assert "analytic needs a shared fully connected first layer" in words and "crashed" not in words

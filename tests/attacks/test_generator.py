@@ -24,10 +24,9 @@ from flfw.errors import InputError
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.generative import image_generator
 from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
-from flfw.task import Task
 from tests.support.attackable import attackable, db, digits, generators
 from tests.support.small_runs import tiny
 from tests.support.tables import attackable_rows
@@ -167,13 +166,13 @@ def test_the_generator_is_learnt_from_public_images_only(tmp_path: Path, monkeyp
     few = tuple(
         f"generator.{name}=2" for name in ("iterations", "further_iterations", "learning_iterations", "restarts")
     )
-    run = tiny(tmp_path / "run", attack=("generator",), dataset="digits", side=8, set=("generator.width=4", *few))
+    run = tiny(tmp_path / "run", attack=("generator",), dataset="digits", image_size=8, set=("generator.width=4", *few))
     folder = whole.run(run)
     entry = next(one for one in json.loads((folder / "result.json").read_text())["audit"])
     assert 5 < entry["floors"]["unguided"] < 20 and entry["identification_rate"] is not None
     assert "makes without the message" in (folder / "report.html").read_text()
-    resolved = resolve(run)
-    task = Task.load(resolved.experiment, None)
+    run_plan = plan(run)
+    task = run_plan.task.load(None)
     allowed = {image.tobytes() for image in task.dataset.test_x[task.split.public]}
     victims = [Truth.read(folder / "truth", path.stem).samples for path in (folder / "truth").glob("*.safetensors")]
     shown = {image.tobytes() for lesson in lessons for image in (lesson.samples * 255).round().byte().numpy()}

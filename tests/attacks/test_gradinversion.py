@@ -243,7 +243,14 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> 
 @pytest.mark.nightly  # an audit, twice
 def test_an_audit_of_uploads_of_one_step_grants_the_running_statistics_before_and_after(tmp_path: Path) -> None:
     """All else is the same, so that the results differ by the statistics alone."""
-    few = {"split": "sampled", "batch_size": 4, "images": 1, "audit_source": "update", "side": 8, "audit_rounds": "1"}
+    few = {
+        "split": "sampled",
+        "batch_size": 4,
+        "images": 1,
+        "audit_source": "update",
+        "image_size": 8,
+        "audit_rounds": "1",
+    }
     few |= {"net": "tests.victims.test_batch_statistics:convolutional", "attack": ("gradinversion",)}
     settings = ("sampled.train=4", "gradinversion.iterations=50", "gradinversion.restarts=1")
     means = []

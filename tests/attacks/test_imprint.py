@@ -227,7 +227,7 @@ def test_one_bin_less_than_the_last_would_miss_the_brightest() -> None:
 
 
 def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
-    with pytest.raises(NotApplicableError, match="--tampered-by imprint"):
+    with pytest.raises(NotApplicableError, match="--malicious-server imprint"):
         Imprint().run(*attackable("lenet", 8, digits(0, side=8)), generators(1))
     attack = Imprint()
     observations, knowledge = observed(imprinted(attack), *digits(0, 2, 8))

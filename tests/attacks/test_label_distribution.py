@@ -25,7 +25,7 @@ from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
 
 RUN: dict[str, Any] = {
-    "dataset": "digits", "net": "mlp", "side": 8, "clients": 10, "rounds": 1, "local_epochs": 3, "lr": 0.05,
+    "dataset": "digits", "net": "mlp", "image_size": 8, "clients": 10, "rounds": 1, "local_epochs": 3, "lr": 0.05,
     "engine": "inproc", "images": 1, "audit_rounds": "1", "attack": ("label_distribution",), "split": "dirichlet",
 }  # fmt: skip
 

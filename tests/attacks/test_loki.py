@@ -309,7 +309,7 @@ class SeesMessages(SeesOneSum):
 @pytest.mark.slow
 def test_an_audit_gives_an_attack_on_sums_no_message_of_a_client(tmp_path: Path) -> None:
     attacks = tuple(f"{__name__}:{cls.__name__}" for cls in (SeesOneSum, SeesMessages))
-    out = whole.run(tiny(tmp_path / "run", attack=attacks, audit_rounds="0", side=8))
+    out = whole.run(tiny(tmp_path / "run", attack=attacks, audit_rounds="0", image_size=8))
     for name, alike in ((attacks[0], True), (attacks[1], False)):
         places = sorted((out / "reconstructions").glob(f"*{name.partition(':')[2]}-r0000-target-*"))
         one, other = (load_file(place)["samples"] for place in places)
@@ -369,7 +369,7 @@ def test_many_clients_leave_dead_channels() -> None:
 
 
 def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
-    with pytest.raises(NotApplicableError, match="--tampered-by loki"):
+    with pytest.raises(NotApplicableError, match="--malicious-server loki"):
         Loki().run(*attackable("lenet", 8, digits(0, side=8)), generators(1))
     model, received = sent_by(Loki(), 1)
     (whole_one,) = observed(model, received, batches(1, 2))
@@ -398,7 +398,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -
 
 
 def test_rows_of_a_table_and_a_mode_that_an_image_does_not_have_are_refused() -> None:
-    with pytest.raises(InputError, match=r"Expected images \(C, H, W\) with --tampered-by loki, got shape="):
+    with pytest.raises(InputError, match=r"Expected images \(C, H, W\) with --malicious-server loki, got shape="):
         Loki().network(fresh_net("mlp", (30,)))
     with pytest.raises(InputError, match=r"Expected loki.mode < 64, got mode=64\."):
         Loki(LokiSettings(mode=64)).network(fresh_net("linear", (1, 8, 8)))

@@ -35,21 +35,21 @@ from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import InputSpec
+from flfw.plan import plan
 from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism as Privacy
 from flfw.report.findings import read_settings
-from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDPSettings
-from flfw.task import Task
 from flfw.training.clipping import FACTOR
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.operator import Circumstances, MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
+from tests.support.planned import clients_and_adaptation, clients_and_attacks
 
 SERVER, CLIENT = "server", "client_example"
 
@@ -59,7 +59,7 @@ def ticket(batch: int = 1, steps: int = 1, server_round: int = 0, on_client: boo
 
 
 def asked(method: str, *chosen: str, **changes: Any) -> Experiment:
-    details = {"method": method, "net": "lenet", "side": 8, "dataset": "digits", "engine": "inproc", "clients": 2}
+    details = {"method": method, "net": "lenet", "image_size": 8, "dataset": "digits", "engine": "inproc", "clients": 2}
     details |= {"rounds": 3, "local_epochs": 1, "images": 2, "audit_rounds": "0", "set": chosen, "lr": 0.2}
     details |= {"split": "dominant", "augment": "none", "attack": ("ig",)}
     return Experiment(**{**details, **changes})
@@ -73,11 +73,10 @@ class Exchange:
     ticket: ProbeSet
 
     def client(self, slot: int = 0) -> DPClient:
-        method, settings = resolve(self.experiment).method, resolve(self.experiment).settings
-        task, asked_for = Task.load(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
-        ctx = ClientContext(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
+        task, asked_for = plan(self.experiment).task.load(None), (slot, self.ticket.batch, self.ticket.steps)
+        ctx = ClientContext(plan(self.experiment).client, task, 0, self.ticket.round, None, None, probe=asked_for)
         with initialising(3, "client"):
-            result = resolve(self.experiment).client(ctx)
+            result = plan(self.experiment).client_class(ctx)
         assert isinstance(result, DPClient)
         if FACTOR in result.model.state_dict():  # of a later round
             result.model.get_buffer(FACTOR).fill_(0.25)
@@ -85,7 +84,7 @@ class Exchange:
         return result
 
     def examples(self) -> tuple[Tensor, Tensor]:
-        task = Task.load(self.experiment, None)
+        task = plan(self.experiment).task.load(None)
         return task.examples("train", task.victims(0, 0, self.ticket.batch, 0))
 
     def sent(self, slot: int = 0) -> Tensors:
@@ -96,7 +95,12 @@ class Exchange:
 
     @property
     def hides(self) -> Protection:
-        return hiding(resolve(self.experiment), self.ticket, CLIENT if self.ticket.point == EXAMPLE else SERVER, False)
+        return hiding(
+            *clients_and_adaptation(plan(self.experiment)),
+            self.ticket,
+            CLIENT if self.ticket.point == EXAMPLE else SERVER,
+            False,
+        )
 
     @property
     def informed(self) -> Clipped:
@@ -106,9 +110,9 @@ class Exchange:
 
     def victim(self) -> VictimModel:
         """The attacker's model, had it also what the client keeps to itself."""
-        client, uploads = self.client(), resolve(self.experiment).method.uploads
+        client, uploads = self.client(), plan(self.experiment).client.method.uploads
         known, informed = tensors(client.model), self.informed
-        plain = PlainVictim(client.model, known, uploads, Task.load(self.experiment, None).inputs)
+        plain = PlainVictim(client.model, known, uploads, plan(self.experiment).task.load(None).inputs)
         return informed.victim(plain, known, informed.local_steps)
 
     def explained(self, slot: int = 0) -> tuple[Tensors, Tensors]:
@@ -208,7 +212,7 @@ def test_the_true_examples_explain_what_a_client_sent(given: Exchange) -> None:
         torch.testing.assert_close(result[name], value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
     bare = given.client().model
     x, y = given.examples()
-    loss = cross_entropy(bare(Task.load(given.experiment, None).inputs.normalise(x)), y)
+    loss = cross_entropy(bare(plan(given.experiment).task.load(None).inputs.normalise(x)), y)
     named = {n: p for n, p in bare.named_parameters() if n in sent}
     plain = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     # Who does not know is wrong.
@@ -353,16 +357,16 @@ def stands(
 ) -> ThreatModel:
     vantage = CLIENT if at.point == EXAMPLE else SERVER
     job = AttackJob("ig", at, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage=vantage, adaptive=adaptive)
-    return standing(resolve(given), job, attack or IG(), defended)
+    return standing(*clients_and_attacks(plan(given)), job, attack or IG(), defended)
 
 
 def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None:
     cdp_, sdp_ = asked("fed_cdp"), asked("fed_sdp")
     static = stands(cdp_, ticket(), False)
-    assert (static.adaptive, static.adaptation, static.hidden_by) == (False, None, "fed_cdp")
+    assert (static.adaptive, static.adaptation, static.protected_by) == (False, None, "fed_cdp")
     assert static.granted[-1] == "not granted: that fed_cdp clips and adds noise"
     informed = stands(cdp_, ticket(3), True)
-    assert (informed.adaptive, informed.adaptation, informed.hidden_by) == (True, "written", "fed_cdp")
+    assert (informed.adaptive, informed.adaptation, informed.protected_by) == (True, "written", "fed_cdp")
     words = "that fed_cdp clips each example's gradient (C=4 a layer) and adds noise (sigma=6)"
     assert informed.granted[-1] == f"{words}, to which it adapts with what is written for it"
     many = stands(cdp_, ticket(steps=2), True)
@@ -383,13 +387,15 @@ def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None
 def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() -> None:
     example = ticket(on_client=True)
     for given in (asked("fed_sdp"), asked("fed_cdp", "observed=bare"), asked("dp_fedavg", "unit=client")):
-        assert hiding(resolve(given), example, CLIENT, False).how == "nothing to adapt to"
+        assert hiding(*clients_and_adaptation(plan(given)), example, CLIENT, False).how == "nothing to adapt to"
         bare = stands(given, example, False)
-        assert bare.adaptive and bare.hidden_by is None
+        assert bare.adaptive and bare.protected_by is None
         assert bare.granted[-1].endswith("which does nothing to what is read here")
         assert not any("seed" in words for words in bare.granted)
-    assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Protection(resolve(asked("fed_cdp")), EASY, SERVER)
-    assert hiding(resolve(asked("fedavg")), ticket(), SERVER, False).by == ""
+    assert hiding(*clients_and_adaptation(plan(asked("fed_cdp"))), EASY, SERVER, False) == Protection(
+        *clients_and_adaptation(plan(asked("fed_cdp"))), EASY, SERVER
+    )
+    assert hiding(*clients_and_adaptation(plan(asked("fedavg"))), ticket(), SERVER, False).by == ""
 
 
 @pytest.mark.parametrize(
@@ -404,8 +410,8 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
 )
 def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at: ProbeSet, words: str) -> None:
     assert (
-        hiding(resolve(given), at, SERVER, False).how == "none"
-        and hiding(resolve(given), at, SERVER, False).through(1.0) is None
+        hiding(*clients_and_adaptation(plan(given)), at, SERVER, False).how == "none"
+        and hiding(*clients_and_adaptation(plan(given)), at, SERVER, False).through(1.0) is None
     )
     result = stands(given, at, False)
     assert not result.adaptive and result.granted[-1].startswith("not made use of: ") and words in result.granted[-1]
@@ -414,12 +420,12 @@ def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at
 def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said() -> None:
     given = asked("fed_cdp", defence="prune")
     both = stands(given, ticket(), True, defended=True)
-    assert (both.adaptive, both.adaptation, both.hidden_by) == (False, "written", "prune")
+    assert (both.adaptive, both.adaptation, both.protected_by) == (False, "written", "prune")
     assert both.granted[-2].startswith("that the client uses prune (ratio=0.9), to which it adapts")
     assert both.granted[-1] == "not made use of: that fed_cdp clips and adds noise, beside the defence"
     assert sum("the run's seed, from which fed_cdp may draw" in words for words in both.granted) == 1
     early = stands(given, ticket(on_client=True), True, defended=True)  # before the update is pruned
-    assert (early.adaptive, early.hidden_by) == (True, "fed_cdp")
+    assert (early.adaptive, early.protected_by) == (True, "fed_cdp")
     assert early.granted[-2] == "that the client uses prune, which does nothing to what is read here"
 
 
@@ -433,7 +439,7 @@ def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Pat
     given = asked("fed_cdp", *set_, out=tmp_path / "run", rounds=1, images=1, vantage=(SERVER, CLIENT))
     folder = whole.run(given)
     entries = json.loads((folder / "result.json").read_text())["audit"]
-    details = [(e["vantage"], e["adaptive"], e["adaptation"], e["defence"], e["hidden_by"]) for e in entries]
+    details = [(e["vantage"], e["adaptive"], e["adaptation"], e["defence"], e["protected_by"]) for e in entries]
     both = [(False, None, "none", "fed_cdp"), (True, "written", "none", "fed_cdp")]
     assert details == [(vantage, *one) for vantage in (SERVER, CLIENT) for one in both]
     for static, informed in (entries[:2], entries[2:]):

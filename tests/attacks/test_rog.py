@@ -199,7 +199,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, PostPro
 
 
 def audited(folder: Path, *settings: str, attacks: Sequence[str] = ("rog",)) -> tuple[dict[str, Any], list[dict]]:
-    changes = {"attack": tuple(attacks), "audit_rounds": "0", "attack_server": "inline"}
+    changes = {"attack": tuple(attacks), "audit_rounds": "0", "attack_process": "inline"}
     whole.run(tiny(folder, **changes, set=("rog.iterations=10", *settings)))
     result = json.loads((folder / "result.json").read_text())
     with (folder / "audit.csv").open(newline="") as file:
@@ -235,8 +235,8 @@ def test_an_audit_says_the_ceiling_beside_each_image(tmp_path: Path) -> None:
     report = (tmp_path / "run" / "report.html").read_text()
     assert "Ceiling, dB" in report
     reach = "This attack could not have recovered 2 of 2 images"  # of four times four pixels to one
-    assert max(values) < 19 and by_attack["rog"]["reach"].startswith(reach) and report.count(reach) >= 1
-    assert by_attack["ig"]["reach"] is None
+    assert max(values) < 19 and by_attack["rog"]["search_limit"].startswith(reach) and report.count(reach) >= 1
+    assert by_attack["ig"]["search_limit"] is None
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def leaky(slope: float) -> Net:
 
 
 REFUSED: list[tuple[Net, str]] = [
-    (leaky(0.01), "a ReLU before the classifier, for --tampered-by suppression, got layer=LeakyReLU"),
+    (leaky(0.01), "a ReLU before the classifier, for --malicious-server suppression, got layer=LeakyReLU"),
     (Net(nn.Flatten(), nn.Linear(4, 2)), "a ReLU before the classifier"),
     (Net(nn.Sequential(nn.Flatten(), nn.Linear(4, 3, bias=False), nn.ReLU()), nn.Linear(3, 2)), "a layer with a bias"),
     (
@@ -227,8 +227,8 @@ def test_clients_notice_dead_units_and_different_hashes_but_not_a_smaller_bias()
 # --- an audit ---
 
 ASKED: dict[str, Any] = {
-    "net": "mlp", "clients": 5, "images": 10, "side": 8, "vantage": ("aggregate",), "group": 5,
-    "tampered_by": "suppression", "audit_rounds": "0,1",
+    "net": "mlp", "clients": 5, "images": 10, "image_size": 8, "vantage": ("aggregate",), "sum_size": 5,
+    "malicious_server": "suppression", "audit_rounds": "0,1",
 }  # fmt: skip
 
 
@@ -236,13 +236,13 @@ ASKED: dict[str, Any] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chosen = ("weight_decay=0", "suppression.target=3")
     out = tmp_path_factory.mktemp("suppression") / "run"
-    return whole.run(tiny(out, **ASKED, curve=("group=1", "steps=3"), set=chosen))
+    return whole.run(tiny(out, **ASKED, curve=("sum_size=1", "steps=3"), set=chosen))
 
 
 @pytest.mark.slow
 def test_an_audit_reads_the_target_off_every_sum_that_it_is_in(folder: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
-    audited = {(e["round"], e["group"], e["steps"]): e for e in result["audit"]}
+    audited = {(e["round"], e["sum_size"], e["steps"]): e for e in result["audit"]}
     assert {*audited} == {(at, *size) for at in (0, 1) for size in ((1, 1), (5, 1), (5, 3))}
     for entry in audited.values():
         assert (entry["verdict"], entry["share_recovered"]) == ("malicious server only", 1.0)
@@ -252,8 +252,8 @@ def test_an_audit_reads_the_target_off_every_sum_that_it_is_in(folder: Path) -> 
     assert consistent["passed"]
     with (folder / "audit.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]
-    assert {row["client"] for row in rows} == {"3"} and {row["victim"] for row in rows} == {"3", "8"}
-    assert sorted(row["group"] for row in rows) == ["1"] * 4 + ["5"] * 8
+    assert {row["client"] for row in rows} == {"3"} and {row["probe_slot"] for row in rows} == {"3", "8"}
+    assert sorted(row["sum_size"] for row in rows) == ["1"] * 4 + ["5"] * 8
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_a_run_says_what_was_done_and_who_would_have_noticed(folder: Path) -> No
 
 @pytest.mark.slow
 def test_training_is_that_of_an_honest_server(folder: Path, tmp_path: Path) -> None:
-    honest = {**ASKED, "tampered_by": "", "audit_rounds": "0"}
+    honest = {**ASKED, "malicious_server": "", "audit_rounds": "0"}
     out = whole.run(tiny(tmp_path / "run", **honest, set=("weight_decay=0",)))
     one, other = (json.loads((place / "result.json").read_text()) for place in (folder, out))
     for field in ("acc_global", "acc_local"):
@@ -289,16 +289,19 @@ def test_noise_of_the_other_clients_is_measured(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"vantage": ("server", "aggregate")}, "Expected --vantage aggregate alone with --tampered-by suppression"),
-    ({"attack": ("suppression",)}, "attacks that read what clients send; beside --tampered-by, as of suppression"),
+    ({"vantage": ("server", "aggregate")}, "Expected --vantage aggregate alone with --malicious-server suppression"),
+    ({"attack": ("suppression",)}, "attacks that read what clients send; beside --malicious-server, as of suppression"),
     ({"attack": ("label_distribution",)}, "reconstruct examples from one client's message"),
     ({"set": ("suppression.target=5",)}, "Expected client 5 in a sum of each size"),
-    ({"set": ("suppression.target=4",), "group": 2}, "Expected client 4 in a sum of each size"),
+    ({"set": ("suppression.target=4",), "sum_size": 2}, "Expected client 4 in a sum of each size"),
     ({"set": ("suppression.bias=1",)}, "Expected -inf < bias < 0, got bias=1.0"),
-    ({"victim_steps": 2}, "Expected weight_decay=0 with --tampered-by suppression and several local steps"),
+    ({"victim_steps": 2}, "Expected weight_decay=0 with --malicious-server suppression and several local steps"),
     ({"curve": ("steps=1,5",)}, "got weight_decay=0.0005"),
-    ({"net": "cnn1", "side": 28}, "a ReLU before the classifier, for --tampered-by suppression, got layer=LeakyReLU"),
-    ({"method": "hyperfl"}, "for --tampered-by suppression, got method=hyperfl"),
+    (
+        {"net": "cnn1", "image_size": 28},
+        "a ReLU before the classifier, for --malicious-server suppression, got layer=LeakyReLU",
+    ),
+    ({"method": "hyperfl"}, "for --malicious-server suppression, got method=hyperfl"),
 ]
 
 

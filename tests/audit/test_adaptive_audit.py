@@ -14,7 +14,7 @@ from flfw.adversary.observation import Reconstruction
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.april import APRIL, APRILSettings
 from flfw.attacks.ig import IG
-from flfw.audit.adaptation import adaptation, defence_operator
+from flfw.audit.adaptation import adapted, defence_operator
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import EXAMPLE, AttackJob, ProbeSet
 from flfw.audit.queue import Queue
@@ -25,12 +25,13 @@ from flfw.experiment import Experiment
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.nets import Tensors
 from flfw.nets.net import tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from flfw.victims.operator import Operator, Scaled
 from tests.support.attackable import attackable, digits, generators
 from tests.support.engine_runs import train_by_engine
+from tests.support.planned import clients_and_adaptation, clients_and_attacks, clients_and_audit
 from tests.support.small_runs import plug_in
 
 TARGET = ProbeSet("target", 0, "", 1, 1, "target")
@@ -65,7 +66,7 @@ class Noisy(Defence):
 
 
 def asked(**changes: Any) -> Experiment:
-    details = {"method": "fedavg", "net": "lenet", "side": 8, "engine": "inproc", "clients": 2, "rounds": 1}
+    details = {"method": "fedavg", "net": "lenet", "image_size": 8, "engine": "inproc", "clients": 2, "rounds": 1}
     details |= {"local_epochs": 1, "images": 2, "audit_rounds": "0", "set": ("ig.iterations=150",)}
     return Experiment(**{**details, **changes})
 
@@ -115,22 +116,25 @@ def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> 
 def test_a_closed_form_of_one_step_is_static_behind_several() -> None:
     two_steps = ProbeSet("target", 0, "", 1, 2, "target")
     job = AttackJob("april", two_steps, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server")
-    run = resolve(asked(net="vit_plain"))
-    closed, search = (standing(run, job, APRIL(APRILSettings(way=way)), False) for way in ("closed_form", "search"))
+    run = plan(asked(net="vit_plain"))
+    closed, search = (
+        standing(*clients_and_attacks(run), job, APRIL(APRILSettings(way=way)), False)
+        for way in ("closed_form", "search")
+    )
     assert not closed.adaptive and any("their mean gradient is attacked" in words for words in closed.granted)
     assert search.adaptive and any("through all of which it searches" in words for words in search.granted)
 
 
 def test_who_normalises_by_the_batch_is_seen_through_by_who_does_so_too() -> None:
     job = AttackJob("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
-    colour = {"dataset": "cifar10", "side": 0}
-    lenet, convnet = (resolve(asked(net=net, **colour)) for net in ("lenet", "convnet32"))
-    plain, normalised = (standing(net, job, IG(), False) for net in (lenet, convnet))
+    colour = {"dataset": "cifar10", "image_size": 0}
+    lenet, convnet = (plan(asked(net=net, **colour)) for net in ("lenet", "convnet32"))
+    plain, normalised = (standing(*clients_and_attacks(net), job, IG(), False) for net in (lenet, convnet))
     assert plain.adaptive and normalised.adaptive
     assert not any("BatchNorm" in words for words in plain.granted)
     assert any(words.startswith("that BatchNorm takes the batch's statistics") for words in normalised.granted)
-    by_running = standing(convnet, job, Analytic(), False)
-    assert standing(lenet, job, Analytic(), False).adaptive and not by_running.adaptive
+    by_running = standing(*clients_and_attacks(convnet), job, Analytic(), False)
+    assert standing(*clients_and_attacks(lenet), job, Analytic(), False).adaptive and not by_running.adaptive
     assert any(words.startswith("not made use of: that BatchNorm") for words in by_running.granted)
 
 
@@ -142,52 +146,65 @@ def test_a_search_in_bfloat16_is_static_and_closed_forms_are_as_they_were(tmp_pa
     (exact,) = audited(tmp_path / "exact", net="linear", attack=("analytic",), attack_precision="bf16", set=())
     assert exact["adaptive"] and not any("bfloat16" in words for words in exact["granted"])
     generated = audited(tmp_path / "generated", method="hyperfl", attack_precision="bf16", set=("ig.iterations=3",))
-    stopped = {entry["attack"]: str(entry["stopped"]) for entry in generated}
-    refusal = "not possible: Expected --attack-precision float32 for anything but one step"
+    stopped = {entry["attack"]: str(entry["failure_reason"]) for entry in generated}
+    refusal = "not possible: Expected --expert attack_precision=float32 for anything but one step"
     assert all(words.startswith(refusal) for words in stopped.values()), stopped
 
 
 def test_a_search_in_tensorfloat_is_static_as_well() -> None:
     job = AttackJob("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
-    lower, exact = (resolve(asked(net="lenet", attack_precision=precision)) for precision in ("tf32", "float32"))
-    assert standing(exact, job, IG(), False).adaptive
-    rough = standing(lower, job, IG(), False)
+    lower, exact = (plan(asked(net="lenet", attack_precision=precision)) for precision in ("tf32", "float32"))
+    assert standing(*clients_and_attacks(exact), job, IG(), False).adaptive
+    rough = standing(*clients_and_attacks(lower), job, IG(), False)
     assert (
         not rough.adaptive and "not made use of: single precision; searches compute in TensorFloat-32" in rough.granted
     )
-    assert standing(lower, job, Analytic(), False).granted == standing(exact, job, Analytic(), False).granted
+    assert (
+        standing(*clients_and_attacks(lower), job, Analytic(), False).granted
+        == standing(*clients_and_attacks(exact), job, Analytic(), False).granted
+    )
 
 
 @pytest.mark.slow
 def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     (entry,) = audited(tmp_path / "run", attack_memory_gb=1e-6, set=("ig.iterations=3",))
-    assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["tries"] == 1
-    assert entry["stopped"].startswith("not possible: Expected a search whose step fits into 1e-06 GB, got a batch of")
+    assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["attempts"] == 1
+    assert entry["failure_reason"].startswith(
+        "not possible: Expected a search whose step fits into 1e-06 GB, got a batch of"
+    )
     notes = json.loads((tmp_path / "run" / "result.json").read_text())["notes"]
-    assert any("--attack-memory-gb." in note and not note.endswith("..") for note in notes)
+    assert any("--expert attack_memory_gb." in note and not note.endswith("..") for note in notes)
 
 
 def test_how_one_adapts() -> None:
     prune, foreign = asked(defence="prune"), asked(defence=plug_in(OwnPrune))
-    assert adaptation(resolve(prune), TARGET, "server") == "written"
-    assert adaptation(resolve(asked(defence="prune", adaptation="automatic")), TARGET, "server") == "automatic"
-    assert adaptation(resolve(asked(defence="prune", adaptation="none")), TARGET, "server") == "none"
-    assert adaptation(resolve(foreign), TARGET, "server") == "automatic"
+    assert adapted(*clients_and_adaptation(plan(prune)), TARGET, "server") == "written"
+    assert (
+        adapted(*clients_and_adaptation(plan(asked(defence="prune", adaptation="defence_code"))), TARGET, "server")
+        == "automatic"
+    )
+    assert adapted(*clients_and_adaptation(plan(asked(defence="prune", adaptation="none"))), TARGET, "server") == "none"
+    assert adapted(*clients_and_adaptation(plan(foreign)), TARGET, "server") == "automatic"
     example = ProbeSet("target", 0, "", 1, 1, EXAMPLE)
-    assert adaptation(resolve(prune), example, "client_example") == "nothing to adapt to"
+    assert adapted(*clients_and_adaptation(plan(prune)), example, "client_example") == "nothing to adapt to"
     each = asked(defence=plug_in(EachStep))
-    assert adaptation(resolve(each), example, "client_example") == "automatic"
-    assert adaptation(resolve(each), ProbeSet("target", 0, "", 1, 4, "target"), "server") == "none"
-    assert adaptation(resolve(asked(defence=plug_in(Blurs))), TARGET, "server") == "none"
+    assert adapted(*clients_and_adaptation(plan(each)), example, "client_example") == "automatic"
+    assert adapted(*clients_and_adaptation(plan(each)), ProbeSet("target", 0, "", 1, 4, "target"), "server") == "none"
+    assert adapted(*clients_and_adaptation(plan(asked(defence=plug_in(Blurs)))), TARGET, "server") == "none"
 
 
 def test_what_stands_in_the_objective() -> None:
-    assert isinstance(defence_operator(resolve(asked(defence="prune")), TARGET, "server", 1.0), Operator)
-    assert isinstance(defence_operator(resolve(asked(defence="prune")), TARGET, "server", -0.5), Scaled)
     assert isinstance(
-        defence_operator(resolve(asked(defence=plug_in(OwnPrune))), TARGET, "server", 1.0), DifferentiableDefence
+        defence_operator(*clients_and_adaptation(plan(asked(defence="prune"))), TARGET, "server", 1.0), Operator
     )
-    assert defence_operator(resolve(asked(defence=plug_in(Blurs))), TARGET, "server", 1.0) is None
+    assert isinstance(
+        defence_operator(*clients_and_adaptation(plan(asked(defence="prune"))), TARGET, "server", -0.5), Scaled
+    )
+    assert isinstance(
+        defence_operator(*clients_and_adaptation(plan(asked(defence=plug_in(OwnPrune)))), TARGET, "server", 1.0),
+        DifferentiableDefence,
+    )
+    assert defence_operator(*clients_and_adaptation(plan(asked(defence=plug_in(Blurs)))), TARGET, "server", 1.0) is None
 
 
 @pytest.mark.slow
@@ -216,13 +233,14 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
     from flfw.recording.reader import Recordings
 
     given = ("ig.iterations=1", "momentum=0.5", "weight_decay=0.1", *(["mu=5"] if method == "fedprox" else []))
-    resolved, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=given, out=tmp_path / "run"))
-    experiment = resolved.experiment
+    run_plan, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=given, out=tmp_path / "run"))
+    experiment = run_plan.experiment
     train_by_engine(experiment, tmp_path / "run")
-    auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
+    auditor = Auditor(*clients_and_audit(run_plan), task, tmp_path / "run", tmp_path / "run")
     (job,) = auditor.jobs(auditor.tickets()[1])
     seen = [o for o in Recordings(job.recordings).observations([e.id for e in job.exchanges]) if o is not None]
-    observations, knowledge = grant(job, resolve(experiment), IG(), seen)
+    told = clients_and_adaptation(run_plan.with_input_space(job.shape, job.classes))
+    observations, knowledge = grant(job, *told, IG(), seen)
     for o, known in zip(observations, knowledge, strict=True):
         truth = read_truth(tmp_path / "run" / "truth", o.key)
         assert truth is not None and known.unrolled
@@ -238,26 +256,25 @@ def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     """What a client that has not trained yet holds."""
     from flfw.client.context import ClientContext
 
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    ctx = ClientContext(experiment, task, method, settings, 0, 0, None, None)
-    return resolve(experiment).client(ctx).model
+    ctx = ClientContext(plan(experiment).client, task, 0, 0, None, None)
+    return plan(experiment).client_class(ctx).model
 
 
 @pytest.mark.nightly
 def test_labels_that_an_attack_recovers_are_counted(tmp_path: Path) -> None:
     (entry,) = audited(tmp_path / "run", attack=("idlg",), set=("idlg.iterations=1", "idlg.restarts=1"))
-    assert entry["labels_found"] == 1.0
+    assert entry["label_accuracy"] == 1.0
     assert "not granted: the labels, which it reads off the last layer's gradient" in entry["granted"]
     (given,) = audited(tmp_path / "given", set=("ig.iterations=1",))
-    assert given["labels_found"] is None and "the true labels" in given["granted"]
+    assert given["label_accuracy"] is None and "the true labels" in given["granted"]
 
 
 def test_labels_that_are_not_granted_are_not_in_the_job(tmp_path: Path) -> None:
     given = ("ig.iterations=1", "idlg.iterations=1", "idlg.restarts=1")
-    resolved, task, _ = whole.check(asked(attack=("ig", "idlg"), set=given, out=tmp_path / "run"))
-    experiment = resolved.experiment
+    run_plan, task, _ = whole.check(asked(attack=("ig", "idlg"), set=given, out=tmp_path / "run"))
+    experiment = run_plan.experiment
     train_by_engine(experiment, tmp_path / "run")
-    auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
+    auditor = Auditor(*clients_and_audit(run_plan), task, tmp_path / "run", tmp_path / "run")
     granted = {job.attack: [e.labels for e in job.exchanges] for job in auditor.jobs(auditor.tickets()[1])}
     assert granted["idlg"] == [None, None]
     assert all(labels is not None and len(labels) == 1 for labels in granted["ig"])

@@ -23,13 +23,13 @@ def asked(folder: Path, **changes: Any) -> Experiment:
 
 def entries(folder: Path) -> dict[tuple[str, int | None], dict[str, Any]]:
     audited = json.loads((folder / "result.json").read_text())["audit"]
-    return {(entry["attack"], entry["group"]): entry for entry in audited}
+    return {(entry["attack"], entry["sum_size"]): entry for entry in audited}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sums") / "run"
-    return whole.run(asked(out, net="mlp", attack=("spear", "analytic"), victim_batch=2, curve=("group=1,2",)))
+    return whole.run(asked(out, net="mlp", attack=("spear", "analytic"), victim_batch=2, curve=("sum_size=1,2",)))
 
 
 @pytest.mark.slow
@@ -48,13 +48,13 @@ def test_a_sum_is_a_batch_of_all_its_clients_examples(folder: Path) -> None:
 def test_what_a_batch_of_eight_gives_a_sum_of_four_clients_with_two_gives(folder: Path, tmp_path: Path) -> None:
     audited = entries(folder)
     assert [audited["spear", group]["share_recovered"] for group in (None, 1, 2, 4)] == [1.0] * 4
-    assert audited["spear", 4]["group_needed"] is None and audited["spear", None]["group_needed"] is None
+    assert audited["spear", 4]["min_safe_sum_size"] is None and audited["spear", None]["min_safe_sum_size"] is None
     assert audited["analytic", 4]["share_recovered"] < 1.0
 
 
 def test_a_sum_is_by_default_over_as_many_clients_as_take_part(tmp_path: Path) -> None:
     assert asked(tmp_path).groups == (4,) and asked(tmp_path, images=3).groups == (3,)
-    assert asked(tmp_path, sample=2, curve=("group=1,2",)).groups == (2, 1)
+    assert asked(tmp_path, sample=2, curve=("sum_size=1,2",)).groups == (2, 1)
 
 
 def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
@@ -73,7 +73,10 @@ def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
 
 def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
     reason = verdict_on_sums(SumEvidence(SumFacts(10, 2, 1.0), True, False, 8), 0.5)[2]
-    assert "sums over 10 clients, of which 2 may work with the attacker (--colluding): 8 are left." in reason
+    assert (
+        "sums over 10 clients, of which 2 may work with the attacker (--expert colluding_attackers): 8 are left."
+        in reason
+    )
     untried = SumFacts(12, 2, 1.0, ("closed form", "attack on membership"))
     assert (
         "ran no closed form and no attack on membership"
@@ -83,8 +86,8 @@ def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
 
 def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
     usual = {"attack": "a", "vantage": "aggregate", "adaptive": group == 1, "adaptation": None, "defence": "none"}
-    more = {"round": 0, "steps": 1, "curve": "group", "cause": "", "stopped": None, "messages": 8}
-    return {**usual, **more, "group": group, "verdict": word, **changes}
+    more = {"round": 0, "steps": 1, "curve": "group", "cause": "", "failure_reason": None, "messages": 8}
+    return {**usual, **more, "sum_size": group, "verdict": word, **changes}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +95,15 @@ def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
     [
         ([sized(1, "leaks"), sized(2, "static only"), sized(5, "static only")], 2),
         ([sized(1, "inconclusive"), sized(2, "inconclusive")], None),
-        ([sized(1, "leaks"), sized(2, "inconclusive", stopped="crashed: ValueError: x"), sized(5, "inconclusive")], 5),
-        ([sized(1, "leaks"), sized(2, "inconclusive", stopped="not applicable: too large")], 2),
+        (
+            [
+                sized(1, "leaks"),
+                sized(2, "inconclusive", failure_reason="crashed: ValueError: x"),
+                sized(5, "inconclusive"),
+            ],
+            5,
+        ),
+        ([sized(1, "leaks"), sized(2, "inconclusive", failure_reason="not applicable: too large")], 2),
         ([sized(1, "leaks"), sized(2, "attack broken"), sized(5, "inconclusive", messages=7)], None),
         ([sized(1, "leaks"), sized(2, "inconclusive", cause="chance"), sized(5, "inconclusive")], 5),
         ([sized(1, "leaks"), sized(2, "inconclusive", vantage="peer")], None),
@@ -112,15 +122,15 @@ def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
     entries: list[dict[str, Any]], needed: int | None
 ) -> None:
     judged = with_groups_needed(entries, ("leaks",))
-    assert {one["group_needed"] for one in judged if one["vantage"] == "aggregate"} == {needed}
+    assert {one["min_safe_sum_size"] for one in judged if one["vantage"] == "aggregate"} == {needed}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vantage": ("server",), "group": 2}, "--vantage aggregate or peer with group"),
-        ({"group": 5}, "groups of 1 to 4 clients, as many as are probed and take part in a round, got group=5"),
-        ({"group": 3, "sample": 2}, "groups of 1 to 2 clients, as many as are probed and take part in a round"),
+        ({"vantage": ("server",), "sum_size": 2}, "--vantage aggregate or peer with group"),
+        ({"sum_size": 5}, "groups of 1 to 4 clients, as many as are probed and take part in a round, got sum_size=5"),
+        ({"sum_size": 3, "sample": 2}, "groups of 1 to 2 clients, as many as are probed and take part in a round"),
         ({"audit_source": "both"}, "audit-source=probe with --vantage aggregate"),
         ({"defence": "prune", "defended": "1"}, "all clients or none defended"),
     ],

@@ -27,7 +27,6 @@ from flfw.audit.jobs import EASY, AttackJob, JobResult
 from flfw.audit.queue import Queue
 from flfw.errors import RunError
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
 from tests.support.small_runs import ByGuess, tiny
 
 # What a server process need not import to find the attacks here is imported where it is used: it counts as their time.
@@ -114,9 +113,8 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
     def job(attack: type[Attack] | str, retries: int = 0) -> AttackJob:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
         asked = dataclasses.replace(experiment, attack=(name,), attack_retries=retries)
-        resolved, task, _ = whole.check(asked, new=False)
-        checked = resolved.experiment
-        (results,) = Auditor(resolve(checked), task, folder, tmp_path).jobs(EASY)
+        run_plan, task, _ = whole.check(asked, new=False)
+        (results,) = Auditor(run_plan.client, run_plan.audit, task, folder, tmp_path).jobs(EASY)
         return results
 
     return job
@@ -370,13 +368,15 @@ def test_a_crashed_attack_is_reported_and_the_run_is_none_the_worse(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in this process
     crashing = f"{__name__}:Raises"
     words = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --images 2 --audit-rounds 0"
-    words += f" --engine inproc --attack-server beside --attack-retries 1 --attack {crashing} analytic"
+    words += f" --engine inproc --expert attack_process=concurrent attack_retries=1 --attack {crashing} analytic"
     assert sim.main([*words.split(), "--out", str(tmp_path / "run")]) == 0
     crashed, analytic = audit(tmp_path / "run")
     assert (crashed["attack"], crashed["verdict"], crashed["failures"]) == (crashing, "inconclusive", 2)
-    assert crashed["stopped"] == "crashed: ArithmeticError: told [] in queue" and crashed["tries"] == 2
-    assert crashed["stopped"] in crashed["reason"] and crashed["psnr"] is None and crashed["share_recovered"] == 0
-    assert any(crashed["stopped"] in note for note in result(tmp_path / "run")["notes"])
+    assert crashed["failure_reason"] == "crashed: ArithmeticError: told [] in queue" and crashed["attempts"] == 2
+    assert (
+        crashed["failure_reason"] in crashed["reason"] and crashed["psnr"] is None and crashed["share_recovered"] == 0
+    )
+    assert any(crashed["failure_reason"] in note for note in result(tmp_path / "run")["notes"])
     assert analytic == audit(recorded[0])[0]
     ours = [row for row in rows(tmp_path / "run") if row["attack"] == "analytic"]
     assert ours == rows(recorded[0]) and {row["rung"] for row in ours} == {"easy", "target"}
@@ -392,8 +392,8 @@ def test_where_attacks_run_changes_no_number(tmp_path: Path, monkeypatch: pytest
     changes: dict[str, Any] = {"attack": ("ig", "analytic"), "set": ("ig.iterations=20",), "audit_rounds": "0,1"}
     changes |= {"net": "mlp", "rounds": 2, "curve": ("batch=2",)}
     runs = {
-        where: whole.run(tiny(tmp_path / where, attack_server=where, **changes))
-        for where in ("inline", "beside", "after")
+        where: whole.run(tiny(tmp_path / where, attack_process=where, **changes))
+        for where in ("inline", "concurrent", "after")
     }
     unaudited = whole.run(tiny(tmp_path / "none", **{**changes, "attack": ("none",), "set": ()}))
     for folder in runs.values():

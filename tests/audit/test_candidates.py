@@ -118,7 +118,7 @@ def test_messages_point_to_their_data_where_clients_have_copies_of_them(
     out = run.run(base(tmp_path / "run", dataset=f"folder:{tmp_path / 'all'}", audit_rounds="0", **game))
     (entry,) = [one for one in json.loads((out / "result.json").read_text())["audit"] if one["adaptive"]]
     assert entry["verdict"] == verdict
-    assert entry["candidates"]["null"] > 1.5 / 20  # of some 19 candidates, some are copies
+    assert entry["candidate_test"]["null"] > 1.5 / 20  # of some 19 candidates, some are copies
 
 
 def test_data_without_public_examples_are_refused_before_training(tmp_path: Path) -> None:

@@ -16,9 +16,8 @@ from flfw import nets
 from flfw.audit.measures.feature_error import Extractor
 from flfw.experiment import Experiment
 from flfw.nets.inputs import InputSpec
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
-from flfw.task import Task
 
 INPUTS = InputSpec.from_constants((1, 2, 2), (0.5,), (0.25,))
 
@@ -55,8 +54,8 @@ def _audited(folder: Path, method: str, net: str) -> tuple[dict, list[dict[str, 
 def test_an_audit_measures_the_features_of_a_shared_extractor(tmp_path: Path) -> None:
     entry, rows = _audited(tmp_path / "run", "fedavg", "mlp")
     recorded = Recordings(tmp_path / "run" / "observations").probes("target", 0)
-    experiment = resolve(Experiment(method="fedavg", net="mlp", clients=2)).experiment
-    inputs = Task.load(experiment, None).inputs
+    experiment = plan(Experiment(method="fedavg", net="mlp", clients=2)).experiment
+    inputs = plan(experiment).task.load(None).inputs
     for observation, row in zip(recorded, rows, strict=True):
         net = nets.build("mlp", inputs.shape, 10, "torch")
         net.load_state_dict(observation.received)

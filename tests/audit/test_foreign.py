@@ -264,7 +264,7 @@ def test_an_attack_that_raises_is_a_failure_and_the_others_go_on(leaking: Path, 
     attacks = {"raising": Raising(), "analytic": Analytic()}
     result = ask(leaking, tmp_path / "audit", attacks=attacks, rounds=[2])
     broken, sound = result["audit"]
-    assert broken["stopped"] == "crashed: ZeroDivisionError: nothing"
+    assert broken["failure_reason"] == "crashed: ZeroDivisionError: nothing"
     assert (broken["verdict"], broken["failures"], sound["verdict"]) == ("inconclusive", 2, "leaks")
     assert "The attack raising gave nothing at round 2: crashed: ZeroDivisionError: nothing." in result["notes"]
 
@@ -287,7 +287,10 @@ def test_a_network_with_batch_normalisation_survives_averaging_and_audit(tmp_pat
     folder = recorded(tmp_path / "recordings", client_app(build, 3), build, rounds=2)
     for result in ask(folder, tmp_path / "audit", count=3, net=build)["audit"]:
         assert result["adaptive"] == (dropout == 0.0)
-        assert result["stopped"].startswith("not applicable: analytic needs") and result["verdict"] == "inconclusive"
+        assert (
+            result["failure_reason"].startswith("not applicable: analytic needs")
+            and result["verdict"] == "inconclusive"
+        )
 
 
 @pytest.mark.slow

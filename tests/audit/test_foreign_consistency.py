@@ -204,7 +204,7 @@ def test_weights_sent_in_half_precision_cannot_be_checked(tmp_path: Path) -> Non
         return {name: value.half() for name, value in net.state_dict().items()}
 
     result = checked(tmp_path, local, training=TrainingDescription(1e-4))  # type: ignore[arg-type]
-    assert rung(result)["passed"] is None and "rounding alone may change" in rung(result)["stopped"]
+    assert rung(result)["passed"] is None and "rounding alone may change" in rung(result)["failure_reason"]
     assert [check["outcome"] for check in result["consistency"]] == ["not possible"] * 2
 
 
@@ -216,7 +216,7 @@ def test_what_is_not_described_cannot_be_checked(tmp_path: Path) -> None:
         ("defence", {"defence": "noise"}, "the clients use noise"),
     ):
         (result,) = ask(folder, tmp_path / name, count=3, **given)["audit"]
-        assert rung(result)["passed"] is None and why in rung(result)["stopped"]
+        assert rung(result)["passed"] is None and why in rung(result)["failure_reason"]
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_an_error_in_the_loss_makes_the_check_impossible_and_not_passed(tmp_path
         raise ZeroDivisionError("by nothing")
 
     result = checked(tmp_path, Local(), training=replace(PLAIN, loss=broken))
-    assert "it cannot be recomputed (ZeroDivisionError: by nothing)" in rung(result)["stopped"]
+    assert "it cannot be recomputed (ZeroDivisionError: by nothing)" in rung(result)["failure_reason"]
 
 
 # --- random trainings ---------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_random_trainings_are_as_near_to_their_repetitions_as_these_to_one_anoth
 @pytest.mark.slow
 def test_a_random_training_that_takes_too_long_to_be_repeated_is_not_checked(tmp_path: Path) -> None:
     result = checked(tmp_path, SHUFFLED, training=MIXED, limits=SearchLimits(seconds=1e-9))
-    assert "10 repetitions of the training would take about" in rung(result)["stopped"]
+    assert "10 repetitions of the training would take about" in rung(result)["failure_reason"]
 
 
 @pytest.mark.slow

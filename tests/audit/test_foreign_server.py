@@ -120,7 +120,9 @@ def test_knowledge_about_one_update_takes_public_data(leaking: Path) -> None:
 @pytest.mark.slow
 def test_the_ceiling_of_a_search_is_counted(leaking: Path, tmp_path: Path) -> None:
     (result,) = ask(leaking, tmp_path / "audit", attacks={"rog": ROG(ROGSettings(iterations=2, sf=3))})["audit"]
-    assert result["ceiling"] < 19 and result["reach"].startswith("This attack could not have recovered 2 of 2 images")
+    assert result["ceiling"] < 19 and result["search_limit"].startswith(
+        "This attack could not have recovered 2 of 2 images"
+    )
     assert all(float(row["psnr"]) <= float(row["ceiling"]) for row in rows(tmp_path / "audit"))
 
 
@@ -158,7 +160,7 @@ def test_gradients_are_summed_as_they_are_and_there_is_no_sum_of_both(leaking: P
         return TrainingDescription(LR, sends="weights" if observation.client == 1 else "gradient")
 
     (result,) = ask(leaking, tmp_path / "mixed", attacks={"behind": Behind()}, training=differing)["audit"]
-    assert result["stopped"] == "not applicable: there is no sum of gradient and weights"
+    assert result["failure_reason"] == "not applicable: there is no sum of gradient and weights"
 
 
 # --- malicious servers ---
@@ -167,12 +169,12 @@ def test_gradients_are_summed_as_they_are_and_there_is_no_sum_of_both(leaking: P
 def test_what_a_malicious_server_finds_is_no_leak_to_an_honest_one(leaking: Path, tmp_path: Path) -> None:
     result = ask(leaking, tmp_path / "audit", tampered_by="bait")
     (entry,) = result["audit"]
-    assert (entry["verdict"], entry["cause"], entry["tampered_by"]) == (MALICIOUS, "tampered", "bait")
+    assert (entry["verdict"], entry["cause"], entry["malicious_server"]) == (MALICIOUS, "tampered", "bait")
     assert entry["share_recovered"] == 1.0 and "a run of such a server" in entry["reason"]
     assert entry["granted"][1] == "a malicious server's change of it (bait), with numbers of its choice"
     assert result["notes"][0].startswith("A malicious server changed the network of this run (bait)")
     assert any("check_broadcast" in note for note in result["notes"])
-    assert result["provenance"]["tampered_by"] == result["config"]["tampered_by"] == "bait"
+    assert result["provenance"]["malicious_server"] == result["config"]["tampered_by"] == "bait"
     page = (tmp_path / "audit" / "report.html").read_text()
     assert "It breaks the rules" in page and "Yes, it leaks" not in page
 

@@ -182,7 +182,7 @@ def test_an_attack_that_reads_labels_off_cross_entropy_is_not_tried_on_another_l
     attacks = {"ig": IG(IGSettings(iterations=3, labels="counts")), "dlg": DLG(DLGSettings(iterations=3))}
     folder = recorded(tmp_path / "recordings", app_of(dense, 1, Local(loss=squared)), dense, one=True)
     entries = ask(folder, tmp_path / "audit", training=TrainingDescription(LR, loss=squared), attacks=attacks)["audit"]
-    assert all(entry["stopped"].startswith("not applicable: it finds the labels as") for entry in entries)
+    assert all(entry["failure_reason"].startswith("not applicable: it finds the labels as") for entry in entries)
 
 
 @pytest.mark.slow

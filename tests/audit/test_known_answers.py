@@ -20,10 +20,9 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
-from flfw.resolve import without_auto
+from flfw.plan import plan, without_auto
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
 from flfw.training.optimisers import LocalTraining
 from tests.support.known_answers import (
     BROKEN,
@@ -133,7 +132,7 @@ class NearestPublic(ByClosedForm):
 @cache
 def _public() -> tuple[Tensor, Tensor]:
     experiment = without_auto(Experiment(net="linear", clients=2, method="fedavg"))
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     return task.examples("test", task.split.public)
 
 
@@ -326,7 +325,7 @@ LEAKING = {
     "rows, hidden layers": Setup(LEAKS, "nor does it here", fields={"dataset": "cancer", **MLP}),
     "fedprox": Setup(LEAKS, "the proximal term has no gradient at the broadcast", fields={"method": "fedprox"}),
     "fedper": Setup(LEAKS, "the shared first layer is enough", fields={"method": "fedper", **MLP}),
-    "larger images": Setup(LEAKS, "nor does the closed form care for sizes", fields={"side": 16}),
+    "larger images": Setup(LEAKS, "nor does the closed form care for sizes", fields={"image_size": 16}),
     "other normalisation": Setup(LEAKS, "it is granted", fields={"normalise": "half"}),
     "other seed": Setup(LEAKS, "nor for chance", fields={"seed": 5}),
     "five local steps": Setup(LEAKS, "every step's gradient is a multiple of x", fields={"victim_steps": 5}),

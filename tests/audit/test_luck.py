@@ -102,7 +102,7 @@ def uploads(folder: Path, exact: bool, sizes: tuple[int, int]) -> list[ScoreRow]
         name = f"upload-{size}-{exchange_.slot}"
         Truth(x, torch.zeros(size, dtype=torch.int64), torch.arange(size)).write(folder / "truth", name)
         given = Reconstruction(x if exact else guesses)
-        rows += scorer.rows(job(shape=(3,)), exchange_, {"victim": exchange_.slot}, (name,), given)
+        rows += scorer.rows(job(shape=(3,)), exchange_, {"probe_slot": exchange_.slot}, (name,), given)
     return scorer.controlled(job(shape=(3,)), rows)
 
 
@@ -110,14 +110,14 @@ def uploads(folder: Path, exact: bool, sizes: tuple[int, int]) -> list[ScoreRow]
 @pytest.mark.parametrize("sizes", [(40, 40), (40, 41)])
 def test_uploads_that_nobody_read_leak_nothing_whatever_their_sizes(tmp_path: Path, sizes: tuple[int, int]) -> None:
     rows = uploads(tmp_path, False, sizes)
-    assert any(row["by_chance"] for row in rows) and not any(row["recovered"] for row in rows)
+    assert any(row["chance_match"] for row in rows) and not any(row["recovered"] for row in rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(40, 40), (40, 41)])
 def test_uploads_that_were_read_leak_whatever_their_sizes(tmp_path: Path, sizes: tuple[int, int]) -> None:
     rows = uploads(tmp_path, True, sizes)
-    assert sum(row["recovered"] for row in rows) > 60 and not any(row["by_chance"] for row in rows)
+    assert sum(row["recovered"] for row in rows) > 60 and not any(row["chance_match"] for row in rows)
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 4, 5)])

@@ -14,7 +14,6 @@ from flfw.audit.membership_entries import MembershipControls, ScoredClient, clai
 from flfw.audit.membership_entries.evidence import pair_guesses, rejected_epsilon
 from flfw.errors import InputError
 from flfw.formats.result_entries import MembershipFields
-from flfw.formats.typed import fitted
 from flfw.privacy.lower_bound import lower_bound
 from flfw.rng import numpy_generator
 
@@ -98,7 +97,7 @@ CASES: dict[str, tuple[list[ScoredClient], dict[str, Any], str, str]] = {
     "a hundredth of the scores is NaN": (replaced(clients(*QUIET), np.nan, 100), {}, "no leak found", "nothing"),
     "a tenth is infinite, the rest leaks": (replaced(clients(*(1.0,) * 10), np.inf, 10), {}, "leaks", "pairs"),
     "a static statistic behind noise": (clients(*QUIET), {"defence": "prune"}, "inconclusive", "static"),
-    "a static statistic beside a hypernetwork": (clients(*QUIET), {"hidden_by": "HyperFL"}, "inconclusive", "static"),
+    "a static statistic behind a network": (clients(*QUIET), {"protected_by": "HyperFL"}, "inconclusive", "static"),
     "an adaptive one": (clients(*QUIET), {"defence": "prune", "adaptive": True}, "no leak found", "nothing"),
     "one that is told a part": (clients(*QUIET), {"defence": "prune", "missed": "a part"}, "inconclusive", "static"),
     "a static statistic that leaks": (clients(*(1.0,) * 10), {"defence": "prune"}, "leaks", "pairs"),
@@ -117,9 +116,9 @@ CASES: dict[str, tuple[list[ScoredClient], dict[str, Any], str, str]] = {
 def test_scores_with_a_known_answer_get_it(name: str) -> None:
     scored, given, verdict, cause = CASES[name]
     result = judged(scored, **given)
-    assert (result["verdict"], result["cause"]) == (verdict, cause), result["why"]
-    assert result["why"].endswith(".")
-    fitted(json.loads(json.dumps(result, allow_nan=False)), MembershipFields, "result.json")
+    assert (result["verdict"], result["cause"]) == (verdict, cause), result["reason"]
+    assert result["reason"].endswith(".")
+    MembershipFields.model_validate_json(json.dumps(result, allow_nan=False))
 
 
 @pytest.mark.slow
@@ -152,7 +151,7 @@ def test_a_leak_that_labels_explain_is_none() -> None:
     members, others = np.ones(2000), np.zeros(2000)
     by_class = [ScoredClient(0, members, others)]
     result = judged(by_class, floors={"label_only": by_class})
-    assert (result["verdict"], result["cause"], result["unlike"]) == ("inconclusive", "few", 2000)
+    assert (result["verdict"], result["cause"], result["label_separable"]) == ("inconclusive", "few", 2000)
     assert result["floor"]["label_only"]["auc"] == 1
 
 
@@ -160,7 +159,7 @@ def test_a_leak_beyond_the_labels_is_found_on_pairs_of_one_class() -> None:
     scored = clients(1.0, pairs=2000)
     mixed = ScoredClient(0, np.arange(2000) % 2.0, np.zeros(2000))  # every other pair is of two classes
     result = judged(scored, floors={"label_only": [mixed]})
-    assert (result["verdict"], result["unlike"], result["right"]["guesses"]) == ("leaks", 1000, 1000)
+    assert (result["verdict"], result["label_separable"], result["correct"]["guesses"]) == ("leaks", 1000, 1000)
 
 
 def test_pairs_of_one_class_have_a_floor_of_one_half() -> None:
@@ -172,7 +171,7 @@ def test_numbers_are_those_of_a_count_by_hand() -> None:
     one = ScoredClient(3, np.array([3.0, 1.0, 2.0]), np.array([0.0, 2.0, 2.0]))
     result = judged([one])
     # Right, wrong and a tie; of the nine comparisons 3 beats 3, 1 beats 1, 2 beats 1 and ties with 2.
-    assert (result["right"]["guesses"], result["right"]["right"]) == (2, 1)
+    assert (result["correct"]["guesses"], result["correct"]["correct"]) == (2, 1)
     assert result["auc"] == pytest.approx((3 + 1 + 1 + 2 / 2) / 9)
     assert (result["pairs"], result["clients"], result["worst_client"]["client"]) == (3, 1, 3)
     assert result["tpr"] is None and result["fpr"] is None  # three pairs can show no rate
@@ -202,16 +201,16 @@ def test_a_delta_that_explains_everything_leaves_no_epsilon() -> None:
 
 def test_more_statistics_make_every_interval_wider() -> None:
     one, eight = (judged(clients(0.3), tests=tests) for tests in (1, 8))
-    assert eight["right"]["low"] < one["right"]["low"] and eight["right"]["high"] > one["right"]["high"]
+    assert eight["correct"]["low"] < one["correct"]["low"] and eight["correct"]["high"] > one["correct"]["high"]
     assert eight["tpr_low"] < one["tpr_low"] and eight["epsilon_low"] < one["epsilon_low"]
-    assert eight["worst_client"]["right"]["low"] < one["worst_client"]["right"]["low"]
+    assert eight["worst_client"]["correct"]["low"] < one["worst_client"]["correct"]["low"]
 
 
 @pytest.mark.slow
 def test_the_worst_of_many_clients_has_a_wider_interval_than_one_alone() -> None:
     alone, chosen = clients(1.0), clients(1.0, *(0.0,) * 29)
     assert np.array_equal(alone[0].members, chosen[0].members)
-    low, lower = (judged(scored)["worst_client"]["right"]["low"] for scored in (alone, chosen))
+    low, lower = (judged(scored)["worst_client"]["correct"]["low"] for scored in (alone, chosen))
     assert lower < low
 
 
@@ -237,7 +236,7 @@ def test_members_without_counterparts_are_refused() -> None:
 
 def test_the_smallest_claim_against_a_vantage_is_taken() -> None:
     def line(adversary: str, epsilon: Any, counted: str = "here") -> dict[str, Any]:
-        return {"unit": "example", "adversary": adversary, "epsilon": epsilon, "delta": 1e-5, "counted": counted}
+        return {"unit": "example", "adversary": adversary, "epsilon": epsilon, "delta": 1e-5, "accounting": counted}
 
     lines = [
         line("server", 4.0),

@@ -22,13 +22,14 @@ from flfw.audit.membership_views import game_views
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.membership.pairs import MemberPairs, PatientGame
+from flfw.plan import RunPlan, plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import Resolved, resolve
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from flfw.task import Task
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import digit_inputs, fresh_net
+from tests.support.planned import clients_and_adaptation, clients_and_audit
 from tests.support.small_runs import tiny
 
 NO_IMAGE = Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long())
@@ -44,19 +45,19 @@ def turned(pairs: MemberPairs | PatientGame) -> MemberPairs:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole.run(tiny(tmp_path_factory.mktemp("game") / "run", keep_observations=-1, **GAME))
+    return whole.run(tiny(tmp_path_factory.mktemp("game") / "run", keep_recorded_rounds=-1, **GAME))
 
 
-def checked(run: Path, **changes: Any) -> tuple[Resolved, Task]:
-    resolved, task, _ = whole.check(replace(whole.stored(run), out=run, **changes), new=False)
-    return resolved, task
+def checked(run: Path, **changes: Any) -> tuple[RunPlan, Task]:
+    run_plan, task, _ = whole.check(replace(whole.stored(run), out=run, **changes), new=False)
+    return run_plan, task
 
 
 # --- candidates ---
 
 
 def test_candidates_stand_in_the_order_of_their_content_and_are_sorted_back_by_pair() -> None:
-    task = Task.load(resolve(tiny(split="iid")).experiment, None)
+    task = plan(plan(tiny(split="iid")).experiment).task.load(None)
     drawn = GameCandidates.of(task, PAIRS)
     assert drawn.clients.tolist() == [0, 0, 0, 0, 2, 2]
     places = {0: [3, 5, 4, 8], 2: [10, 11]}
@@ -74,7 +75,7 @@ def test_candidates_stand_in_the_order_of_their_content_and_are_sorted_back_by_p
 
 
 def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell() -> None:
-    task = Task.load(resolve(tiny(split="iid")).experiment, None)
+    task = plan(plan(tiny(split="iid")).experiment).task.load(None)
     one = GameCandidates.of(task, PAIRS)
     other = GameCandidates.of(task, {client: turned(pairs) for client, pairs in PAIRS.items()})
     assert one.granted().keys() == {"samples", "labels", "clients"}
@@ -86,7 +87,7 @@ def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell
 
 
 def test_pairs_of_the_null_control_are_mixed_with_the_games_own_and_sorted_apart() -> None:
-    task = Task.load(resolve(tiny(split="iid")).experiment, None)
+    task = plan(plan(tiny(split="iid")).experiment).task.load(None)
     null = {0: MemberPairs(np.array([20, 21, 22]), np.array([30, 31, 32]))}
     drawn = GameCandidates.of(task, PAIRS, null)
     assert drawn.clients.tolist() == [0] * 10 + [2] * 2 and drawn.played == {0: 2, 2: 1}
@@ -163,20 +164,22 @@ def test_a_game_without_steps_for_each_client_is_refused(steps: tuple[int, ...])
 
 @pytest.mark.slow
 def test_the_requests_name_all_uploads_and_nothing_of_the_coin(run: Path, tmp_path: Path) -> None:
-    resolved, task = checked(run)
-    control, target = [asked for asked, _ in Auditor(resolved, task, run, tmp_path).membership_jobs()]
+    run_plan, task = checked(run)
+    control, target = [
+        asked for asked, _ in Auditor(*clients_and_audit(run_plan), task, run, tmp_path).membership_jobs()
+    ]
     assert (control.kind, target.kind) == ("one_step", "target")  # twelve steps need all 24 examples
     assert (control.game.easy, control.lines, control.rounds) == (True, (), ())
     assert (target.game.clients, target.game.candidates, target.rounds) == ((0, 1), 24, (1,))
     assert [line["client"] for line in target.lines] == [0, 1]
-    batches = [-(-len(places) // resolved.experiment.batch_size) for places in task.split.train]
+    batches = [-(-len(places) // run_plan.experiment.batch_size) for places in task.split.train]
     assert list(target.game.steps) == batches  # one local epoch
 
 
 @pytest.mark.slow
 def test_the_requests_are_of_as_many_clients_as_images(run: Path, tmp_path: Path) -> None:
-    resolved, task = checked(run, images=1)
-    *_, (target, _) = Auditor(resolved, task, run, tmp_path).membership_jobs()
+    run_plan, task = checked(run, images=1)
+    *_, (target, _) = Auditor(*clients_and_audit(run_plan), task, run, tmp_path).membership_jobs()
     assert target.game.clients == (0,) and len(target.lines) == 2  # the other client's upload stays a null
 
 
@@ -190,17 +193,17 @@ def test_the_members_were_trained_on_and_the_others_by_nobody(run: Path) -> None
 
 
 def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tmp_path: Path) -> None:
-    resolved, task = checked(run)
+    run_plan, task = checked(run)
     assert task.pairs is not None
     lied = replace(task, pairs=tuple(turned(pairs) for pairs in task.pairs))
     inputs, results = [], []
     for name, variant in (("a", task), ("b", lied)):
-        *_, (asked, job) = Auditor(resolved, variant, run, tmp_path / name).membership_jobs()
+        *_, (asked, job) = Auditor(*clients_and_audit(run_plan), variant, run, tmp_path / name).membership_jobs()
         assert job.game is not None and job.public is not None
         inputs.append((Path(job.game.file).read_bytes(), Path(job.public[0]).read_bytes()))
         job_of = replace(job, game=replace(job.game, file=""), public=("", job.public[1]))
         inputs.append(job_of.to_json())
-        results.append((asked, scores_of(resolved, job)))
+        results.append((asked, scores_of(run_plan, job)))
     assert inputs[0] == inputs[2] and inputs[1] == inputs[3]
     (asked, scores), (other, same) = results
     assert scores == same
@@ -211,26 +214,27 @@ def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tm
             assert np.array_equal(one.held_out, turned_one.members)
 
 
-def scores_of(resolved: Resolved, job: Any) -> list[tuple[int, str, tuple[float, ...]]]:
-    attack = resolved.membership["membership"]
+def scores_of(run_plan: RunPlan, job: Any) -> list[tuple[int, str, tuple[float, ...]]]:
+    attack = run_plan.audit.memberships["membership"]
     seen = Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges])
     answers = []
-    for view in game_views(job, job.game, resolved, [one for one in seen if one is not None]):
+    clients, adaptation = clients_and_adaptation(run_plan.with_input_space(job.shape, job.classes))
+    for view in game_views(job, job.game, clients, attack, adaptation, [one for one in seen if one is not None]):
         for name, values in attack.scores(view, torch_generator(0, "attack")).items():
             answers.append((view.client, name, tuple(map(float, values.tolist()))))
     return answers
 
 
 def test_a_round_of_which_no_upload_was_recorded_is_refused(run: Path, tmp_path: Path) -> None:
-    resolved, task = checked(run, rounds=2, audit_rounds="2")
+    run_plan, task = checked(run, rounds=2, audit_rounds="2")
     with pytest.raises(InputError, match="Expected recorded uploads of rounds 2 for membership, got uploads=0"):
-        Auditor(resolved, task, run, tmp_path).membership_jobs()
+        Auditor(*clients_and_audit(run_plan), task, run, tmp_path).membership_jobs()
 
 
 def test_a_run_without_recordings_is_refused(run: Path, tmp_path: Path) -> None:
-    resolved, task = checked(run)
+    run_plan, task = checked(run)
     with pytest.raises(InputError, match=r"Expected recordings in .*elsewhere"):
-        Auditor(resolved, task, tmp_path / "elsewhere", tmp_path).membership_jobs()
+        Auditor(*clients_and_audit(run_plan), task, tmp_path / "elsewhere", tmp_path).membership_jobs()
 
 
 # --- entries ---
@@ -278,11 +282,11 @@ def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tupl
 
 
 def test_an_entry_stands_for_each_statistic_and_defence_and_floors_have_none(run: Path, tmp_path: Path) -> None:
-    resolved, task = checked(run)
-    auditor, noted = Auditor(resolved, task, run, tmp_path), list[str]()
+    run_plan, task = checked(run)
+    auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
     asked = [request for request, _ in auditor.membership_jobs()]
     answers = [Answer(rows(asked[0], 1.0)), Answer(rows(asked[1], 1.0), refused=("one was damaged",))]
-    claimed = [{"adversary": "server", "counted": "exact", "epsilon": 3.0, "delta": 1e-5}]
+    claimed = [{"adversary": "server", "accounting": "exact", "epsilon": 3.0, "delta": 1e-5}]
 
     def note(sentences: Sequence[str]) -> None:
         noted.extend(sentences)
@@ -291,14 +295,14 @@ def test_an_entry_stands_for_each_statistic_and_defence_and_floors_have_none(run
     assert [(item["statistic"], item["defence"]) for item in items] == [("cosine", "prune"), ("cosine", "none")]
     assert noted == ["one was damaged"]
     for item in items:
-        assert (item["right"]["right"], item["pairs"], item["clients"], item["tests"]) == (6, 6, 1, 2)
+        assert (item["correct"]["correct"], item["pairs"], item["clients"], item["tests"]) == (6, 6, 1, 2)
         assert (item["auc"], item["claimed_epsilon"], item["rounds"]) == (1.0, 3.0, [1])
         assert item["floor"]["label_only"]["auc"] == 0.5
 
 
 def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: Path) -> None:
-    resolved, task = checked(run)
-    auditor, noted = Auditor(resolved, task, run, tmp_path), list[str]()
+    run_plan, task = checked(run)
+    auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
     asked = [request for request, _ in auditor.membership_jobs()]
     answers = [Answer(rows(asked[0], 1.0)), Answer(stopped="not applicable: nothing to compare")]
     game = auditor._game  # pyright: ignore[reportPrivateUsage]

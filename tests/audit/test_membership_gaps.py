@@ -24,7 +24,7 @@ from flfw.membership.statistics import cosine
 from flfw.nets.net import Tensors
 from tests.support.small_runs import plug_in
 
-RUN = "--dataset digits --net linear --engine inproc --rounds 1 --audit-rounds 1 --membership-pairs 5"
+RUN = "--dataset digits --net linear --engine inproc --rounds 1 --audit-rounds 1 --expert membership_pairs=5"
 SMALL = "--set membership.public=20 membership.width=8"
 
 
@@ -134,13 +134,13 @@ class Diverges(Defence):
 
 @pytest.mark.slow
 def test_an_upload_of_nan_is_left_out_and_the_other_clients_are_scored(tmp_path: Path) -> None:
-    flags = f"--defence {plug_in(Diverges)} --defended 1 --on-client-failure drop --min-clients 2"
+    flags = f"--defence {plug_in(Diverges)} --defended 1 --expert on_client_failure=drop min_clients=2"
     result = result_of(tmp_path / "run", f"--method fedavg --clients 3 {flags} --attack membership {SMALL}")
     (sentence,) = result["recordings"]["refused"]
     assert "was left out" in sentence and "holds NaN or infinity" in sentence
     by_defence = {(item["defence"], item["statistic"]): item for item in result["membership"]}
     silent, heard = (by_defence[name, "cosine"] for name in (plug_in(Diverges), "none"))
-    assert (silent["pairs"], silent["failed"], silent["right"]["guesses"], silent["clients"]) == (5, 5, 0, 1)
+    assert (silent["pairs"], silent["failed"], silent["correct"]["guesses"], silent["clients"]) == (5, 5, 0, 1)
     assert silent["verdict"] == "inconclusive" and (heard["failed"], heard["clients"]) == (0, 2)
 
 

@@ -26,18 +26,18 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.membership.pairs import MemberPairs, draw_pairs
 from flfw.nets import Tensors
+from flfw.plan import plan, without_auto
 from flfw.recording.manifest import rewrite
-from flfw.resolve import resolve, without_auto
 from flfw.rng import numpy_generator
 from flfw.runs import run as whole
-from flfw.task import Task
+from tests.support.planned import clients_and_audit
 from tests.support.silent_defences import SendsNothing
 from tests.support.small_runs import plug_in, tiny
 
 Fields = dict[str, Any]
 ANY = ""  # of the causes: the controls decide, which are near their bound, or how little of a true effect is seen
 LEAKS, NOTHING, OPEN = "leaks", "no leak found", "inconclusive"
-CLAIM = {"unit": "example", "adversary": "server", "delta": 1e-6, "counted": "here"}
+CLAIM = {"unit": "example", "adversary": "server", "delta": 1e-6, "accounting": "here"}
 
 
 @final
@@ -167,12 +167,12 @@ def audited_again(setup: MembershipSetup, folder: Path, place: Path) -> dict[str
     out.mkdir()
     (setup.doctor or as_recorded)(source)
     experiment = without_auto(asked(folder, **setup.fields))
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     labels = np.asarray(task.dataset.train_y)
     all_drawn = [drawn for drawn in task.pairs or () if isinstance(drawn, MemberPairs)]
     pairs = tuple((setup.pairs or as_drawn)(drawn, labels) for drawn in all_drawn)
     again = dataclasses.replace(task, pairs=pairs)
-    with Auditor(resolve(dataclasses.replace(experiment, out=out)), again, source, out) as auditor:
+    with Auditor(*clients_and_audit(plan(dataclasses.replace(experiment, out=out))), again, source, out) as auditor:
         auditor.run(privacy=[{**CLAIM, "epsilon": epsilon} for epsilon in setup.privacy])
     return {item["statistic"]: item for item in auditor.membership}
 
@@ -298,7 +298,7 @@ def answer(setup: MembershipSetup, ran: Callable[[Fields], Path], place: Path) -
     changed = setup.doctor or setup.pairs or setup.privacy
     judged = audited_again(setup, folder, place) if changed else items(folder)
     got = {n: (judged[n]["verdict"], cause and judged[n]["cause"]) for n, (_, cause) in setup.expected.items()}
-    assert got == setup.expected, {name: judged[name]["why"] for name in setup.expected}
+    assert got == setup.expected, {name: judged[name]["reason"] for name in setup.expected}
     for claimed in setup.privacy:
         item = judged["whitened"]
         assert (item["claimed_epsilon"], item["epsilon_low"] > claimed) == (claimed, claimed < 1)

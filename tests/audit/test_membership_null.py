@@ -27,10 +27,11 @@ from flfw.audit.membership_game.request import MembershipRequest
 from flfw.experiment import Experiment
 from flfw.membership.pairs import MemberPairs
 from flfw.nets import Net, build
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising, numpy_generator
 from flfw.runs import run as whole
 from flfw.task import Task
+from tests.support.planned import clients_and_audit
 from tests.support.small_runs import tiny
 
 Scores = Sequence[tuple[int, str, Sequence[float | None]]]
@@ -49,7 +50,7 @@ def scored_by(experiment: Experiment, task: Task, out: Path) -> tuple[Membership
     out.mkdir()
     folder = experiment.out
     assert folder is not None
-    with Auditor(resolve(dataclasses.replace(experiment, out=out)), task, folder, out) as auditor:
+    with Auditor(*clients_and_audit(plan(dataclasses.replace(experiment, out=out))), task, folder, out) as auditor:
         request, job = auditor.membership_jobs()[-1]
         return request, solve(job).scores
 
@@ -58,7 +59,7 @@ def scored_by(experiment: Experiment, task: Task, out: Path) -> tuple[Membership
 def one_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, MembershipRequest, Scores]:
     experiment = without_auto(asked(tmp_path_factory.mktemp("null") / "run"))
     whole.run(experiment)
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     return task, *scored_by(experiment, task, tmp_path_factory.mktemp("null") / "again")
 
 
@@ -229,7 +230,7 @@ def test_twenty_runs_whose_candidates_were_all_held_out(tmp_path: Path) -> None:
         fields = {"seed": seed, "clients": 4, "images": 4}
         experiment = without_auto(asked(tmp_path / f"run-{seed}", **fields, membership_pairs="100"))
         whole.run(experiment)
-        task = Task.load(experiment, None)
+        task = plan(experiment).task.load(None)
         halves = [np.split(one.held_out[: len(one.held_out) // 2 * 2], 2) for one in task.pairs or ()]
         untrained = dataclasses.replace(task, pairs=tuple(MemberPairs(*half) for half in halves))
         for name, p in p_values(*scored_by(experiment, untrained, tmp_path / f"again-{seed}")).items():

@@ -16,8 +16,8 @@ from flfw.audit.membership_game.candidates import untrained_pairs
 from flfw.audit.membership_game.patient_candidates import PatientCandidates
 from flfw.errors import InputError
 from flfw.membership.pairs import PatientGame, PatientPairs, patient_game, without_held_out
+from flfw.plan import plan
 from flfw.runs.run import stored
-from flfw.task import Task
 from tests.support.pictures import noise, save
 
 # six patients with two examples each at two clients; patient 5 has an example of class 1
@@ -108,7 +108,7 @@ def test_the_null_control_pairs_patients_whom_other_clients_hold_out() -> None:
 
 
 def test_a_claim_for_an_example_covers_no_patient() -> None:
-    common = {"adversary": "server", "counted": "exact", "delta": 1e-5}
+    common = {"adversary": "server", "accounting": "exact", "delta": 1e-5}
     claims = [
         {"unit": "example", "epsilon": 1.0},
         {"unit": "patient", "epsilon": 5.0},
@@ -141,7 +141,7 @@ def test_a_run_with_patients_compares_patients(
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert " pairs of patients" in capsys.readouterr().out
     assert {(item["unit"], item["clients"]) for item in result["membership"]} == {("patient", 2)}
-    task = Task.load(stored(tmp_path / "run"), None)
+    task = plan(stored(tmp_path / "run")).task.load(None)
     assert task.pairs is not None and task.split.patients is not None
     held_out = {int(one) for game in task.pairs for one in task.split.patients[game.held_out]}
     trained = {int(one) for places in task.split.train for one in task.split.patients[places]}

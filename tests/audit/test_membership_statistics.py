@@ -13,7 +13,7 @@ from flfw.audit.membership_entries.evidence import PairGuesses, weigh
 from flfw.audit.membership_entries.scored import ScoredClient
 from flfw.audit.membership_entries.verdict import MembershipFacts, verdict_on_membership
 from flfw.nets.net import Net, moved_in_training
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
 
@@ -38,9 +38,9 @@ def test_statistics_are_found_by_a_trial_that_changes_nothing() -> None:
 
 
 def test_only_those_that_are_sent_count() -> None:
-    sent = {method: resolve(tiny(net=NORMED, method=method)).sent_statistics for method in ("fedavg", "fedbn")}
+    sent = {method: plan(tiny(net=NORMED, method=method)).client.sent_statistics for method in ("fedavg", "fedbn")}
     assert len(sent["fedavg"]) == 2 and sent["fedbn"] == ()
-    assert resolve(tiny(net="mlp")).sent_statistics == ()
+    assert plan(tiny(net="mlp")).client.sent_statistics == ()
 
 
 def test_a_statistic_that_reads_none_never_says_that_nothing_leaks() -> None:
@@ -51,10 +51,10 @@ def test_a_statistic_that_reads_none_never_says_that_nothing_leaks() -> None:
     null = PairGuesses(200, 100, 0.4, 0.6, 0.5)
     verdicts = {}
     for unread in ("", "the running statistics of the network (x)"):
-        facts = MembershipFacts(1.0, null, adaptive=True, hidden_by="dp_gaussian", unread=unread, step_auc=1.0)
+        facts = MembershipFacts(1.0, null, adaptive=True, protected_by="dp_gaussian", unread=unread, step_auc=1.0)
         verdicts[bool(unread)] = verdict_on_membership(evidence, facts)
     assert verdicts[False].verdict == "no leak found"
-    assert verdicts[True][:2] == ("inconclusive", "static") and "which clients send as well" in verdicts[True].why
+    assert verdicts[True][:2] == ("inconclusive", "static") and "which clients send as well" in verdicts[True].reason
 
 
 @pytest.mark.slow
@@ -65,5 +65,5 @@ def test_an_audit_names_the_statistics_that_it_does_not_read(tmp_path: Path, def
     out = whole.run(tiny(tmp_path / "run", **given, membership_pairs="20", defence=defence, set=settings))
     items = json.loads((out / "result.json").read_text())["membership"]
     assert items and not any(row["verdict"] == "no leak found" for row in items)
-    read = [row["why"] for row in items if row["defence"] == "none" or row["adaptive"]]
+    read = [row["reason"] for row in items if row["defence"] == "none" or row["adaptive"]]
     assert any("does not read the running statistics of the network (extractor.1.running_mean" in why for why in read)

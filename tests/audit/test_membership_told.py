@@ -15,9 +15,10 @@ from flfw.attacks.membership import Membership
 from flfw.audit.membership_game.game import MembershipGame
 from flfw.audit.membership_views import InformedAttacker
 from flfw.experiment import Experiment
-from flfw.resolve import Resolved, resolve
+from flfw.plan import RunPlan, plan
 from flfw.runs import run as whole
 from flfw.victims.operator import Scaled
+from tests.support.planned import clients_and_adaptation
 from tests.support.small_runs import tiny
 
 
@@ -34,9 +35,9 @@ def rows(folder: Path, **changes: Any) -> dict[tuple[str, bool], dict[str, Any]]
 
 
 def informed(*, batch: int = 32, steps: int = 1, examples: int = 32, **changes: Any) -> InformedAttacker:
-    resolved: Resolved = resolve(asked(batch_size=batch, **changes))
+    run_plan: RunPlan = plan(asked(batch_size=batch, **changes))
     game = MembershipGame("nowhere", 4, (0, 1), (steps, steps), 0.1, examples=(examples, examples))
-    return InformedAttacker(resolved, game, "membership")
+    return InformedAttacker(*clients_and_adaptation(run_plan), game, run_plan.audit.memberships["membership"])
 
 
 @pytest.mark.nightly
@@ -57,8 +58,8 @@ def test_a_pruned_update_is_attacked_by_one_who_is_told_and_by_one_who_is_not(tm
 def test_of_noise_in_several_steps_it_is_said_what_is_not_modelled(tmp_path: Path) -> None:
     items = rows(tmp_path, method="fed_cdp", batch_size=20, set=("noise_multiplier=3",))
     row = items["whitened", True]
-    assert not row["adaptive"] and row["hidden_by"] == "fed_cdp"
-    assert row["cause"] == "static" and "that the noise of a step moves the weights" in row["why"]
+    assert not row["adaptive"] and row["protected_by"] == "fed_cdp"
+    assert row["cause"] == "static" and "that the noise of a step moves the weights" in row["reason"]
 
 
 def test_only_the_clients_with_a_defence_that_is_modelled_are_told_of() -> None:
@@ -107,7 +108,7 @@ def test_the_noise_of_clipped_steps_is_that_of_their_mean() -> None:
 
 
 def test_the_attack_declares_the_parts_that_it_can_replace() -> None:
-    attack, model = Membership(), resolve(asked()).model
+    attack, model = Membership(), plan(asked()).client.model
     names = list(model.state_dict())
     head = [name for name in names if name.startswith("classifier.")]
     assert attack.replaceable(model, head) == "classifier"

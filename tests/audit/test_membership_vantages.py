@@ -17,10 +17,10 @@ from flfw.audit.membership_game.seen import in_sums, less_own_parts
 from flfw.audit.verdicts.groups_needed import memberships_with_groups_needed
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
 from flfw.runs.run import stored
-from flfw.task import Task
 from tests.support.small_runs import tiny
 
 RECEIVED = {"w": torch.tensor([1.0, -1.0]), "steps": torch.tensor(3)}
@@ -101,9 +101,16 @@ def test_two_peers_among_four_are_left_with_the_mean_of_the_other_two_and_the_fi
 
 
 def test_each_size_of_a_group_is_a_vantage_point_of_its_own() -> None:
-    asked = tiny(vantage=("client_update", "aggregate", "outsider", "peer"), group=2, curve=("group=1,2",))
-    assert vantage_points(asked) == [("server", 0), ("aggregate", 1), ("aggregate", 2), ("peer", 0), ("outsider", 0)]
-    assert vantage_points(tiny(vantage=("outsider",))) == [("outsider", 0)]
+    asked = tiny(vantage=("client_update", "aggregate", "outsider", "peer"), sum_size=2, curve=("sum_size=1,2",))
+    assert vantage_points(asked.vantage, asked.groups) == [
+        ("server", 0),
+        ("aggregate", 1),
+        ("aggregate", 2),
+        ("peer", 0),
+        ("outsider", 0),
+    ]
+    outside = tiny(vantage=("outsider",))
+    assert vantage_points(outside.vantage, outside.groups) == [("outsider", 0)]
 
 
 def played(out: Path, **changes: Any) -> dict[tuple[str, int | None, str], dict[str, Any]]:
@@ -112,20 +119,20 @@ def played(out: Path, **changes: Any) -> dict[tuple[str, int | None, str], dict[
     result = json.loads((folder / "result.json").read_text())
     assert result["recordings"]["refused"] == []
     items = result["membership"]
-    return {(item["vantage"], item["group"], item["statistic"]): item for item in items}
+    return {(item["vantage"], item["sum_size"], item["statistic"]): item for item in items}
 
 
 @pytest.fixture(scope="module")
 def items(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int | None, str], dict[str, Any]]:
     """Items of the first of two clients, from everywhere: the second one is the peer."""
     out = tmp_path_factory.mktemp("vantages")
-    direct = played(out / "direct", vantage=("server", "aggregate"), group=1, images=1)
+    direct = played(out / "direct", vantage=("server", "aggregate"), sum_size=1, images=1)
     return direct | played(out / "others", vantage=("peer", "outsider"))
 
 
 def figures(item: dict[str, Any]) -> dict[str, Any]:
     """Figures that do not depend on the number of statistics which a run tries."""
-    right = {name: item["right"][name] for name in ("guesses", "right")}
+    right = {name: item["correct"][name] for name in ("guesses", "right")}
     return right | {name: item[name] for name in ("rounds", "pairs", "auc", "tpr", "fpr", "accuracy_gap")}
 
 
@@ -134,7 +141,7 @@ def figures(item: dict[str, Any]) -> dict[str, Any]:
 def test_a_peer_of_one_other_client_tells_its_members_as_the_server_does(items: Any, statistic: str) -> None:
     server, peer = items["server", None, statistic], items["peer", None, statistic]
     assert figures(server) == figures(peer)
-    assert (peer["colluding"], peer["hidden_among"], server["hidden_among"]) == (1, 1, None)
+    assert (peer["num_colluding"], peer["anonymity_set_size"], server["anonymity_set_size"]) == (1, 1, None)
 
 
 @pytest.mark.slow
@@ -142,7 +149,7 @@ def test_a_peer_of_one_other_client_tells_its_members_as_the_server_does(items: 
 def test_a_sum_over_one_client_tells_its_members_as_its_message_does(items: Any, statistic: str) -> None:
     server, alone = items["server", None, statistic], items["aggregate", 1, statistic]
     assert alone["auc"] == pytest.approx(server["auc"], abs=0.005)
-    assert alone["rounds"] == server["rounds"] == [1, 2] and alone["hidden_among"] == 1
+    assert alone["rounds"] == server["rounds"] == [1, 2] and alone["anonymity_set_size"] == 1
 
 
 def test_sizes_with_few_pairs_do_not_count_as_groups_that_tell_nothing() -> None:
@@ -150,18 +157,18 @@ def test_sizes_with_few_pairs_do_not_count_as_groups_that_tell_nothing() -> None
     causes = {1: "pairs", 2: "faint", 5: "few", 10: "group", 30: "nothing"}
     usual = {"attack": "a", "statistic": "s", "defence": "none", "adaptive": False, "rounds": [1]}
     items = [
-        {**usual, "group": size, "cause": cause, "verdict": "leaks" if cause == "pairs" else "inconclusive"}
+        {**usual, "sum_size": size, "cause": cause, "verdict": "leaks" if cause == "pairs" else "inconclusive"}
         for size, cause in causes.items()
     ]
-    assert {one["group_needed"] for one in memberships_with_groups_needed(items)} == {10}
-    assert {one["group_needed"] for one in memberships_with_groups_needed(items[:3])} == {None}
+    assert {one["min_safe_sum_size"] for one in memberships_with_groups_needed(items)} == {10}
+    assert {one["min_safe_sum_size"] for one in memberships_with_groups_needed(items[:3])} == {None}
 
 
 def test_an_outsider_reads_no_round(items: Any) -> None:
     outside = {key: item for key, item in items.items() if key[0] == "outsider"}
     assert {statistic for _, _, statistic in outside} == {"loss", "rmia"}
     for item in outside.values():
-        assert item["rounds"] == [] and item["hidden_among"] is None and item["controls"]["easy"]["passed"]
+        assert item["rounds"] == [] and item["anonymity_set_size"] is None and item["controls"]["easy"]["passed"]
 
 
 @pytest.mark.parametrize(
@@ -183,13 +190,13 @@ def test_each_vantage_has_its_own_claim_and_the_gap_is_members_less_held_out_exa
     """The noise of both clients hides one of them better in their sum; the gap is counted here example by example."""
     asked = {"method": "fed_sdp", "attack": ("membership",), "audit_rounds": "2", "rounds": 2, "lr": 0.1}
     few = ("membership.width=64", "membership.shadows=0", "membership.public=50", "noise_multiplier=1")
-    folder = whole.run(tiny(tmp_path / "run", **asked, set=few, vantage=("server", "aggregate"), group=1))
+    folder = whole.run(tiny(tmp_path / "run", **asked, set=few, vantage=("server", "aggregate"), sum_size=1))
     result = json.loads((folder / "result.json").read_text())
     claims = {item["vantage"]: item["claimed_epsilon"] for item in result["membership"]}
     assert claims["aggregate"] < claims["server"]
     for vantage, claim in claims.items():
         assert claim == min(float(row["epsilon"]) for row in result["privacy"] if row["adversary"] == vantage)
-    task, right = Task.load(stored(folder), None), {"members": 0, "held_out": 0}
+    task, right = plan(stored(folder)).task.load(None), {"members": 0, "held_out": 0}
     recordings = Recordings(folder / "observations")
     for observation in recordings.observations([line["id"] for line in recordings.update_lines(2)]):
         assert observation is not None and task.pairs is not None

@@ -60,8 +60,8 @@ def test_only_scoring_opens_the_truth() -> None:
     opens = {str(path.relative_to(root)) for path in sources if "Truth.read(" in path.read_text()}
     assert opens == {"flfw/audit/uploads.py"}
     asks = {str(path.relative_to(root)) for path in sources if "read_truth(" in path.read_text()}
-    # The plan grants labels, the auditor checks the control, the climb recomputes the message.
-    assert asks == {f"flfw/audit/{name}.py" for name in ("uploads", "plan", "auditor", "climb")}
+    # The job planner grants labels, the auditor checks the control, the climb recomputes the message.
+    assert asks == {f"flfw/audit/{name}.py" for name in ("uploads", "job_planner", "auditor", "climb")}
     scored = {str(path.relative_to(root)) for path in sources if re.search(r"\bopened\(", path.read_text())}
     assert scored == {f"flfw/audit/{name}.py" for name in ("uploads", "scorer")}
 

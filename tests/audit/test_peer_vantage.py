@@ -77,10 +77,10 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_peer_recovers_what_two_other_clients_hold_and_one_outside_has_nothing_to_attack(tmp_path: Path) -> None:
-    changes = {"vantage": ("server", "peer", "outsider"), "attack": ("spear",), "group": 3, "curve": ("group=2",)}
+    changes = {"vantage": ("server", "peer", "outsider"), "attack": ("spear",), "sum_size": 3, "curve": ("sum_size=2",)}
     audited = entries(whole.run(asked(tmp_path / "run", net="mlp", **changes)))
-    at = {(e["vantage"], e["group"]): e for e in audited}
-    assert {where: (e["colluding"], e["batch"], e["images"]) for where, e in at.items()} == {
+    at = {(e["vantage"], e["sum_size"]): e for e in audited}
+    assert {where: (e["num_colluding"], e["batch"], e["images"]) for where, e in at.items()} == {
         ("server", None): (None, 1, 4), ("outsider", None): (None, 1, 4),
         ("peer", 3): (1, 2, 2), ("peer", 2): (1, 1, 2),
     }  # fmt: skip
@@ -89,14 +89,16 @@ def test_a_peer_recovers_what_two_other_clients_hold_and_one_outside_has_nothing
     words = " ".join(at["peer", 3]["granted"])
     assert "in rounds of 3 clients, what 1 client sent; of the others' messages only the sum over groups of 2" in words
     outside = at["outsider", None]
-    assert outside["verdict"] == "inconclusive" and outside["stopped"].endswith("an outsider sees the model alone")
+    assert outside["verdict"] == "inconclusive" and outside["failure_reason"].endswith(
+        "an outsider sees the model alone"
+    )
     assert any(word.startswith("not granted: any message") for word in outside["granted"])
     assert not any("step" in word for word in outside["granted"])
 
 
 @pytest.mark.slow
 def test_two_clients_are_never_called_protected(tmp_path: Path) -> None:
-    run = asked(tmp_path / "run", net="mlp", group=2, attack=("ig",), set=("ig.iterations=1",))
+    run = asked(tmp_path / "run", net="mlp", sum_size=2, attack=("ig",), set=("ig.iterations=1",))
     (entry,) = entries(whole.run(run))
     assert (entry["share_recovered"], entry["verdict"], entry["cause"]) == (0.0, "leaks", "peer")
     assert entry["reason"].startswith("In a round of 2 clients, of which 1 works with it, a client takes the own part")
@@ -104,7 +106,7 @@ def test_two_clients_are_never_called_protected(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_the_rounding_of_the_model_swallows_leaks_to_no_peer(tmp_path: Path) -> None:
-    run = asked(tmp_path / "run", net="mlp", group=2, lr=1e-12, attack=("analytic",))
+    run = asked(tmp_path / "run", net="mlp", sum_size=2, lr=1e-12, attack=("analytic",))
     (entry,) = entries(whole.run(run))
     assert (entry["share_recovered"], entry["verdict"], entry["cause"]) == (0.0, "inconclusive", "rounding")
 
@@ -113,8 +115,8 @@ def test_what_the_rounding_of_the_model_swallows_leaks_to_no_peer(tmp_path: Path
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_a_client_that_is_not_sent_the_mean_of_all_has_nothing_to_attack(tmp_path: Path, robust: str) -> None:
     changes = {"robust": robust} if robust != "none" else {"method": "fednova"}
-    (entry,) = entries(whole.run(asked(tmp_path / "run", net="mlp", group=2, attack=("analytic",), **changes)))
-    assert entry["stopped"].startswith("not applicable: a client of") and entry["verdict"] == "inconclusive"
+    (entry,) = entries(whole.run(asked(tmp_path / "run", net="mlp", sum_size=2, attack=("analytic",), **changes)))
+    assert entry["failure_reason"].startswith("not applicable: a client of") and entry["verdict"] == "inconclusive"
     assert entry["share_recovered"] == 0.0
 
 
@@ -124,15 +126,18 @@ def test_a_peers_failure_needs_ten_others_and_the_same_attack_on_one() -> None:
         return verdict_on_sums(SumEvidence(facts, True, False, 8), 0.5)
 
     assert verdict()[:2] == ("no leak found", "nothing") and verdict(group=11)[:2] == ("inconclusive", "group")
-    assert "(`--curve group=3`)" in verdict(alone=None)[2]
+    assert "(`--curve sum_size=3`)" in verdict(alone=None)[2]
     assert verdict(group=3)[:2] == ("leaks", "peer")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"colluding": 4}, "1 <= colluding < 4 clients, got colluding=4"),
-        ({"group": 2, "colluding": 2}, "more than colluding=2 clients in a sum with --vantage peer"),
+        ({"colluding_attackers": 4}, "1 <= colluding-attackers < 4 clients, got colluding_attackers=4"),
+        (
+            {"sum_size": 2, "colluding_attackers": 2},
+            "more than colluding-attackers=2 clients in a sum with --vantage peer",
+        ),
         ({"audit_source": "both"}, "audit-source=probe with --vantage peer"),
     ],
     ids=["everybody", "nobody left", "source"],

@@ -44,16 +44,16 @@ def test_nothing_is_said_without_a_ceiling_and_within_its_own_uncertainty() -> N
 def test_the_sentence_stands_beside_a_verdict_that_it_does_not_change(bounded: bool) -> None:
     description = {"attack": "rog", "adaptive": True, "batch": 1, "steps": 1, "iterations": 100, "round": 0}
     scores: dict[str, Any] = dict.fromkeys(("ssim", "gain", "rank", "db", "exact_features", "rmsd", "iterations"))
-    scores |= {"recovered": False, "failed": False, "victim": 0, "by_chance": False, "floor_features": None}
+    scores |= {"recovered": False, "failed": False, "probe_slot": 0, "chance_match": False, "floor_features": None}
     scores |= {"succeeded": False, "client": 0, "image": 0, "lpips": None}
-    ladder = ControlResults(ControlResult("control", 150.0, True), ControlResult("easy", 40.0, True))
+    ladder = ControlResults(ControlResult("analytic", 150.0, True), ControlResult("easy", 40.0, True))
     solution = JobResult("", (None,))
     both = [
         entry(description, solution, [row(ceiling, 14.0, **scores)], 1, ladder, 0, AuditedTarget(bounded=bounded))
         for ceiling in (15.0, 25.0)
     ]
     assert both[0]["verdict"] == both[1]["verdict"] == "inconclusive" and both[0]["reason"] == both[1]["reason"]
-    assert bool(both[0]["reach"]) is bounded and both[1]["reach"] is None
+    assert bool(both[0]["search_limit"]) is bounded and both[1]["search_limit"] is None
 
 
 def test_a_post_processor_is_not_bounded_by_the_ceiling_of_the_search_before_it() -> None:

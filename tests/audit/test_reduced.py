@@ -37,7 +37,7 @@ def test_without_a_guess_or_an_enlargement_there_are_no_scores() -> None:
 
 @pytest.mark.slow
 def test_an_audit_of_enlarged_images_has_both_sizes(tmp_path: Path) -> None:
-    changes = {"attack": ("rog",), "audit_rounds": "0", "side": 16, "set": ("rog.iterations=5",)}
+    changes = {"attack": ("rog",), "audit_rounds": "0", "image_size": 16, "set": ("rog.iterations=5",)}
     whole.run(tiny(tmp_path / "run", **changes))
     (entry,) = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
     with (tmp_path / "run" / "audit.csv").open(newline="") as file:
@@ -49,6 +49,6 @@ def test_an_audit_of_enlarged_images_has_both_sizes(tmp_path: Path) -> None:
         a, b = (interpolate(x, size=(8, 8), mode="bilinear", antialias=True) for x in (a, b))
         values.append(psnr(a[0].numpy(), b[0].numpy()))
         assert float(row["reduced_psnr"]) == pytest.approx(values[-1], abs=1e-3)
-    assert entry["reduced"] == {"psnr": pytest.approx(sum(values) / len(values), abs=1e-3), "ssim": None}
-    assert entry["psnr"]["mean"] != entry["reduced"]["psnr"]
+    assert entry["native_resolution"] == {"psnr": pytest.approx(sum(values) / len(values), abs=1e-3), "ssim": None}
+    assert entry["psnr"]["mean"] != entry["native_resolution"]["psnr"]
     assert reduced(torch.rand(1, 16, 16).numpy(), 8).shape == (1, 8, 8)

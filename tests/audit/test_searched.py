@@ -27,8 +27,8 @@ def searched(monkeypatch: pytest.MonkeyPatch, values: list[tuple[float, float, f
     seen = [SimpleNamespace(client=0, slot=slot, round=0) for slot in range(len(values))]
     monkeypatch.setattr(ControlRunner, "_open", lambda self, asked: [(one, None, TRUTH) for one in seen])
     objective = lambda seen, known, guesses, rng: [Fit(value, value) for value in values[seen.slot]]  # noqa: E731
-    resolved: Any = SimpleNamespace(experiment=SimpleNamespace(seed=0))
-    climb = ControlRunner(resolved, cast(Any, None), cast(Any, None), Path(), cast(Any, None))
+    clients, nothing = cast(Any, SimpleNamespace(seed=0)), cast(Any, None)
+    climb = ControlRunner(clients, nothing, nothing, nothing, Path(), nothing)
     results = tuple(Reconstruction(TRUTH.samples) for _ in values)
     attack = cast(Attack, SimpleNamespace(objective=objective))
     return climb.searched(job(exchanges=exchanges), attack, [0], JobResult("", results))
@@ -37,7 +37,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, values: list[tuple[float, float, f
 @pytest.mark.parametrize("failed", [nan, inf])
 def test_one_failed_search_does_not_excuse_the_others(monkeypatch: pytest.MonkeyPatch, failed: float) -> None:
     result = searched(monkeypatch, [(0.0, failed, 1.0), (0.0, 0.5, 1.0), (0.0, 0.25, 2.0), (1.0, 0.5, 3.0)])
-    assert result == Searched(truth=0.0, found=0.5, random=1.5, short=3, total=4)
+    assert result == Searched(truth=0.0, found=0.5, random=1.5, unconverged=3, total=4)
 
 
 def test_a_message_without_an_objective_is_left_out_and_nothing_is_said_without_any(

@@ -27,15 +27,15 @@ from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
 from flfw.nets.malicious_model import ImposedModule, ModelModification, imposed_names, in_front
 from flfw.nets.net import Net, Tensors
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
 from flfw.report import ranking
-from flfw.resolve import resolve
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from tests.support.small_runs import tiny
 
 MEASURE = "extractor.imposed.measure"
-SETTINGS: dict[str, Any] = {"attack": ("imprint",), "tampered_by": "imprint", "victim_batch": 2, "side": 8}
+SETTINGS: dict[str, Any] = {"attack": ("imprint",), "malicious_server": "imprint", "victim_batch": 2, "image_size": 8}
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +57,11 @@ def result(folder: Path) -> dict[str, Any]:
 def test_its_leaks_are_those_of_a_malicious_server_alone(result: dict[str, Any]) -> None:
     assert [entry["round"] for entry in result["audit"]] == [0, 1]
     for entry in result["audit"]:
-        assert entry["verdict"] == MALICIOUS and entry["cause"] == "tampered" and entry["tampered_by"] == "imprint"
+        assert entry["verdict"] == MALICIOUS and entry["cause"] == "tampered" and entry["malicious_server"] == "imprint"
         assert entry["share_recovered"] >= 0.5 and entry["share_expected"] == pytest.approx(1 - 1 / 64)
         assert "says nothing about a server that follows the protocol" in entry["reason"]
         assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
-            ("control", True), ("easy", True), ("consistency", True),
+            ("analytic", True), ("easy", True), ("consistency", True),
         ]  # fmt: skip
         assert any(line.startswith("a malicious server's change of it (imprint)") for line in entry["granted"])
 
@@ -75,7 +75,7 @@ def test_theory_is_about_probes_of_one_step_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_results_and_provenance_name_the_attack(result: dict[str, Any]) -> None:
-    assert result["config"]["tampered_by"] == result["provenance"]["tampered_by"] == "imprint"
+    assert result["config"]["malicious_server"] == result["provenance"]["malicious_server"] == "imprint"
     assert result["notes"][0].startswith("A malicious server changed the network of this run (imprint)")
     (checked,) = [note for note in result["notes"] if "check_broadcast" in note]
     assert "would have refused messages at clients 0, 1 of 2" in checked and f"{MEASURE}.weight has 63 of 64" in checked
@@ -111,7 +111,7 @@ def test_an_attack_of_an_honest_server_gets_no_honest_verdict_there(tmp_path: Pa
     chosen = {**SETTINGS, "attack": ("analytic",), "victim_batch": 1, "set": ("imprint.bins=8",)}
     out = whole.run(tiny(tmp_path / "run", **chosen, audit_rounds="0"))
     (entry,) = json.loads((out / "result.json").read_text())["audit"]
-    assert entry["verdict"] == MALICIOUS and entry["tampered_by"] == "imprint" and entry["share_expected"] is None
+    assert entry["verdict"] == MALICIOUS and entry["malicious_server"] == "imprint" and entry["share_expected"] is None
 
 
 @pytest.mark.slow
@@ -119,11 +119,11 @@ def test_an_honest_run_is_what_it_was(tmp_path: Path) -> None:
     out = whole.run(tiny(tmp_path / "run", audit_rounds="0"))
     result = json.loads((out / "result.json").read_text())
     (entry,) = result["audit"]
-    assert entry["verdict"] == "leaks" and entry["tampered_by"] is None and entry["share_expected"] is None
-    assert result["provenance"]["tampered_by"] is None and not any("check_broadcast" in n for n in result["notes"])
+    assert entry["verdict"] == "leaks" and entry["malicious_server"] is None and entry["share_expected"] is None
+    assert result["provenance"]["malicious_server"] is None and not any("check_broadcast" in n for n in result["notes"])
     assert "It follows the rules" in (out / "report.html").read_text()
     again = tiny(tmp_path / "again", attack=("imprint",), audit_rounds="0")
-    with pytest.raises(InputError, match="tampered-by=imprint with --attack imprint"):
+    with pytest.raises(InputError, match="malicious-server=imprint with --attack imprint"):
         whole.audit_again(out, tiny(out, audit_rounds="0"), again)
 
 
@@ -151,12 +151,15 @@ def test_no_verdict_on_a_changed_network_is_one_on_the_protocol() -> None:
 # --- refusals ---
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"tampered_by": ""}, "Expected tampered-by=imprint with --attack imprint, whose malicious server changes the "),
-    ({"tampered_by": "ig"}, "Expected an attack whose server changes the network, got tampered_by=ig."),
-    ({"tampered_by": "nobody"}, "Expected an attack among analytic, "),
-    ({"method": "hyperfl", "net": "mlp"}, "for --tampered-by imprint, got method=hyperfl."),
-    ({"method": "local_only"}, "for --tampered-by imprint, got method=local_only."),
-    ({"canaries": 20}, "Expected canaries=0 with --tampered-by, got canaries=20."),
+    (
+        {"malicious_server": ""},
+        "Expected malicious-server=imprint with --attack imprint, whose malicious server changes the ",
+    ),
+    ({"malicious_server": "ig"}, "Expected an attack whose server changes the network, got malicious_server=ig."),
+    ({"malicious_server": "nobody"}, "Expected an attack among analytic, "),
+    ({"method": "hyperfl", "net": "mlp"}, "for --malicious-server imprint, got method=hyperfl."),
+    ({"method": "local_only"}, "for --malicious-server imprint, got method=local_only."),
+    ({"canaries": 20}, "Expected canaries=0 with --malicious-server, got canaries=20."),
     ({"set": ("imprint.bins=1",)}, "Expected 2 <= bins <= 16384, got bins=1."),
     ({"set": ("imprint.units=4",)}, "imprint.units"),
 ]
@@ -171,7 +174,7 @@ def test_a_run_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str,
 
 
 def test_a_matrix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Expected --matrix without --tampered-by, "):
+    with pytest.raises(InputError, match="Expected --matrix without --malicious-server, "):
         matrices.run(Matrix(methods=("fedavg",)), tiny(tmp_path / "matrix", **SETTINGS))
 
 
@@ -179,11 +182,11 @@ def test_the_settings_of_the_attack_are_accepted_without_the_attack() -> None:
     asked = Experiment.from_run_config(
         tiny(**{**SETTINGS, "attack": ("none",)}, set=("imprint.bins=8",)).to_run_config()
     )
-    names = imposed_names(resolve(asked).model)
+    names = imposed_names(plan(asked).client.model)
     assert {name.rpartition("imposed.")[2] for name in names} == {
         "measure.weight", "measure.bias", "back.weight", "back.bias",
     }  # fmt: skip
-    assert imposed_names(resolve(tiny(side=8)).model) == []
+    assert imposed_names(plan(tiny(image_size=8)).client.model) == []
 
 
 # --- parts ---

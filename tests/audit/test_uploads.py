@@ -17,11 +17,11 @@ from flfw.adversary.observation import Truth
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import AttackJob
-from flfw.audit.uploads import is_audited, ticket_of_uploads, truth_of_upload, upload_key
+from flfw.audit.uploads import ticket_of_uploads, truth_of_upload, upload_key
 from flfw.experiment import Experiment
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.runs import run as whole
-from flfw.task import Task
+from tests.support.planned import clients_and_audit
 from tests.support.small_runs import tiny
 
 
@@ -67,8 +67,9 @@ def test_a_ticket_has_the_largest_numbers() -> None:
 
 def test_only_the_uploads_of_audited_rounds_are_attacked() -> None:
     asked = Experiment(rounds=3, audit_rounds="0,2", audit_source="both", net="linear")
-    assert [is_audited(asked, server_round) for server_round in range(4)] == [False, False, True, False]
-    assert not is_audited(Experiment(rounds=3, audit_rounds="0,2", net="linear"), 2)
+    attacks_uploads_of = plan(asked).audit.attacks_uploads_of
+    assert [attacks_uploads_of(server_round) for server_round in range(4)] == [False, False, True, False]
+    assert not plan(Experiment(rounds=3, audit_rounds="0,2", net="linear")).audit.attacks_uploads_of(2)
 
 
 # --- whole runs ---
@@ -115,7 +116,7 @@ def test_a_search_goes_through_the_steps_and_the_description_explains_the_upload
 
 def test_clients_write_what_they_trained_on_and_where_each_step_used_it(audited: tuple[Path, Experiment]) -> None:
     folder, experiment = audited
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     for client in range(2):
         truth = Truth.read(folder / "truth", upload_key(1, client))
         assert set(truth.indices.tolist()) == set(task.split.train[client].tolist())
@@ -134,8 +135,8 @@ def test_an_upload_of_one_step_on_one_example_gives_it_away(tmp_path: Path) -> N
 
 def test_a_search_for_too_many_examples_is_refused_with_the_reason(audited: tuple[Path, Experiment]) -> None:
     folder, experiment = audited
-    asked = resolve(without_auto(experiment))
-    auditor = Auditor(asked, Task.load(experiment, None), folder, folder)
+    asked = plan(without_auto(experiment))
+    auditor = Auditor(*clients_and_audit(asked), plan(experiment).task.load(None), folder, folder)
     (job,) = [one for probe_set in auditor.tickets() for one in auditor.jobs(probe_set) if _searches_uploads(one)]
     order = tuple((place,) for place in range(600))
     many = tuple(replace(exchange, order=order, labels=(0,) * 600) for exchange in job.exchanges)

@@ -33,17 +33,17 @@ from flfw.experiment import VANTAGES, Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.nets import Tensors
 from flfw.nets.inputs import InputSpec
+from flfw.plan import plan, without_auto
 from flfw.recording import client_examples as examples
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last, purge
-from flfw.resolve import resolve, without_auto
 from flfw.runs import capability, results
 from flfw.runs import estimate as estimation
 from flfw.runs import run as whole
 from flfw.runs.poison import poisoner
 from flfw.storage.checkpoint import Checkpoints
-from flfw.task import Task
 from tests.support.attackable import fresh_net
+from tests.support.planned import clients_and_audit
 from tests.support.silent_defences import Blanks, SendsNothing
 from tests.support.small_runs import ByGuess, plug_in, tiny
 
@@ -289,10 +289,11 @@ def test_a_client_lets_nobody_read_what_its_audit_does_not(
     experiment = without_auto(asked(tmp_path, vantage=(vantage,)))
     config = {"rung": "target", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     config |= {"point": "example", "vantage": EXAMPLE, **changes}
-    site, task = Site(truth=tmp_path / "truth", examples=tmp_path / "examples"), Task.load(experiment, None)
+    site, task = Site(truth=tmp_path / "truth", examples=tmp_path / "examples"), plan(experiment).task.load(None)
     with pytest.raises(RuntimeError, match="asked for a probe that does not exist"):
         stored = partial(task.examples, "train")
-        probe.answer(config, {}, task, experiment, 0, site, stored, lambda *_: {}, lambda *_: {})
+        audit = plan(experiment).audit
+        probe.answer(config, {}, task, experiment.seed, audit, 0, site, stored, lambda *_: {}, lambda *_: {})
     assert not list(tmp_path.iterdir())
 
 
@@ -300,7 +301,7 @@ def test_a_site_without_a_folder_answers_no_such_probe(tmp_path: Path, monkeypat
     experiment = without_auto(asked(tmp_path / "run", vantage=(EXAMPLE,), audit_rounds="0"))
     monkeypatch.setenv("FLFW_TRUTH", str(tmp_path / "truth"))
     with pytest.raises(RunError, match=r"lets nobody read its local training: its site names no examples folder$"):
-        federation.federate(InProcessGrid(apps.client, 2, experiment.to_run_config()), resolve(experiment))
+        federation.federate(InProcessGrid(apps.client, 2, experiment.to_run_config()), plan(experiment))
     assert not list((tmp_path / "truth").glob("*example*"))
 
 
@@ -416,7 +417,7 @@ def test_it_is_kept_thinned_out_and_purged_like_all_recordings(watched: Watched,
     folder = tmp_path / "run"
     shutil.copytree(watched.folder, folder)
     (folder / "tidying.json").touch()
-    results.tidy(dataclasses.replace(asked(folder), keep_observations=1))
+    results.tidy(dataclasses.replace(asked(folder), keep_recorded_rounds=1))
     assert not examples_of(folder, 0) and len(examples_of(folder, 1)) == 3
     assert {path.parent.name for path in (folder / "examples").glob("*/*/*")} == {"received", "round-0001"}
     assert len(keep_last(folder / "examples", 0)) == 5  # three gradients, and what each client received
@@ -427,15 +428,15 @@ def test_it_is_kept_thinned_out_and_purged_like_all_recordings(watched: Watched,
 def test_a_client_that_wrote_nothing_is_a_failure_and_no_crash(watched: Watched, tmp_path: Path) -> None:
     shutil.copytree(watched.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "examples" / "client-001")
-    resolved, task, _ = whole.check(whole.stored(tmp_path / "run"), new=False)
-    experiment = resolved.experiment
-    with Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run") as auditor:
+    run_plan, task, _ = whole.check(whole.stored(tmp_path / "run"), new=False)
+    experiment = run_plan.experiment
+    with Auditor(*clients_and_audit(plan(experiment)), task, tmp_path / "run", tmp_path / "run") as auditor:
         entries = [e for e in auditor.run()[0] if e["vantage"] == EXAMPLE]
     assert [(e["images"], e["failures"], e["share_recovered"]) for e in entries] == [(3, 1, 1.0)] * 2
     shutil.rmtree(tmp_path / "run" / "examples")
-    with Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run") as auditor:
+    with Auditor(*clients_and_audit(plan(experiment)), task, tmp_path / "run", tmp_path / "run") as auditor:
         entries = [e for e in auditor.run()[0] if e["vantage"] == EXAMPLE]
-    assert [(e["failures"], e["stopped"]) for e in entries] == [(3, "none of its recordings could be used")] * 2
+    assert [(e["failures"], e["failure_reason"]) for e in entries] == [(3, "none of its recordings could be used")] * 2
 
 
 def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) -> None:

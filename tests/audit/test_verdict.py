@@ -36,12 +36,12 @@ from flfw.audit.verdicts.verdict import verdict_on_messages
 from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
 from flfw.nets import Tensors
+from flfw.plan import plan, without_auto
 from flfw.recording.manifest import rewrite
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
-from flfw.task import Task
 from tests.support.known_answers import record_answer
+from tests.support.planned import clients_and_audit
 from tests.support.silent_defences import Blanks, SendsNothing
 from tests.support.small_runs import tiny
 
@@ -54,7 +54,7 @@ def failed(rung: str) -> ControlResult:
     return ControlResult(rung, 12.75, False, reason="its numbers.")
 
 
-GOOD = ControlResults(*(passed(rung) for rung in ("control", "easy", "consistency", "matched", "told")))
+GOOD = ControlResults(*(passed(rung) for rung in ("analytic", "easy", "consistency", "undefended", "weak_defence")))
 NOTHING_FOUND = Evidence(recovered=0, attacked=8, messages=8, failed=0.0, adaptive=True, private=False, defended=True)
 FOUR = np.array([0.2, 0.8])  # one compared example
 CHANCE, BEYOND = (Identified(1, 1, FOUR, p) for p in (0.02, 0.004))
@@ -63,16 +63,16 @@ SHORT, REACHED = (Searched(1.0, 2.0, 9.0, short, 8) for short in (5, 4))
 # What differs from an audit that earned "no leak found" -> verdict and cause.
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "all is well": ({}, "no leak found", "nothing"),
-    "the control fails": ({"control": failed("control")}, "attack broken", "control"),
+    "the control fails": ({"analytic": failed("analytic")}, "attack broken", "control"),
     "one of eight is recovered": ({"recovered": 1}, "leaks", "recovered"),
     "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "leaks", "recovered"),
     "recovered, undefended": ({"recovered": 8, "defended": False}, "leaks", "recovered"),
     "recovered, whatever the rungs": (
-        {"recovered": 1, **{rung: failed(rung) for rung in ("easy", "consistency", "matched", "told")}},
+        {"recovered": 1, **{rung: failed(rung) for rung in ("easy", "consistency", "undefended", "weak_defence")}},
         "leaks",
         "recovered",
     ),
-    "recovered, but the control fails": ({"recovered": 8, "control": failed("control")}, "attack broken", "control"),
+    "recovered, but the control fails": ({"recovered": 8, "analytic": failed("analytic")}, "attack broken", "control"),
     "identified": ({"identified": BEYOND}, "identifies", "identified"),
     "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identifies", "identified"),
     "identified, undefended": ({"identified": BEYOND, "defended": False}, "identifies", "identified"),
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "consistency",
     ),
     "the description was not checked": (
-        {"consistency": ControlResult("consistency", None, None, stopped="no truth")},
+        {"consistency": ControlResult("consistency", None, None, failure_reason="no truth")},
         "inconclusive",
         "consistency",
     ),
@@ -103,22 +103,26 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "undefended": ({"defended": False}, "inconclusive", "undefended"),
     "undefended, the head is private": ({"defended": False, "private": True}, "inconclusive", "undefended"),
     "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "inconclusive", "outdone"),
-    "told fails": ({"told": failed("told")}, "inconclusive", "told"),
-    "told was not climbed": ({"told": ControlResult("told", None, None)}, "inconclusive", "told"),
-    "matched fails": ({"matched": failed("matched")}, "inconclusive", "matched"),
+    "told fails": ({"weak_defence": failed("weak_defence")}, "inconclusive", "told"),
+    "told was not climbed": ({"weak_defence": ControlResult("weak_defence", None, None)}, "inconclusive", "told"),
+    "matched fails": ({"undefended": failed("undefended")}, "inconclusive", "matched"),
     "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
     "noise of unknown structure": ({"assumes": True}, "inconclusive", "noise"),
     "the messages point to the truth": ({"pointed": BEYOND}, "identifies", "candidates"),
-    "they do, whatever the rungs": ({"pointed": BEYOND, "told": failed("told")}, "identifies", "candidates"),
+    "they do, whatever the rungs": (
+        {"pointed": BEYOND, "weak_defence": failed("weak_defence")},
+        "identifies",
+        "candidates",
+    ),
     "they do, static": ({"pointed": BEYOND, "adaptive": False}, "identifies", "candidates"),
     "they do by chance": ({"pointed": CHANCE}, "no leak found", "nothing"),
     "they do in one of three tests": ({"pointed": BEYOND, "settings": 3}, "no leak found", "nothing"),
     "the results do, and the messages": ({"identified": BEYOND, "pointed": BEYOND}, "identifies", "identified"),
-    "luck": ({"by_chance": 2}, "inconclusive", "chance"),
-    "luck beside a recovery": ({"by_chance": 2, "recovered": 1}, "leaks", "recovered"),
-    "luck, and the easy rung fails": ({"by_chance": 2, "easy": failed("easy")}, "inconclusive", "chance"),
+    "luck": ({"chance_match": 2}, "inconclusive", "chance"),
+    "luck beside a recovery": ({"chance_match": 2, "recovered": 1}, "leaks", "recovered"),
+    "luck, and the easy rung fails": ({"chance_match": 2, "easy": failed("easy")}, "inconclusive", "chance"),
 }
 
 
@@ -135,7 +139,7 @@ def test_verdict(case: str) -> None:
 
 
 def test_a_rung_without_a_number_counts_as_none_recovered() -> None:
-    assert "(0.0 dB)" in concluded(told=ControlResult("told", None, None)).reason
+    assert "(0.0 dB)" in concluded(weak_defence=ControlResult("weak_defence", None, None)).reason
 
 
 def test_no_leak_found_says_whether_candidates_were_held_against_the_messages() -> None:
@@ -152,14 +156,14 @@ def test_a_search_that_ends_short_shows_two_different_numbers(truth: float, resu
 
 
 def test_an_undefended_target_never_gets_no_leak_found() -> None:
-    rungs = ({}, {"told": failed("told")}, {"consistency": ControlResult("consistency", None, None)})
+    rungs = ({}, {"weak_defence": failed("weak_defence")}, {"consistency": ControlResult("consistency", None, None)})
     for rung, adaptive, private, short in product(rungs, (True, False), (True, False), (SHORT, None)):
         facts = {"adaptive": adaptive, "private": private, "searched": short}
         assert concluded(**rung, **facts, defended=False).verdict != "no leak found"
 
 
 def test_reasons_name_what_decided() -> None:
-    broken = concluded(control=failed("control")).reason
+    broken = concluded(analytic=failed("analytic")).reason
     assert "closed form" in broken and "12.8 dB" in broken and "must reach 40" in broken
     assert "12.8" in concluded(easy=failed("easy")).reason and "undefended" in concluded(easy=failed("easy")).reason
     assert "not evidence of protection" in concluded(adaptive=False).reason
@@ -216,7 +220,7 @@ def test_softmax_regression_leaks_before_and_after_training(leaking: tuple[Path,
         assert entry["images"] == 2 and entry["adaptive"] is True
         assert entry["psnr"]["mean"] > 100
         assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
-            ("control", True), ("easy", True), ("consistency", True)
+            ("analytic", True), ("easy", True), ("consistency", True)
         ]  # fmt: skip
         assert entry["floors"]["nearest_public"] < 40
     assert (leaking[0] / "report.html").stat().st_size > 0
@@ -225,7 +229,7 @@ def test_softmax_regression_leaks_before_and_after_training(leaking: tuple[Path,
 def test_the_rows_of_an_audit_are_measured_against_the_truth(leaking: tuple[Path, Experiment]) -> None:
     folder, _ = leaking
     targets = rows(folder, "target")
-    assert [(row["round"], row["client"], row["victim"]) for row in targets] == [
+    assert [(row["round"], row["client"], row["probe_slot"]) for row in targets] == [
         ("0", "0", "0"), ("0", "1", "1"), ("1", "0", "0"), ("1", "1", "1")
     ]  # fmt: skip
     for row in targets:
@@ -303,7 +307,7 @@ def test_an_attack_that_cannot_work_on_a_generated_net_concludes_nothing_there(t
 def audited_again(folder: Path, experiment: Experiment) -> dict[str, Any]:
     """The verdict on the recordings as they now are."""
     experiment = without_auto(experiment)
-    with auditing(resolve(experiment), Task.load(experiment, None), folder) as auditor:
+    with auditing(*clients_and_audit(plan(experiment)), plan(experiment).task.load(None), folder) as auditor:
         assert auditor is not None
         return auditor.run()[0][0]
 
@@ -354,8 +358,8 @@ def test_one_empty_control_answer_is_a_broken_attack(
 
 
 def broke(stopped: str | None, on_easy: str | None) -> dict[str, Any]:
-    rungs = [{"stopped": None}, {"stopped": on_easy}]
-    return {"attack": "a", "round": 3, "stopped": stopped, "ladder": rungs}
+    rungs = [{"failure_reason": None}, {"failure_reason": on_easy}]
+    return {"attack": "a", "round": 3, "failure_reason": stopped, "ladder": rungs}
 
 
 def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
@@ -368,14 +372,22 @@ def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
 
 
 def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
-    easy = ControlResult("easy", 0.0, False, stopped="crashed: it")
+    easy = ControlResult("easy", 0.0, False, failure_reason="crashed: it")
     word, _, reason = concluded(easy=easy)
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
 
 
 def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
     floors = {f"floor_{floor}": 8.0 for floor in FLOORS}
-    return {"victim": victim, "image": 0, "db": db, "psnr": db, "recovered": recovered, "by_chance": False, **floors}
+    return {
+        "probe_slot": victim,
+        "image": 0,
+        "db": db,
+        "psnr": db,
+        "recovered": recovered,
+        "chance_match": False,
+        **floors,
+    }
 
 
 def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
@@ -384,7 +396,7 @@ def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
         ("ssim", "lpips", "feature_error", "ceiling", "rmsd", "gain", "rank", "candidates", "assignment_null", "client")
     )
     known |= {"iterations": None, "failed": False, "succeeded": False, "exact": False, "exact_features": None}
-    known |= {"labels_found": None, "floor_features": None}
+    known |= {"label_accuracy": None, "floor_features": None}
     return summed(
         details,
         JobResult("job", ()),
@@ -399,11 +411,11 @@ def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
 
 def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
     result = told([row(0, 15.0), row(1, 12.0)], [row(1, 9.0), row(0, 10.0)])  # +5 and +3
-    assert result["knowing_gains"]["mean"] == 4.0 and result["cause"] == "few"
-    assert told([row(0, 15.0)], [])["knowing_gains"] is None
-    assert told([row(0, None)], [row(0, None)])["knowing_gains"] is None  # nothing was measured
+    assert result["adaptive_gain"]["mean"] == 4.0 and result["cause"] == "few"
+    assert told([row(0, 15.0)], [])["adaptive_gain"] is None
+    assert told([row(0, None)], [row(0, None)])["adaptive_gain"] is None  # nothing was measured
     failed = told([row(i, 12.0 if i else None) for i in range(3)], [row(i, 10.0) for i in range(3)])
-    assert failed["knowing_gains"]["mean"] == 2.0  # of those that both gave
+    assert failed["adaptive_gain"]["mean"] == 2.0  # of those that both gave
     assert failed["verdict"] == "inconclusive" and "for 3 examples instead of 2" in failed["reason"]
 
 

@@ -23,7 +23,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError, matches
 from flfw.messages.wire import pack, unpack
 from flfw.nets import NetCard
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.server import FederatedStrategy
 from flfw.storage.provenance import code_hash
 from tests.support.method_rounds import METHODS, by_method, initial_tensors, make_client, normed
@@ -53,7 +53,7 @@ def tiny(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experiment:
 def by(tiny: Experiment, method: str, chosen: tuple[str, ...]) -> Experiment:
     """The experiment by a method; with BatchNorm by one that looks for it."""
     experiment = by_method(tiny, method, set=chosen)
-    looks = resolve(experiment).method.shared.__func__ is not FederatedStrategy.shared.__func__  # type: ignore[attr-defined]
+    looks = plan(experiment).client.method.shared.__func__ is not FederatedStrategy.shared.__func__  # type: ignore[attr-defined]
     return dataclasses.replace(experiment, net="normed") if looks else experiment
 
 
@@ -89,8 +89,8 @@ def knock(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> An
     """Hand client 1 arrays in one way or another."""
     if door in ("train", "train.probe", "evaluate"):
         return ask(experiment, door, arrays, folder)
-    ctx = dataclasses.replace(make_client(experiment, 1, folder).ctx, defence=resolve(experiment).new_defence())
-    client = resolve(experiment).client(ctx)
+    ctx = dataclasses.replace(make_client(experiment, 1, folder).ctx, defence=plan(experiment).client.defences.build())
+    client = plan(experiment).client_class(ctx)
     values = list(arrays.values())
     return client.fit(values, {"version": 0}) if door == "fit" else client.evaluate(values, {"version": 0})
 
@@ -257,7 +257,7 @@ def test_nothing_leaves_that_is_not_uploaded(
     if "upload=factors" in chosen:
         return  # which takes no defence
     experiment = careless(by(tiny, method, chosen))
-    cls = resolve(experiment).method
+    cls = plan(experiment).client.method
     honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
     uploaded = [name for name in client.model.state_dict() if matches(name, client.sharing.uploads)]
     culprit = "patient" if "classifier.weight" in uploaded else "classifier.weight"
@@ -274,7 +274,7 @@ def test_nothing_leaves_that_is_not_uploaded(
 def test_an_honest_client_comes_through(tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]) -> None:
     """And in answer to a probe it sends no more than in training: so the refusals above are of what was added."""
     experiment = by(tiny, method, chosen)
-    cls, settings = resolve(experiment).method, resolve(experiment).settings
+    cls, settings = plan(experiment).client.method, plan(experiment).client.settings
     honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
     sent = ask(experiment, "train", honest, tmp_path / "train")
     form = cls.factored_upload(settings)

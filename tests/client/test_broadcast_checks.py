@@ -23,7 +23,7 @@ from flfw.nets.backbones.low_rank import LoraLayers
 from flfw.nets.backbones.weights import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising, torch_generator
 from flfw.strategies.scaffold import ControlledNet, Scaffold
 from flfw.victims.victim import PlainVictim
@@ -61,7 +61,7 @@ def test_a_fresh_network_gives_no_alarm(name: str) -> None:
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in PRETRAINED])
 def test_the_first_message_of_a_method_gives_no_alarm(method: str, small: Experiment) -> None:
     asked = by_method(small, method)
-    fresh = resolve(asked).build_model()
+    fresh = plan(asked).client.build_model()
     assert broadcast_alarms(initial_tensors(asked), zeros_at_first(fresh)) == []
 
 

@@ -13,8 +13,8 @@ from flfw import apps
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
+from flfw.plan import plan
 from flfw.storage.provenance import code_hash
-from flfw.task import Task
 from tests.support.method_rounds import initial_tensors
 
 PIXEL, ONE, OTHER, CLIENT = 28, 3, 0, 1
@@ -26,7 +26,7 @@ def test_accuracies_of_chosen_models_tell_the_pixels_of_a_sites_test_examples(
 ) -> None:
     """A threshold at a pixel is a model: one class above it, another below. Each example that it passes changes it."""
     experiment = dataclasses.replace(small, method="fedavg", net="linear")
-    task, fresh = Task.load(experiment, None), initial_tensors(experiment)
+    task, fresh = plan(experiment).task.load(None), initial_tensors(experiment)
     weight, bias = (next(name for name in fresh if name.endswith(part)) for part in ("weight", "bias"))
     (mean,), (deviation,) = task.dataset.mean, task.dataset.std
 

@@ -13,7 +13,7 @@ from flfw.client.stacked_descent import GradientClient
 from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
 from flfw.messages.wire import pack, views
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs.joining import resolve_batched_clients
 from flfw.training.optimisers import SGD, Optimiser
 from tests.support.joint_clients import apart, asked, clients
@@ -44,16 +44,23 @@ MIXING = "which computes an example's scores from the others of its batch as wel
     ],
 )
 def test_a_network_whose_joint_steps_would_be_wrong_or_fail_is_refused(net: str, reason: str, method: str) -> None:
-    experiment = asked(cohort="3", net=f"{NETS}:{net}", method=method)
-    with pytest.raises(InputError, match=f"^Expected --cohort 1 with net={NETS}:{net}, {reason}.*, got cohort=3.$"):
-        resolve_batched_clients(resolve(experiment))
-    resolved, (note,) = resolve_batched_clients(resolve(asked(cohort="auto", net=f"{NETS}:{net}", method=method)))
-    assert resolved.experiment.cohort == "1" and note.startswith(f"cohort=auto became 1: net={NETS}:{net}, which")
+    experiment = asked(batched_clients="3", net=f"{NETS}:{net}", method=method)
+    with pytest.raises(
+        InputError, match=f"^Expected --batched-clients 1 with net={NETS}:{net}, {reason}.*, got batched_clients=3.$"
+    ):
+        resolve_batched_clients(plan(experiment))
+    run_plan, (note,) = resolve_batched_clients(plan(asked(batched_clients="auto", net=f"{NETS}:{net}", method=method)))
+    assert run_plan.experiment.batched_clients == "1" and note.startswith(
+        f"batched-clients=auto became 1: net={NETS}:{net}, which"
+    )
 
 
 @pytest.mark.parametrize("net", ["lengthwise", "half"])
 def test_others_are_joined(net: str) -> None:
-    assert resolve_batched_clients(resolve(asked(cohort="3", net=f"{NETS}:{net}")))[0].experiment.cohort == "3"
+    assert (
+        resolve_batched_clients(plan(asked(batched_clients="3", net=f"{NETS}:{net}")))[0].experiment.batched_clients
+        == "3"
+    )
 
 
 @pytest.mark.nightly
@@ -98,8 +105,8 @@ def test_clients_whose_optimisers_differ_take_their_own_steps(tmp_path: Path) ->
     "hook", ["loss", "penalised", "local_loss", "loss_and_direction", "trainable_parameters", "defended"]
 )
 def test_clients_that_change_a_part_of_their_steps_stay_apart(hook: str) -> None:
-    resolved = resolve(asked())
+    run_plan = plan(asked())
     changed = type("Changed", (SGDClient,), {hook: lambda *_: None})
-    assert not SGDClient.not_batchable_reason(resolved.model, resolved.settings)
-    reason = changed.not_batchable_reason(resolved.model, resolved.settings)
+    assert not SGDClient.not_batchable_reason(run_plan.client.model, run_plan.client.settings)
+    reason = changed.not_batchable_reason(run_plan.client.model, run_plan.client.settings)
     assert reason == "whose clients take local steps in a way of their own"

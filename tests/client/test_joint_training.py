@@ -16,7 +16,7 @@ from flfw.clients.hyperfl import JointHypernetworks, joint_hypernetworks
 from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
 from flfw.messages.wire import pack, views
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs.joining import apart as kept_apart
 from flfw.runs.joining import resolve_batched_clients
 from tests.support import tiny_backbone
@@ -44,7 +44,7 @@ SMALL = ("hidden=16", "embedding=8")
             marks=pytest.mark.nightly,
         ),
         {"defence": "prune", "defended": "0,2"},
-        {"order": "fixed"},
+        {"example_order": "fixed"},
         {"method": "dp_fedavg"},
         {"method": "dp_fedavg", "set": ("batches=poisson", "clip=0.5", "grouping=layer", "clipping=automatic")},
         {"method": "dp_fedavg", "set": ("unit=client", "clip=0.5")},
@@ -161,18 +161,18 @@ def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
     ids=str,
 )
 def test_who_does_not_opt_in_is_refused_above_1_and_auto_says_so(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InputError, match=f"^Expected --cohort 1 with .*{reason}.*, got cohort=3.$"):
-        resolve_batched_clients(resolve(asked(cohort="3", **changes)))
-    resolved, (note,) = resolve_batched_clients(resolve(asked(cohort="auto", **changes)))
-    assert resolved.experiment.cohort == "1" and note.startswith("cohort=auto became 1: ")
-    assert not resolve_batched_clients(resolve(asked(**changes)))[1]
+    with pytest.raises(InputError, match=f"^Expected --batched-clients 1 with .*{reason}.*, got batched_clients=3.$"):
+        resolve_batched_clients(plan(asked(batched_clients="3", **changes)))
+    run_plan, (note,) = resolve_batched_clients(plan(asked(batched_clients="auto", **changes)))
+    assert run_plan.experiment.batched_clients == "1" and note.startswith("cohort=auto became 1: ")
+    assert not resolve_batched_clients(plan(asked(**changes)))[1]
 
 
 def test_auto_joins_dense_networks_on_a_cpu_and_no_convolutions() -> None:
-    resolved, notes = resolve_batched_clients(resolve(asked(cohort="auto")))
-    assert (resolved.experiment.cohort, notes) == ("4", [])
+    run_plan, notes = resolve_batched_clients(plan(asked(batched_clients="auto")))
+    assert (run_plan.experiment.batched_clients, notes) == ("4", [])
     for method in ("fedavg", "hyperfl"):
-        resolved, notes = resolve_batched_clients(resolve(asked(cohort="auto", method=method, net="cnn1")))
-        assert resolved.experiment.cohort == "1"
+        run_plan, notes = resolve_batched_clients(plan(asked(batched_clients="auto", method=method, net="cnn1")))
+        assert run_plan.experiment.batched_clients == "1"
         assert notes == ["cohort=auto became 1: a method and a network whose joint steps take as long on a CPU."]
-    assert not kept_apart(resolve(asked(net="cnn1")))
+    assert not kept_apart(plan(asked(net="cnn1")))

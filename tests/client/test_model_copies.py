@@ -23,7 +23,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets import Tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.provenance import code_hash
 from flfw.training.optimisers import LocalTraining
@@ -150,15 +150,22 @@ def test_another_default_type_has_another_model(small: Experiment, tmp_path: Pat
     assert_same(ctx.fresh_model(), dataclasses.replace(ctx, run="").fresh_model())
 
 
-def test_settings_that_may_change_are_never_kept(small: Experiment, tmp_path: Path) -> None:
+def test_settings_that_may_change_are_never_kept(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @dataclasses.dataclass(frozen=True)
     class Listed(LocalTraining):
         lengths: list[int] = dataclasses.field(default_factory=list)
 
     ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).ctx)
-    ctx = dataclasses.replace(ctx, settings=Listed())
+    ctx = dataclasses.replace(ctx, plan=dataclasses.replace(ctx.plan, settings=Listed()))
     for _ in range(3):
         assert_same(ctx.fresh_model(), dataclasses.replace(ctx, run="").fresh_model())
+    built, build = [], ctx.method.build_model
+    monkeypatch.setattr(ctx.method, "build_model", lambda *given: built.append(given) or build(*given))
+    for number in range(3):
+        ctx.fresh_model()
+        assert len(built) == number + 1
 
 
 # --- a client whose method changes its model ---
@@ -215,7 +222,7 @@ class Plain(FederatedStrategy):
 
 def test_what_a_client_does_to_its_model_no_other_sees(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, net="lenet", method="tests.client.test_model_copies:Plain")
-    experiment = resolve(experiment).experiment
+    experiment = plan(experiment).experiment
     sites = [{"state": str(tmp_path / str(client))} for client in range(3)]
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), sites)
     arrays = pack({n: torch.tensor(v) for n, v in initial_tensors(experiment).items()})

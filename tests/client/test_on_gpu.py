@@ -13,7 +13,7 @@ from torch import Tensor
 from flfw import plugins
 from flfw.client.federated_client import FederatedClient
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 from tests.support import joint_clients
 from tests.support.method_rounds import METHODS, PRETRAINED, by_method, initial_tensors, make_client
 from tests.support.pretend_gpu import Pretended, pretended_gpu
@@ -39,7 +39,8 @@ NOT_TRACED = {"dcs2"}
 def client(experiment: Experiment, folder: Path, server_round: int = 1, probe: tuple[int, ...] = ()) -> FederatedClient:
     """Build the first client, with the experiment's defence."""
     ctx = dataclasses.replace(make_client(experiment, 0, folder, server_round).ctx, probe=probe)
-    return resolve(experiment).client(dataclasses.replace(ctx, defence=resolve(experiment).defence_of(0)))
+    run_plan = plan(experiment)
+    return run_plan.client_class(dataclasses.replace(ctx, defence=run_plan.client.defences.of_client(0)))
 
 
 def two_rounds(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -81,7 +82,7 @@ def on_gpu(experiment: Experiment) -> Experiment:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", TRAINED_HERE)
 def test_rounds_on_a_gpu_are_those_on_the_processor(method: str, tmp_path: Path) -> None:
-    experiment = resolve(by_method(SMALL, method)).experiment
+    experiment = plan(by_method(SMALL, method)).experiment
     sent, metrics = two_rounds(experiment, tmp_path / "here")
     with pretended_gpu():
         sent_there, metrics_there = two_rounds(on_gpu(experiment), tmp_path / "there")
@@ -91,7 +92,7 @@ def test_rounds_on_a_gpu_are_those_on_the_processor(method: str, tmp_path: Path)
 
 @pytest.mark.parametrize("method", [method for method in TRAINED_HERE if method != "local_only"])
 def test_probes_on_a_gpu_are_answered_as_on_the_processor(method: str, tmp_path: Path) -> None:
-    experiment = resolve(by_method(SMALL, method)).experiment
+    experiment = plan(by_method(SMALL, method)).experiment
     here = probed(experiment, tmp_path / "here")
     with pretended_gpu():
         assert_same(here, probed(on_gpu(experiment), tmp_path / "there"))
@@ -101,7 +102,7 @@ def test_probes_on_a_gpu_are_answered_as_on_the_processor(method: str, tmp_path:
 @pytest.mark.parametrize("defence", [name for name in plugins.names(plugins.DEFENCE) if name not in NOT_TRACED])
 def test_a_defence_on_a_gpu_is_the_one_on_the_processor(defence: str, tmp_path: Path) -> None:
     few = {"net": "lenet", "clients": 50}  # of about 30 examples each
-    experiment = resolve(dataclasses.replace(SMALL, method="fedavg", defence=defence, **few)).experiment
+    experiment = plan(dataclasses.replace(SMALL, method="fedavg", defence=defence, **few)).experiment
     (here, metrics), probes = two_rounds(experiment, tmp_path / "here"), probed(experiment, tmp_path / "here")
     assert "later acc_protected" in metrics  # for which the model is installed again
     with pretended_gpu():

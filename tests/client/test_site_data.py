@@ -26,12 +26,11 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import unpack
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising
 from flfw.runs import run
 from flfw.runs.run import check as run_check
 from flfw.storage.checkpoint import Checkpoints, require_same_data
-from flfw.task import Task, input_space
 from tests.support.pictures import noise, save
 
 NAME = "site:1x6x8:2"
@@ -66,8 +65,8 @@ def trained(experiment: Experiment, roots: Sequence[Path], **chosen: str) -> Exp
 
     It is what `flfw.runs.run.run` does, with another way to the sites than Flower's SuperLink.
     """
-    resolved, task, _ = run.check(experiment)
-    checked = resolved.experiment
+    run_plan, task, _ = run.check(experiment)
+    checked = run_plan.experiment
     assert checked.out is not None
     checked.out.mkdir()
     Checkpoints(checked.out, checked)
@@ -89,7 +88,7 @@ def _nothing_known() -> None:
 
 def test_the_name_alone_makes_the_card() -> None:
     card = data.describe(NAME)
-    assert (card.shape, card.classes, card.split, card.files) == ((1, 6, 8), 2, "whole", {})
+    assert (card.shape, card.classes, card.split, card.files) == ((1, 6, 8), 2, "dataset_per_client", {})
     assert (card.mean, card.std) == ((0.5,), (0.5,)) and "normalised with 0.5 and 0.5" in card.source
     assert data.describe("site:3x32x32:7").mean == (0.5, 0.5, 0.5)
     nets_of = {name: data.describe(f"site:{name}:7").net for name in ("1x28x28", "3x32x32", "3x28x28", "1x6x8", "5")}
@@ -100,9 +99,9 @@ def test_the_name_alone_makes_the_card() -> None:
 
 @pytest.mark.parametrize("net", ["linear", "lenet"])
 def test_the_networks_fit_what_the_name_says(net: str) -> None:
-    experiment = Experiment(dataset=NAME, net=net, split="whole")
-    assert input_space(experiment) == ((1, 6, 8), 2)
-    assert nets.build(net, *input_space(experiment))(torch.zeros(3, 1, 6, 8)).shape == (3, 2)
+    experiment = Experiment(dataset=NAME, net=net, split="dataset_per_client")
+    assert plan(experiment).task.input_space == ((1, 6, 8), 2)
+    assert nets.build(net, *plan(experiment).task.input_space)(torch.zeros(3, 1, 6, 8)).shape == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,7 @@ def test_parts_of_their_own_are_kept(tmp_path: Path) -> None:
 
 def test_every_client_of_a_site_holds_all_of_it(tmp_path: Path) -> None:
     root = written(tmp_path / "own")
-    task = Task.load(asked(tmp_path, clients=5, split="whole"), root)
+    task = plan(asked(tmp_path, clients=5, split="dataset_per_client")).task.load(root)
     assert task.has_data and len(task.split.train) == len(task.split.test) == len(task.split.validation) == 5
     for client in range(5):
         assert task.split.train[client].tolist() == list(range(10))
@@ -275,15 +274,14 @@ def test_other_rows_are_refused(tmp_path: Path, text: str, message: str) -> None
 
 def test_whole_is_everything_of_one_client_and_refused_for_more() -> None:
     digits = data.load("digits")
-    chosen = partition.split(digits, partition.Whole(), clients=1, seed=0)
+    chosen = partition.split(digits, partition.DatasetPerClient(), clients=1, seed=0)
     assert sorted(chosen.train[0]) == list(range(len(digits.train_y)))
     assert sorted([*chosen.validation[0], *chosen.test[0]]) == list(range(len(digits.test_y)))
     assert len(chosen.validation[0]) - len(chosen.test[0]) in (0, 1)
     with pytest.raises(InputError) as caught:
-        partition.split(digits, partition.Whole(), clients=2, seed=0)
-    message = (
-        "Expected clients=1 with split=whole, as all of digits is one client's; choose another --split, got clients=2."
-    )
+        partition.split(digits, partition.DatasetPerClient(), clients=2, seed=0)
+    message = "Expected clients=1 with split=dataset_per_client, as all of digits is one client's; "
+    message += "choose another --split, got clients=2."
     assert str(caught.value) == message
 
 
@@ -330,7 +328,7 @@ def test_everything_is_written_without_data(tmp_path: Path) -> None:
     details = {"name": NAME, "md5_ok": None, "digest": None, "licence": "unknown", "citation": "unknown"}
     details["source"] = "the sites' own images, which only they have; normalised with 0.5 and 0.5"
     assert result["provenance"]["data"] == details
-    assert (result["privacy"], result["audit"], result["config"]["split"]) == ([], [], "whole")
+    assert (result["privacy"], result["audit"], result["config"]["split"]) == ([], [], "dataset_per_client")
     assert len(result["rounds"]) == 1 and result["final"]["best_validation"] is not None
     with (out / "clients.csv").open() as file:
         assert [int(row["num-examples"]) for row in csv.DictReader(file)] == [10, 18]
@@ -389,7 +387,7 @@ def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> Non
     [
         ({"federation": None}, f"--federation with {NAME}, .* or folder:PATH for images on this machine, got federat"),
         ({"attack": ("ig",)}, f"--attack none with {NAME}, as no truth leaves a site to be compared with, got attack="),
-        ({"split": "iid"}, f"split=whole for {NAME}, as each site has its own, got split=iid"),
+        ({"split": "iid"}, f"split=dataset_per_client for {NAME}, as each site has its own, got split=iid"),
         ({"canaries": 10}, f"canaries=0 for {NAME}, as the server would need the data to find canaries, got canaries="),
         ({"method": "feddf"}, "data that no client holds for the server to distil on, got a split that sets none"),
         ({"dataset": "site:1x6:2"}, "site:CxHxW:CLASSES, .* got site:1x6:2; for example"),
@@ -412,11 +410,11 @@ COUNTED_THERE = (
 
 @pytest.mark.parametrize("method", DP)
 def test_without_the_numbers_of_examples_nothing_is_claimed_and_it_is_said(tmp_path: Path, method: str) -> None:
-    resolved, _, notes = run.check(asked(tmp_path, method=method, set=("noise_source=secure",)))
+    run_plan, _, notes = run.check(asked(tmp_path, method=method, set=("noise_source=secure",)))
     assert [note for note in notes if "epsilon" in note] == [
         COUNTED_THERE + "for itself (python -m flfw.deploy status)."
     ]
-    assert RunAccountant(resolved, partition.nobodys(2)).claims() == []
+    assert RunAccountant(run_plan.client, partition.nobodys(2)).claims() == []
 
 
 @pytest.mark.parametrize("method", DP)
@@ -431,7 +429,8 @@ def test_without_the_numbers_of_examples_nothing_is_claimed_and_it_is_said(tmp_p
         ),
         (
             {"set": ("noise_source=secure",), "epsilon_budget": 2.0},
-            f"Expected no --epsilon-budget for {NAME}, as only each site knows its number of examples; let the sites "
+            f"Expected no --expert epsilon_budget for {NAME}, as only each site knows its number of examples; "
+            f"let the sites "
             "set budgets, got epsilon_budget=2.0.",
         ),
     ],
@@ -445,10 +444,10 @@ def test_what_takes_the_numbers_of_examples_is_refused(
 
 
 def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> None:
-    experiment = asked(tmp_path, method="fed_cdp", split="whole")
-    known = Task.load(experiment, written(tmp_path / "own")).split
-    resolved = resolve(experiment)
-    settled = calibrate_noise(resolved, known)[0]
+    experiment = asked(tmp_path, method="fed_cdp", split="dataset_per_client")
+    known = plan(experiment).task.load(written(tmp_path / "own")).split
+    run_plan = plan(experiment)
+    settled = calibrate_noise(run_plan, known)[0]
     assert settled.experiment.set == (*experiment.set, "noise_source=secure") and settled.experiment.rounds == 1
 
 

@@ -17,8 +17,8 @@ from flfw.data.tables.site_tables import name_of
 from flfw.dp.budget import EpsilonBudget
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
+from flfw.plan import plan
 from flfw.rehearse.__main__ import main as rehearse
-from flfw.resolve import resolve
 from tests.client.test_site_data import trained
 
 WARD = Column("ward", "categorical", categories=("A", "B"), other=True)
@@ -138,7 +138,7 @@ def test_a_budget_for_a_patient_covers_as_many_examples_as_one_has_at_the_site(t
 def test_a_site_rehearses_with_its_own_table(tmp_path: Path) -> None:
     root = site(tmp_path / "s", COST, rows("cost", 20))
     flags = ["--dataset", name_of(COST), "--data-root", str(root), "--method", "fedavg", "--attack", "analytic"]
-    flags += ["--rounds", "1", "--images", "2", "--batch-size", "4", "--most-steps", "1"]
+    flags += ["--rounds", "1", "--images", "2", "--batch-size", "4", "--max-steps", "1"]
     assert rehearse([*flags, "--out", str(tmp_path / "r")]) == 0
     record = json.loads((tmp_path / "r" / "rehearsal.json").read_text())
     assert any("says that they are public" in note for note in record["notes"])
@@ -151,5 +151,5 @@ def test_a_plan_for_sites_has_room_for_values_that_these_rows_lack(tmp_path: Pat
     assert schema is not None and [(c.other, c.missing) for c in schema.columns] == [(False, True), (True, True)]
     name = data.configured(f"site:{tmp_path / 'p.toml'}", ())
     assert name == name_of(schema)
-    resolved = resolve(Experiment(dataset=name, method="fedavg", attack=(), federation=tmp_path))
-    assert resolved.input_space == ((6,), 2)
+    run_plan = plan(Experiment(dataset=name, method="fedavg", attack=(), federation=tmp_path))
+    assert run_plan.task.input_space == ((6,), 2)

@@ -9,7 +9,7 @@ import torch
 
 from flfw.data import feed
 from flfw.errors import InputError
-from flfw.task import Task
+from flfw.plan import plan
 
 RAMP = torch.arange(3 * 6 * 5, dtype=torch.uint8).view(1, 3, 6, 5) + 1  # no pixel is black, none occurs twice
 
@@ -84,7 +84,7 @@ def test_constants() -> None:
 
 
 def test_a_task_varies_and_normalises_as_it_is_told(small) -> None:
-    plain, varied = (Task.load(replace(small, augment=how, normalise="half"), None) for how in ("none", "flip"))
+    plain, varied = (plan(replace(small, augment=how, normalise="half")).task.load(None) for how in ("none", "flip"))
     indices = plain.split.train[0][:8]
     x, y = plain.examples("train", indices)
     assert (varied.examples("train", indices)[0] == x).all()  # without a generator: as a probe or a test needs them

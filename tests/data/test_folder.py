@@ -131,7 +131,7 @@ def test_images_of_many_sizes_are_refused_unless_a_side_is_asked_for(tmp_path):
     save(tmp_path / "b" / "01.png", noise(3, 9, 7))
     for side in (8, 64):  # the first image's own size among them
         assert load(f"folder:{tmp_path}", side=side).shape == (3, side, side)
-    with pytest.raises(InputError, match=r"got \S+a/00.png of 8x8 and \S+b/01.png of 7x9 pixels; .*--side 64"):
+    with pytest.raises(InputError, match=r"got \S+a/00.png of 8x8 and \S+b/01.png of 7x9 pixels; .*--image-size 64"):
         load(f"folder:{tmp_path}")  # although it was read before, at that size
 
 

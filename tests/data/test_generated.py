@@ -16,12 +16,11 @@ from flfw import data
 from flfw.data.files.population import COMMON, PERSONS, STRIDE
 from flfw.data.generated.images import SkewedImages
 from flfw.data.generated.logistic import LogisticClients, _client
-from flfw.data.splits.partition import IID, Drawn, Natural, split
+from flfw.data.splits.partition import IID, Natural, SampledOnDemand, split
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.resolve import without_auto
+from flfw.plan import plan, without_auto
 from flfw.runs import run
-from flfw.task import Task
 from tests.support.paths import ROOT
 
 MILLION = 1_000_000
@@ -153,7 +152,7 @@ def test_other_words_are_refused(name: str, reason: str) -> None:
 
 def test_generated_data_are_cut_by_their_clients_alone() -> None:
     made = data.load("synthetic")
-    for scheme in (IID(), Drawn()):
+    for scheme in (IID(), SampledOnDemand()):
         with pytest.raises(InputError, match="Expected split=natural for synthetic"):
             split(made, scheme, 3, seed=0)
     with pytest.raises(InputError, match="Expected another --split for digits"):
@@ -166,7 +165,7 @@ def test_generated_data_are_cut_by_their_clients_alone() -> None:
         np.asarray(made.train_y)
     asked = without_auto(Experiment(method="fedavg", dataset="synthetic", canaries=2))
     with pytest.raises(InputError, match="Expected canaries=0 for synthetic"):
-        Task.load(asked, None)
+        plan(asked).task.load(None)
     with pytest.raises(IndexError):
         _ = made.train_y[np.array([-1])]
 
@@ -174,7 +173,7 @@ def test_generated_data_are_cut_by_their_clients_alone() -> None:
 def test_opening_a_million_clients_takes_no_memory() -> None:
     asked = without_auto(Experiment(method="fedavg", dataset="synthetic", clients=MILLION, sample=10))
     tracemalloc.start()
-    task = Task.load(asked, None)
+    task = plan(asked).task.load(None)
     x, y = task.examples("train", task.split.train[MILLION - 1])
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -192,7 +191,7 @@ def test_clients_of_generated_data_learn(tmp_path: Path, dataset: str, net: str)
         sample=5,
         rounds=2,
         local_epochs=2,
-        final="5",
+        final_eval_clients="5",
         attack=("none",),
         engine="inproc",
         out=tmp_path / "run",

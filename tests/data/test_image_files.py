@@ -216,7 +216,9 @@ def test_all_damaged_files_are_named_at_once(tmp_path):
         load(f"folder:{tmp_path}")
     line = str(error.value)
     assert line.startswith(f"Expected readable images in {tmp_path}, got 12 that cannot be read: ")
-    assert line.endswith("; and 2 more. Get these files again, take them out, or leave them out with --skip-damaged.")
+    assert line.endswith(
+        "; and 2 more. Get these files again, take them out, or leave them out with --expert skip_damaged=true."
+    )
     assert line.count("truncated") + line.count("cannot identify") == 10 and "\n" not in line
 
 
@@ -270,11 +272,22 @@ RUN = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --en
 def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch, capsys):
     root = damaged_folder(tmp_path / "own")
     monkeypatch.chdir(tmp_path)
-    flags = [*RUN.split(), "--dataset", "folder:own", "--resize", "12x10", "--fit", "letterbox"]
+    flags = [*RUN.split(), "--dataset", "folder:own", "--expert", "resize=12x10", "resize_mode=letterbox"]
     assert sim.main([*flags, "--attack", "none", "--out", "no"]) == 2
     assert f"Expected readable images in {root}, got 12 that" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
-    audit = ["--attack", "analytic", "--images", "2", "--audit-rounds", "0", "--out", "run", "--skip-damaged"]
+    audit = [
+        "--attack",
+        "analytic",
+        "--images",
+        "2",
+        "--audit-rounds",
+        "0",
+        "--out",
+        "run",
+        "--expert",
+        "skip_damaged=true",
+    ]
     assert sim.main([*flags, *audit]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     (entry,) = result["audit"]
@@ -283,9 +296,9 @@ def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch,
 
 
 def test_other_sets_have_no_such_form(capsys):
-    assert sim.main(["--dataset", "digits", "--resize", "12"]) == 2
+    assert sim.main(["--dataset", "digits", "--expert", "resize=12"]) == 2
     assert capsys.readouterr().err == (
-        "sim.py: Expected folder:PATH with --resize; other sets have --side, got dataset=digits.\n"
+        "sim.py: Expected folder:PATH with --expert resize; other sets have --image-size, got dataset=digits.\n"
     )
-    assert sim.main(["--dataset", "site:1x8x8:2", "--resize", "12", "--federation", "none"]) == 2
-    assert "no --resize, as site:1x8x8:2 names the size" in capsys.readouterr().err
+    assert sim.main(["--dataset", "site:1x8x8:2", "--expert", "resize=12", "--federation", "none"]) == 2
+    assert "no --expert resize, as site:1x8x8:2 names the size" in capsys.readouterr().err

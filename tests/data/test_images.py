@@ -71,11 +71,11 @@ def test_the_crop_comes_before_the_resizing(tmp_path):
 
 def test_images_of_many_sizes_need_a_side(tmp_path):
     paths = [save(tmp_path / "a.png", noise(8, 8)), save(tmp_path / "b.png", noise(6, 9))]
-    with pytest.raises(InputError, match=r"got \S+a.png of 8x8 and \S+b.png of 9x6 pixels; .*--side 64\.$"):
+    with pytest.raises(InputError, match=r"got \S+a.png of 8x8 and \S+b.png of 9x6 pixels; .*--image-size 64\.$"):
         images.decode(paths, side=None)
     assert images.decode(paths, side=4).shape == (2, 3, 4, 4)
     paths[0] = save(tmp_path / "c.png", noise(64, 64))
-    with pytest.raises(InputError, match=r"--side 32\.$"):  # 64 is what it has
+    with pytest.raises(InputError, match=r"--image-size 32\.$"):  # 64 is what it has
         images.decode(paths, side=None)
 
 

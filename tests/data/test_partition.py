@@ -16,7 +16,7 @@ from flfw.data.splits.partition import (
     Dirichlet,
     Domains,
     Dominant,
-    Everything,
+    FullCopy,
     Pathological,
     Pools,
     Sampled,
@@ -65,7 +65,7 @@ ALL = (
     Dominant(10, 5),
     Sampled(20, 30),
     Shards(30),
-    Everything(),
+    FullCopy(),
     Pools(20, share=0.6),
     Pools(12, share=0.6, classes=3),
 )
@@ -343,11 +343,13 @@ def test_an_even_cut_is_that_of_flowers_partitioner():
 
 def test_schemes_by_name():
     assert schemes() == (
-        *("iid", "dirichlet", "pathological", "dominant", "sampled", "domains", "shards", "everything"),
-        *("pools", "drawn", "natural", "whole"),
+        *("iid", "dirichlet", "pathological", "dominant", "sampled", "domains", "shards", "full_copy"),
+        *("pools", "sampled_on_demand", "natural", "dataset_per_client"),
     )
     assert scheme("dirichlet")() == Dirichlet(alpha=0.5)
-    with pytest.raises(InputError, match=r"among iid, dirichlet, .*, whole, or package.module:Class; got split=shard"):
+    with pytest.raises(
+        InputError, match=r"among iid, dirichlet, .*, dataset_per_client, or package.module:Class; got split=shard"
+    ):
         scheme("shard")
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match=f"alpha={alpha}"):
@@ -537,11 +539,11 @@ def test_shards_of_mnist_as_in_the_paper(clients, times, tests):
 
 def test_everybody_holds_everything():
     cancer = load("cancer")
-    made = split(cancer, Everything(), clients=5, seed=0)
+    made = split(cancer, FullCopy(), clients=5, seed=0)
     assert [chosen.tolist() for chosen in made.train] == [list(range(426))] * 5
     assert [len(chosen) for chosen in made.test] == [29, 29, 29, 28, 28]
     assert none_twice(*made.test)
-    many = split(toy(test=1), Everything(), clients=12, seed=0).test  # ten test examples
+    many = split(toy(test=1), FullCopy(), clients=12, seed=0).test  # ten test examples
     assert [chosen.tolist() for chosen in many[10:]] == [chosen.tolist() for chosen in many[:2]]
 
 

@@ -12,13 +12,13 @@ from flfw.data import Dataset, absolute, describe, load
 from flfw.data.files import patients
 from flfw.data.splits.partition import (
     IID,
+    DatasetPerClient,
     Dirichlet,
-    Everything,
+    FullCopy,
     Pathological,
     Sampled,
     Shards,
     SplitScheme,
-    Whole,
     split,
 )
 from flfw.data.splits.patients import most_at_a_client, most_clients
@@ -141,9 +141,9 @@ def test_clients_hold_nearly_equal_numbers_of_patients_and_all_or_one_where_aske
     one = split(data, IID(), 4, 0)
     assert sorted(len(np.unique(data.train_group[mine])) for mine in one.train) == [7, 7, 8, 8]
     assert sum(map(len, one.train)) == 75
-    all_ = split(data, Everything(), 4, 0)
+    all_ = split(data, FullCopy(), 4, 0)
     assert [len(mine) for mine in all_.train] == [75] * 4
-    alone = split(data, Whole(), 1, 0)
+    alone = split(data, DatasetPerClient(), 1, 0)
     both = np.intersect1d(data.test_group[alone.test[0]], data.test_group[alone.validation[0]])
     assert (len(alone.train[0]), len(both)) == (75, 0)
     assert most_at_a_client(data.train_group, one.train) == np.bincount(data.train_group).max()
@@ -164,7 +164,9 @@ def test_too_few_patients_are_counted_in_plain_words(scheme: object) -> None:
 
 @pytest.mark.parametrize("scheme", [Sampled(train=5), Shards(train=6)])
 def test_schemes_for_numbers_of_examples_are_refused(scheme: object) -> None:
-    with pytest.raises(InputError, match="split among iid, dirichlet, pathological, everything, whole for toy"):
+    with pytest.raises(
+        InputError, match="split among iid, dirichlet, pathological, full_copy, dataset_per_client for toy"
+    ):
         split(of_patients(), scheme, 2, 0)  # type: ignore[arg-type]
 
 

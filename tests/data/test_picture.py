@@ -6,7 +6,7 @@ from PIL import Image
 
 from flfw.data import load
 from flfw.data.splits import picture as shares
-from flfw.data.splits.partition import Dominant, Drawn, Everything, Natural, Pools, Sampled, split
+from flfw.data.splits.partition import Dominant, FullCopy, Natural, Pools, Sampled, SampledOnDemand, split
 from tests.support.toys import toy
 
 
@@ -31,7 +31,7 @@ def test_a_row_says_what_a_client_holds():
 
 def test_below_the_rows_stands_what_they_do_not_say():
     data = toy(victims=20)
-    text = shares.table(data, split(data, Everything(), clients=3, seed=0))
+    text = shares.table(data, split(data, FullCopy(), clients=3, seed=0))
     assert "180 of 200 examples held, 180 in more than one client, at most in 3" in text
     assert "20 training examples that no client holds" in text
     assert "100 of 100 test examples" in text
@@ -47,7 +47,7 @@ def test_below_the_rows_stands_what_they_do_not_say():
 
 def test_what_nobody_holds_is_said_in_words_and_not_as_nought():
     data = toy()
-    text = shares.table(data, split(data, Everything(), clients=3, seed=0))
+    text = shares.table(data, split(data, FullCopy(), clients=3, seed=0))
     assert "victims       none are set apart: an audit attacks training examples of the clients" in text
     assert "proxy         no training examples with the clients' defences" in text
     assert "distillation  no training examples, unlabelled, with the server" not in text
@@ -95,7 +95,7 @@ def seed_of_two_classes(data):
 @pytest.mark.parametrize(("classes", "clients"), [(10, 1), (10, 400), (62, 100), (2, 5)])
 def test_pictures_of_any_shape_are_of_a_size_to_look_at(tmp_path, classes, clients):
     data = toy(classes, train=40, test=40)
-    shares.picture(data, split(data, Everything(), clients, seed=0), tmp_path / "shares.png")
+    shares.picture(data, split(data, FullCopy(), clients, seed=0), tmp_path / "shares.png")
     with Image.open(tmp_path / "shares.png") as image:
         assert 600 < image.width < 2400 and 400 < image.height < 1700
 
@@ -106,7 +106,7 @@ def test_pictures_of_any_shape_are_of_a_size_to_look_at(tmp_path, classes, clien
     [
         (
             "digits",
-            Drawn(train=3),
+            SampledOnDemand(train=3),
             "1,500 of 1,500 examples held, 1,500 in more than one client, at most in 2",
         ),
         ("synthetic", Natural(train=3, test=1), "3,000 generated examples held, none in more than one client"),

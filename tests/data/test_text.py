@@ -93,8 +93,8 @@ def test_files_that_are_no_such_text_are_refused_in_one_line(tmp_path, content, 
             "Expected a method whose local steps follow the loss of the whole network for net=gpt_next, got "
             "method=dp_fedavg.",
         ),
-        ("--attack none --augment flip", "Expected images for text:{file}@32 to be varied, got augment=flip."),
-        ("--attack none --side 8", "Expected images in text:{file}@32 to be resized, got side=8."),
+        ("--attack none --expert augment=flip", "Expected images for text:{file}@32 to be varied, got augment=flip."),
+        ("--attack none --image-size 8", "Expected images in text:{file}@32 to be resized, got image_size=8."),
         (
             "--attack none --defence soteria",
             "Expected a defence without derivatives in the inputs, which are tokens, for net=gpt_tiny, "

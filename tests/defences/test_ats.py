@@ -13,7 +13,6 @@ from torch import Tensor
 
 import sim
 from flfw.clients.defences.ats import ATS, ATSSettings
-from flfw.combinations import check
 from flfw.data.transformations import (
     OPERATIONS,
     Operation,
@@ -28,10 +27,10 @@ from flfw.data.transformations import (
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import torch_generator
-from flfw.task import Task
 from tests.support.method_rounds import make_client
+from tests.support.planned import checked
 
 FIRST = "invert contrast6 rotate2 translateX9 sharpness1 sharpness3 shearY2 translateY2 autocontrast equalize"
 SECOND = "shearY5 posterize5 color3 brightness5 sharpness9 brightness9 equalize equalize contrast7 sharpness5"
@@ -189,7 +188,7 @@ def asked(**changes: object) -> Experiment:
 )
 def test_what_does_not_fit_is_refused_before_the_run(changes: dict[str, object], line: str) -> None:
     with pytest.raises(InputError, match=line.replace("+", "[+]")):
-        check(resolve(asked(**changes)))
+        checked(plan(asked(**changes)))
 
 
 def test_a_bad_policy_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,8 +201,11 @@ def test_a_bad_policy_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest
 def test_a_client_computes_the_gradient_of_the_transformed_images(tmp_path: Path) -> None:
     experiment = asked(clients=2, set=("ats.policy=0-15",))
     plain = make_client(experiment, 0, tmp_path)
-    ctx = replace(plain.ctx, defence=resolve(experiment).defence_of(0))
-    client, bare = resolve(experiment).client(ctx), resolve(experiment).client(replace(ctx, defence=None))
+    ctx = replace(plain.ctx, defence=plan(experiment).client.defences.of_client(0))
+    client, bare = (
+        plan(experiment).client_class(ctx),
+        plan(experiment).client_class(replace(ctx, defence=None)),
+    )
     x, y = client.examples("train", client.indices("train")[:1])
     sent = client.gradient(x, y)
     options = [bare.gradient(replayed(x, steps), y) for steps in patterns(sequences("0-15"))]
@@ -212,5 +214,5 @@ def test_a_client_computes_the_gradient_of_the_transformed_images(tmp_path: Path
 
 def test_no_epsilon_is_claimed_beside_it() -> None:
     given = asked(method="fed_cdp")
-    claims = RunAccountant(resolve(given), Task.load(given, None).split).claims()
+    claims = RunAccountant(plan(given).client, plan(given).task.load(None).split).claims()
     assert claims and all(claim.epsilon is None or claim.epsilon == float("inf") for claim in claims)

@@ -18,10 +18,9 @@ from flfw.defence import Defence, LocalStep
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.plan import plan
 from flfw.plugins import build_settings
-from flfw.resolve import resolve
 from flfw.runs.final import final_accuracies
-from flfw.task import Task
 from tests.support.small_runs import tiny
 
 Rounding = Literal["nearest", "stochastic"]
@@ -298,9 +297,9 @@ def test_defaults() -> None:
 
 def worker(experiment: Experiment, *assignments: str, defence: str = "none") -> FederatedClient:
     experiment = replace(experiment, defence=defence, set=assignments)
-    task, method, chosen = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
-    ctx = ClientContext(experiment, task, method, chosen, 1, 1, resolve(experiment).new_defence(), None)
-    return resolve(experiment).client(ctx)
+    task = plan(experiment).task.load(None)
+    ctx = ClientContext(plan(experiment).client, task, 1, 1, plan(experiment).client.defences.build(), None)
+    return plan(experiment).client_class(ctx)
 
 
 def probed(client: FederatedClient) -> Tensors:
@@ -381,10 +380,10 @@ class Notes(Defence):
 
 def test_a_defence_sees_where_the_examples_of_a_step_are_stored() -> None:
     experiment = tiny(defence=f"{__name__}:Notes", batch_size=16, split="iid")
-    resolved, task = resolve(experiment), Task.load(experiment, None)
-    defence = resolved.new_defence()
+    run_plan, task = plan(experiment), plan(experiment).task.load(None)
+    defence = run_plan.client.defences.build()
     assert isinstance(defence, Notes)
-    worker = resolved.client(ClientContext(experiment, task, resolved.method, resolved.settings, 1, 1, defence, None))
+    worker = run_plan.client_class(ClientContext(plan(experiment).client, task, 1, 1, defence, None))
     worker.load_received({name: v.numpy().copy() for name, v in worker.model.state_dict().items()}, 0)
     worker.train()
     mine = worker.indices("train")

@@ -18,14 +18,13 @@ from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
 from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.prune import PruneAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
-from flfw.audit.adaptation import Protection, adaptation, defence_operator, hiding, relies_on_noise
+from flfw.audit.adaptation import Protection, adapted, defence_operator, hiding, relies_on_noise
 from flfw.audit.jobs import EXAMPLE, ProbeSet
 from flfw.audit.rungs import MATCHED, TOLD, under_control
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.precode import PrecodeSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings
-from flfw.combinations import check
 from flfw.defence import Defence, LocalStep
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
@@ -36,14 +35,14 @@ from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks
 from flfw.nets.inputs import InputSpec
 from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
-from flfw.resolve import Resolved, resolve, without_auto
+from flfw.plan import RunPlan, plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
-from flfw.task import Task
 from flfw.victims.composed import Composed, composes
 from flfw.victims.operator import Operator, Scaled
 from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
+from tests.support.planned import checked, clients_and_adaptation
 from tests.support.small_runs import plug_in
 
 INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
@@ -85,8 +84,8 @@ def asked(defence: str, **changes: Any) -> Experiment:
     return without_auto(Experiment(dataset="digits", defence=defence, **given))
 
 
-def resolved(defence: str, **changes: Any) -> Resolved:
-    return resolve(asked(defence, **changes))
+def resolved(defence: str, **changes: Any) -> RunPlan:
+    return plan(asked(defence, **changes))
 
 
 def pipeline(*stages: Defence) -> Pipeline:
@@ -137,18 +136,18 @@ def test_a_stage_of_steps_sees_the_gradients_of_the_stage_before() -> None:
 
 def test_each_stage_has_its_own_settings() -> None:
     given = ("prune.ratio=0.7", "soteria.ratio=0.3", "Halves.x=1")
-    stages = resolved("soteria+prune", set=given[:2]).stages
+    stages = resolved("soteria+prune", set=given[:2]).client.defences.stages
     assert [stage.settings for stage in stages] == [SoteriaSettings(0.3), PruneSettings(0.7)]
     with pytest.raises(InputError, match=r"none; got Halves\.x"):
-        check(resolved(f"prune+{HALVES}", set=given[2:]))
+        checked(resolved(f"prune+{HALVES}", set=given[2:]))
     with pytest.raises(InputError, match=r"prune, soteria; got dp_gaussian\.std"):
-        check(resolved("soteria+prune", set=("dp_gaussian.std=1",)))
+        checked(resolved("soteria+prune", set=("dp_gaussian.std=1",)))
 
 
 def test_a_client_builds_and_follows_a_pipeline(tmp_path: Path) -> None:
     experiment = asked("precode+soteria+prune", set=("prune.ratio=0.5", "precode.width=8"))
-    defence = resolve(experiment).defence_of(0)
-    client = resolve(experiment).client(replace(make_client(experiment, 0, tmp_path).ctx, defence=defence))
+    defence = plan(experiment).client.defences.of_client(0)
+    client = plan(experiment).client_class(replace(make_client(experiment, 0, tmp_path).ctx, defence=defence))
     assert len(bottlenecks(client.model)) == 1
     x, y = client.examples("train", client.indices("train")[:4])
     sent = client.gradient(x, y)
@@ -161,11 +160,11 @@ def test_a_client_builds_and_follows_a_pipeline(tmp_path: Path) -> None:
 
 def test_each_stage_checks_the_model_and_factors_are_refused() -> None:
     with pytest.raises(InputError, match="among the shared tensors for soteria, got none"):
-        check(resolved("prune+soteria", method="fedper"))
+        checked(resolved("prune+soteria", method="fedper"))
     with pytest.raises(
         InputError, match="follow one loss of a batch with defence=prune\\+precode, got method=dp_fedavg"
     ):
-        check(resolved("prune+precode", method="dp_fedavg"))
+        checked(resolved("prune+precode", method="dp_fedavg"))
     with pytest.raises(InputError, match="defence=soteria\\+prune"):
         refuse_beside_factors("soteria+prune", pipeline(Soteria(), Prune()))
     refuse_beside_factors("soteria", pipeline(Soteria(), Adds()))
@@ -174,7 +173,7 @@ def test_each_stage_checks_the_model_and_factors_are_refused() -> None:
 def test_no_epsilon_is_claimed_beside_a_stage_that_sees_the_batch() -> None:
     def claims(defence: str) -> list[Any]:
         given = asked(defence, method="fed_cdp", net="mlp")
-        return RunAccountant(resolve(given), Task.load(given, None).split).claims()
+        return RunAccountant(plan(given).client, plan(given).task.load(None).split).claims()
 
     for defence, words in (("prune+soteria", "soteria looks at"), (f"soteria+{MIRRORS}", f"{MIRRORS} changes")):
         voided = claims(defence)
@@ -219,34 +218,37 @@ def test_in_a_matrix_a_pipeline_is_one_value_and_each_cell_keeps_the_settings_of
     assert [cell.experiment.set for cell in cells.values()] == [(), given.set[:1], given.set, given.set]
     assert cells["soteria+prune"].folder.name == "fedavg-soteria-prune-s0"
     for cell in cells.values():
-        check(resolve(cell.experiment))
+        checked(plan(cell.experiment))
 
 
 # --- the rungs beside an audit ---
 
 
 def test_the_rungs_of_a_pipeline() -> None:
-    given = resolved("soteria+prune", set=("prune.ratio=0.7",), defended="1")
+    given = resolved("soteria+prune", set=("prune.ratio=0.7",), defended="1").client
     matched, mild = under_control(given, MATCHED), under_control(given, TOLD)
     assert matched is not None and mild is not None
-    assert matched.defence is None and matched.experiment.defence == "none"
-    assert [stage.settings for stage in mild.stages] == [SoteriaSettings(0.1), PruneSettings(0.1)]
-    assert mild.experiment.defended == "1"
+    assert matched.defence is None and matched.defences.name == "none"
+    assert [stage.settings for stage in mild.defences.stages] == [SoteriaSettings(0.1), PruneSettings(0.1)]
+    assert mild.defences.partitions == given.defences.partitions == asked("prune", defended="1").defended_partitions
+    assert 0 < len(mild.defences.partitions) < given.rounds.clients
 
 
 def test_of_a_pipeline_that_changes_the_network_that_stage_stays_and_hides_nothing() -> None:
-    given = resolved("prune+precode", set=("prune.ratio=0.7",))
+    given = resolved("prune+precode", set=("prune.ratio=0.7",)).client
     matched, mild = under_control(given, MATCHED), under_control(given, TOLD)
     assert matched is not None and mild is not None
-    assert [(stage.name, stage.settings) for stage in matched.stages] == [("precode", PrecodeSettings(scale=0.0))]
+    assert [(stage.name, stage.settings) for stage in matched.defences.stages] == [
+        ("precode", PrecodeSettings(scale=0.0))
+    ]
     assert list(matched.model.state_dict()) == list(given.model.state_dict())
-    assert [stage.settings for stage in mild.stages] == [PruneSettings(0.1), PrecodeSettings(scale=0.01)]
+    assert [stage.settings for stage in mild.defences.stages] == [PruneSettings(0.1), PrecodeSettings(scale=0.01)]
 
 
 def test_a_stage_without_a_mildest_form_leaves_none_to_the_pipeline() -> None:
-    assert under_control(resolved(f"prune+{ADDS}"), TOLD) is None
-    assert under_control(resolved(f"prune+{ADDS}"), MATCHED) is not None
-    assert under_control(resolved(f"prune+{HALVES}"), TOLD) is not None
+    assert under_control(resolved(f"prune+{ADDS}").client, TOLD) is None
+    assert under_control(resolved(f"prune+{ADDS}").client, MATCHED) is not None
+    assert under_control(resolved(f"prune+{HALVES}").client, TOLD) is not None
 
 
 # --- attackers ---
@@ -275,7 +277,7 @@ def test_the_composed_operator_is_the_operators_one_after_the_other_and_agrees_w
     net = network()
     step, other = example(net), example(net, seed=1).gradients
     sent = sent_by(pipeline(Soteria(SoteriaSettings(0.5)), Prune(PruneSettings(0.7))), step)
-    operator = defence_operator(resolved("soteria+prune"), TARGET, "server", 1.0)
+    operator = defence_operator(*clients_and_adaptation(resolved("soteria+prune")), TARGET, "server", 1.0)
     assert isinstance(operator, Composed) and operator.noise is None
     seen, constants = operator.undo(sent), operator.read(sent)
     again = operator.apply(step.gradients, seen, constants)
@@ -292,10 +294,10 @@ def test_the_composed_operator_is_the_operators_one_after_the_other_and_agrees_w
 @pytest.mark.parametrize("factor", [1.0, -0.2])
 def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(named: str, factor: float) -> None:
     given = resolved(f"{named}+low_precision", set=("low_precision.bits=2", "prune.ratio=0.5"))
-    operator = defence_operator(given, TARGET, "server", factor)
+    operator = defence_operator(*clients_and_adaptation(given), TARGET, "server", factor)
     assert isinstance(operator, Composed)
     step = example(network())
-    rng, composed = torch.Generator(), given.new_defence()
+    rng, composed = torch.Generator(), given.client.defences.build()
     assert composed is not None
     on_update = composed.update({n: factor * g for n, g in composed.step(step, rng).items()}, rng)
     sent = {name: value / factor for name, value in on_update.items()}
@@ -375,8 +377,11 @@ def test_the_noise_of_all_stages_adds_up_in_squares() -> None:
 def test_the_victim_is_that_of_the_stage_with_one() -> None:
     given = resolved("precode+prune", set=("precode.width=8",))
     with initialising(0, "pipeline"):
-        net = given.with_input_space(INPUTS.shape, 10).build_net()
-    plain, operator = PlainVictim(net, tensors(net), ("*",), INPUTS), defence_operator(given, TARGET, "server", 1.0)
+        net = given.with_input_space(INPUTS.shape, 10).task.build_net()
+    plain, operator = (
+        PlainVictim(net, tensors(net), ("*",), INPUTS),
+        defence_operator(*clients_and_adaptation(given), TARGET, "server", 1.0),
+    )
     assert isinstance(operator, Composed) and operator.has_victim
     victim = operator.victim(plain, tensors(net), None)
     assert isinstance(victim, PlainVictim) and victim.reads is not None
@@ -401,9 +406,9 @@ def test_the_victim_is_that_of_the_stage_with_one() -> None:
     ],
 )
 def test_a_pipeline_is_adapted_to_as_a_whole_or_not_at_all(defence: str, how: str) -> None:
-    assert adaptation(resolved(defence), TARGET, "server") == how
-    assert adaptation(resolved(defence, adaptation="none"), TARGET, "server") == "none"
-    known = defence_operator(resolved(defence), TARGET, "server", 1.0)
+    assert adapted(*clients_and_adaptation(resolved(defence)), TARGET, "server") == how
+    assert adapted(*clients_and_adaptation(resolved(defence, adaptation="none")), TARGET, "server") == "none"
+    known = defence_operator(*clients_and_adaptation(resolved(defence)), TARGET, "server", 1.0)
     kinds = {"written": Composed, "automatic": DifferentiableDefence, "none": type(None)}
     assert isinstance(known, kinds[how])
 
@@ -411,16 +416,23 @@ def test_a_pipeline_is_adapted_to_as_a_whole_or_not_at_all(defence: str, how: st
 def test_what_did_not_act_on_the_observation_needs_no_adaptation() -> None:
     on_client = ProbeSet("target", 0, "", 1, 1, EXAMPLE)
     for defence in ("soteria+prune", f"{HALVES}+soteria"):
-        assert adaptation(resolved(defence), on_client, "client_example") == "written"
-        known = defence_operator(resolved(defence), on_client, "client_example", 1.0)
+        assert adapted(*clients_and_adaptation(resolved(defence)), on_client, "client_example") == "written"
+        known = defence_operator(*clients_and_adaptation(resolved(defence)), on_client, "client_example", 1.0)
         assert isinstance(known, SoteriaAdaptation)
-    assert adaptation(resolved(f"prune+{HALVES}"), on_client, "client_example") == "nothing to adapt to"
-    assert adaptation(resolved("soteria+prune"), replace(TARGET, steps=4), "server") == "none"
-    assert adaptation(resolved("dp_gaussian+prune"), replace(TARGET, steps=4), "server") == "written"
+    assert (
+        adapted(*clients_and_adaptation(resolved(f"prune+{HALVES}")), on_client, "client_example")
+        == "nothing to adapt to"
+    )
+    assert adapted(*clients_and_adaptation(resolved("soteria+prune")), replace(TARGET, steps=4), "server") == "none"
+    assert (
+        adapted(*clients_and_adaptation(resolved("dp_gaussian+prune")), replace(TARGET, steps=4), "server") == "written"
+    )
 
 
 def test_the_automatic_adaptation_calls_the_whole_pipeline() -> None:
-    known = defence_operator(resolved(f"prune+{HALVES}", set=("prune.ratio=0.5",)), TARGET, "server", -0.1)
+    known = defence_operator(
+        *clients_and_adaptation(resolved(f"prune+{HALVES}", set=("prune.ratio=0.5",))), TARGET, "server", -0.1
+    )
     assert isinstance(known, DifferentiableDefence)
     trial = {"w": torch.tensor([1.0, -4.0, 2.0, 3.0])}
     assert known.defended(trial, torch.Generator())["w"].tolist() == pytest.approx([0.0, -2.0, 0.0, 1.5])
@@ -428,7 +440,7 @@ def test_the_automatic_adaptation_calls_the_whole_pipeline() -> None:
 
 def test_noise_counts_as_independent_only_if_it_comes_last_and_alone() -> None:
     def relies(defence: str) -> bool:
-        return relies_on_noise(resolved(defence, adaptation="automatic"), TARGET, "server")
+        return relies_on_noise(*clients_and_adaptation(resolved(defence, adaptation="defence_code")), TARGET, "server")
 
     assert not relies("prune+dp_gaussian") and not relies("dp_gaussian") and not relies(f"prune+{HALVES}")
     assert relies("dp_gaussian+prune") and relies(f"dp_gaussian+{HALVES}")
@@ -437,19 +449,26 @@ def test_noise_counts_as_independent_only_if_it_comes_last_and_alone() -> None:
 def test_the_words_name_every_stage_and_its_settings() -> None:
     def words(how: Any, adaptive: bool = True) -> list[str]:
         given = resolved("soteria+prune", set=("prune.ratio=0.7",))
-        return list(Protection(given, TARGET, "server", how, "soteria+prune").words(adaptive))
+        return list(Protection(*clients_and_adaptation(given), TARGET, "server", how, "soteria+prune").words(adaptive))
 
     both = "that the client uses soteria (ratio=0.5, layer=), then prune (ratio=0.7), to which it adapts "
     assert words("written") == [f"{both}with what is written for each"]
     assert words("automatic") == [f"{both}with its own code in the objective"]
     assert words("none", adaptive=False) == ["not granted: that the client uses soteria+prune"]
-    assert hiding(resolved("soteria+prune"), TARGET, "server", True).how == "written"
+    assert hiding(*clients_and_adaptation(resolved("soteria+prune")), TARGET, "server", True).how == "written"
 
 
 @pytest.mark.nightly  # a whole audited run
 def test_an_audited_run_names_the_pipeline(tmp_path: Path) -> None:
     experiment = asked(
-        "soteria+prune", side=8, engine="inproc", rounds=1, local_epochs=1, images=2, audit_rounds="0", attack=("ig",)
+        "soteria+prune",
+        image_size=8,
+        engine="inproc",
+        rounds=1,
+        local_epochs=1,
+        images=2,
+        audit_rounds="0",
+        attack=("ig",),
     )
     assigned = ("ig.iterations=5", "prune.ratio=0.3", "soteria.ratio=0.2")
     folder = whole.run(replace(experiment, set=assigned, out=tmp_path / "run"))

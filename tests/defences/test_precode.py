@@ -19,7 +19,6 @@ from flfw.audit.jobs import ProbeSet
 from flfw.audit.rungs import MATCHED, TOLD, undefended, under_control
 from flfw.client import FederatedClient
 from flfw.clients.defences.precode import Precode, PrecodeSettings
-from flfw.combinations import check
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.matching import cosine_distance
@@ -29,14 +28,14 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks, penalty
 from flfw.nets.inputs import InputSpec
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.run import run
-from flfw.task import Task
 from flfw.victims.composed import composes
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
+from tests.support.planned import checked, clients_and_adaptation
 
 
 def asked(**changes: object) -> Experiment:
@@ -45,8 +44,10 @@ def asked(**changes: object) -> Experiment:
 
 
 def client_of(experiment: Experiment, folder: Path, partition: int = 0) -> FederatedClient:
-    ctx = replace(make_client(experiment, partition, folder).ctx, defence=resolve(experiment).defence_of(partition))
-    return resolve(experiment).client(ctx)
+    ctx = replace(
+        make_client(experiment, partition, folder).ctx, defence=plan(experiment).client.defences.of_client(partition)
+    )
+    return plan(experiment).client_class(ctx)
 
 
 # --- clients ---
@@ -66,7 +67,7 @@ def test_a_round_equals_a_loop_with_the_divergence_in_its_loss(tmp_path: Path) -
     for _ in range(2):
         order = mine[torch.randperm(len(mine), generator=rng).numpy()]
         for at in range(0, len(order), 300):
-            x, y = Task.load(experiment, None).examples("train", order[at : at + 300], rng)
+            x, y = plan(experiment).task.load(None).examples("train", order[at : at + 300], rng)
             h = net.extractor(looped.ctx.task.inputs.normalise(x))
             mean, raw = bottleneck.encoder(h).chunk(2, 1)
             s = torch.nn.functional.softplus(raw)
@@ -84,7 +85,7 @@ def test_a_round_equals_a_loop_with_the_divergence_in_its_loss(tmp_path: Path) -
 
 def test_all_clients_have_the_network_and_only_defended_ones_draw(tmp_path: Path) -> None:
     experiment = asked(defended="1")
-    x, y = Task.load(experiment, None).examples("train", torch.arange(2).numpy())
+    x, y = plan(experiment).task.load(None).examples("train", torch.arange(2).numpy())
     sent = {}
     for partition in (0, 1):
         client = client_of(experiment, tmp_path, partition)
@@ -98,10 +99,10 @@ def test_all_clients_have_the_network_and_only_defended_ones_draw(tmp_path: Path
 def test_the_rungs_beside_an_audit_keep_the_network_and_lower_the_noise() -> None:
     experiment = asked()
     for rung, scale in ((MATCHED, 0.0), (TOLD, 0.01)):
-        changed = under_control(resolve(experiment), rung)
+        changed = under_control(plan(experiment).client, rung)
         assert changed is not None and changed.defence is not None
         assert changed.defence.settings == PrecodeSettings(scale=scale)
-        assert list(changed.model.state_dict()) == list(resolve(experiment).model.state_dict())
+        assert list(changed.model.state_dict()) == list(plan(experiment).client.model.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_the_rungs_beside_an_audit_keep_the_network_and_lower_the_noise() -> Non
 )
 def test_what_does_not_fit_is_refused_before_the_run(changes: dict[str, object], line: str) -> None:
     with pytest.raises(InputError, match=line):
-        check(resolve(asked(**changes)))
+        checked(plan(asked(**changes)))
 
 
 # --- attackers ---
@@ -224,7 +225,7 @@ def test_noise_beyond_all_digits_defeats_it() -> None:
 
 def words_of(experiment: Experiment, batch: int, steps: int, defended: bool = True) -> list[str]:
     probe_set = ProbeSet("target", 0, "", batch, steps, "target")
-    return list(hiding(resolve(experiment), probe_set, "server", defended).words(True))
+    return list(hiding(*clients_and_adaptation(plan(experiment)), probe_set, "server", defended).words(True))
 
 
 def test_of_several_examples_or_steps_the_noise_is_named_as_not_made_use_of() -> None:
@@ -266,7 +267,7 @@ def test_an_audit_of_several_steps_never_says_that_it_knew_everything(tmp_path: 
 
 
 def test_of_a_client_without_the_defence_the_attacker_s_network_draws_nothing() -> None:
-    resolved = resolve(asked(defended="1"))
-    scales = [bottlenecks(one.build_model())[0].scale for one in (resolved, undefended(resolved))]
+    clients = plan(asked(defended="1")).client
+    scales = [bottlenecks(one.build_model())[0].scale for one in (clients, undefended(clients))]
     assert scales == [1.0, 0.0]
-    assert undefended(resolve(asked(defence="prune", defended="1"))).experiment.defence == "prune"
+    assert undefended(plan(asked(defence="prune", defended="1")).client).defences.name == "prune"

@@ -17,10 +17,9 @@ from flfw.command.record import parse
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
-from flfw.resolve import Resolved, resolve, without_auto
+from flfw.plan import RunPlan, plan, without_auto
 from flfw.rng import torch_generator
 from flfw.runs import run
-from flfw.task import Task
 from tests.support.method_rounds import initial_tensors
 
 SEED, ROUND, PARTITION, PROBE, STD = 7, 1, 0, (3,), 3.0
@@ -55,16 +54,16 @@ def asked(**changes: Any) -> Experiment:
     return Experiment(**{**fields, **chosen, **changes})
 
 
-def resolved(**changes: Any) -> Resolved:
-    return resolve(without_auto(asked(**changes)))
+def resolved(**changes: Any) -> RunPlan:
+    return plan(without_auto(asked(**changes)))
 
 
-def message(defended: Resolved) -> Tensors:
+def message(defended: RunPlan) -> Tensors:
     """What a client answers to a probe of ten examples."""
-    task = Task.load(defended.experiment, None)
+    task = plan(defended.experiment).task.load(None)
     x, y = task.examples("train", task.split.train[0][:10])
-    where = PARTITION, ROUND, defended.defence_of(PARTITION), None, PROBE
-    client = defended.client(ClientContext(defended.experiment, task, defended.method, defended.settings, *where))
+    where = PARTITION, ROUND, defended.client.defences.of_client(PARTITION), None, PROBE
+    client = defended.client_class(ClientContext(defended.client, task, *where))
     client.load_received(initial_tensors(defended.experiment), 0)
     return client.gradient(x, y)
 
@@ -82,8 +81,8 @@ def of_the_seed(like: Tensors) -> Tensors:
 def test_a_server_takes_seeded_noise_off_and_no_secret_noise() -> None:
     bare = message(resolved())
     with_seed, in_secret = (
-        message(resolved(defence="dp_gaussian", set=(f"dp_gaussian.std={STD}",), defence_draws=draws))
-        for draws in ("seed", "secret")
+        message(resolved(defence="dp_gaussian", set=(f"dp_gaussian.std={STD}",), defence_randomness=draws))
+        for draws in ("seed", "secure")
     )
     guessed = of_the_seed(bare)
     torch.testing.assert_close(flat(with_seed) - flat(guessed), flat(bare), atol=1e-5, rtol=0)
@@ -97,7 +96,9 @@ def test_a_server_takes_seeded_noise_off_and_no_secret_noise() -> None:
 @pytest.mark.parametrize("defence", DRAWING)
 def test_a_message_that_is_asked_for_again_has_other_draws_in_secret_alone(defence: str) -> None:
     """As after a restart: each answer is made by a new process, with no memory of draws."""
-    seeded, secret = (resolved(defence=defence, defence_draws=way, **DRAWING[defence]) for way in ("seed", "secret"))
+    seeded, secret = (
+        resolved(defence=defence, defence_randomness=way, **DRAWING[defence]) for way in ("seed", "secure")
+    )
     assert torch.equal(flat(message(seeded)), flat(message(seeded)))
     one, again = flat(message(secret)), flat(message(secret))
     assert not torch.equal(one, again) and not torch.equal(one, flat(message(seeded)))
@@ -105,13 +106,15 @@ def test_a_message_that_is_asked_for_again_has_other_draws_in_secret_alone(defen
 
 @pytest.mark.parametrize("defence", ["prune", "soteria"])
 def test_a_defence_that_draws_nothing_is_the_same_either_way(defence: str) -> None:
-    one, other = (message(resolved(defence=defence, defence_draws=draws)) for draws in ("seed", "secret"))
+    one, other = (message(resolved(defence=defence, defence_randomness=draws)) for draws in ("seed", "secure"))
     assert torch.equal(flat(one), flat(other))
 
 
 def test_figures_and_hooks_of_the_defence_are_its_own() -> None:
-    plain, secret = (resolved(defence=f"{__name__}:Shaken", defence_draws=way) for way in ("seed", "secret"))
-    defence = secret.defence_of(PARTITION)
+    plain, secret = (
+        resolved(defence=f"{__name__}:Shaken", defence_randomness=way).client for way in ("seed", "secure")
+    )
+    defence = secret.defences.of_client(PARTITION)
     assert defence is not None and plain.defence is not None
     assert defence.active_hooks == plain.defence.active_hooks == frozenset({"batch", "update"})
     assert defence.measures == {}
@@ -120,11 +123,11 @@ def test_figures_and_hooks_of_the_defence_are_its_own() -> None:
 
 
 def test_real_sites_draw_in_secret_unless_the_seed_is_asked_for(tmp_path: Path) -> None:
-    for federation, expected in ((None, "seed"), (tmp_path, "secret")):
-        settled = without_auto(asked(defence="dp_gaussian", federation=federation, defence_draws="auto"))
-        assert settled.defence_draws == expected
-        for chosen in ("seed", "secret"):
-            assert without_auto(dataclasses.replace(settled, defence_draws=chosen)).defence_draws == chosen
+    for federation, expected in ((None, "seed"), (tmp_path, "secure")):
+        settled = without_auto(asked(defence="dp_gaussian", federation=federation, defence_randomness="auto"))
+        assert settled.defence_randomness == expected
+        for chosen in ("seed", "secure"):
+            assert without_auto(dataclasses.replace(settled, defence_randomness=chosen)).defence_randomness == chosen
 
 
 def test_a_command_or_a_call_with_a_federation_asks_for_secret_draws(tmp_path: Path) -> None:
@@ -133,13 +136,13 @@ def test_a_command_or_a_call_with_a_federation_asks_for_secret_draws(tmp_path: P
         ([], "seed"),
         ([there], "auto"),
         ([there, "--metrics", "all"], "auto"),
-        ([there, "--defence-draws", "seed"], "seed"),
-        ([there, "--defence-draws=secret"], "secret"),
+        ([there, "--expert", "defence_randomness=seed"], "seed"),
+        ([there, "--expert=defence_randomness=secure"], "secure"),
     ):
-        assert parse(["--method", "fedavg", *arguments]).experiment.defence_draws == expected
-    assert experiment_of(None, {"federation": tmp_path}).defence_draws == "auto"
-    assert experiment_of(None, {"federation": tmp_path, "defence_draws": "seed"}).defence_draws == "seed"
-    assert experiment_of(None, {}).defence_draws == "seed"
+        assert parse(["--method", "fedavg", *arguments]).experiment.defence_randomness == expected
+    assert experiment_of(None, {"federation": tmp_path}).defence_randomness == "auto"
+    assert experiment_of(None, {"federation": tmp_path, "defence_randomness": "seed"}).defence_randomness == "seed"
+    assert experiment_of(None, {}).defence_randomness == "seed"
 
 
 def finished(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -150,9 +153,9 @@ def finished(folder: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.slow
 def test_simulations_repeat_unless_secret_draws_are_asked_for(tmp_path: Path) -> None:
     one, two = (finished(tmp_path / f"seeded-{n}") for n in range(2))
-    assert one["config"]["defence_draws"] == "seed" and not any("Random numbers" in note for note in one["notes"])
+    assert one["config"]["defence_randomness"] == "seed" and not any("Random numbers" in note for note in one["notes"])
     assert one["final"] == two["final"] and one["rounds"][0]["loss"] == two["rounds"][0]["loss"]
-    three, four = (finished(tmp_path / f"secret-{n}", defence_draws="secret") for n in range(2))
-    assert three["config"]["defence_draws"] == "secret" and three["final"] != four["final"]
+    three, four = (finished(tmp_path / f"secret-{n}", defence_randomness="secure") for n in range(2))
+    assert three["config"]["defence_randomness"] == "secure" and three["final"] != four["final"]
     (note,) = (note for note in three["notes"] if "Random numbers" in note)
     assert "(dp_gaussian)" in note and "nobody can repeat them" in note

@@ -15,11 +15,11 @@ from flfw.audit.standing import standing
 from flfw.client.context import ClientContext
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.experiment import Experiment
-from flfw.report.asks import SEED_WITHHELD
-from flfw.resolve import Resolved, resolve, without_auto
+from flfw.plan import RunPlan, plan, without_auto
+from flfw.report.recommendations import SEED_WITHHELD
 from flfw.rng import torch_generator
-from flfw.task import Task
 from tests.support.method_rounds import initial_tensors
+from tests.support.planned import clients_and_attacks
 
 JOB = AttackJob(
     "ig",
@@ -36,7 +36,7 @@ JOB = AttackJob(
 SEED, ROUND, PARTITION, PROBE = 7, 1, 0, (3,)
 
 
-def resolved(**changes: Any) -> Resolved:
+def resolved(**changes: Any) -> RunPlan:
     fields: dict[str, Any] = {
         "method": "fedavg",
         "net": "linear",
@@ -45,17 +45,17 @@ def resolved(**changes: Any) -> Resolved:
         "attack": ("ig",),
         "engine": "inproc",
     }
-    return resolve(without_auto(Experiment(dataset="digits", rounds=1, **{**fields, **changes})))
+    return plan(without_auto(Experiment(dataset="digits", rounds=1, **{**fields, **changes})))
 
 
 def test_the_noise_of_dp_gaussian_is_taken_off_by_the_seed() -> None:
     defended = resolved(defence="dp_gaussian", set=("dp_gaussian.std=3",))
-    task = Task.load(defended.experiment, None)
+    task = plan(defended.experiment).task.load(None)
     x, y = task.examples("train", task.split.train[0][:1])
     sent = []
-    for defence in (defended.defence_of(PARTITION), None):
+    for defence in (defended.client.defences.of_client(PARTITION), None):
         where = PARTITION, ROUND, defence, None, PROBE
-        client = defended.client(ClientContext(defended.experiment, task, defended.method, defended.settings, *where))
+        client = defended.client_class(ClientContext(defended.client, task, *where))
         client.load_received(initial_tensors(defended.experiment), 0)
         sent.append(client.gradient(x, y))
     noisy, bare = sent
@@ -83,16 +83,16 @@ def test_secure_noise_is_as_large_and_no_seed_repeats_it(source: Literal["seed",
         ("fed_cdp", {"method": "fed_cdp"}),
         ("", {"method": "fed_cdp", "set": ("noise_source=secure",)}),
         ("", {"defence": "dp_gaussian", "set": ("dp_gaussian.noise_source=secure",)}),
-        ("", {"defence": "dp_gaussian", "defence_draws": "secret"}),
-        ("", {"defence": "ats", "net": "lenet5", "defence_draws": "secret"}),
+        ("", {"defence": "dp_gaussian", "defence_randomness": "secure"}),
+        ("", {"defence": "ats", "net": "lenet5", "defence_randomness": "secure"}),
         ("", {"defence": "prune"}),
         ("", {}),
     ],
 )
 def test_what_is_granted_names_the_seed_where_it_would_help(drawing: str, changes: dict[str, Any]) -> None:
     asked = resolved(**changes)
-    if asked.stages:
-        assert draws_from_seed(asked, "server") == bool(drawing)
-    granted = standing(asked, JOB, IG(), bool(asked.stages)).granted
+    if asked.client.defences.stages:
+        assert draws_from_seed(asked.client, "server") == bool(drawing)
+    granted = standing(*clients_and_attacks(asked), JOB, IG(), bool(asked.client.defences.stages)).granted
     named = f"{SEED_WITHHELD}, from which {drawing} may draw: who has it can take the draws off"
     assert [words for words in granted if "the run's seed" in words] == [named] * bool(drawing)

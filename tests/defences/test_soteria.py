@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from flfw import nets
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings, scores
-from flfw.combinations import check
 from flfw.defence import LocalStep
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
@@ -25,11 +24,11 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import tensors
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
-from flfw.task import Task
 from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
+from tests.support.planned import checked
 
 INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
 
@@ -102,8 +101,8 @@ def test_a_client_sends_and_follows_the_defended_gradient(tmp_path: Path) -> Non
     experiment = without_auto(
         Experiment(dataset="digits", defence="soteria", set=("momentum=0", "weight_decay=0"), attack=("none",), **given)  # type: ignore[arg-type]
     )
-    defence = resolve(experiment).defence_of(0)
-    client = resolve(experiment).client(replace(make_client(experiment, 0, tmp_path).ctx, defence=defence))
+    defence = plan(experiment).client.defences.of_client(0)
+    client = plan(experiment).client_class(replace(make_client(experiment, 0, tmp_path).ctx, defence=defence))
     x, y = client.examples("train", client.indices("train"))
     start = {name: value.clone() for name, value in client.model.state_dict().items()}
     sent = client.local_gradient(x, y, torch_generator(0, "probe"))
@@ -177,11 +176,11 @@ def asked(**changes: object) -> Experiment:
 )
 def test_what_does_not_fit_is_refused_before_the_run(changes: dict[str, object], line: str) -> None:
     with pytest.raises(InputError, match=line):
-        check(resolve(asked(**changes)))
+        checked(plan(asked(**changes)))
 
 
 def test_no_epsilon_is_claimed_beside_it() -> None:
     given = asked(method="fed_cdp", net="mlp")
-    claims = RunAccountant(resolve(given), Task.load(given, None).split).claims()
+    claims = RunAccountant(plan(given).client, plan(given).task.load(None).split).claims()
     assert claims and all(claim.epsilon is None or claim.epsilon == float("inf") for claim in claims)
     assert any("looks at the batch again" in str(claim.as_dict()) for claim in claims)

@@ -13,7 +13,7 @@ from flfw.deploy.allowed_settings import FREE, pins_of
 from flfw.deploy.policy import Policy
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 from tests.support.paths import ROOT
 
 DEFAULT = Experiment().to_run_config()
@@ -57,7 +57,7 @@ def test_what_it_does_not_name_has_its_default(tmp_path: Path) -> None:
     for key, default in DEFAULT.items():
         other = "other" if isinstance(default, str) else not default if isinstance(default, bool) else default + 3
         refused = refusal(pins, **{key: other})
-        if key == "tampered-by":  # which the policy has a rule of its own for, and pins besides
+        if key == "malicious-server":  # which the policy has a rule of its own for, and pins besides
             assert refused is not None and refused.endswith("the run's is changed by other")
         elif key in FREE:
             assert refused is None or key in ("metrics", "record"), refused  # which the policy has rules of its own for
@@ -75,7 +75,7 @@ def test_the_policy_in_the_documentation_lets_the_run_through_that_it_describes(
     described = Experiment(
         method="hyperfl", net=net, clients=3, rounds=200, dataset="site:1x28x28:10", attack=("none",)
     )
-    chosen = resolve(replace(described, federation=tmp_path)).experiment
+    chosen = plan(replace(described, federation=tmp_path)).experiment
     read = Policy.read(tmp_path / "policy.toml")
     assert read.run_rejection(chosen.to_run_config()) is None
     assert read.run_rejection(replace(chosen, rounds=201).to_run_config())
@@ -95,7 +95,7 @@ def test_a_word_is_compared_to_the_character(quoted: str, tmp_path: Path) -> Non
     pins = policy(tmp_path, TABLE + 'dataset = "folder:/data/scans"\n')
     assert refusal(pins, dataset="folder:/data/scans") is None
     assert refusal(pins, dataset=quoted.format("folder:/data/scans")) is not None
-    for key in ("order", "normalise", "init", "norm", "augment", "defence", "accountant"):
+    for key in ("example-order", "normalise", "init", "norm", "augment", "defence", "accountant"):
         changed = {"dataset": "folder:/data/scans", key: quoted.format(DEFAULT[key])}
         assert refusal(pins, **changed) is not None, key
 
@@ -112,8 +112,8 @@ def test_a_range_holds_numbers_alone(tmp_path: Path, value: object) -> None:
 
 def test_a_truth_value_is_no_number_and_a_number_no_word(tmp_path: Path) -> None:
     pins = policy(tmp_path, 'set = "momentum=0 ig.lr=0.1"\nseed = 1\n'.replace("seed = 1\n", "") + "side = 1\n")
-    assert refusal(pins, side=1) is None and refusal(pins, side=1.0) is None
-    assert refusal(pins, side=True) is not None and refusal(pins, side="1") is not None
+    assert refusal(pins, image_size=1) is None and refusal(pins, image_size=1.0) is None
+    assert refusal(pins, image_size=True) is not None and refusal(pins, image_size="1") is not None
 
 
 def test_a_value_that_a_server_chose_is_cut_short(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_value_that_a_server_chose_is_cut_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "line"),
     [
-        ("epochs = 3", "Expected a key among method, variant, net, "),
+        ("epochs = 3", "Expected a key among method, variant, clients, "),
         ("out = 'here'", ", got out."),
         ("rounds = {}", "Expected a value, a list of values or {least = ..., most = ...} for rounds in [run]"),
         ("rounds = {most = '20'}", "got {'most': '20'}"),
@@ -159,7 +159,7 @@ def test_a_policy_without_the_table_pins_nothing_but_the_place_of_its_data(tmp_p
 
 def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path) -> None:
     asked = Experiment(
-        method="fed_cdp", dataset="site:1x8x8:4", rounds=7, defence="dcs2 prune", ema=0.5, defence_draws="secret",
+        method="fed_cdp", dataset="site:1x8x8:4", rounds=7, defence="dcs2 prune", ema=0.5, defence_randomness="secure",
         set=('ats.policy="3-1-7"', "clip=2"),
     )  # fmt: skip
     written = replace(Policy(("0" * 64,), ("*",), 1.0), run=pins_of(asked, "site:1x8x8:4"))

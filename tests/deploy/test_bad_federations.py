@@ -19,10 +19,9 @@ from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.server.client_directory import ClientDirectory
 from flfw.server.node_assignment import NodeAssignment, Requirements
-from flfw.task import Task
 from tests.support.pictures import noise, save
 
 # --- sites whose data are of another kind -------------------------------------------------------------------------
@@ -90,7 +89,7 @@ def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
 ) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", classes, channels, side))
     with pytest.raises(RunError) as caught:
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
     message = f"holds data of {held} inputs, the server of 2 classes and 3x8x8 inputs; give both the same"
     assert str(caught.value) == f"client 1 failed in enrolment: {message}"
     assert experiment.out is not None and (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
@@ -98,7 +97,7 @@ def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
 
 def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", 3), on_client_failure="drop")
-    federation.federate(grid, resolve(experiment))
+    federation.federate(grid, plan(experiment))
     assert experiment.out is not None
     training = json.loads((experiment.out / "training.json").read_text())
     (round_one,) = training["rounds"]
@@ -108,8 +107,8 @@ def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path)
 
 
 def test_sizes_do_not_matter_where_all_are_resized(tmp_path: Path) -> None:
-    experiment, grid = federated(tmp_path, images(tmp_path / "others", 2, side=9), side=8)
-    federation.federate(grid, resolve(experiment))
+    experiment, grid = federated(tmp_path, images(tmp_path / "others", 2, side=9), image_size=8)
+    federation.federate(grid, plan(experiment))
     assert final_clients(experiment) == [0, 1, 2]
 
 
@@ -122,9 +121,9 @@ def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -
     (tmp_path / "others").mkdir()
     experiment, grid = federated(tmp_path, tmp_path / "others")
     with pytest.raises(RunError, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
     bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
-    federation.federate(grid, resolve(bearing))
+    federation.federate(grid, plan(bearing))
     assert final_clients(bearing) == [0, 2]
 
 
@@ -134,7 +133,7 @@ def test_a_quiet_client_keeps_the_reason_to_itself(tmp_path: Path, capsys: pytes
     for context in grid._contexts.values():
         context.node_config["quiet"] = "true"
     with pytest.raises(RunError) as caught:
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
     assert str(caught.value) == "client 1 failed in enrolment: cannot use its data; this site's log has the reason"
     assert "flfw: Expected one folder of images per class, or " in capsys.readouterr().err
 
@@ -142,13 +141,13 @@ def test_a_quiet_client_keeps_the_reason_to_itself(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(("missing", "trained"), [(0, True), (1, False)])
 def test_a_site_with_too_few_examples_answers_nothing(tmp_path: Path, missing: int, trained: bool) -> None:
     experiment, grid = federated(tmp_path, tmp_path / "usual")
-    held = len(Task.load(experiment, None).split.train[2])
+    held = len(plan(experiment).task.load(None).split.train[2])
     grid._contexts[3].node_config["fewest-examples"] = str(held + missing)
     if trained:
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
         return
     with pytest.raises(RunError) as caught:
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
     reason = f"has fewer training examples in this run than the {held + 1} that its policy asks for"
     assert str(caught.value) == f"client 2 failed in round 1: {reason}"
 
@@ -157,15 +156,15 @@ def test_a_site_with_too_few_examples_answers_nothing(tmp_path: Path, missing: i
 def test_a_site_that_checks_the_broadcast_refuses_a_changed_network_alone(tmp_path: Path, changed: bool) -> None:
     """The site's number 2, whose policy has check_broadcast; an honest server's networks pass, round after round."""
     experiment, grid = federated(tmp_path, tmp_path / "usual")
-    experiment = dataclasses.replace(experiment, tampered_by="imprint" if changed else "")
+    experiment = dataclasses.replace(experiment, malicious_server="imprint" if changed else "")
     for context in grid._contexts.values():
         context.run_config = experiment.to_run_config()
     grid._contexts[3].node_config["check-broadcast"] = "true"
     if not changed:
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
         return
     with pytest.raises(RunError) as caught:
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
     reason = "was sent weights that its check_broadcast refuses: extractor.imposed.measure.weight has "
     assert str(caught.value).startswith(f"client 2 failed in round 1: {reason}127 of 128 rows parallel to another")
 
@@ -224,8 +223,8 @@ def test_a_client_without_a_class_is_refused_where_all_are_asked_for(
 def test_a_gpu_for_a_server_without_one_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:
-    flags = f"--method fedcg --dataset digits --clients 2 --server-device cuda --engine {engine} --attack none"
-    expected = "Expected --server-device cpu on a machine without a GPU, got server_device=cuda."
+    flags = f"--method fedcg --dataset digits --clients 2 --expert server_device=cuda --engine {engine} --attack none"
+    expected = "Expected --expert server_device=cpu on a machine without a GPU, got server_device=cuda."
     assert refused(flags, tmp_path / "run", capsys) == expected
 
 
@@ -234,6 +233,6 @@ def test_a_deployed_server_without_a_gpu_says_so_before_it_asks_anybody(small: E
     experiment = dataclasses.replace(small, server_device="cuda")
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config())
     with pytest.raises(federation.InputError, match="on a machine without a GPU"):
-        federation.federate(grid, resolve(experiment))
+        federation.federate(grid, plan(experiment))
     assert experiment.out is not None
     assert sorted(path.name for path in experiment.out.rglob("*")) == ["checkpoint", "failure.txt"]

@@ -47,7 +47,7 @@ pytestmark = [
 
 ROOT = Path(flfw.__file__).parent.parent
 SITES = 3
-COMMON = ("--clients", str(SITES), "--local-epochs", "1", "--attack", "none", "--round-deadline", "120")
+COMMON = ("--clients", str(SITES), "--local-epochs", "1", "--attack", "none", "--expert", "round_deadline=120")
 COMMON += ("--split", "sampled", "--set", "sampled.train=50")  # what follows it at once is also set
 SMALL = ("hidden=16", "embedding=8")  # of 60 MB, a hypernetwork takes half a minute to go round
 HYPERFL = ("--method", "hyperfl", "--rounds", "3", *COMMON)
@@ -193,7 +193,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def simulated(out: Path, *flags: str) -> Path:
     """The same settings in this process."""
     with one_thread():
-        assert sim.main(["--engine", "inproc", "--out", str(out), "--keep-state", *flags]) == 0
+        assert sim.main(["--engine", "inproc", "--out", str(out), "--expert", "keep_state=true", *flags]) == 0
     return out
 
 
@@ -294,7 +294,7 @@ def test_a_frozen_body_too_and_sites_refuse_another_one(federation: FederationLa
     with torch.no_grad():
         body.get_parameter("conv1.weight").add_(1e-3)
     torch.save(body.state_dict(), tmp_path / "other.pth")
-    words = deployed(federation, tmp_path / "refused", *chosen, "--weights", str(tmp_path / "other.pth"))
+    words = deployed(federation, tmp_path / "refused", *chosen, "--expert", f"weights={tmp_path / 'other.pth'}")
     message = call(*words[1:], code=1, limit=280).stderr.splitlines()[-1]
     assert re.search(r"client \d", message), message
     log = (federation.site(0) / "supernode.log").read_text()
@@ -435,11 +435,11 @@ def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(
     assert float(guessed.std()) == pytest.approx(0.3 / SITES**0.5, rel=0.2)
     assert abs(float(torch.corrcoef(torch.stack([noise, guessed]))[0, 1])) < 0.2
     result = json.loads((tmp_path / "secret" / "result.json").read_text())
-    assert result["config"]["defence_draws"] == "secret"
+    assert result["config"]["defence_randomness"] == "secure"
     assert any("nobody can repeat them" in note for note in result["notes"])
     log = (federation.site(1) / "supernode.log").read_text()
     assert "the run has the defence dp_gaussian, whose draws come from this machine and are secret" in log
-    seeded = ("--defence-draws", "seed", *DEFENDED)
+    seeded = ("--expert", "defence_randomness=seed", *DEFENDED)
     done = call(*deployed(federation, tmp_path / "refused", *seeded)[1:], code=1)
     assert REFUSED in done.stderr.splitlines()[-1]
     assert not (tmp_path / "refused" / "result.json").exists()
@@ -500,7 +500,7 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Federatio
         expected = f"sim.py: client 1 failed in round 2: {refusal}"
         assert [end.rstrip(".") for end in ends] == [expected] * 3
         around = ("unit=client", "noise_multiplier=100", "clip=1e6")
-        flags = ("--method", "dp_fedavg", "--rounds", "1", "--on-client-failure", "drop", *NOISY, *around)
+        flags = ("--method", "dp_fedavg", "--rounds", "1", "--expert", "on_client_failure=drop", *NOISY, *around)
         call(*deployed(federation, tmp_path / "around", *flags)[1:])
         (row,) = json.loads((tmp_path / "around" / "result.json").read_text())["rounds"]
         reason = "this site's budget: the server is to add the noise of dp_fedavg, so the message leaves without any"
@@ -541,8 +541,8 @@ def test_a_site_that_says_private_counts_noisy_numbers_and_refuses_bare_ones(
 def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(
     federation: FederationLayout, tmp_path: Path
 ) -> None:
-    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "5", *COMMON, "--round-deadline", "20")
-    flags += ("--defence", "misbehaving:EachRoundOtherwise", "--defended", "1", "--on-client-failure", "drop")
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "5", *COMMON, "--expert", "round_deadline=20")
+    flags += ("--defence", "misbehaving:EachRoundOtherwise", "--defended", "1", "--expert", "on_client_failure=drop")
     call(*deployed(federation, tmp_path / "run", *flags)[1:], limit=400)
     rounds = json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]
     failed = [[(f["client"], f["reason"]) for f in row["failed"]] for row in rounds]
@@ -567,7 +567,17 @@ def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(
     try:
         processes.start(words, site, "supernode", environment(site / "home"))
         up(federation.folder)
-        flags = ("--method", "fedavg", "--net", "linear", "--rounds", "1", *COMMON, "--on-client-failure", "drop")
+        flags = (
+            "--method",
+            "fedavg",
+            "--net",
+            "linear",
+            "--rounds",
+            "1",
+            *COMMON,
+            "--expert",
+            "on_client_failure=drop",
+        )
         call(*deployed(federation, tmp_path / "run", *flags)[1:])
     finally:
         processes.stop(site, "supernode")
@@ -584,8 +594,8 @@ def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
 ) -> None:
     """Site 2 is away at the start; when it has joined, site 1 is killed; when that is back, the run is stopped."""
     out, late, killed = tmp_path / "run", federation.site(2), federation.site(1)
-    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "4000", *COMMON, "--on-client-failure", "drop")
-    flags += ("--round-deadline", "30", "--join-deadline", "3", "--min-clients", "1")
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "4000", *COMMON, "--expert", "on_client_failure=drop")
+    flags += ("--expert", "round_deadline=30", "join_deadline=3", "--expert", "min_clients=1")
     processes.stop(late, "supernode")
     try:
         with begun(federation, out, *flags) as running:
@@ -611,7 +621,17 @@ def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
 
 @pytest.mark.nightly
 def test_with_too_few_clients_the_run_ends(federation: FederationLayout, tmp_path: Path) -> None:
-    flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--on-client-failure", "drop", "--min-clients", "3")
+    flags = (
+        *COMMON,
+        "--method",
+        "fedavg",
+        "--rounds",
+        "2",
+        "--expert",
+        "on_client_failure=drop",
+        "--expert",
+        "min_clients=3",
+    )
     with other_policy(federation, 0, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
     assert "Expected at least 3 clients in round 1, got 2: client 0: this site's policy" in done.stderr.splitlines()[-1]
@@ -640,7 +660,7 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Federation
 def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: FederationLayout, tmp_path: Path) -> None:
     out, away = tmp_path / "run", federation.site(2)
     flags = ("--method", "hyperfl", "--net", "lenet", "--rounds", "12", *COMMON, *SMALL)
-    flags += ("--on-client-failure", "drop", "--join-deadline", "3", "--min-clients", "1")
+    flags += ("--expert", "on_client_failure=drop", "join_deadline=3", "--expert", "min_clients=1")
     with begun(federation, out, *flags) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
         running.send_signal(signal.SIGTERM)
@@ -672,11 +692,12 @@ def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_ha
         "--rounds",
         "1",
         *COMMON,
-        "--record",
+        "--expert",
+        "record=true",
         "--images",
         "3",
-        "--membership-pairs",
-        "5",
+        "--expert",
+        "membership_pairs=5",
     )
     refused = call(*deployed(federation, tmp_path / "refused", *flags)[1:], code=1)
     assert "this site's policy does not let its messages be recorded" in refused.stderr.splitlines()[-1]

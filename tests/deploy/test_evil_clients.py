@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
 ]
 
-DROP = ("--on-client-failure", "drop", "--round-deadline", "20")
+DROP = ("--expert", "on_client_failure=drop", "round_deadline=20")
 ENROLLED = "tests.support.enrolled_again:EnrolledAgain"
 PLAIN = ("--method", "fedavg", "--net", "linear", *sites.COMMON, "--set", "sampled.train=50")
 

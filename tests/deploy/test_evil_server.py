@@ -166,7 +166,7 @@ def test_an_honest_run_afterwards_ends_well(federation: Federation, tmp_path: Pa
     (federation.layout.site(PRIVATE) / "policy.toml").write_text(policy_of(RICH, federation.app).text())
     flags = ("--method", "fed_cdp", "--net", "linear", "--rounds", "1", "--metrics", "none", *sites.COMMON)
     with sites.at_work(federation.layout):
-        more = ("--set", "sampled.train=50", "noise_source=secure", "--on-client-failure", "drop")
+        more = ("--set", "sampled.train=50", "noise_source=secure", "--expert", "on_client_failure=drop")
         sites.run(federation.layout, tmp_path / "run", *flags, *more)
     (row,) = sites.result(tmp_path / "run")["rounds"]
     ((client, reason),) = [(failure["client"], failure["reason"]) for failure in row["failed"]]

@@ -155,7 +155,9 @@ def test_private_tensors_go_where_the_run_is_over_alone(
     names = ids(fed, tmp_path)
     assert f"goes   site-1/state/{names['over']}: 7 bytes, private tensors: {tmp_path}/over is over" in lines
     assert f"stays  site-1/state/{names['cut']}: 7 bytes, private tensors: {tmp_path}/cut can be resumed" in lines
-    assert any(line.startswith(f"stays  site-0/state/{names['kept']}") and "--keep-state" in line for line in lines)
+    assert any(
+        line.startswith(f"stays  site-0/state/{names['kept']}") and "--expert keep_state=true" in line for line in lines
+    )
     assert any(line.startswith("stays  site-0/state/0123abcd") and "--also unknown" in line for line in lines)
     assert lines[-1].startswith("freed ") and lines[0].startswith("ended 0 processes")
     after = tree(fed)

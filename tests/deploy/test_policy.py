@@ -204,13 +204,13 @@ def test_no_server_chooses_the_examples_that_a_site_volunteers(
 
 
 def test_a_network_that_the_server_changed_needs_the_sites_consent() -> None:
-    changed = config(tampered_by="imprint")
+    changed = config(malicious_server="imprint")
     reason = "this site's policy lets no server change the network, and the run's is changed by imprint"
     assert POLICY.run_rejection(changed) == reason
     assert POLICY.run_rejection(config()) is None
     assert replace(POLICY, tampered=True).run_rejection(changed) is None
     pinned = replace(POLICY, tampered=True, run=pins_of(Experiment(), "digits"))
-    assert "pins the run, which has tampered-by=imprint" in str(pinned.run_rejection(changed))
+    assert "pins the run, which has malicious-server=imprint" in str(pinned.run_rejection(changed))
 
 
 @pytest.mark.parametrize("defence", ["dp_gaussian", "prune", "soteria+dp_gaussian"])
@@ -218,17 +218,17 @@ def test_a_defence_that_draws_from_the_servers_seed_needs_the_sites_consent(defe
     reason = (
         f"this site's policy lets no defence draw from the seed, which the server knows, and {defence} does in the "
     )
-    reason += "run; run with defence-draws=secret"
+    reason += "run; run with defence-randomness=secure"
     for draws in ("seed", "auto"):
-        asked = config(defence=defence, defence_draws=draws)
+        asked = config(defence=defence, defence_randomness=draws)
         assert POLICY.run_rejection(asked) == reason
         assert replace(POLICY, seeded_draws=True).run_rejection(asked) is None
         words = f"the server can repeat what the run's defence {defence} draws, as the policy allows"
         assert remarks(asked) == [words]
     without = config(defence=defence)
-    del without["defence-draws"]  # as an older server has it
+    del without["defence-randomness"]  # as an older server has it
     assert POLICY.run_rejection(without) == reason
-    secret = config(defence=defence, defence_draws="secret")
+    secret = config(defence=defence, defence_randomness="secure")
     assert POLICY.run_rejection(secret) is None
     assert remarks(secret) == [f"the run has the defence {defence}, whose draws come from this machine and are secret"]
     assert POLICY.run_rejection(config()) is None and remarks(config()) == []
@@ -251,7 +251,7 @@ def test_a_site_that_lets_draws_be_repeated_says_so_at_its_start(tmp_path: Path)
         {"defence": "prune+a.b:C"},
         {"attack": ("ig", "a.b:C")},
         {"attack": ("a.b:C",)},
-        {"tampered_by": "a.b:C"},
+        {"malicious_server": "a.b:C"},
     ],
 )
 def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> None:

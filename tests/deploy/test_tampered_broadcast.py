@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 FLAGS = ("--net", "mlp", "--clients", "2", "--rounds", "1", "--local-epochs", "1", "--attack", "none")
-FLAGS += ("--split", "sampled", "--round-deadline", "120", "--set", "sampled.train=20")
+FLAGS += ("--split", "sampled", "--expert", "round_deadline=120", "--set", "sampled.train=20")
 
 EQUAL_ROWS = """
 from typing import final
@@ -101,7 +101,7 @@ def compared(layout: FederationLayout, out: Path, *flags: str, code: int) -> tup
 
 def test_two_sites_notice_a_malicious_server_in_three_ways(federation: FederationLayout, tmp_path: Path) -> None:
     # 1. The policy of one site lets no server change the network.
-    line = ended(federation, tmp_path / "imprint", "--method", "fedavg", "--tampered-by", "imprint")
+    line = ended(federation, tmp_path / "imprint", "--method", "fedavg", "--malicious-server", "imprint")
     assert "client 1 failed" in line
     assert line.endswith("this site's policy lets no server change the network, and the run's is changed by imprint")
 
@@ -115,7 +115,7 @@ def test_two_sites_notice_a_malicious_server_in_three_ways(federation: Federatio
     allow(federation, 1, "tampered")
     processes.stop(federation.site(1), "supernode")
     deploy("up", str(federation.folder))
-    flags = ("--method", "fedavg", "--tampered-by", "loki")
+    flags = ("--method", "fedavg", "--malicious-server", "loki")
     line, (one, other) = compared(federation, tmp_path / "loki", *flags, code=1)
     assert "was sent weights that its check_broadcast refuses: extractor.imposed." in line
     assert list(one) == list(other) == ["train in round 1"] and one != other

@@ -27,12 +27,12 @@ from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
+from flfw.plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import ADVERSARIES, claim
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.privacy.rounding import at_most
-from flfw.rehearse.plan import plan
-from flfw.resolve import resolve
+from flfw.rehearse.plan import plan_rehearsal
 from flfw.runs import run
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
@@ -79,8 +79,8 @@ def failing(epsilon: float, mu: float) -> float:
 )
 def test_the_noise_of_all_that_are_surely_in_a_sum_counts(changes: dict[str, Any], surely: int) -> None:
     experiment = of_ten(**changes)
-    assert least_summed(experiment) == surely
-    result, rounds = claims(experiment, TEN), course(resolve(experiment), TEN).max_participations
+    assert least_summed(experiment, experiment.colluding_clients) == surely
+    result, rounds = claims(experiment, TEN), course(plan(experiment).client, TEN).max_participations
     assert rounds == 5 or "sample" in changes
     assert {result["client", adversary].epsilon for adversary in ("server", *OTHERS)} == {gaussian(6, rounds)}
     epsilon = result["client", "aggregate"].epsilon
@@ -99,7 +99,7 @@ def test_noise_that_is_given_away_is_not_counted(colluding: int) -> None:
 
 
 def test_who_colludes_may_not_be_everybody_nor_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
-    run = "--net linear --clients 4 --rounds 1 --attack none --engine inproc --colluding-clients"
+    run = "--net linear --clients 4 --rounds 1 --attack none --engine inproc --expert colluding_clients="
     for flags, line in (
         ("4 --method fed_sdp", "colluding-clients < 4, the updates that are surely in a round's sum"),
         ("2 --method fed_sdp --set noise_shares=3", "noise_shares <= 2, the updates of clients that do not collude"),
@@ -108,7 +108,7 @@ def test_who_colludes_may_not_be_everybody_nor_without_effect(capsys: pytest.Cap
         ("1 --method fed_sdp --defence low_precision", "colluding-clients=0 with defence=low_precision"),
         ("-1 --method fed_sdp", "colluding-clients >= 0"),
     ):
-        assert sim.main([*run.split(), *flags.split()]) == 2
+        assert sim.main((run + flags).split()) == 2
         errors = capsys.readouterr().err
         assert line in errors and errors.count("\n") == 1
 
@@ -319,7 +319,7 @@ def test_a_site_counts_its_own_message_and_no_sum() -> None:
     for shares in (1, 100):
         set_ = ("noise_source=secure", "noise_multiplier=6", "grouping=flat", f"noise_shares={shares}")
         experiment = Experiment(method="fed_sdp", set=set_, net="mlp", split="iid", attack=("none",), clients=100)
-        result = cost(resolve(dataclasses.replace(experiment, metrics="none")), TRAIN, {}, 25)
+        result = cost(plan(dataclasses.replace(experiment, metrics="none")).client, TRAIN, {}, 25)
         assert result is not None
         assert (result.min_summed_updates, result.phase()) == (1, GaussianEvent(6 / sqrt(shares), 1.0, 1))
 
@@ -329,8 +329,10 @@ def test_a_rehearsal_at_one_site_keeps_the_small_noise() -> None:
     for colluding in (0, 2):
         shares = 4 - colluding
         experiment = asked("fed_sdp", f"noise_shares={shares}", colluding_clients=colluding, **changes)
-        given = resolve(plan(experiment, 1).experiment)
-        assert given.experiment.clients == 1 and given.settings.update_deviation == pytest.approx(24 / sqrt(shares))
+        given = plan(plan_rehearsal(experiment, 1).experiment)
+        assert given.experiment.clients == 1 and given.client.settings.update_deviation == pytest.approx(
+            24 / sqrt(shares)
+        )
 
 
 # --- what clients send ---
@@ -577,7 +579,7 @@ def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> N
     killed(strict, 1, resumed=False)
     killed(dataclasses.replace(strict, on_client_failure="drop", min_clients=2), 1, resumed=True)
     folder = run.resume(strict)
-    assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 1, 1, 2]
+    assert json.loads((folder / "result.json").read_text())["provenance"]["requested_rounds"] == [1, 1, 1, 2]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 4), rel=1e-9)
     assert any("A sum has the noise of 2 clients or more" in one for one in entries(folder)["assumptions"])
 
@@ -613,7 +615,7 @@ def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) 
     with pytest.raises(InputError, match="Expected rounds=5 as in"):
         run.resume(dataclasses.replace(stored, on_client_failure="drop", min_clients=2))
     folder = run.resume(stored)
-    assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 2, 2, 3, 4]
+    assert json.loads((folder / "result.json").read_text())["provenance"]["requested_rounds"] == [1, 2, 2, 3, 4]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(2), 5), rel=1e-9)
 
 
@@ -623,8 +625,8 @@ def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) 
 def test_a_target_is_for_the_sum_where_clients_add_shares() -> None:
     for shares, adversary in ((10, "aggregate"), (1, "server")):
         experiment = asked("fed_sdp", f"noise_shares={shares}", clients=10, target_epsilon=2.0)
-        resolved, notes = calibrate_noise(resolve(experiment), TEN)
-        result = claims(resolved.experiment, TEN)
+        run_plan, notes = calibrate_noise(plan(experiment), TEN)
+        result = claims(run_plan.experiment, TEN)
         assert 2.0 - 1e-3 <= result["client", adversary].epsilon <= 2.0
         assert any("is kept against who sees sums alone" in note for note in notes) is (shares > 1)
     assert result["client", "aggregate"].epsilon < 1
@@ -634,16 +636,16 @@ def test_no_target_is_said_to_be_kept_against_sums_where_none_count() -> None:
     """Beside a defence on updates, and of a single client, the target is kept against the server."""
     for changes, split in (({"clients": 10, "defence": "low_precision"}, TEN), ({"clients": 1}, apart(20))):
         experiment = asked("fed_sdp", "noise_shares=8", target_epsilon=2.0, **changes)
-        resolved, notes = calibrate_noise(resolve(experiment), split)
-        assert claims(resolved.experiment, split)["client", "server"].epsilon <= 2.0
+        run_plan, notes = calibrate_noise(plan(experiment), split)
+        assert claims(run_plan.experiment, split)["client", "server"].epsilon <= 2.0
         assert not any("sums alone" in note for note in notes)
 
 
 def test_a_budget_is_for_the_sum_where_clients_add_shares() -> None:
     for shares, adversary in ((10, "aggregate"), (1, "server")):
         experiment = of_ten(f"noise_shares={shares}", rounds=60, epsilon_budget=4.0)
-        resolved, _ = calibrate_noise(resolve(experiment), TEN)
-        last = resolved.experiment.rounds
+        run_plan, _ = calibrate_noise(plan(experiment), TEN)
+        last = run_plan.experiment.rounds
 
         def spent(rounds: int, adversary: str = adversary, given: Experiment = experiment) -> float:
             return claims(dataclasses.replace(given, rounds=rounds), TEN)["client", adversary].epsilon
@@ -657,8 +659,12 @@ BAD = [
     ("noise_shares=2 noised_by=server", "", "Expected noise_shares=1 with noised_by=server, got noise_shares=2."),
     ("noise_shares=5", "", "Expected noise_shares <= 4, the updates that are surely in a round's sum"),
     ("noise_shares=3", "--sample 2", "Expected noise_shares <= 2, the updates"),
-    ("noise_shares=3", "--on-client-failure drop --min-clients 2", "Expected noise_shares <= 2, the updates"),
-    ("noise_shares=2", "--on-client-failure drop", "Expected noise_shares <= 1, the updates"),
+    (
+        "noise_shares=3",
+        "--expert on_client_failure=drop min_clients=2",
+        "Expected noise_shares <= 2, the updates",
+    ),
+    ("noise_shares=2", "--expert on_client_failure=drop", "Expected noise_shares <= 1, the updates"),
     ("noise_shares=2", "--sample 3 --sampling poisson", "Expected noise_shares <= 1, the updates"),
 ]
 

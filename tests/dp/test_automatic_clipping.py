@@ -18,9 +18,8 @@ from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings, clipped_change
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising, torch_generator
-from flfw.task import Task
 from flfw.training.clipping import Grouping
 from flfw.training.per_example import ClippedSum, PerExample
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net
@@ -54,7 +53,7 @@ def one_by_one(model: nn.Module, x: Tensor, y: Tensor, bound: float, grouping: s
 
 
 def example(experiment: Experiment, partition: int = 0) -> tuple[Tensor, Tensor]:
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     x, y = task.examples("train", task.split.train[partition])
     return task.inputs.normalise(x), y
 
@@ -130,7 +129,7 @@ def test_a_change_of_a_client_is_scaled_by_the_same_rule() -> None:
 @pytest.mark.parametrize(("method", "grouping"), [("fed_cdp", "layer"), ("dp_fedavg", "flat")])
 def test_a_round_of_steps_equals_a_loop(tiny: Experiment, tmp_path: Path, method: str, grouping: str) -> None:
     experiment = of(tiny, method, "noise_multiplier=0", "clip=0.3", AUTOMATIC)
-    settings = resolve(experiment).settings
+    settings = plan(experiment).client.settings
     net, (x, y) = plain_net(experiment), example(experiment)
     kept = {"momentum": settings.momentum, "weight_decay": settings.weight_decay}
     optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, **kept)
@@ -174,7 +173,7 @@ def test_the_noise_has_the_scale_of_the_bound(tiny: Experiment, tmp_path: Path) 
 
 def test_the_audits_own_gradients_follow_the_rule(tiny: Experiment) -> None:
     experiment = of(tiny, "dp_fedavg", "clip=0.3", AUTOMATIC)
-    net, task = plain_net(experiment), Task.load(experiment, None)
+    net, task = plain_net(experiment), plan(experiment).task.load(None)
     gradients = ClippedGradients(task, net, DPUnitSettings(clip=0.3, clipping="automatic"))
     sent = {name: value.detach() for name, value in net.state_dict().items()}
     (rows,) = gradients.rows(sent, task.split.train[0], 100)
@@ -216,5 +215,5 @@ def test_an_unknown_rule_and_an_infinite_bound_are_refused() -> None:
 @pytest.mark.slow
 def test_both_rules_cost_the_same_epsilon(tiny: Experiment) -> None:
     each = [of(tiny, "dp_fedavg", "batches=poisson", f"clipping={rule}") for rule in ("abadi", "automatic")]
-    claims = [RunAccountant(resolve(one), Task.load(one, None).split).claims() for one in each]
+    claims = [RunAccountant(plan(one).client, plan(one).task.load(None).split).claims() for one in each]
     assert claims[0] == claims[1] and claims[0][0].epsilon < inf

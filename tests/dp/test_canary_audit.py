@@ -26,10 +26,11 @@ from flfw.dp.client import DPClient
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan, without_auto
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, gaussian_rejects, p_value
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import resolve, without_auto
 from flfw.rng import numpy_generator
 from flfw.server.aggregation import Update
 from flfw.storage.checkpoint import Checkpoints, Snapshot
@@ -90,7 +91,7 @@ def test_only_those_left_out_are_missing_and_only_canaries_are_relabelled() -> N
 
 
 def test_a_task_is_what_it_was_but_for_its_canaries(small: Experiment) -> None:
-    plain, planted = Task.load(small, None), Task.load(replace(small, canaries=60), None)
+    plain, planted = plan(small).task.load(None), plan(replace(small, canaries=60)).task.load(None)
     assert plain.canaries is None and planted.canaries is not None
     chosen = planted.canaries
     left_out = set(chosen.indices[~chosen.included])
@@ -101,7 +102,7 @@ def test_a_task_is_what_it_was_but_for_its_canaries(small: Experiment) -> None:
     changed = np.flatnonzero(plain.dataset.train_y != planted.dataset.train_y)
     assert list(changed) == list(chosen.indices)
     assert plain.dataset.digest == planted.dataset.digest and plain.dataset.train_x is planted.dataset.train_x
-    again = Task.load(replace(small, canaries=60), None)
+    again = plan(replace(small, canaries=60)).task.load(None)
     assert again.canaries is not None and np.array_equal(again.canaries.included, chosen.included)
     victims = [planted.victims(client, slot, 5, 0) for client in range(3) for slot in range(3)]
     assert not set(np.concatenate(victims)) & set(chosen.indices)
@@ -130,8 +131,8 @@ def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_t
 def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: str, clip: float) -> None:
     fields = (f"grouping={grouping}", f"clip={clip}")
     asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
-    task, method, settings = Task.load(asked, None), resolve(asked).method, resolve(asked).settings
-    listener = CanaryScorer(asked, task, method, settings)
+    task = plan(asked).task.load(None)
+    listener = CanaryScorer(plan(asked).client, task)
     model = listener.model
     sent = {name: value.detach() for name, value in model.state_dict().items()}
     assert task.canaries is not None
@@ -157,9 +158,9 @@ def test_the_gradient_of_a_language_model_is_that_of_all_its_places(tmp_path: Pa
     (tmp_path / "text.txt").write_text("".join(f"line {number} of a text. " for number in range(12)))
     asked = Experiment(method="fedavg", dataset=f"text:{tmp_path / 'text.txt'}@6", net="gpt_next", clients=2)
     experiment = without_auto(replace(asked, split="iid", canaries=2))
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     model = task.build_net()
-    gradients = ClippedGradients(task, model, resolve(experiment).settings)
+    gradients = ClippedGradients(task, model, plan(experiment).client.settings)
     assert task.canaries is not None
     places = task.canaries.indices
     (rows,) = gradients.rows(model.state_dict(), places, 2)
@@ -181,7 +182,7 @@ def of_single_pixels(clients: int, pixels: int, seed: int) -> Task:
     split = Split(given, (np.zeros(1, np.int64),) * clients, (NONE,) * clients, NONE, NONE, NONE)
     chosen = draw(split, y, 2, len(x), seed)
     dataset = replace(dataset, train_y=relabelled(y, chosen))
-    return Task(dataset, without_left_out(split, chosen), "linear", "none", chosen)
+    return Task(dataset, without_left_out(split, chosen), NetworkPlan("linear"), "none", chosen)
 
 
 class Honest(DPClient):
@@ -217,10 +218,9 @@ def heard(client: type[DPClient], clients: int, pixels: int, multiplier: float, 
         method="dp_fedavg", net="linear", split="iid", clients=clients, rounds=1, local_epochs=1, batch_size=pixels,
         lr=1.0, seed=seed, canaries=clients * pixels, set=fields,
     )  # fmt: skip
-    method, settings = resolve(asked).method, resolve(asked).settings
-    listener = CanaryScorer(asked, task, method, settings)
+    listener = CanaryScorer(plan(asked).client, task)
     for partition in range(clients):
-        worker = client(ClientContext(asked, task, method, settings, partition, 1, None, None))
+        worker = client(ClientContext(plan(asked).client, task, partition, 1, None, None))
         sent = {name: value.clone() for name, value in worker.model.state_dict().items()}
         update, _ = worker.fit_named({name: value.numpy() for name, value in sent.items()}, 0)
         listener(sent, Update(partition, 1, update))
@@ -273,8 +273,8 @@ def test_what_is_caught_is_said_once_for_each_bound_that_shows_it() -> None:
     assert result["gaussian"]["mu"] < 1 < result["mean_difference"]["mu"] < result["mean_difference"]["estimate"]
     assert "independent" in result["mean_difference"]["assumption"]
     mechanism = Mechanism(1.0, 1)
-    claim = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": epsilon(mechanism, 1e-5)}
-    notes = beside_the_claims([claim], result, Experiment(), mechanism)[1]
+    claim = {"unit": "example", "adversary": "server", "accounting": "exact", "epsilon": epsilon(mechanism, 1e-5)}
+    notes = beside_the_claims([claim], result, Experiment().delta, Experiment().rounds, mechanism)[1]
     assert [note.startswith("THE CLAIM IS VIOLATED: a Gaussian mechanism of mu 1 ") for note in notes] == [False, True]
     assert "from mean scores that are 1." in notes[1] and "right ones of" not in notes[1]
 
@@ -357,13 +357,20 @@ def test_the_shift_that_is_claimed() -> None:
 def test_a_bound_stands_beside_what_it_is_about_and_a_violation_is_said() -> None:
     result = {"epsilon": 2.0, "canaries": 8, "guesses": 6, "correct": 6, "gaussian": {"mu": 0.0, "epsilon": 0.0}}
     result["mean_difference"] = {"mu": 0.0, "estimate": None, "epsilon": 0.0}
-    details = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": 2.5}
-    others = [details | {"unit": "client"}, details | {"adversary": "outsider"}, details | {"counted": "as published"}]
-    entries, notes = beside_the_claims([details, *others], result, Experiment(), None)
-    assert entries == [details | {"lower": result}, *others] and len(notes) == 1
-    notes = beside_the_claims([details | {"epsilon": 1.5}], result, Experiment(), None)[1]
+    details = {"unit": "example", "adversary": "server", "accounting": "exact", "epsilon": 2.5}
+    others = [
+        details | {"unit": "client"},
+        details | {"adversary": "outsider"},
+        details | {"accounting": "as published"},
+    ]
+    entries, notes = beside_the_claims([details, *others], result, Experiment().delta, Experiment().rounds, None)
+    assert entries == [details | {"lower_bound": result}, *others] and len(notes) == 1
+    notes = beside_the_claims([details | {"epsilon": 1.5}], result, Experiment().delta, Experiment().rounds, None)[1]
     assert notes[1].startswith("THE CLAIM IS VIOLATED: epsilon 1.5 is claimed, and it is at least 2, with 95% conf")
-    assert len(beside_the_claims([details | {"epsilon": "inf"}], result, Experiment(), None)[1]) == 1
+    assert (
+        len(beside_the_claims([details | {"epsilon": "inf"}], result, Experiment().delta, Experiment().rounds, None)[1])
+        == 1
+    )
 
 
 def test_guesses_are_fixed_by_their_number_alone() -> None:
@@ -379,7 +386,7 @@ def test_guesses_are_fixed_by_their_number_alone() -> None:
 
 RUN = (
     "--method {} --dataset digits --net linear --split iid --clients 3 --rounds 3 --local-epochs 1 --batch-size 500 "
-    "--lr 0.1 --engine inproc --attack none --canaries 300"
+    "--lr 0.1 --engine inproc --attack none --expert canaries=300"
 )
 NOISY = "dp_fedavg --set noise_multiplier=1 clip=1"
 
@@ -404,12 +411,12 @@ def scores(folder: Path) -> Tensor:
 def test_a_result_has_the_lower_bound_beside_the_upper(whole: Path) -> None:
     (with_bound,) = (entry for entry in privacy(whole) if "lower" in entry)
     assert (with_bound["unit"], with_bound["adversary"]) == ("example", "server")
-    assert {"epsilon", "confidence", "canaries", "guesses", "correct", "delta"} < set(with_bound["lower"])
-    assert set(with_bound["lower"]["mean_difference"]) == {"mu", "estimate", "epsilon", "assumption"}
-    noise = with_bound["lower"]["residual"]
+    assert {"epsilon", "confidence", "canaries", "guesses", "correct", "delta"} < set(with_bound["lower_bound"])
+    assert set(with_bound["lower_bound"]["mean_difference"]) == {"mu", "estimate", "epsilon", "assumption"}
+    noise = with_bound["lower_bound"]["residual"]
     assert noise["low"] < 1 < noise["high"] and noise["low"] < noise["scale"] < noise["high"] and noise["p"] > 1e-3
-    assert with_bound["lower"]["canaries"] == 300
-    assert 0 < with_bound["lower"]["epsilon"] < with_bound["epsilon"]
+    assert with_bound["lower_bound"]["canaries"] == 300
+    assert 0 < with_bound["lower_bound"]["epsilon"] < with_bound["epsilon"]
     notes = json.loads((whole / "result.json").read_text())["notes"]
     assert any(note.startswith("300 training examples were canaries") for note in notes)
 
@@ -418,7 +425,7 @@ def test_a_run_that_claims_nothing_has_a_row_of_its_own(tmp_path: Path) -> None:
     assert sim.main([*RUN.format("fedavg").split(), "--out", str(tmp_path / "run")]) == 0
     (entry,) = privacy(tmp_path / "run")
     assert (entry["unit"], entry["adversary"], entry["epsilon"]) == ("example", "server", "inf")
-    assert entry["assumptions"] and entry["lower"]["epsilon"] > 1.5
+    assert entry["assumptions"] and entry["lower_bound"]["epsilon"] > 1.5
 
 
 @pytest.mark.slow
@@ -440,8 +447,13 @@ def test_a_run_that_was_cut_short_finds_the_same(whole: Path, tmp_path: Path, af
     assert torch.equal(scores(tmp_path / "run"), scores(whole))
 
 
-CLIPS = "Expected a method that clips the gradients of single examples, or nothing, for --canaries; got method={},"
-SENDS = "Expected a method that sends the whole model to every client and gets it all back for --canaries; got method="
+CLIPS = (
+    "Expected a method that clips the gradients of single examples, or nothing, for --expert canaries; got method={},"
+)
+SENDS = (
+    "Expected a method that sends the whole model to every client and gets it all back for --expert "
+    "canaries; got method="
+)
 
 
 @pytest.mark.parametrize(
@@ -450,14 +462,19 @@ SENDS = "Expected a method that sends the whole model to every client and gets i
         ("fed_sdp", CLIPS.format("fed_sdp")),
         ("dp_fedavg --set unit=client", CLIPS.format("dp_fedavg")),
         *((name, f"{SENDS}{name}.") for name in ("fedper", "local_only", "centaur", "ppsgd")),
-        ("fedavg --canaries 1501", "Expected at most 1500 canaries, the examples that exactly one client holds, got"),
-        ("fedavg --canaries -1", "Expected canaries >= 0, got canaries=-1."),
+        (
+            "fedavg --expert canaries=1501",
+            "Expected at most 1500 canaries, the examples that exactly one client holds, got",
+        ),
+        ("fedavg --expert canaries=-1", "Expected canaries >= 0, got canaries=-1."),
     ],
 )
 def test_what_cannot_be_listened_to_is_refused(
     method: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = RUN.replace("linear", "mlp").replace(" --canaries 300", " --canaries 300" * ("--canaries" not in method))
+    flags = RUN.replace("linear", "mlp").replace(
+        " --expert canaries=300", " --expert canaries=300" * ("--expert canaries" not in method)
+    )
     assert sim.main([*flags.format(method).split(), "--out", str(tmp_path / "run")]) == 2
     text = capsys.readouterr().err
     assert text.startswith(f"sim.py: {message}") and text.count("\n") == 1

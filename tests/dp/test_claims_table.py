@@ -12,8 +12,8 @@ import flfw
 from flfw import plugins
 from flfw.dp.settings import DPSGDSettings
 from flfw.method import Method
+from flfw.plan import plan
 from flfw.privacy.claims import Claim
-from flfw.resolve import resolve
 from tests.dp.test_run_accountant import asked, claims
 
 PAGE = Path(flfw.__file__).parent.parent / "docs" / "privacy.md"
@@ -81,9 +81,9 @@ def row(words: str) -> str:
     texts = [" ".join(one.assumptions) for one in finite]
     assert all(words in text for words in ALWAYS for text in texts)
     rests = [name for name, sentence in RESTS_ON.items() if any(sentence in text for text in texts)]
-    resolved = resolve(asked(method, *chosen, secure, **ROWS[words]))
+    run_plan = plan(asked(method, *chosen, secure, **ROWS[words]))
     clips = "examples" if any("Each example's gradient is clipped" in text for text in texts) else "updates"
-    clips = clips if texts else "examples" if isinstance(resolved.settings, DPSGDSettings) else "updates"
+    clips = clips if texts else "examples" if isinstance(run_plan.client.settings, DPSGDSettings) else "updates"
     return f"| `{words}` | {clips} | {' | '.join(units['example'])} | {', '.join(rests) or '-'} |"
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from flfw import data
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.partition import Drawn, Natural, Split, for_each, nobodys, split
+from flfw.data.splits.partition import Natural, SampledOnDemand, Split, for_each, nobodys, split
 from flfw.dp.private_metrics import most_examples, most_held
 from flfw.dp.run_accountant import RunAccountant, course, is_known
 from flfw.dp.settlement import calibrate_noise
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 
 DIGITS = data.load("digits")
 MILLION = 1_000_000
@@ -34,12 +34,12 @@ def listed(one: Split) -> Split:
 @pytest.mark.parametrize("clients", [3, 300, 700])
 def test_the_known_counts_are_those_of_a_look_at_all_data(clients: int) -> None:
     """1500 training examples are 300 hands of 5; 297 test examples are 42 hands of 7, with three left over."""
-    known = split(DIGITS, Drawn(train=5, test=7), clients, seed=0)
+    known = split(DIGITS, SampledOnDemand(train=5, test=7), clients, seed=0)
     assert most_examples(known) == most_examples(listed(known)) == 12
     assert most_held(known) >= most_held(listed(known))
-    shared = split(DIGITS, Drawn(train=5), clients, seed=0, test="shared")
+    shared = split(DIGITS, SampledOnDemand(train=5), clients, seed=0, test="shared")
     assert most_held(shared) == most_held(listed(shared)) == clients
-    many = split(DIGITS, Drawn(train=5, test=297), clients, seed=0)  # every client tests on all
+    many = split(DIGITS, SampledOnDemand(train=5, test=297), clients, seed=0)  # every client tests on all
     assert most_held(many) == most_held(listed(many)) == clients
 
 
@@ -56,14 +56,14 @@ def test_a_claim_looks_at_no_data_where_the_counts_are_known(copies: int, replic
         attack=("none",),
         metrics="private",
     )
-    resolved = resolve(asked)
+    run_plan = plan(asked)
     nothing = np.zeros(0, np.int64)
     tests, none = unasked(20, 1), LazyParts.same(MILLION, nothing)
     parts = Split(unasked(50, copies), tests, none, nothing, nothing, nothing)
-    resolved, _ = calibrate_noise(resolved, parts)
-    counted = course(resolved, parts)
+    run_plan, _ = calibrate_noise(run_plan, parts)
+    counted = course(run_plan.client, parts)
     assert (counted.max_copies, counted.min_examples, counted.max_examples) == (replication, 50, 50)
-    ledger = RunAccountant(resolved, parts)
+    ledger = RunAccountant(run_plan.client, parts)
     assert ledger.reported is not None and ledger.reported.max_copies == replication
     assert {one.unit for one in ledger.claims()} == {"example", "client"}
 
@@ -75,6 +75,6 @@ def test_a_generated_example_is_one_clients() -> None:
 
 def test_data_of_nobody_and_of_a_site_are_not_repeated_for_each_client() -> None:
     assert not is_known(nobodys(MILLION)) and isinstance(nobodys(MILLION).train, LazyParts)
-    one = split(DIGITS, Drawn(train=5), 1, seed=0)
+    one = split(DIGITS, SampledOnDemand(train=5), 1, seed=0)
     each = for_each(listed(one), MILLION)
     assert each.train[MILLION - 1] is each.train[0] and len(each.test) == MILLION

@@ -21,10 +21,9 @@ from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.plan import plan, without_auto
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import resolve, without_auto
-from flfw.task import Task
 
 RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --attack none"
 
@@ -32,13 +31,13 @@ RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --at
 def answers(metrics: Any, method: str, fewer: int) -> tuple[Mapping[str, Any], Mapping[str, Any], set[str]]:
     """What a client's train and evaluate report if this many of its examples are left out; names of its tensors."""
     asked = Experiment(method=method, net="mlp", clients=2, local_epochs=1, batch_size=500, attack=("none",))
-    resolved = resolve(without_auto(dataclasses.replace(asked, engine="inproc", metrics=metrics)))
-    task = Task.load(resolved.experiment, None)
+    run_plan = plan(without_auto(dataclasses.replace(asked, engine="inproc", metrics=metrics)))
+    task = run_plan.task.load(None)
     cut = tuple(indices[: len(indices) - fewer] for indices in task.split.train)
     test = tuple(indices[: len(indices) - fewer] for indices in task.split.test)
     task = replace(task, split=replace(task.split, train=cut, test=test))
-    ctx = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
-    trained, evaluated = resolved.client(ctx), resolved.client(ctx)
+    ctx = ClientContext(run_plan.client, task, 0, 1, None, None)
+    trained, evaluated = run_plan.client_class(ctx), run_plan.client_class(ctx)
     received = {n: v.numpy().copy() for n, v in ctx.fresh_model().state_dict().items()}
     sent, reported = trained.fit_named(received, 0)
     return reported, evaluated.evaluate_named(received, 0), set(sent)
@@ -94,17 +93,22 @@ def test_the_central_accuracy_is_that_of_the_mean_model(tmp_path: Path) -> None:
     words = [*RUN.split(), "--method", "fedavg", "--metrics", "none", "--out", str(folder), "--lr", "0.1"]
     assert sim.main(words) == 0
     experiment = without_auto(Experiment(method="fedavg", net="linear", clients=2, rounds=2, local_epochs=1, lr=0.1))
-    resolved = resolve(dataclasses.replace(experiment, attack=("none",), engine="inproc"))
-    task, model = Task.load(resolved.experiment, None), None
+    run_plan = plan(dataclasses.replace(experiment, attack=("none",), engine="inproc"))
+    task, model = run_plan.task.load(None), None
     for server_round in (1, 2):
         sums = []
         for partition in (0, 1):
             ctx = ClientContext(
-                resolved.experiment, task, resolved.method, resolved.settings, partition, server_round, None, None
+                run_plan.client,
+                task,
+                partition,
+                server_round,
+                None,
+                None,
             )
             model = model or ctx.fresh_model()
             received = {n: v.numpy().copy() for n, v in model.state_dict().items()}
-            sums.append(resolved.client(ctx).fit_named(received, 0)[0])
+            sums.append(run_plan.client_class(ctx).fit_named(received, 0)[0])
         model.load_state_dict({n: (sums[0][n].double() + sums[1][n].double()) / 2 for n in sums[0]})  # alike
     x, y = task.examples("test", torch.arange(len(task.dataset.test_y)).numpy())
     with torch.no_grad():
@@ -116,7 +120,7 @@ def test_the_central_accuracy_is_that_of_the_mean_model(tmp_path: Path) -> None:
     ("flags", "named"),
     [
         ("--method fednova", "steps"),
-        ("--method fedavg --split sampled --set sampled.train=40 --patience 2", "validation"),
+        ("--method fedavg --split sampled --set sampled.train=40 --expert patience=2", "validation"),
     ],
 )
 def test_who_needs_numbers_refuses_to_go_without(
@@ -153,13 +157,13 @@ def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_aga
     assert without_auto(replace(auto, method="fedavg")).metrics == "all"
     assert without_auto(replace(auto, federation=None)).metrics == "all"
     for goal in ({"target_epsilon": 4.0}, {"epsilon_budget": 4.0}):
-        resolved = resolve(without_auto(replace(asked, metrics="all", **goal)))
+        run_plan = plan(without_auto(replace(asked, metrics="all", **goal)))
         with pytest.raises(InputError, match=r"Expected --metrics private or none with --\w+-\w+ on real clients"):
-            calibrate_noise(resolved, Task.load(resolved.experiment, None).split)
+            calibrate_noise(run_plan, run_plan.task.load(None).split)
     claimed = {}
     for metrics in ("all", "none"):
-        resolved = resolve(without_auto(replace(asked, metrics=metrics, set=("noise_source=secure",))))
-        ledger = RunAccountant(resolved, Task.load(resolved.experiment, None).split)
+        run_plan = plan(without_auto(replace(asked, metrics=metrics, set=("noise_source=secure",))))
+        ledger = RunAccountant(run_plan.client, run_plan.task.load(None).split)
         claimed[metrics] = {one.adversary: one.epsilon for one in ledger.claims() if one.unit == "example"}
     assert claimed["all"]["server"] == inf
     assert claimed["none"]["server"] == claimed["none"]["outsider"] == claimed["all"]["outsider"] < inf

@@ -11,28 +11,27 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.client.context import ClientContext
-from flfw.combinations import check
+from flfw.combinations import check_clients
 from flfw.dp.client import DPClient
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import mixes_examples
-from flfw.resolve import Resolved, resolve, without_auto
+from flfw.plan import RunPlan, plan, without_auto
 from flfw.rng import initialising
-from flfw.task import Task
 from flfw.training.per_example import PerExample
 from tests.support.odd_nets import Running
 
 ODD = "tests.support.odd_nets"
 
 
-def resolved(net: str, method: str, *settings: str, **more: Any) -> Resolved:
+def resolved(net: str, method: str, *settings: str, **more: Any) -> RunPlan:
     fields: dict[str, Any] = {"net": net, "method": method, "set": settings, "attack": ("none",), "engine": "inproc"}
     fields |= more
-    return resolve(without_auto(Experiment(dataset="digits", clients=2, rounds=1, **fields)))
+    return plan(without_auto(Experiment(dataset="digits", clients=2, rounds=1, **fields)))
 
 
 def checked(net: str, method: str, *settings: str, **more: Any) -> None:
-    check(resolved(net, method, *settings, **more))
+    check_clients(resolved(net, method, *settings, **more).client)
 
 
 @pytest.mark.parametrize("method", ["dp_fedavg", "fed_cdp", "centaur", "ppsgd"])
@@ -77,8 +76,8 @@ def test_an_example_that_depends_on_those_before_it_alone_is_seen_in_the_first_b
 def test_nobody_can_repeat_what_dropout_draws_beside_secure_noise(source: str, repeats: bool) -> None:
     """By known draws one example less shifts those of all behind it: a clipped sum moved by twice the bound."""
     asked = resolved(f"{ODD}:dropping", "dp_fedavg", f"noise_source={source}", "batches=poisson")
-    task = Task.load(asked.experiment, None)
-    client = asked.client(ClientContext(asked.experiment, task, asked.method, asked.settings, 0, 1, None, None))
+    task = asked.task.load(None)
+    client = asked.client_class(ClientContext(asked.client, task, 0, 1, None, None))
     assert isinstance(client, DPClient)
     x, y = task.examples("train", task.split.train[0][:20])
     sums = []

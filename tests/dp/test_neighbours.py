@@ -19,10 +19,9 @@ from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
+from flfw.plan import RunPlan, plan, without_auto
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import Resolved, resolve, without_auto
-from flfw.task import Task
 from tests.support.method_rounds import initial_tensors, make_client
 from tests.support.outside_parts import CARD_NAME, WITH_PLANS, WITHOUT_CONSTANTS
 from tests.support.pictures import save
@@ -30,12 +29,12 @@ from tests.support.pictures import save
 BATCH, LR, SIGMA, CLIP = 20, 0.1, 10.0, 0.01
 
 
-def private(**changes: Any) -> Resolved:
+def private(**changes: Any) -> RunPlan:
     """A client of DP-FedAvg that reports no numbers."""
     chosen = ("noise_source=secure", f"noise_multiplier={SIGMA:g}", f"clip={CLIP:g}", "momentum=0", "weight_decay=0")
     fields: dict[str, Any] = {"method": "dp_fedavg", "net": "linear", "clients": 1, "local_epochs": 1, "lr": LR}
     fields |= {"batch_size": BATCH, "metrics": "none", "attack": ("none",), "engine": "inproc", **changes}
-    return resolve(without_auto(Experiment(**{**fields, "set": (*fields.pop("set", ()), *chosen)})))
+    return plan(without_auto(Experiment(**{**fields, "set": (*fields.pop("set", ()), *chosen)})))
 
 
 # --- the number of examples ---
@@ -43,13 +42,11 @@ def private(**changes: Any) -> Resolved:
 
 def size_of_change(examples: int, batches: str) -> float:
     """Deviation of a client's change of the model over its 650 entries; the client has so many examples."""
-    resolved = private(split="sampled", set=("sampled.train=100", f"batches={batches}"))
-    task = Task.load(resolved.experiment, None)
+    run_plan = private(split="sampled", set=("sampled.train=100", f"batches={batches}"))
+    task = run_plan.task.load(None)
     task = replace(task, split=replace(task.split, train=(task.split.train[0][:examples],)))
-    client = resolved.client(
-        ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
-    )
-    start = initial_tensors(resolved.experiment)
+    client = run_plan.client_class(ClientContext(run_plan.client, task, 0, 1, None, None))
+    start = initial_tensors(run_plan.experiment)
     sent, metrics = client.fit_named(start, 0)
     assert metrics == {}
     return float(torch.cat([(sent[name] - torch.tensor(value)).flatten() for name, value in start.items()]).std())
@@ -84,9 +81,9 @@ def test_a_claim_for_examples_says_that_their_number_is_known() -> None:
 def test_a_claim_for_patients_says_at_how_many_clients_one_is() -> None:
     """A patient of two clients changes two updates, and its examples would count together."""
     for unit in ("example", "client"):
-        resolved = private(set=(f"unit={unit}",), patient_examples=3)
-        split = Task.load(resolved.experiment, None).split
-        for one in RunAccountant(resolved, split).claims():
+        run_plan = private(set=(f"unit={unit}",), patient_examples=3)
+        split = run_plan.task.load(None).split
+        for one in RunAccountant(run_plan.client, split).claims():
             assert any("examples at no more than 1 of the clients" in words for words in one.assumptions) == (
                 one.unit == "patient" and one.epsilon < inf
             )
@@ -110,10 +107,10 @@ def pictures(tmp_path: Path) -> dict[bool, Path]:
 
 
 def clipped_sum(folder: Path, normalise: str) -> Tensor:
-    resolved = private(dataset=f"folder:{folder}", split="iid", normalise=normalise)
-    client = make_client(resolved.experiment, 0, folder)
+    run_plan = private(dataset=f"folder:{folder}", split="iid", normalise=normalise)
+    client = make_client(run_plan.experiment, 0, folder)
     assert isinstance(client, DPClient)
-    client.load_received(initial_tensors(resolved.experiment), 0)
+    client.load_received(initial_tensors(run_plan.experiment), 0)
     sums = client.clipped(*client.examples("train", client.indices("train")), CLIP).sums
     return torch.cat([value.flatten() for value in sums.values()])
 
@@ -126,15 +123,17 @@ def test_an_example_changes_all_gradients_by_the_constants_of_its_own_data(pictu
 
 
 def test_nothing_is_claimed_or_counted_with_constants_of_the_same_data(pictures: dict[bool, Path]) -> None:
-    resolved = {n: private(dataset=f"folder:{pictures[True]}", split="iid", normalise=n) for n in ("own", "half")}
-    split = Task.load(resolved["own"].experiment, None).split
-    epsilons = {n: {one.epsilon for one in RunAccountant(chosen, split).claims()} for n, chosen in resolved.items()}
+    run_plans = {n: private(dataset=f"folder:{pictures[True]}", split="iid", normalise=n) for n in ("own", "half")}
+    split = run_plans["own"].task.load(None).split
+    epsilons = {
+        n: {one.epsilon for one in RunAccountant(chosen.client, split).claims()} for n, chosen in run_plans.items()
+    }
     assert epsilons["own"] == {inf} and max(epsilons["half"]) < inf
     with pytest.raises(
         BudgetExceededError, match=r"^this site's budget: inputs are normalised with the mean and deviation of"
     ):
-        cost(resolved["own"], TRAIN, {}, 40)
-    assert cost(resolved["half"], TRAIN, {}, 40) is not None
+        cost(run_plans["own"].client, TRAIN, {}, 40)
+    assert cost(run_plans["half"].client, TRAIN, {}, 40) is not None
 
 
 @pytest.mark.parametrize("colour", ["auto", "grey"])
@@ -143,9 +142,9 @@ def test_a_claim_says_that_the_colour_of_images_is_known(pictures: dict[bool, Pa
     channels = []
     for folder, shape in ((pictures[False], (28, 28)), (pictures[True], (3, 28, 28))):
         save(folder / "train" / "a" / "00.png", np.zeros(shape, np.uint8))
-        resolved = private(dataset=f"folder:{folder}", split="iid", normalise="half", colour=colour)
-        channels.append(resolved.input_space[0][0])
-        claims = RunAccountant(resolved, Task.load(resolved.experiment, None).split).claims()
+        run_plan = private(dataset=f"folder:{folder}", split="iid", normalise="half", colour=colour)
+        channels.append(run_plan.task.input_space[0][0])
+        claims = RunAccountant(run_plan.client, run_plan.task.load(None).split).claims()
         every = [" ".join(one.assumptions) for one in claims if one.epsilon < inf]
         known = "Everybody is taken to know the classes, the size and colour of images, and the split"
         assert every and all(known in words for words in every)
@@ -154,9 +153,11 @@ def test_a_claim_says_that_the_colour_of_images_is_known(pictures: dict[bool, Pa
 
 def test_a_card_of_ones_own_without_constants_has_those_of_its_examples() -> None:
     for name, public in ((CARD_NAME, True), (WITHOUT_CONSTANTS, False)):
-        resolved = {n: private(dataset=name, split="iid", normalise=n) for n in ("own", "half")}
-        split = Task.load(resolved["own"].experiment, None).split
-        epsilons = {n: {one.epsilon for one in RunAccountant(chosen, split).claims()} for n, chosen in resolved.items()}
+        run_plans = {n: private(dataset=name, split="iid", normalise=n) for n in ("own", "half")}
+        split = run_plans["own"].task.load(None).split
+        epsilons = {
+            n: {one.epsilon for one in RunAccountant(chosen.client, split).claims()} for n, chosen in run_plans.items()
+        }
         assert (epsilons["own"] == {inf}) != public and max(epsilons["half"]) < inf
         assert data.has_public_constants(name) == public
 
@@ -166,8 +167,8 @@ def test_a_card_of_ones_own_without_constants_has_those_of_its_examples() -> Non
 def test_a_table_of_ones_own_card_claims_nothing_by_a_plan_that_may_be_of_its_rows(
     name: str, public: bool, normalise: str
 ) -> None:
-    resolved = private(dataset=name, split="iid", normalise=normalise)
-    claims = RunAccountant(resolved, Task.load(resolved.experiment, None).split).claims()
+    run_plan = private(dataset=name, split="iid", normalise=normalise)
+    claims = RunAccountant(run_plan.client, run_plan.task.load(None).split).claims()
     assert ({one.epsilon for one in claims} == {inf}) != public
     assert all("Take a plan of the columns that was known beforehand" in one.assumptions[0] for one in claims) != public
 

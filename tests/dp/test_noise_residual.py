@@ -19,10 +19,9 @@ from flfw.dp.client import DPClient
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.noise_residual import WHOLE, NoiseTest, Residual, ResidualTest, is_testable
 from flfw.experiment import Experiment
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
-from flfw.task import Task
 from flfw.training.clipping import Bound
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import ClippedSum
@@ -57,7 +56,7 @@ class SameNoise(DPClient):
 
     @property
     def noise(self) -> GaussianNoise:  # pyright: ignore
-        return self.privacy.noise(self.ctx.experiment.seed, "noise", 1, self.ctx.partition)
+        return self.privacy.noise(self.ctx.plan.seed, "noise", 1, self.ctx.partition)
 
 
 class Uniform(DPClient):
@@ -65,7 +64,7 @@ class Uniform(DPClient):
 
     @cached_property
     def uniform(self) -> torch.Generator:
-        return torch_generator(self.ctx.experiment.seed, "uniform", self.ctx.round, self.ctx.partition)
+        return torch_generator(self.ctx.plan.seed, "uniform", self.ctx.round, self.ctx.partition)
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
         losses, total = super().summed(x, y, 0.0)
@@ -90,16 +89,17 @@ def asked(seed: int = 0, **others: Any) -> Experiment:
 def outcome(client: type[DPClient], seed: int = 0, **others: Any) -> Residual:
     """The outcome after three rounds of three clients."""
     experiment = asked(seed, **others)
-    task, method, settings = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
+    clients, task = plan(experiment).client, plan(experiment).task.load(None)
+    settings = clients.settings
     with initialising(seed, "model"):
-        start = method.build_model(task.build_net(), settings).eval()
-    assert is_testable(experiment, task, start, settings)
+        start = clients.method.build_model(task.build_net(), settings).eval()
+    assert is_testable(clients, task, start)
     gradients = ClippedGradients(task, start, settings)
-    test = ResidualTest(experiment, task, gradients, settings)
+    test = ResidualTest(clients.local, task, gradients, settings)
     sent = {name: value.clone() for name, value in start.state_dict().items()}
     for number in range(1, experiment.rounds + 1):
         for partition in range(experiment.clients):
-            worker = client(ClientContext(experiment, task, method, settings, partition, number, None, None))
+            worker = client(ClientContext(plan(experiment).client, task, partition, number, None, None))
             update, _ = worker.fit_named({name: value.numpy().copy() for name, value in sent.items()}, 0)
             test(sent, Update(partition, 1, {name: value.clone() for name, value in update.items()}))
         sent = {name: value.clone() for name, value in update.items()}  # pyright: ignore
@@ -195,7 +195,7 @@ def test_a_statistic_is_its_loop() -> None:
 def test_gradients_that_are_not_finite_are_left_out_as_at_the_clients() -> None:
     """Weights of 1e9 overflow: a row that is not a number would make the whole test one, which accuses nobody."""
     experiment = asked()
-    task, settings = Task.load(experiment, None), resolve(experiment).settings
+    task, settings = plan(experiment).task.load(None), plan(experiment).client.settings
     model = task.build_net().eval()
     sent = {name: value * 1e25 for name, value in model.state_dict().items()}
     for clipping in ("abadi", "automatic"):
@@ -217,9 +217,9 @@ def test_gradients_that_are_all_zero_accuse_nobody() -> None:
 
 def test_an_update_of_which_rounding_hides_the_noise_is_not_tested() -> None:
     experiment = asked(lr=1e-9)
-    task, settings = Task.load(experiment, None), resolve(experiment).settings
-    start = resolve(experiment).method.build_model(task.build_net(), settings).eval()
-    test = ResidualTest(experiment, task, ClippedGradients(task, start, settings), settings)
+    task, settings = plan(experiment).task.load(None), plan(experiment).client.settings
+    start = plan(experiment).client.method.build_model(task.build_net(), settings).eval()
+    test = ResidualTest(plan(experiment).client.local, task, ClippedGradients(task, start, settings), settings)
     sent = {name: value.clone() for name, value in start.state_dict().items()}
     test(sent, Update(0, 1, sent))
     assert test.noise.result() is None
@@ -227,9 +227,9 @@ def test_an_update_of_which_rounding_hides_the_noise_is_not_tested() -> None:
 
 def test_what_can_be_tested() -> None:
     def can(experiment: Experiment, **fields: Any) -> bool:
-        settings = replace(resolve(experiment).settings, **fields)
-        task = Task.load(experiment, None)
-        return is_testable(experiment, task, task.build_net(), settings)
+        clients, task = plan(experiment).client, plan(experiment).task.load(None)
+        clients = replace(clients, settings=replace(clients.settings, **fields))
+        return is_testable(clients, task, task.build_net())
 
     assert can(asked())
     assert not can(asked(), optimiser="adam") and not can(asked(), noise_multiplier=0.0)
@@ -242,12 +242,23 @@ def test_a_wrong_scale_is_said() -> None:
     noise = {"scale": 0.66, "low": 0.65, "high": 0.67, "p": 1e-9, "alarm": 3}
     nothing = {"mu": 0.0, "epsilon": 0.0}
     bound = {"epsilon": 0.0, "canaries": 8, "gaussian": nothing, "mean_difference": nothing, "residual": noise}
-    claim = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": 1.0}
-    notes = beside_the_claims([claim], bound, Experiment(), None)[1]
+    claim = {"unit": "example", "adversary": "server", "accounting": "exact", "epsilon": 1.0}
+    notes = beside_the_claims([claim], bound, Experiment().delta, Experiment().rounds, None)[1]
     assert notes[1].startswith("THE NOISE IS NOT AS CLAIMED: measured entry by entry it is 0.66 of its scale, between")
     assert notes[2] == "THE NOISE IS NOT AS CLAIMED: a test after every update had evidence enough after 3."
     assert (
-        len(beside_the_claims([claim], bound | {"residual": noise | {"p": 0.03, "alarm": None}}, Experiment(), None)[1])
+        len(
+            beside_the_claims(
+                [claim],
+                bound | {"residual": noise | {"p": 0.03, "alarm": None}},
+                Experiment().delta,
+                Experiment().rounds,
+                None,
+            )[1]
+        )
         == 1
     )
-    assert len(beside_the_claims([claim], bound | {"residual": None}, Experiment(), None)[1]) == 1
+    assert (
+        len(beside_the_claims([claim], bound | {"residual": None}, Experiment().delta, Experiment().rounds, None)[1])
+        == 1
+    )

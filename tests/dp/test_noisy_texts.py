@@ -16,8 +16,7 @@ from flfw.dp.reporting import loss_bound
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.nets.net import tensors
-from flfw.resolve import resolve, without_auto
-from flfw.task import Task
+from flfw.plan import plan, without_auto
 from tests.support.method_rounds import make_client
 
 
@@ -75,9 +74,9 @@ def test_a_claim_says_that_the_classes_are_known(tmp_path: Path, unit: str) -> N
         (tmp_path / name).write_text("\n".join([*lines, *more]))
         text = f"text:{tmp_path / name}@8"
         asked = Experiment(method="dp_fedavg", dataset=text, net="gpt_tiny", clients=2, set=(f"unit={unit}",))
-        resolved = resolve(replace(asked, split="iid"))
-        classes.append(resolved.input_space[1])
-        claims = RunAccountant(resolved, Task.load(resolved.experiment, None).split).claims()
+        run_plan = plan(replace(asked, split="iid"))
+        classes.append(run_plan.task.input_space[1])
+        claims = RunAccountant(run_plan.client, run_plan.task.load(None).split).claims()
         finite = [one for one in claims if one.epsilon < inf]
         assert finite and all("Everybody is taken to know the classes" in " ".join(one.assumptions) for one in finite)
     assert classes == [2, 3]

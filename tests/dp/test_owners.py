@@ -17,16 +17,16 @@ from flfw.dp.run_accountant import RunAccountant, course
 from flfw.dp.site_ledger import most_repeated
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
-from flfw.resolve import resolve
 from tests.dp.test_run_accountant import DELTA, asked, epsilon, held
 
 
 def claims(experiment: Experiment, *train: object) -> dict[tuple[str, str], Claim]:
     split = held(*train)  # type: ignore[arg-type]
-    return {(one.unit, one.adversary): one for one in RunAccountant(resolve(experiment), split).claims()}
+    return {(one.unit, one.adversary): one for one in RunAccountant(plan(experiment).client, split).claims()}
 
 
 def length(phase: GaussianEvent) -> float:
@@ -80,7 +80,7 @@ def test_one_busy_example_is_counted_for_all() -> None:
     """The largest number of owners, wherever they are; a client's own claim does not pay for it."""
     experiment = asked("fed_cdp", "noise_multiplier=6", "grouping=flat", clients=4)
     parts = [range(10), range(10, 20), [0, *range(20, 29)], [0, *range(30, 39)]]
-    assert course(resolve(experiment), held(*parts)).max_copies == 3  # type: ignore[arg-type]
+    assert course(plan(experiment).client, held(*parts)).max_copies == 3  # type: ignore[arg-type]
     assert claims(experiment, *parts)["example", "outsider"].epsilon == epsilon(6, 1, 3 * 10)
     lone = claims(experiment, *(range(10 * k, 10 * k + 10) for k in range(4)))
     assert claims(experiment, *parts)["client", "server"].epsilon == lone["client", "server"].epsilon
@@ -114,7 +114,7 @@ def test_a_patients_examples_are_counted_where_the_data_name_patients() -> None:
     named = dataclasses.replace(held(range(20), range(20, 40)), patients=np.array([1, 1, 1, *range(2, 39)]))
 
     def claimed(experiment: Experiment) -> Claim:
-        entries = RunAccountant(resolve(experiment), named).claims()
+        entries = RunAccountant(plan(experiment).client, named).claims()
         return next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
 
     three = dataclasses.replace(experiment, patient_examples=3)
@@ -131,7 +131,7 @@ def test_a_patient_at_two_clients_is_counted_at_both() -> None:
     experiment = asked("fed_cdp", "noise_multiplier=60", "grouping=flat")
     apart = np.array([1, 1, 1, *range(2, 19), 1, *range(20, 39)])
     named = dataclasses.replace(held(range(20), range(20, 40)), patients=apart)
-    entries = RunAccountant(resolve(experiment), named).claims()
+    entries = RunAccountant(plan(experiment).client, named).claims()
     counted = next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
     assert any("no more than 2 of the clients" in assumed for assumed in counted.assumptions)
     both = dataclasses.replace(experiment, patient_examples=3, patient_clients=2)

@@ -16,8 +16,7 @@ from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
-from flfw.task import Task
+from flfw.plan import plan
 from flfw.training.per_example_parts import Formed
 from flfw.training.physical_batches import physical
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client
@@ -111,8 +110,9 @@ def test_no_more_examples_are_at_work_at_once(
     for most, expected in ((0, 8 if batches == "shuffled" else 9), (3, 3)):
         for noted in together.values():
             noted.clear()
-        client = client_of(of(tiny, "fed_cdp", f"physical_batch={most}", f"batches={batches}"), tmp_path / str(most))
-        client.load_received(initial_tensors(client.ctx.experiment), 0)
+        asked = of(tiny, "fed_cdp", f"physical_batch={most}", f"batches={batches}")
+        client = client_of(asked, tmp_path / str(most))
+        client.load_received(initial_tensors(asked), 0)
 
         def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             together["network"].append(len(inputs[0]))
@@ -131,10 +131,10 @@ def test_the_claims_and_a_sites_count_are_the_same(tiny: Experiment) -> None:
         of(tiny, "dp_fedavg", "batches=poisson", "noise_source=secure", f"physical_batch={most}", metrics="none")
         for most in (0, 3)
     ]
-    split = Task.load(each[0], None).split
-    whole, parts = (RunAccountant(resolve(one), split).claims() for one in each)
+    split = plan(each[0]).task.load(None).split
+    whole, parts = (RunAccountant(plan(one).client, split).claims() for one in each)
     assert whole == parts and np.isfinite(whole[0].epsilon)
-    assert cost(resolve(each[0]), TRAIN, {}, 20) == cost(resolve(each[1]), TRAIN, {}, 20)
+    assert cost(plan(each[0]).client, TRAIN, {}, 20) == cost(plan(each[1]).client, TRAIN, {}, 20)
 
 
 @pytest.mark.parametrize(

@@ -33,20 +33,19 @@ from flfw.dp.site_ledger import MessageEntry
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
+from flfw.plan import RunPlan, plan, without_auto
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
-from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import run
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
 from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from tests.dp import test_site_ledger as site
 from tests.dp.test_releases import killed, result_of
 from tests.dp.test_run_accountant import DELTA, UNEVEN, apart, asked, claims
 from tests.support.resumed_runs import kill_in_round
 
-PRIVATE: dict[str, Any] = {"metrics": "private", "metrics_noise": 10.0}
+PRIVATE: dict[str, Any] = {"metrics": "private", "metrics_noise_multiplier": 10.0}
 RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --attack none --metrics private"
 
 
@@ -150,27 +149,27 @@ def test_how_often_an_example_counts() -> None:
 # --- the noise of a real client ---
 
 
-def resolved_for(method: str = "dp_fedavg", *assignments: str, **changes: Any) -> Resolved:
+def resolved_for(method: str = "dp_fedavg", *assignments: str, **changes: Any) -> RunPlan:
     chosen: dict[str, Any] = {"net": "linear", "clients": 2, "local_epochs": 1, "batch_size": 500, **PRIVATE}
     source = () if method == "fedavg" else ("noise_source=secure",)
     experiment = Experiment(method=method, attack=("none",), set=(*source, *assignments), **{**chosen, **changes})
-    return resolve(without_auto(replace(experiment, engine="inproc")))
+    return plan(without_auto(replace(experiment, engine="inproc")))
 
 
 @cache
-def initial(resolved: Resolved) -> dict[str, np.ndarray]:
+def initial(run_plan: RunPlan) -> dict[str, np.ndarray]:
     torch.manual_seed(0)
-    return {name: value.numpy().copy() for name, value in resolved.build_model().state_dict().items()}
+    return {name: value.numpy().copy() for name, value in run_plan.client.build_model().state_dict().items()}
 
 
-def client_of(resolved: Resolved, fewer: Mapping[str, int] | None = None, server_round: int = 1) -> PrivatelyReporting:
+def client_of(run_plan: RunPlan, fewer: Mapping[str, int] | None = None, server_round: int = 1) -> PrivatelyReporting:
     """Client 0 with so many of its examples of a part left out."""
-    task = Task.load(resolved.experiment, None)
+    task = run_plan.task.load(None)
     for part, count in (fewer or {}).items():
         mine = getattr(task.split, part)
         task = replace(task, split=replace(task.split, **{part: (mine[0][: len(mine[0]) - count], *mine[1:])}))
-    ctx = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, server_round, None, None)
-    client = resolved.client(ctx)
+    ctx = ClientContext(run_plan.client, task, 0, server_round, None, None)
+    client = run_plan.client_class(ctx)
     assert isinstance(client, PrivatelyReporting)
     return client
 
@@ -186,8 +185,8 @@ def is_scale(numbers: np.ndarray, deviation: float) -> bool:
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_a_clients_numbers_have_the_noise_that_is_counted_and_no_other(kind: str) -> None:
     """Numbers of examples have a deviation of z sqrt(m + 1), with one mean beside them: 4 sqrt(2)."""
-    resolved = resolved_for(metrics_noise=4.0, epsilon_budget=0.0)
-    client, received = client_of(resolved), initial(resolved)
+    run_plan = resolved_for(metrics_noise_multiplier=4.0, epsilon_budget=0.0)
+    client, received = client_of(run_plan), initial(run_plan)
     size = len(client.indices("train" if kind == "train" else "test"))
 
     def answer() -> dict[str, Any]:
@@ -213,9 +212,9 @@ def test_seeded_numbers_repeat_and_secure_ones_do_not() -> None:
 
 def test_near_to_no_noise_the_numbers_are_the_true_ones() -> None:
     """Against the numbers of metrics=all, and a loss by an explicit loop."""
-    resolved = resolved_for("fed_cdp", metrics_noise=1e-3)
-    client, bare = client_of(resolved), client_of(resolved.replaced(metrics="all"))
-    received = initial(resolved)
+    run_plan = resolved_for("fed_cdp", metrics_noise_multiplier=1e-3)
+    client, bare = client_of(run_plan), client_of(run_plan.replaced(metrics="all"))
+    received = initial(run_plan)
     sent, numbers = client.fit_named(received, 0)
     assert list(numbers) == ["acc_global", "acc_local", "loss", "num-examples"]
     assert numbers["num-examples"] == len(client.indices("train"))
@@ -236,9 +235,9 @@ def test_near_to_no_noise_the_numbers_are_the_true_ones() -> None:
 LEFT_OUT = {"a training example": {"train": 1}, "a test example": {"test": 1}, "half of a part": {"test": 40}}
 
 
-def answers(resolved: Resolved, fewer: Mapping[str, int], tries: int) -> np.ndarray:
+def answers(run_plan: RunPlan, fewer: Mapping[str, int], tries: int) -> np.ndarray:
     """Numbers of so many train and evaluate answers together: (tries, numbers)."""
-    client, received = client_of(resolved, fewer), initial(resolved)
+    client, received = client_of(run_plan, fewer), initial(run_plan)
 
     def both() -> list[float]:
         trained, evaluated = client.fit_named(received, 0)[1], client.evaluate_named(received, 0)
@@ -261,12 +260,12 @@ def share_told(with_it: np.ndarray, without: np.ndarray) -> float:
 @pytest.mark.parametrize("what", ["a training example", "a test example"])
 def test_neighbours_are_not_told_by_what_clients_report(what: str) -> None:
     """At chance in 300 answers, by a discriminant that learnt from as many; half of a part is told, so it can learn."""
-    resolved = resolved_for("fed_cdp", "noise_multiplier=100")
-    with_it, without = (answers(resolved, fewer, 300) for fewer in ({}, LEFT_OUT[what]))
+    run_plan = resolved_for("fed_cdp", "noise_multiplier=100")
+    with_it, without = (answers(run_plan, fewer, 300) for fewer in ({}, LEFT_OUT[what]))
     assert 0.4 < share_told(with_it, without) < 0.6
     assert len(np.unique(with_it, axis=0)) == 300  # and no answer repeats
-    assert share_told(with_it, answers(resolved, LEFT_OUT["half of a part"], 300)) > 0.6
-    bare = resolved.replaced(metrics="all")
+    assert share_told(with_it, answers(run_plan, LEFT_OUT["half of a part"], 300)) > 0.6
+    bare = run_plan.replaced(metrics="all")
     sizes = [client_of(bare, fewer).evaluate_named(initial(bare), 0)["num-examples"] for fewer in ({}, {"test": 1})]
     assert sizes[0] == sizes[1] + 1
 
@@ -278,9 +277,9 @@ def scores_of(client: PrivatelyReporting) -> Tensor:
 @pytest.mark.parametrize(("net", "side"), [("linear", 0), ("mlp", 0), ("cnn3x3", 12), ("lenet5", 32)])
 def test_no_example_changes_a_digit_of_what_is_measured_on_others(net: str, side: int) -> None:
     """In batches of another size it could: weights made for it would turn one example into many."""
-    resolved = resolved_for("fed_cdp", net=net, side=side)
-    client = client_of(resolved)
-    client.load_received(initial(resolved), 0)
+    run_plan = resolved_for("fed_cdp", net=net, image_size=side)
+    client = client_of(run_plan)
+    client.load_received(initial(run_plan), 0)
     task, mine, whole = client.ctx.task, client.indices("test"), scores_of(client)
     pixels = np.array(task.dataset.test_x)
     pixels[mine[3]] = 255 - pixels[mine[3]]
@@ -298,9 +297,9 @@ def test_no_example_changes_a_digit_of_what_is_measured_on_others(net: str, side
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), 1e38])
 def test_weights_of_a_server_that_break_the_scores_break_no_bound(broken: float) -> None:
     """A loss that is no number counts as the largest, and each example as one."""
-    resolved = resolved_for("fed_cdp")
-    client = client_of(resolved)
-    received = {name: np.full_like(value, broken) for name, value in initial(resolved).items()}
+    run_plan = resolved_for("fed_cdp")
+    client = client_of(run_plan)
+    received = {name: np.full_like(value, broken) for name, value in initial(run_plan).items()}
     client.load_received(received, 0)
     losses, right = client.losses(), client.right("test")
     assert losses.shape == (len(client.indices("train")), 1) and right.shape == (len(client.indices("test")), 1)
@@ -311,22 +310,22 @@ def test_weights_of_a_server_that_break_the_scores_break_no_bound(broken: float)
 @pytest.mark.parametrize("left", [0, 1])
 def test_tiny_parts_are_reported_as_others_are(left: int) -> None:
     """Neither a missing name nor a number tells that there is nothing."""
-    resolved = resolved_for("fed_cdp", patience=2)
-    size = len(client_of(resolved).indices("test"))
-    client = client_of(resolved, {"test": size - left})
+    run_plan = resolved_for("fed_cdp", patience=2)
+    size = len(client_of(run_plan).indices("test"))
+    client = client_of(run_plan, {"test": size - left})
     assert len(client.indices("validation")) == 0
-    numbers = client.fit_named(initial(resolved), 0)[1]
+    numbers = client.fit_named(initial(run_plan), 0)[1]
     assert set(numbers) == set(PRIVATE_METRICS)
-    assert client.evaluate_named(initial(resolved), 0)["num-examples"] >= 1
-    assert set(client_of(resolved.replaced(patience=0)).fit_named(initial(resolved), 0)[1]) == {*PRIVATE_METRICS} - {
+    assert client.evaluate_named(initial(run_plan), 0)["num-examples"] >= 1
+    assert set(client_of(run_plan.replaced(patience=0)).fit_named(initial(run_plan), 0)[1]) == {*PRIVATE_METRICS} - {
         "acc_validation"
     }
 
 
 def test_where_whole_updates_are_clipped_no_size_leaves() -> None:
-    resolved = resolved_for("fed_sdp", metrics_noise=1e-3)
-    trained, evaluated = client_of(resolved), client_of(resolved)
-    numbers, again = trained.fit_named(initial(resolved), 0)[1], evaluated.evaluate_named(initial(resolved), 0)
+    run_plan = resolved_for("fed_sdp", metrics_noise_multiplier=1e-3)
+    trained, evaluated = client_of(run_plan), client_of(run_plan)
+    numbers, again = trained.fit_named(initial(run_plan), 0)[1], evaluated.evaluate_named(initial(run_plan), 0)
     assert numbers["num-examples"] == again["num-examples"] == 1
     assert numbers["acc_global"] == pytest.approx(again["acc_global"], abs=0.02)
 
@@ -345,7 +344,7 @@ def test_the_claim_is_of_the_methods_steps_and_the_answers_in_turn() -> None:
     for adversary in ("server", "another client", "outsider"):
         assert bare["example", adversary].epsilon == gaussian(steps)
         assert private["example", adversary].epsilon == gaussian(steps, answered) > gaussian(steps)
-    noisier = claims(asked("fed_cdp", "noise_source=secure", metrics="private", metrics_noise=100.0))
+    noisier = claims(asked("fed_cdp", "noise_source=secure", metrics="private", metrics_noise_multiplier=100.0))
     assert noisier["example", "server"].epsilon == gaussian(steps, GaussianEvent(100.0, 1.0, 6))
     sentences = " ".join(private["example", "server"].assumptions)
     assert "with Gaussian noise of 10 times what one example can change, in 6 answers, which are counted" in sentences
@@ -417,20 +416,20 @@ def test_a_claim_is_told_of_private_numbers_or_there_are_none() -> None:
 
 def test_a_target_is_met_by_steps_and_answers_together() -> None:
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", target_epsilon=2.0)
-    resolved = calibrate_noise(resolve(chosen), UNEVEN)[0]
-    private = {(one.unit, one.adversary): one for one in RunAccountant(resolved, UNEVEN).claims()}
+    run_plan = calibrate_noise(plan(chosen), UNEVEN)[0]
+    private = {(one.unit, one.adversary): one for one in RunAccountant(run_plan.client, UNEVEN).claims()}
     assert 1.998 < private["example", "server"].epsilon <= 2.0
-    alone = calibrate_noise(resolve(replace(chosen, metrics="none")), UNEVEN)[0]
-    assert resolved.settings.noise_multiplier > alone.settings.noise_multiplier
+    alone = calibrate_noise(plan(replace(chosen, metrics="none")), UNEVEN)[0]
+    assert run_plan.client.settings.noise_multiplier > alone.client.settings.noise_multiplier
     with pytest.raises(InputError, match=r"target-epsilon > 0\.\d+, which the private metrics take"):
-        calibrate_noise(resolve(replace(chosen, target_epsilon=0.5)), UNEVEN)
+        calibrate_noise(plan(replace(chosen, target_epsilon=0.5)), UNEVEN)
 
 
 def test_a_budget_has_the_answers_in_it() -> None:
     """Three rounds: 6 passes, and 4 answers; a fourth would be beyond."""
     three, four = (gaussian(GaussianEvent(6 / sqrt(3), 1.0, 2 * t), GaussianEvent(10.0, 1.0, t + 1)) for t in (3, 4))
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", epsilon_budget=(three + four) / 2)
-    assert calibrate_noise(resolve(chosen), UNEVEN)[0].experiment.rounds == 3
+    assert calibrate_noise(plan(chosen), UNEVEN)[0].experiment.rounds == 3
 
 
 def private_run(small: Experiment, **changes: Any) -> Experiment:
@@ -464,7 +463,7 @@ def epsilon_of_clients(folder: Path) -> float:
 def test_an_evaluation_that_is_asked_for_again_counts(small: Experiment) -> None:
     folder = killed_in_evaluation(private_run(small))
     assert sim.main(["--resume", str(folder)]) == 0
-    assert result_of(folder)["provenance"]["asked"] == [1, 2, 3, 3]
+    assert result_of(folder)["provenance"]["requested_rounds"] == [1, 2, 3, 3]
     counted = gaussian(GaussianEvent(6.0, 1.0, 3), GaussianEvent(10.0, 1.0, 4))  # as one more round
     assert epsilon_of_clients(folder) == counted > gaussian(GaussianEvent(6.0, 1.0, 2), GaussianEvent(10.0, 1.0, 4))
 
@@ -475,7 +474,7 @@ def test_a_budget_does_not_allow_for_another_evaluation(small: Experiment) -> No
     folder = killed_in_evaluation(private_run(small, epsilon_budget=(two + three) / 2))
     assert sim.main(["--resume", str(folder)]) == 0
     result = result_of(folder)
-    assert result["provenance"]["asked"] == [1, 2, 3] and epsilon_of_clients(folder) == two
+    assert result["provenance"]["requested_rounds"] == [1, 2, 3] and epsilon_of_clients(folder) == two
     assert (result["final"]["acc_global"], result["final"]["per_client"]) == (None, [])
     assert any("No final evaluation: asked for again" in note for note in result["notes"])
     assert 0 <= result["final"]["acc_central"] <= 1
@@ -500,7 +499,7 @@ def test_what_restarts_left_of_a_budget_is_claimed_and_no_more(
             with pytest.raises(RunError, match="killed for the test"):
                 run.resume(run.stored(folder))
     assert sim.main(["--resume", str(folder)]) == 0
-    assert result_of(folder)["provenance"]["asked"] == asked_for
+    assert result_of(folder)["provenance"]["requested_rounds"] == asked_for
     assert (
         epsilon_of_clients(folder) == gaussian(GaussianEvent(6.0, 1.0, 5), GaussianEvent(10.0, 1.0, 6)) <= budget_of(5)
     )
@@ -513,7 +512,7 @@ def test_an_evaluation_that_a_budget_forbids_a_second_time_stays_within_it(small
     killed_in_evaluation(run.stored(folder), resumed=True)
     assert sim.main(["--resume", str(folder)]) == 0
     assert (
-        result_of(folder)["provenance"]["asked"] == [1, 2, 2, 2, 3, 4]
+        result_of(folder)["provenance"]["requested_rounds"] == [1, 2, 2, 2, 3, 4]
         and result_of(folder)["final"]["per_client"] == []
     )
     assert (
@@ -533,7 +532,7 @@ def test_a_run_shows_noisy_numbers_and_says_so(method: str, tmp_path: Path, caps
     final = result["final"]
     assert 0 <= final["acc_global"] <= 1 and 0 <= final["acc_central"] <= 1 and final["acc_local"] is None
     assert [set(row) for row in final["per_client"]] == [{"client", "acc_global", "num-examples"}] * 2
-    assert any("have noise (metrics=private, metrics-noise=10)" in note for note in result["notes"])
+    assert any("have noise (metrics=private, metrics-noise-multiplier=10)" in note for note in result["notes"])
     with (folder / "clients.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert set(rows[0]) == {"round", "client", "upload_bytes", "acc_global", "acc_local", "loss", "num-examples"}
@@ -549,7 +548,15 @@ def test_a_run_shows_noisy_numbers_and_says_so(method: str, tmp_path: Path, caps
 
 def test_a_weighted_mean_uses_the_noisy_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
-    words = [*RUN.split(), "--method", "dp_fedavg", "--metrics-noise", "3", "--out", str(tmp_path / "run")]
+    words = [
+        *RUN.split(),
+        "--method",
+        "dp_fedavg",
+        "--expert",
+        "metrics_noise_multiplier=3",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     from flfw.dp.strategy import EitherUnitStrategy
 
     whole = EitherUnitStrategy.aggregate
@@ -573,9 +580,10 @@ REFUSED = {
     "--method fed_cdp --set bound=median": "something can be claimed for --metrics private. The bound is the median",
     "--method dp_fedavg --set unit=client": "noise at the clients for --metrics private; the server adds it",
     "--method fed_sdp --set noised_by=server": "noise at the clients for --metrics private; the server adds it",
-    "--method fed_cdp --metrics-noise 0": "0.001 <= metrics-noise <= 1e6",
-    "--method fed_cdp --metrics-noise nan": "0.001 <= metrics-noise <= 1e6",
-    "--method fed_cdp --metrics-noise 1e300": "0.001 <= metrics-noise <= 1e6, got metrics_noise=1e+300",
+    "--method fed_cdp --expert metrics_noise_multiplier=0": "0.001 <= metrics-noise-multiplier <= 1e6",
+    "--method fed_cdp --expert metrics_noise_multiplier=nan": "0.001 <= metrics-noise-multiplier <= 1e6",
+    "--method fed_cdp --expert metrics_noise_multiplier=1e300": "0.001 <= metrics-noise-multiplier <= 1e6, "
+    "got metrics_noise_multiplier=1e+300",
 }
 
 
@@ -595,13 +603,13 @@ BUDGET, ONE = site.BUDGET, site.ONE
 
 
 def test_a_site_counts_the_numbers_of_each_message() -> None:
-    resolved = resolved_for("fed_cdp")
+    run_plan = resolved_for("fed_cdp")
     for kind in (TRAIN, EVALUATE):
-        counted = cost_of_metrics(resolved, kind)
+        counted = cost_of_metrics(run_plan.client, kind)
         assert counted is not None and counted.phase() == GaussianEvent(10.0, 1.0, 1)
-    assert cost_of_metrics(resolved, PROBE) is None and cost(resolved, EVALUATE, {}, 25) is None
-    assert cost_of_metrics(resolved.replaced(metrics="none"), TRAIN) is None
-    entry = replace(ONE, metrics=cost_of_metrics(resolved, TRAIN))
+    assert cost_of_metrics(run_plan.client, PROBE) is None and cost(run_plan.client, EVALUATE, {}, 25) is None
+    assert cost_of_metrics(run_plan.replaced(metrics="none").client, TRAIN) is None
+    entry = replace(ONE, metrics=cost_of_metrics(run_plan.client, TRAIN))
     assert site.mu_of([entry] * 4) == pytest.approx(sqrt(4 * (1 + 1 / 100)), rel=1e-6)
     asked_often = replace(ONE, mechanism=None, metrics=entry.metrics, kind=EVALUATE)
     assert site.mu_of([asked_often] * 400) == pytest.approx(2.0, rel=1e-6)
@@ -641,18 +649,18 @@ AROUND = {
 def test_a_site_refuses_an_evaluation_whose_numbers_it_cannot_count(
     method: str, assignments: tuple[str, ...], message: str
 ) -> None:
-    resolved = resolved_for(method, net="mlp").replaced(
+    run_plan = resolved_for(method, net="mlp").replaced(
         set=assignments or ("noise_source=secure",) * (method != "fedavg")
     )
     with pytest.raises(site.BudgetExceededError, match=f"^this site's budget: {message}"):
-        cost_of_metrics(resolved, EVALUATE)
+        cost_of_metrics(run_plan.client, EVALUATE)
 
 
 SMALL = {**site.SMALL, **PRIVATE}
 
 
 def test_each_message_of_a_private_run_is_a_line_that_costs(tmp_path: Path) -> None:
-    site.run(tmp_path, "a", resolved=site.asked("fed_cdp", **SMALL))
+    site.run(tmp_path, "a", run_plan=site.asked("fed_cdp", **SMALL))
     first = site.rows(tmp_path)
     assert [(row["kind"], row["mechanism"] is None, row["metrics"]["noise_multiplier"]) for row in first] == [
         (TRAIN, False, 10.0), (TRAIN, False, 10.0), (EVALUATE, True, 10.0)
@@ -662,11 +670,11 @@ def test_each_message_of_a_private_run_is_a_line_that_costs(tmp_path: Path) -> N
 
 def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path) -> None:
     """Each answer is another release, however often the same is asked; beyond the budget nothing is measured."""
-    resolved = site.asked("fed_cdp", **{**SMALL, "metrics_noise": 2.0})
+    run_plan = site.asked("fed_cdp", **{**SMALL, "metrics_noise_multiplier": 2.0})
     whole = site.epsilon_of([replace(ONE, mechanism=Mechanism(2.0, 8))], BUDGET)  # two rounds of 2 steps cost less
     budget = replace(BUDGET, epsilon=whole)
-    site.run(tmp_path, "a", budget, resolved)
-    spent, chosen = len(site.rows(tmp_path)), replace(resolved.experiment, out=tmp_path / "a", engine="inproc")
+    site.run(tmp_path, "a", budget, run_plan)
+    spent, chosen = len(site.rows(tmp_path)), replace(run_plan.experiment, out=tmp_path / "a", engine="inproc")
     grid = InProcessGrid(
         site.apps.client,
         1,
@@ -675,7 +683,7 @@ def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path) -> N
     )
     (node,) = grid.get_node_ids()
     content = {"round": 3, "client": 0, "version": 0, "code": site.apps.code_hash(), "experiment": "b", "deadline": 2e9}
-    arrays = ArrayRecord({name: torch.from_numpy(value) for name, value in initial(resolved).items()})
+    arrays = ArrayRecord({name: torch.from_numpy(value) for name, value in initial(run_plan).items()})
     answered, reasons = 0, []
     for _ in range(12):
         record = RecordDict({"arrays": arrays, "config": ConfigRecord(content)})

@@ -27,13 +27,12 @@ from flfw.dp.settings import DPUnitSettings
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
-from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
-from flfw.task import Task
 from flfw.training.clipping import FACTOR
 from flfw.training.gaussian import SeededNoise
 from tests.support.method_rounds import initial_tensors, make_client
@@ -211,13 +210,13 @@ def test_clients_clip_to_the_bound_they_are_sent_and_say_whether_it_bites(
 def test_a_defence_does_not_touch_the_answer(tiny: Experiment, tmp_path: Path) -> None:
     asked = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3", "prune.ratio=0.99", defence="prune")
     client = make_client(asked, 0, tmp_path)
-    client.ctx = dataclasses.replace(client.ctx, defence=resolve(asked).new_defence())
+    client.ctx = dataclasses.replace(client.ctx, defence=plan(asked).client.defences.build())
     sent, _ = client.fit_named(initial_tensors(asked), version=0)
     assert sent[FACTOR].tolist() == [-0.5]
 
 
 def test_rungs_without_clipping_and_with_faint_noise_still_do_what_they_say(tiny: Experiment, tmp_path: Path) -> None:
-    settings = resolve(of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3")).settings
+    settings = plan(of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3")).client.settings
     assert settings.disabled().follows_quantile and settings.weakest().follows_quantile  # the entry is sent to them too
     assert settings.disabled().clip > 1e6 and settings.disabled().server_multiplier == 0
     assert 0 < settings.weakest().server_multiplier < 1e-5 and settings.weakest().clip == 1e-3
@@ -245,8 +244,8 @@ def test_the_bound_survives_a_resumption_to_the_bit(tiny: Experiment, tmp_path: 
 def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(tiny: Experiment) -> None:
     asked = of(tiny, "dp_fedavg", *RUN)
     still = of(tiny, "dp_fedavg", "unit=client", "clip=0.5", "noise_multiplier=0.5")
-    split = Task.load(asked, None).split
-    claims, fixed = (RunAccountant(resolve(one), split).claims() for one in (asked, still))
+    split = plan(asked).task.load(None).split
+    claims, fixed = (RunAccountant(plan(one).client, split).claims() for one in (asked, still))
     assert [claim.epsilon for claim in claims] == [claim.epsilon for claim in fixed]
     outsider = next(claim for claim in claims if (claim.unit, claim.adversary) == ("client", "outsider"))
     words = "That is the first bound; it then follows a count, with noise, of the updates within it."
@@ -256,10 +255,10 @@ def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(t
 
 def test_a_target_finds_the_noise_of_both_together(tiny: Experiment) -> None:
     asked = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "quantile_noise=0.7", target_epsilon=3.0)
-    split = Task.load(asked, None).split
-    settings = calibrate_noise(resolve(asked), split)[0].settings
+    split = plan(asked).task.load(None).split
+    settings = calibrate_noise(plan(asked), split)[0].client.settings
     fixed = of(tiny, "dp_fedavg", "unit=client", target_epsilon=3.0)
-    assert settings.noise_multiplier == calibrate_noise(resolve(fixed), split)[0].settings.noise_multiplier
+    assert settings.noise_multiplier == calibrate_noise(plan(fixed), split)[0].client.settings.noise_multiplier
     assert settings.server_multiplier > 1.4 * settings.noise_multiplier
 
 
@@ -268,7 +267,7 @@ def test_a_site_with_a_budget_refuses_what_the_server_is_to_noise(tiny: Experime
     for method, chosen in (("dp_fedavg", RUN), ("fed_sdp", sdp)):
         asked = of(tiny, method, *chosen, "noise_source=secure", metrics="none")
         with pytest.raises(BudgetExceededError, match="the server is to add the noise"):
-            cost(resolve(asked), TRAIN, {}, 20)
+            cost(plan(asked).client, TRAIN, {}, 20)
 
 
 @pytest.mark.parametrize(

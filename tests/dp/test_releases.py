@@ -19,9 +19,9 @@ from flfw.dp.settlement import calibrate_noise
 from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
+from flfw.plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent
-from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.server.cohorts import drawn, secretly_drawn
 from flfw.storage.asked import RequestedRounds
@@ -67,7 +67,7 @@ def epsilon_of_clients(folder: Path) -> float:
 def test_each_restart_inside_one_round_is_another_release(small_sdp: Experiment) -> None:
     folder = killed(small_sdp, 2, 5)
     assert sim.main(["--resume", str(folder)]) == 0
-    assert result_of(folder)["provenance"]["asked"] == [1, 2, 2, 2, 2, 2, 2, 3]
+    assert result_of(folder)["provenance"]["requested_rounds"] == [1, 2, 2, 2, 2, 2, 2, 3]
     assert epsilon_of_clients(folder) == gaussian(6, 8)
 
 
@@ -95,7 +95,7 @@ def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.Capt
     folder = killed(experiment, 2, 2)
     assert sim.main(["--resume", str(folder)]) == 0
     result = result_of(folder)
-    assert result["provenance"]["asked"] == [1, 2, 2, 2, 3]
+    assert result["provenance"]["requested_rounds"] == [1, 2, 2, 2, 3]
     assert epsilon_of_clients(folder) == gaussian(6, 5) <= budget
     assert any("Training ended after round 3 of 5: rounds were asked for again" in note for note in result["notes"])
     assert len(result["rounds"]) == 3
@@ -106,15 +106,16 @@ def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) 
     """Its count of one round more than there are (table VI), of all the rounds that were asked for."""
     experiment = dataclasses.replace(small_sdp, rounds=9, accounting="paper", audit_rounds="0")
     five, six = (
-        RunAccountant(resolve(dataclasses.replace(experiment, rounds=t)), apart(20, 20, 20)).published for t in (5, 6)
+        RunAccountant(plan(dataclasses.replace(experiment, rounds=t)).client, apart(20, 20, 20)).published
+        for t in (5, 6)
     )
     assert five is not None and six is not None
     budget = (five.epsilon("client", DELTA) + six.epsilon("client", DELTA)) / 2
     folder = killed(dataclasses.replace(experiment, epsilon_budget=budget), 2, 2)
     assert sim.main(["--resume", str(folder)]) == 0
     result = result_of(folder)
-    assert result["provenance"]["asked"] == [1, 2, 2, 2, 3]
-    (printed,) = (entry for entry in result["privacy"] if entry["counted"] == "as published")
+    assert result["provenance"]["requested_rounds"] == [1, 2, 2, 2, 3]
+    (printed,) = (entry for entry in result["privacy"] if entry["accounting"] == "as published")
     assert printed["epsilon"] == five.epsilon("client", DELTA) <= budget
 
 
@@ -126,7 +127,7 @@ def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_i
     folder = killed(experiment, 3, 3)
     assert sim.main(["--resume", str(folder)]) == 0
     result = result_of(folder)
-    assert result["provenance"]["asked"] == [1, 2, 3, 3, 3] and len(result["rounds"]) == 2
+    assert result["provenance"]["requested_rounds"] == [1, 2, 3, 3, 3] and len(result["rounds"]) == 2
     assert epsilon_of_clients(folder) == gaussian(6, 5) <= budget
 
 
@@ -136,7 +137,7 @@ def test_a_budget_counts_rounds_after_a_checkpoint_that_was_restored(small_sdp: 
     experiment = dataclasses.replace(small_sdp, rounds=3, epsilon_budget=budget, audit_rounds="0")
     (tmp_path / "asked.txt").write_text("1\n2\n3\n")
     with pytest.raises(RunBudgetExceededError, match="round 2 would exceed epsilon"):
-        Releases(resolve(experiment), tmp_path).ask(2)
+        Releases(plan(experiment).client, tmp_path).ask(2)
     assert (tmp_path / "asked.txt").read_text() == "1\n2\n3\n"
 
 
@@ -258,7 +259,7 @@ def test_a_client_may_be_drawn_in_every_round_as_far_as_anybody_knows() -> None:
         assert result["example", adversary].epsilon < gaussian(3, 9)  # as a group: one update less, and another more
         assert any("Nobody but the server learns" in one for one in result["client", adversary].assumptions)
     assert isinf(result["client", "server"].epsilon)
-    mechanism = RunAccountant(resolve(experiment), apart(25, 20, 20)).mechanism
+    mechanism = RunAccountant(plan(experiment).client, apart(25, 20, 20)).mechanism
     assert mechanism is not None and mechanism.max_participations is None
     assert mechanism.phase(amplified=False) == GaussianEvent(6.0, 1.0, 9)
 
@@ -276,9 +277,9 @@ def test_the_number_of_clients_in_a_round_is_as_secret_as_who_they_are(small: Ex
     needy = dataclasses.replace(experiment, min_clients=2, rounds=99, out=tmp_path / "needy")
     with pytest.raises(RunError, match=r"Expected at least 2 clients in round \d+, got 1"):
         run.run(needy)
-    for one in RunAccountant(resolve(experiment), apart(10, 10, 10)).claims():
+    for one in RunAccountant(plan(experiment).client, apart(10, 10, 10)).claims():
         if one.adversary not in ("server", "aggregate"):
-            assert any("how many were" in words and "--min-clients" in words for words in one.assumptions)
+            assert any("how many were" in words and "--expert min_clients" in words for words in one.assumptions)
 
 
 # --- whoever has the seed ---
@@ -289,7 +290,7 @@ def test_real_clients_have_the_seed_so_that_nothing_is_claimed_of_its_noise(
     method: str, chosen: tuple[str, ...], tmp_path: Path
 ) -> None:
     experiment = asked(method, "noise_multiplier=6", "noise_source=seed", *chosen, federation=tmp_path)
-    for one in RunAccountant(resolve(experiment), apart(25, 20)).claims():
+    for one in RunAccountant(plan(experiment).client, apart(25, 20)).claims():
         assert isinf(one.epsilon)
         without = ("sees every message without it", "which it sees without it")
         assert "noise_source=secure" in one.assumptions[0] or any(words in one.assumptions[0] for words in without)
@@ -301,11 +302,11 @@ def test_noise_is_secure_with_real_clients_unless_it_is_chosen_otherwise(tmp_pat
         ("fed_cdp", ("noise_source=seed",), "seed"),
         ("fed_cdp", ("fed_cdp.noise_source=seed",), "seed"),
     ):
-        resolved, _ = calibrate_noise(resolve(asked(method, *given, federation=tmp_path)), apart(25, 20))
-        assert resolved.settings.noise_source == expected
-    simulated, _ = calibrate_noise(resolve(asked("fed_cdp")), apart(25, 20))
-    assert simulated.settings.noise_source == "seed"
-    without, _ = calibrate_noise(resolve(asked("fedavg", federation=tmp_path)), apart(25, 20))
+        run_plan, _ = calibrate_noise(plan(asked(method, *given, federation=tmp_path)), apart(25, 20))
+        assert run_plan.client.settings.noise_source == expected
+    simulated, _ = calibrate_noise(plan(asked("fed_cdp")), apart(25, 20))
+    assert simulated.client.settings.noise_source == "seed"
+    without, _ = calibrate_noise(plan(asked("fedavg", federation=tmp_path)), apart(25, 20))
     assert without.experiment.set == ()
 
 

@@ -15,7 +15,6 @@ from torch import nn
 
 import sim
 from flfw import nets
-from flfw.combinations import check as check_names
 from flfw.data.splits.partition import Split
 from flfw.dp.run_accountant import RunAccountant, course
 from flfw.dp.settings import DPSGDSettings
@@ -24,15 +23,16 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.papers import published
+from flfw.plan import plan, without_auto
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
 from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import GaussianEvent
-from flfw.resolve import resolve, without_auto
 from flfw.server.cohorts import Sampling, drawn
 from flfw.spelling import declared
 from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDP, FedSDPSettings
+from tests.support.planned import checked
 
 DELTA = 1e-5
 LAYERS, TENSORS = 3, 6  # of the dense network: two hidden layers and a head, each with a bias
@@ -42,8 +42,8 @@ OTHERS = ("another client", "outsider")
 
 def settled_as(experiment: Experiment, split: Any) -> tuple[Experiment, list[str]]:
     """The experiment that `calibrate_noise` makes of one, and its notes."""
-    resolved, notes = calibrate_noise(resolve(experiment), split)
-    return resolved.experiment, notes
+    run_plan, notes = calibrate_noise(plan(experiment), split)
+    return run_plan.experiment, notes
 
 
 def asked(method: str, *assignments: str, **changes: Any) -> Experiment:
@@ -69,7 +69,7 @@ UNEVEN = apart(25, 20)
 
 
 def claims(experiment: Experiment, split: Split = UNEVEN) -> dict[tuple[str, str], Claim]:
-    return {(one.unit, one.adversary): one for one in RunAccountant(resolve(experiment), split).claims()}
+    return {(one.unit, one.adversary): one for one in RunAccountant(plan(experiment).client, split).claims()}
 
 
 def epsilon(multiplier: float, rate: float, steps: int, delta: float = DELTA, accountant: Any = "prv") -> float:
@@ -96,7 +96,7 @@ def test_the_course_by_hand() -> None:
         counts[drawn(range(4), 2, "fixed", 0, server_round)] += 1
     weights = {"extractor.1.weight": 64 * 64, "extractor.1.bias": 64, "extractor.3.weight": 4096}
     weights |= {"extractor.3.bias": 64, "classifier.weight": 640, "classifier.bias": 10}
-    result = course(resolve(experiment), split)
+    result = course(plan(experiment).client, split)
     assert result == RunSchedule(
         rounds=6,
         max_participations=counts.max(),
@@ -117,9 +117,9 @@ def test_the_course_by_hand() -> None:
 
 def test_everybody_in_every_round_is_no_sampling() -> None:
     for sample in (0, 2):
-        result = course(resolve(asked("fed_sdp", sample=sample, sampling="poisson")), UNEVEN)
+        result = course(plan(asked("fed_sdp", sample=sample, sampling="poisson")).client, UNEVEN)
         assert (result.poisson, result.max_participations, result.client_rate) == (False, 5, 1.0)
-    assert course(resolve(asked("fed_sdp", sample=1, sampling="poisson")), UNEVEN).poisson
+    assert course(plan(asked("fed_sdp", sample=1, sampling="poisson")).client, UNEVEN).poisson
 
 
 # --- examples ---
@@ -243,7 +243,9 @@ def test_a_head_that_learns_without_noise_lets_one_example_change_the_gradients_
     for one in claims(experiment).values():
         assert isinf(one.epsilon) and one.assumptions[0].startswith("The head learns from the same examples")
     (informed,) = (
-        entry for entry in RunAccountant(resolve(experiment), UNEVEN).entries() if entry["counted"] == "as published"
+        entry
+        for entry in RunAccountant(plan(experiment).client, UNEVEN).entries()
+        if entry["accounting"] == "as published"
     )
     assert informed["epsilon"] == epsilon(6, 0.5, 20, accountant="rdp")  # 5 rounds of 2 passes at a half
 
@@ -255,7 +257,7 @@ def test_no_noise_is_no_claim(method: str) -> None:
         result = claims(asked(method, "noise_multiplier=0", *chosen))
         assert all(isinf(one.epsilon) for one in result.values())
         assert "There is no noise" in result["example", "outsider"].assumptions[0]
-        entries = RunAccountant(resolve(asked(method, "noise_multiplier=0", *chosen)), UNEVEN).entries()
+        entries = RunAccountant(plan(asked(method, "noise_multiplier=0", *chosen)).client, UNEVEN).entries()
         assert {entry["epsilon"] for entry in json.loads(json.dumps(entries, allow_nan=False))} == {"inf"}
 
 
@@ -284,16 +286,16 @@ def test_methods_without_a_mechanism_claim_nothing() -> None:
     for method in ("fedavg", "hyperfl", "fedper"):
         experiment = asked(method, accounting="paper")
         assert (
-            RunAccountant(resolve(experiment), UNEVEN).claims()
-            == RunAccountant(resolve(experiment), UNEVEN).entries()
+            RunAccountant(plan(experiment).client, UNEVEN).claims()
+            == RunAccountant(plan(experiment).client, UNEVEN).entries()
             == []
         )
 
 
 def test_every_claim_says_under_which_delta_by_which_accountant_and_for_how_long() -> None:
     experiment = asked("fed_cdp", "batches=poisson", delta=1e-6, accountant="rdp", rounds=7)
-    for entry in RunAccountant(resolve(experiment), UNEVEN).entries():
-        assert (entry["delta"], entry["rounds"], entry["counted"]) == (1e-6, 7, "exact")
+    for entry in RunAccountant(plan(experiment).client, UNEVEN).entries():
+        assert (entry["delta"], entry["rounds"], entry["accounting"]) == (1e-6, 7, "exact")
         assert len(entry["assumptions"]) >= 6 and all(line.endswith(".") for line in entry["assumptions"])
     result = claims(experiment)["example", "server"]
     assert (result.accountant, result.epsilon) == ("rdp", epsilon(6 / sqrt(3), 0.5, 42, 1e-6, "rdp"))
@@ -344,16 +346,16 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     changes = {"clients": 100, "sample": 10, "rounds": 100, "local_epochs": 1, "batch_size": 5}
     experiment = asked(method, accounting="paper", **changes)
     split = apart(*[500] * 100)
-    entries = RunAccountant(resolve(experiment), split).entries()
-    informed = {entry["unit"]: entry for entry in entries if entry["counted"] == "as published"}
+    entries = RunAccountant(plan(experiment).client, split).entries()
+    informed = {entry["unit"]: entry for entry in entries if entry["accounting"] == "as published"}
     value = {"fed_cdp": 0.8227, "fed_sdp": 0.8536}[method]
     assert set(informed) == {"fed_cdp": {"example", "client"}, "fed_sdp": {"client"}}[method]
     assert all(entry["epsilon"] == pytest.approx(value, abs=1e-4) for entry in informed.values())
     assert all(entry["accountant"] == "moments" and entry["assumptions"] for entry in informed.values())
-    exact = [entry for entry in entries if entry["counted"] == "exact"]
+    exact = [entry for entry in entries if entry["accounting"] == "exact"]
     seen_singly = [entry for entry in exact if entry["adversary"] != "aggregate"]
     assert len(exact) == 8 and len(seen_singly) == 6 and all(entry["epsilon"] > 3 * value for entry in seen_singly)
-    without = RunAccountant(resolve(dataclasses.replace(experiment, accounting="exact")), split).entries()
+    without = RunAccountant(plan(dataclasses.replace(experiment, accounting="exact")).client, split).entries()
     assert without == exact
 
 
@@ -393,7 +395,7 @@ def test_copies_of_an_example_are_no_copies_of_a_client() -> None:
 
 def test_a_target_by_the_papers_count_is_the_papers() -> None:
     settled, _ = settled_as(asked("fed_cdp", target_epsilon=0.5, accounting="paper"), UNEVEN)
-    informed = RunAccountant(resolve(settled), UNEVEN).published
+    informed = RunAccountant(plan(settled).client, UNEVEN).published
     assert informed is not None and 0.5 - 1e-3 <= informed.epsilon("example", DELTA) <= 0.5
     assert claims(settled)["example", "server"].epsilon > 1  # the true one
 
@@ -452,7 +454,7 @@ def test_a_budget_that_one_round_exceeds_is_refused() -> None:
 
 def test_a_target_and_a_budget_do_not_go_together() -> None:
     """The noise would be for all rounds, of which the budget leaves fewer: a resumed run would find another one."""
-    with pytest.raises(InputError, match="Expected either --target-epsilon or --epsilon-budget, got both"):
+    with pytest.raises(InputError, match="Expected either --target-epsilon or --expert epsilon_budget, got both"):
         settled_as(asked("fed_cdp", rounds=40, target_epsilon=2.0, epsilon_budget=1.0), UNEVEN)
 
 
@@ -461,7 +463,7 @@ def test_where_nothing_can_be_claimed_a_target_may_be_the_comparisons(method: st
     with pytest.raises(InputError, match="can be claimed for --target-epsilon"):
         settled_as(asked(method, target_epsilon=4.0), UNEVEN)
     settled, _ = settled_as(asked(method, target_epsilon=4.0, accounting="paper"), UNEVEN)
-    informed = RunAccountant(resolve(settled), UNEVEN).published
+    informed = RunAccountant(plan(settled).client, UNEVEN).published
     assert informed is not None and 4.0 - 1e-3 <= informed.epsilon("example", DELTA) <= 4.0
 
 
@@ -503,13 +505,13 @@ BAD = [
         )
     ),
     *(
-        (f"--method fed_cdp --delta {delta}", f"Expected 0 < delta < 1, got delta={delta}.")
+        (f"--method fed_cdp --expert delta={delta}", f"Expected 0 < delta < 1, got delta={delta}.")
         for delta in ("-0.1", "nan", "0.0", "1.0", "inf")
     ),
     ("--method fed_cdp --target-epsilon nan", "Expected 0 <= target-epsilon < inf, got target_epsilon=nan."),
     ("--method fed_cdp --target-epsilon -1", "Expected 0 <= target-epsilon < inf, got target_epsilon=-1.0."),
-    ("--method fed_cdp --epsilon-budget inf", "Expected 0 <= epsilon-budget < inf, got epsilon_budget=inf."),
-    ("--method fed_cdp --patient-examples -1", "Expected patient-examples >= 0, got patient_examples=-1."),
+    ("--method fed_cdp --expert epsilon_budget=inf", "Expected 0 <= epsilon-budget < inf, got epsilon_budget=inf."),
+    ("--method fed_cdp --expert patient_examples=-1", "Expected patient-examples >= 0, got patient_examples=-1."),
     (
         "--method fedavg --target-epsilon 1",
         "Expected a method that claims privacy for --target-epsilon, got method=fedavg.",
@@ -518,7 +520,7 @@ BAD = [
         "--method fed_cdp --target-epsilon 1 --set noise_multiplier=2",
         "got both, and with these settings 1 needs",
     ),
-    ("--method fed_cdp --epsilon-budget 0.001", "epsilon-budget"),
+    ("--method fed_cdp --expert epsilon_budget=0.001", "epsilon-budget"),
     ("--method fed_cdp --sampling sometimes", "sampling"),
     *(
         (f"--method {method} --net batchnorm", "got BatchNorm2d at extractor.1")
@@ -542,7 +544,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 
 def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Path) -> None:
-    check_names(resolve(asked("fedavg", net="batchnorm")))
+    checked(plan(asked("fedavg", net="batchnorm")))
 
 
 def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:

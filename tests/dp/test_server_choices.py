@@ -20,7 +20,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.storage.provenance import code_hash
 from flfw.training.per_example import PerExample
 from flfw.training.secure_gaussian import add_secure_gaussian
@@ -105,12 +105,12 @@ REFUSED = {
 @pytest.mark.parametrize(("assignment", "message"), REFUSED.items())
 def test_bounds_that_float32_cannot_keep_are_refused(assignment: str, message: str, site: Experiment) -> None:
     with pytest.raises(InputError) as caught:
-        resolve(dataclasses.replace(site, set=(*site.set, *assignment.split())))
+        plan(dataclasses.replace(site, set=(*site.set, *assignment.split())))
     assert str(caught.value).startswith(message)
 
 
 def test_a_late_round_has_no_bound_below_the_least(site: Experiment) -> None:
-    decaying = resolve(dataclasses.replace(site, set=(*site.set, "bound=lr", "lr_decay=0.5"))).settings
+    decaying = plan(dataclasses.replace(site, set=(*site.set, "bound=lr", "lr_decay=0.5"))).client.settings
     assert decaying.clip_at(3, 10) == 0.25
     assert decaying.clip_at(10**6, 10**6) == 1e-30
 

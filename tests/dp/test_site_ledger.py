@@ -22,7 +22,7 @@ from PIL import Image
 from scipy.stats import norm
 
 from flfw import apps
-from flfw.dp import message_cost, site_ledger
+from flfw.dp import site_ledger
 from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost
 from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of, read
@@ -30,9 +30,9 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast
+from flfw.plan import RunPlan, plan
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
-from flfw.resolve import Resolved, resolve
 from flfw.storage.checkpoint import Checkpoints
 
 DELTA = 1e-5
@@ -89,33 +89,29 @@ def test_an_example_that_a_site_has_twice_counts_twice() -> None:
 # --- what a message costs ------------------------------------------------------------------------------------------
 
 
-def asked(method: str = "fed_cdp", *assignments: str, **changes: Any) -> Resolved:
+def asked(method: str = "fed_cdp", *assignments: str, **changes: Any) -> RunPlan:
+    """Plan a run whose clients send no numbers beside the tensors."""
     chosen: dict[str, Any] = {"net": "mlp", "split": "iid", "batch_size": 10, "local_epochs": 2, "attack": ("none",)}
+    chosen["metrics"] = "none"
     settings = ("noise_source=secure", *assignments) if method != "fedavg" else assignments
-    return resolve(Experiment(method=method, set=settings, **{**chosen, **changes}))
-
-
-@pytest.fixture(autouse=True)
-def _no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs whose clients send no numbers beside the tensors."""
-    monkeypatch.setattr(message_cost, "metrics_of", lambda experiment: "none")
+    return plan(Experiment(method=method, set=settings, **{**chosen, **changes}))
 
 
 def test_a_round_costs_what_its_steps_do() -> None:
     """2 passes over 25 examples in batches of 10: 6 steps, of which an example is in 2; each of 3 layers is clipped."""
-    result = cost(asked(), TRAIN, {}, 25)
+    result = cost(asked().client, TRAIN, {}, 25)
     assert result is not None
     assert (result.steps, result.max_participations, result.groups, result.sampling_rate) == (6, 2, 3, 1.0)
     assert mu_of([replace(ONE, mechanism=result)]) == pytest.approx(sqrt(2 * 3) / 6, rel=1e-6)
-    by_coins = cost(asked("fed_cdp", "batches=poisson"), TRAIN, {}, 25)
+    by_coins = cost(asked("fed_cdp", "batches=poisson").client, TRAIN, {}, 25)
     assert by_coins is not None
     assert (by_coins.steps, by_coins.max_participations, by_coins.sampling_rate) == (6, None, 10 / 25)
 
 
 def test_the_servers_cohorts_and_rounds_give_no_credit() -> None:
-    few, many = (cost(asked(clients=100, sample=drawn, rounds=9), TRAIN, {}, 25) for drawn in (10, 100))
-    assert few == many == cost(asked(clients=1, rounds=1), TRAIN, {}, 25)
-    update = cost(asked("fed_sdp", clients=100, sample=10, rounds=9, sampling="poisson"), TRAIN, {}, 25)
+    few, many = (cost(asked(clients=100, sample=drawn, rounds=9).client, TRAIN, {}, 25) for drawn in (10, 100))
+    assert few == many == cost(asked(clients=1, rounds=1).client, TRAIN, {}, 25)
+    update = cost(asked("fed_sdp", clients=100, sample=10, rounds=9, sampling="poisson").client, TRAIN, {}, 25)
     assert update is not None
     assert (update.steps, update.clipped, update.amplified) == (1, "client", False)
 
@@ -124,15 +120,17 @@ def test_a_probe_costs_each_of_its_steps() -> None:
     """3 steps on the same 4 examples, without credit for coins, which nobody throws there."""
     for method in ("fed_cdp", "dp_fedavg"):
         for batches in ("shuffled", "poisson"):
-            result = cost(asked(method, f"batches={batches}"), PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
+            result = cost(
+                asked(method, f"batches={batches}").client, PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25
+            )
             assert result is not None
             assert (result.phase().sampling_rate, result.phase().steps) == (1.0, 3)
-    update = cost(asked("fed_sdp"), PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
+    update = cost(asked("fed_sdp").client, PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
     assert update is not None and update.phase().steps == 1
 
 
 def test_an_evaluation_without_numbers_costs_nothing() -> None:
-    assert cost(asked(), EVALUATE, {}, 25) is None
+    assert cost(asked().client, EVALUATE, {}, 25) is None
 
 
 AROUND = {
@@ -157,14 +155,14 @@ def test_the_ways_around_least_noise_are_closed(
     method: str, assignments: tuple[str, ...], message: str, kind: str
 ) -> None:
     with pytest.raises(BudgetExceededError, match=f"^this site's budget: {message}") as caught:
-        cost(asked(method, *assignments), kind, {"rung": "target", "batch": 1, "steps": 1}, 25)
+        cost(asked(method, *assignments).client, kind, {"rung": "target", "batch": 1, "steps": 1}, 25)
     assert "\n" not in str(caught.value)
 
 
 def test_a_million_rounds_end_where_the_budget_does(tmp_path: Path) -> None:
     """At z = 6 / sqrt(6) a round, mu reaches 2 after 24 rounds, however many the server asks for."""
-    resolved, path = asked(rounds=10**6), tmp_path / "lines.jsonl"
-    entry = replace(ONE, mechanism=cost(resolved, TRAIN, {}, 25))
+    run_plan, path = asked(rounds=10**6), tmp_path / "lines.jsonl"
+    entry = replace(ONE, mechanism=cost(run_plan.client, TRAIN, {}, 25))
     budget = EpsilonBudget(epsilon_of([replace(ONE, mechanism=Mechanism(1.0, 4))], BUDGET) * (1 + 1e-9), DELTA)
     answered = 0
     with pytest.raises(BudgetExceededError):
@@ -192,16 +190,15 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
 @pytest.mark.parametrize(("made", "kind", "config", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_cannot_be_counted_is_refused(made: Any, kind: str, config: dict[str, Any], message: str) -> None:
     with pytest.raises(BudgetExceededError, match=f"^this site's budget: {message}"):
-        cost(made(), kind, config, 25)
+        cost(made().client, kind, config, 25)
 
 
-def test_numbers_beside_the_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_cost, "metrics_of", lambda experiment: "all")
+def test_numbers_beside_the_tensors_are_refused() -> None:
     for kind in (TRAIN, EVALUATE):
         with pytest.raises(
             BudgetExceededError, match="metrics=all cannot be counted; run with metrics=private or none"
         ):
-            cost(asked(), kind, {}, 25)
+            cost(asked(metrics="all").client, kind, {}, 25)
 
 
 # --- the budget ----------------------------------------------------------------------------------------------------
@@ -276,9 +273,9 @@ def _charge_many(path: Path, budget: EpsilonBudget) -> None:
 # --- the app -------------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, out: str, budget: EpsilonBudget | None = BUDGET, resolved: Resolved | None = None) -> None:
+def run(folder: Path, out: str, budget: EpsilonBudget | None = BUDGET, run_plan: RunPlan | None = None) -> None:
     """A run of one site in this process, up to ``training.json``."""
-    chosen = (resolved or asked("fed_cdp", **SMALL)).experiment
+    chosen = (run_plan or asked("fed_cdp", **SMALL)).experiment
     experiment = replace(chosen, out=folder / out, engine="inproc")
     (folder / out).mkdir(exist_ok=True)
     Checkpoints(folder / out, experiment)
@@ -298,7 +295,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_each_message_of_a_run_is_a_line(tmp_path: Path) -> None:
-    run(tmp_path, "a")
+    private = asked("fed_cdp", metrics="private", **SMALL)  # without numbers nobody asks for an evaluation
+    run(tmp_path, "a", run_plan=private)
     first = rows(tmp_path)
     assert [(row["round"], row["kind"]) for row in first] == [(1, TRAIN), (2, TRAIN), (3, EVALUATE)]
     assert [row["mechanism"] is None for row in first] == [False, False, True]
@@ -306,18 +304,18 @@ def test_each_message_of_a_run_is_a_line(tmp_path: Path) -> None:
     n = first[0]["examples"]
     assert n > 500 and first[0]["mechanism"]["steps"] == ceil(n / 500)
     assert abs(first[0]["time"] - time.time()) < 600
-    run(tmp_path, "b")  # another run of the same settings
+    run(tmp_path, "b", run_plan=private)  # another run of the same settings
     assert len(rows(tmp_path)) == 6 and len({row["run"] for row in rows(tmp_path)}) == 2
-    run(tmp_path, "c", budget=None)
+    run(tmp_path, "c", budget=None, run_plan=private)
     assert len(rows(tmp_path)) == 6
 
 
 def test_a_run_ends_with_the_sites_line(tmp_path: Path) -> None:
-    one = epsilon_of([replace(ONE, mechanism=cost(asked("fed_cdp", **SMALL), TRAIN, {}, 1000))], BUDGET)
+    one = epsilon_of([replace(ONE, mechanism=cost(asked("fed_cdp", **SMALL).client, TRAIN, {}, 1000))], BUDGET)
     with pytest.raises(RunError, match=r"client 0 failed in round 2: this site's budget: epsilon \S+ at delta 1e-05 "):
         run(tmp_path, "a", EpsilonBudget(1.01 * one, DELTA))
     with pytest.raises(RunError, match="client 0 failed in round 1: this site's budget: the server is to add the"):
-        run(tmp_path, "b", resolved=asked("dp_fedavg", "unit=client", **SMALL))
+        run(tmp_path, "b", run_plan=asked("dp_fedavg", "unit=client", **SMALL))
     assert [(row["round"], row["kind"]) for row in rows(tmp_path)] == [(1, TRAIN)]
 
 
@@ -327,7 +325,6 @@ from pathlib import Path
 from flfw import apps
 from flfw.client.federated_client import FederatedClient
 from tests.dp import test_site_ledger as here
-here.message_cost.metrics_of = lambda experiment: "none"
 
 def waits(self, *_):
     print("training", flush=True)
@@ -361,15 +358,15 @@ def test_what_was_killed_before_it_answered_is_counted(tmp_path: Path, training:
 # --- a server that would learn from a refusal ------------------------------------------------------------------------
 
 
-def refused(folder: Path, kind: str, resolved: Resolved) -> tuple[str, bool]:
+def refused(folder: Path, kind: str, run_plan: RunPlan) -> tuple[str, bool]:
     """The reason of client 0, and whether anything was entered in its ledger."""
     folder.mkdir()
-    experiment = replace(resolved.experiment, out=folder / "a", engine="inproc")
+    experiment = replace(run_plan.experiment, out=folder / "a", engine="inproc")
     node = {"state": str(folder / "state"), **BUDGET.to_node_config(folder / "lines.jsonl")}
     grid = InProcessGrid(apps.client, 2, experiment.to_run_config(), [node, node])
     to = min(grid.get_node_ids())
     config = {"round": 1, "client": 0, "version": 0, "code": apps.code_hash(), "experiment": "b", "deadline": 2e9}
-    sent = broadcast(resolved.build_model(), resolved.sharing.downloads)
+    sent = broadcast(run_plan.client.build_model(), run_plan.client.sharing.downloads)
     record = RecordDict({"arrays": sent, "config": ConfigRecord(config)})
     (reply,) = grid.send_and_receive([Message(record, dst_node_id=to, message_type=kind)])
     return str(reply.error.reason) if reply.has_error() else "answered", (folder / "lines.jsonl").exists()
@@ -378,11 +375,12 @@ def refused(folder: Path, kind: str, resolved: Resolved) -> tuple[str, bool]:
 @pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
 def test_no_refusal_tells_whether_a_site_has_every_class(tmp_path: Path, kind: str) -> None:
     """The method fedcg needs every class, and said so: a server could ask for nothing, at no cost."""
-    chosen: dict[str, Any] = {"dataset": "digits", "net": "lenet5", "side": 32, "clients": 2, "attack": ("none",)}
+    chosen: dict[str, Any] = {"dataset": "digits", "net": "lenet5", "image_size": 32, "clients": 2, "attack": ("none",)}
+    chosen["metrics"] = "none"
     reasons = []
     for split in ("iid", "pathological"):  # where all classes are at client 0, and where only some are
-        resolved = resolve(Experiment(method="fedcg", split=split, **chosen))
-        reasons.append(refused(tmp_path / split, kind, resolved))
+        run_plan = plan(Experiment(method="fedcg", split=split, **chosen))
+        reasons.append(refused(tmp_path / split, kind, run_plan))
     assert reasons[0] == reasons[1]
     assert "this site's budget: fedcg" in reasons[0][0] and not reasons[0][1]
 
@@ -395,9 +393,9 @@ def test_no_refusal_names_a_file_of_the_site(tmp_path: Path) -> None:
         Image.new("L", (8, 8)).save(data / "ab"[place % 2] / f"{place}.png")
     chosen: dict[str, Any] = {"dataset": f"folder:{data}", "net": "linear", "split": "iid", "augment": "none"}
     chosen |= {"normalise": "half", "clients": 1, "attack": ("none",), "metrics": "none"}
-    resolved = resolve(Experiment(method="fed_cdp", **chosen, set=("noise_source=secure",)))
-    assert cost(resolved, TRAIN, {}, 3) is not None
+    run_plan = plan(Experiment(method="fed_cdp", **chosen, set=("noise_source=secure",)))
+    assert cost(run_plan.client, TRAIN, {}, 3) is not None
     (data / "a" / "0 Jane Roe.png").write_bytes(b"no image")
-    anew = Resolved(resolved.experiment, resolved.method, resolved.settings)
+    anew = replace(run_plan.client, task=replace(run_plan.task))  # that has read nothing
     with pytest.raises(InputError, match="0 Jane Roe"):  # which is no reason that leaves
         cost(anew, TRAIN, {}, 3)

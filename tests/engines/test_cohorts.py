@@ -27,7 +27,7 @@ from flfw.messages.message_batches import MessageBatches
 from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import broadcast, pack
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import run
 from tests.support.actor_app import app, together
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
@@ -38,9 +38,15 @@ SIZES = MessageBatches("train", 2, together)
 
 def small(**changes: Any) -> Experiment:
     """Ask for two rounds of five clients, who train in cohorts of two, two and one."""
-    few: dict[str, Any] = {"method": "fedavg", "net": "mlp", "attack": ("none",), "engine": "inproc", "cohort": "2"}
+    few: dict[str, Any] = {
+        "method": "fedavg",
+        "net": "mlp",
+        "attack": ("none",),
+        "engine": "inproc",
+        "batched_clients": "2",
+    }
     few |= {"clients": 5, "rounds": 2, "local_epochs": 1, "lr": 0.1}
-    return resolve(Experiment(**{**few, **changes})).experiment
+    return plan(Experiment(**{**few, **changes})).experiment
 
 
 def model(folder: Path) -> dict[str, torch.Tensor]:
@@ -103,7 +109,9 @@ def test_an_actor_answers_cohorts_of_the_sizes_that_it_is_told() -> None:
 
 
 def test_a_cohort_changes_a_run_by_rounding_alone(tmp_path: Path) -> None:
-    alone, joint = (train_by_engine(small(cohort=cohort), tmp_path / f"cohort-{cohort}") for cohort in ("1", "2"))
+    alone, joint = (
+        train_by_engine(small(batched_clients=cohort), tmp_path / f"cohort-{cohort}") for cohort in ("1", "2")
+    )
     one, two = model(tmp_path / "cohort-1"), model(tmp_path / "cohort-2")
     assert all(torch.allclose(value, two[name], rtol=1e-4, atol=1e-6) for name, value in one.items())
     for row, other in zip(rows_without_times(alone), rows_without_times(joint), strict=True):
@@ -134,31 +142,35 @@ def test_a_run_in_cohorts_resumes_to_the_same_bits(tmp_path: Path) -> None:
     run.resume(dataclasses.replace(run.stored(tmp_path / "cut")))
     assert torch.equal(*(torch.cat([v.flatten() for v in model(tmp_path / f).values()]) for f in ("whole", "cut")))
     stored = json.loads((tmp_path / "whole" / "result.json").read_text())
-    assert stored["config"]["cohort"] == "2"
+    assert stored["config"]["batched_clients"] == "2"
 
 
 def test_a_run_goes_on_with_its_own_cohort_alone(tmp_path: Path) -> None:
     cut_short(dataclasses.replace(small(), out=tmp_path / "cut"), after_round=1)
     with pytest.raises(InputError, match="cohort"):
-        run.resume(dataclasses.replace(run.stored(tmp_path / "cut"), cohort="3"))
+        run.resume(dataclasses.replace(run.stored(tmp_path / "cut"), batched_clients="3"))
 
 
 @pytest.mark.slow
 def test_auto_becomes_a_number_and_a_1_is_noted_with_its_reason(tmp_path: Path) -> None:
-    run.run(dataclasses.replace(small(cohort="auto", rounds=1), out=tmp_path / "dense"))
+    run.run(dataclasses.replace(small(batched_clients="auto", rounds=1), out=tmp_path / "dense"))
     result = json.loads((tmp_path / "dense" / "result.json").read_text())
-    assert result["config"]["cohort"] == "5" and not [note for note in result["notes"] if "cohort" in note]
-    run.run(dataclasses.replace(small(cohort="auto", rounds=1, method="scaffold"), out=tmp_path / "scaffold"))
+    assert result["config"]["batched_clients"] == "5" and not [
+        note for note in result["notes"] if "batched-clients" in note
+    ]
+    run.run(dataclasses.replace(small(batched_clients="auto", rounds=1, method="scaffold"), out=tmp_path / "scaffold"))
     result = json.loads((tmp_path / "scaffold" / "result.json").read_text())
-    (note,) = [note for note in result["notes"] if "cohort" in note]
-    assert result["config"]["cohort"] == "1"
-    assert note == "cohort=auto became 1: method=scaffold, whose clients take local steps in a way of their own."
+    (note,) = [note for note in result["notes"] if "batched-clients" in note]
+    assert result["config"]["batched_clients"] == "1"
+    assert (
+        note == "batched-clients=auto became 1: method=scaffold, whose clients take local steps in a way of their own."
+    )
 
 
 def test_a_client_that_fails_is_dropped_and_its_cohort_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fragile.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    broken = small(defence="fragile:Broken", defended="1", on_client_failure="drop", cohort="3")
+    broken = small(defence="fragile:Broken", defended="1", on_client_failure="drop", batched_clients="3")
     training = train_by_engine(broken, tmp_path / "run")
     assert [row["clients"] for row in training["rounds"]] == [4, 4]
     assert [sorted(r["client"] for r in training["clients"] if r["round"] == n) for n in (1, 2)] == [[0, 2, 3, 4]] * 2
@@ -172,10 +184,10 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget is that of one message: client 2 has spent it before, and is not asked again either."""
-    chosen = {"rounds": 1, "clients": 3, "cohort": "3", "metrics": "none", "net": "linear", "batch_size": 500}
+    chosen = {"rounds": 1, "clients": 3, "batched_clients": "3", "metrics": "none", "net": "linear", "batch_size": 500}
     experiment = small(method="fed_cdp", set=("noise_source=secure",), **chosen)
-    resolved = resolve(experiment)
-    before = MessageEntry("before", 1, "train", "fed_cdp", cost(resolved, "train", {}, 500), 500)
+    run_plan = plan(experiment)
+    before = MessageEntry("before", 1, "train", "fed_cdp", cost(run_plan.client, "train", {}, 500), 500)
     budget = EpsilonBudget(1.2 * epsilon_of([before], EpsilonBudget(10.0, 1e-5)), 1e-5)
     ledgers = [tmp_path / f"lines-{client}.jsonl" for client in range(3)]
     charge(ledgers[2], budget, before)
@@ -184,7 +196,7 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     sites = [budget.to_node_config(ledger) for ledger in ledgers]
     grid = InProcessGrid(apps.client, 3, config, sites, cohorts=MessageBatches("train", 3, apps.train_together))
     scalars = {"round": 1, "version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
-    sent = broadcast(resolved.build_model(), resolved.sharing.downloads)
+    sent = broadcast(run_plan.client.build_model(), run_plan.client.sharing.downloads)
     content = [
         RecordDict({"arrays": sent, "config": ConfigRecord({**scalars, "client": node - 1})}) for node in (1, 2, 3)
     ]
@@ -198,5 +210,5 @@ def test_an_app_on_another_engine_refuses_a_cohort() -> None:
 
     config = small().to_run_config()
     context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(config))
-    with pytest.raises(InputError, match="Expected --cohort 1 on Flower's own engines, got cohort=2"):
+    with pytest.raises(InputError, match="Expected --batched-clients 1 on Flower's own engines, got batched_clients=2"):
         apps.server(grid=GridWrapper(InProcessGrid(app, 1, {})), context=context)

@@ -13,15 +13,16 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from flfw import nets, plugins
+from flfw import plugins
 from flfw.audit.jobs import target_probe_set
 from flfw.audit.rungs import tickets_beside
 from flfw.client.store import ClientStore, StateMissingError
 from flfw.engines import machine
 from flfw.errors import RunError
 from flfw.experiment import Experiment
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
+from flfw.runs import engine
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.method_rounds import by_method
 
@@ -48,9 +49,9 @@ def same_on_ray(small: Experiment, tmp_path: Path, method: str, engine: str = "r
     assert recorded(tmp_path / "inproc") == recorded(tmp_path / "ray")
     rungs = Counter(rung for rung, *_ in recorded(tmp_path / "ray"))
     target = target_probe_set(experiment.points[0], 0)
-    beside = {
-        probe_set.rung: 4 for probe_set in tickets_beside(resolve(experiment), target)
-    }  # where something hides the data
+    run_plan = plan(experiment)
+    tickets = tickets_beside(run_plan.client, run_plan.audit.reconstructions.values(), experiment.adaptation, target)
+    beside = {probe_set.rung: 4 for probe_set in tickets}  # where something hides the data
     assert rungs == {"control": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
 
 
@@ -104,12 +105,12 @@ def test_lost_private_state_is_an_error_not_a_fresh_start(small: Experiment, tmp
 
 def test_the_object_store_is_sized_by_the_messages(small: Experiment) -> None:
     actors = len(os.sched_getaffinity(0))
-    large = resolve(dataclasses.replace(small, method="hyperfl", engine="ray"))
-    assert large.method.uploads == ("hypernet.*",) and large.settings.hidden == 128
+    large = plan(dataclasses.replace(small, method="hyperfl", engine="ray"))
+    assert large.client.method.uploads == ("hypernet.*",) and large.client.settings.hidden == 128
     dense = 14_943_424 * 4
-    result = machine.object_store_bytes(large.experiment, nets.numel(large.model.state_dict()))
+    result = engine.store_bytes(large)
     assert 1.1 * (2 + 3 * actors) * dense <= result < 1.15 * (2 + 3 * actors) * dense
-    assert machine.object_store_bytes(large.experiment, 117_000) == 100_000_000
+    assert machine.object_store_bytes(actors, 1, 117_000) == 100_000_000
 
 
 def test_in_process_clients_cannot_change_what_others_receive() -> None:

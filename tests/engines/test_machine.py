@@ -69,7 +69,8 @@ def on_ray(**changed: object) -> Experiment:
 )
 def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple[float, float]], line: str) -> None:
     with pytest.raises(InputError) as caught:
-        machine.check(on_ray(**asked), Resources(tuple(Node(c, g) for c, g in nodes), "this machine's"))
+        there_are = Resources(tuple(Node(c, g) for c, g in nodes), "this machine's")
+        machine.check(on_ray(**asked), asked.get("attack_gpus", 0), there_are)
     assert str(caught.value) == line
 
 
@@ -79,7 +80,7 @@ def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple
     [
         ({"attack_gpus": 1}, "--attack-gpus 0 on a machine without a GPU, got attack_gpus=1"),
         ({"gpus_per_client": 0.5}, "--gpus-per-client 0 on a machine without a GPU, got gpus_per_client=0.5"),
-        ({"server_device": "cuda"}, "--server-device cpu on a machine without a GPU, got server_device=cuda"),
+        ({"server_device": "cuda"}, "--expert server_device=cpu on a machine without a GPU, got server_device=cuda"),
     ],
 )
 def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(asked: dict, line: str) -> None:
@@ -109,10 +110,11 @@ def test_how_many_clients_work_at_once(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)  # Flower has four threads more than cores to wait for clients
     there_are = Resources(tuple(Node(c, g) for c, g in nodes), "this machine's")
-    machine.check(on_ray(**asked), there_are)
-    assert machine.at_once(on_ray(**asked), there_are) == clients
+    settings = on_ray(**asked)
+    machine.check(settings, settings.attack_gpus, there_are)
+    assert machine.at_once(settings, settings.attack_gpus, there_are) == clients
     # What Flower will count, and Ray be able to place: by the GPUs, none of whose clients is spread over two.
-    shares = machine.client_resources(on_ray(**asked), there_are)
+    shares = machine.client_resources(settings, settings.attack_gpus, there_are)
     monkeypatch.setattr("ray.nodes", lambda: [{"Resources": {"CPU": c, "GPU": g}} for c, g in nodes])
     assert pool_size_from_resources({name: shares[name] for name in ("num_cpus", "num_gpus")}) == clients
 
@@ -194,10 +196,15 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("method", "train"), [("hyperfl_lpm", "adapter"), ("fedavg", "lora"), ("fedavg", "fixed")])
+@pytest.mark.parametrize(
+    ("method", "train"), [("hyperfl_lpm", "adapter"), ("fedavg", "lora"), ("fedavg", "linear_probe")]
+)
 def test_frozen_bodies_get_their_shares_of_a_gpu(cluster: str, tmp_path: Path, method: str, train: str) -> None:
     """All of a network moves, see tests/nets/test_backbones.py; here clients see no GPU if there is none."""
-    common = f"--method {method} --net {tiny_backbone.NAME} --weights random --train {train} --clients 4 --rounds 2"
+    common = (
+        f"--method {method} --net {tiny_backbone.NAME} --expert weights=random --trainable {train} "
+        f"--clients 4 --rounds 2"
+    )
     common += " --local-epochs 1 --attack none"
     shares = f"--ray-address {cluster} --gpus-per-client 0.5"
     assert sim.main([*common.split(), *shares.split(), "--out", str(tmp_path / "there")]) == 0

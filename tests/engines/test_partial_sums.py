@@ -24,7 +24,7 @@ from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.server.aggregation import Update, update_of, weighted_mean
 from flfw.server.partial_sums import SumReader
 from flfw.server.reading import ReplyReader
@@ -182,8 +182,8 @@ ALONE = {
 @pytest.mark.parametrize("why", [*ALONE, ""])
 def test_sums_are_off_where_single_updates_are_needed(why: str) -> None:
     more = {"method": "fedavg", "attack": ("none",), "engine": "ray", "clients": 20, **ALONE.get(why, {})}
-    resolved = resolve(without_auto(Experiment(**more)))
-    assert summable(resolved.experiment, resolved.method, resolved.settings) is not bool(why)
+    run_plan = plan(without_auto(Experiment(**more)))
+    assert summable(run_plan.client, run_plan.engine.engine, run_plan.audit.sees_updates) is not bool(why)
 
 
 FOREIGN = """
@@ -258,9 +258,9 @@ def of_foreign(name: str) -> Experiment:
 )
 @pytest.mark.usefixtures("foreign")
 def test_a_method_of_which_something_looks_at_single_updates_gets_them(name: str, sums: bool) -> None:
-    resolved = resolve(of_foreign(name))
-    assert resolved.method.reduces == "mean"
-    assert summable(resolved.experiment, resolved.method, resolved.settings) is sums
+    run_plan = plan(of_foreign(name))
+    assert run_plan.client.method.reduces == "mean"
+    assert summable(run_plan.client, run_plan.engine.engine, run_plan.audit.sees_updates) is sums
 
 
 @pytest.mark.usefixtures("foreign")

@@ -19,7 +19,6 @@ from flwr.clientapp import ClientApp
 from flfw.client.site import Site
 from flfw.engines import ray_start
 from flfw.errors import DIED, RunError
-from flfw.experiment import Experiment
 from flfw.messages.message_batches import MessageBatches
 from flfw.messages.reasons import in_one_line
 from flfw.messages.streaming import StreamingGrid
@@ -34,7 +33,7 @@ CLIENTS = 12
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
     ray_start.configure_ray("")
-    with ray_start.started(Experiment(engine="ray"), Site(), 10_000):
+    with ray_start.started("", Site(), lambda: 10_000):
         yield
 
 

@@ -18,7 +18,6 @@ from flfw.client.site import Site
 from flfw.engines import ray_start
 from flfw.engines.simulation import run_simulation
 from flfw.errors import InputError
-from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from tests.support.awkward_app import app
 
@@ -30,7 +29,7 @@ CLIENTS = 6
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
     ray_start.configure_ray("")
-    with ray_start.started(Experiment(engine="ray"), Site(), 10_000):
+    with ray_start.started("", Site(), lambda: 10_000):
         yield
 
 

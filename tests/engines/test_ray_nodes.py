@@ -23,7 +23,6 @@ from benchmarks.ray_nodes import RayNodes, ray_nodes
 from benchmarks.same_results import differences, numbers
 from flfw.client.site import Site
 from flfw.engines import machine, ray_start
-from flfw.experiment import Experiment
 from tests.support.awkward_app import app
 
 pytestmark = [pytest.mark.early, pytest.mark.timeout(900)]
@@ -43,7 +42,7 @@ def nodes() -> Iterator[RayNodes]:
 def joined(nodes: RayNodes) -> Iterator[RayNodes]:
     nodes.up()
     ray_start.configure_ray(nodes.address)
-    with ray_start.started(Experiment(engine="ray", ray_address=nodes.address), Site(), 10_000):
+    with ray_start.started(nodes.address, Site(), lambda: 10_000):
         yield nodes
 
 
@@ -181,7 +180,7 @@ def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNod
 @pytest.mark.nightly
 def test_a_run_with_cohorts_and_sums_of_blocks_survives_the_death_of_two_nodes(nodes: RayNodes, tmp_path: Path) -> None:
     nodes.up()
-    common = "--method fedavg --net linear --clients 20 --rounds 5 --cohort 2 --local-epochs 10 --attack none"
+    common = "--method fedavg --net linear --clients 20 --rounds 5 --batched-clients 2 --local-epochs 10 --attack none"
     there, here, log = tmp_path / "there", tmp_path / "here", tmp_path / "log"
     server = begun([*common.split(), "--ray-address", nodes.address, "--out", str(there)], log)
     wait_for(lambda: "round 2/" in log.read_text())

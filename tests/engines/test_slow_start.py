@@ -101,4 +101,4 @@ def test_what_a_start_that_failed_has_started_is_ended(small: Experiment, monkey
 
 
 def enter(experiment: Experiment):
-    return ray_start.started(experiment, Site(), 1000)
+    return ray_start.started(experiment.ray_address, Site(), lambda: 1000)

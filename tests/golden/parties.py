@@ -24,7 +24,8 @@ from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack
-from flfw.resolve import resolve
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.context import ServerContext
 from flfw.task import Task
@@ -86,7 +87,7 @@ def ask(case: Case, settings: Sequence[str]) -> Experiment:
         augment="none",
         attack=("none",),
     )
-    fields = {field.name for field in dataclasses.fields(resolve(experiment).method.Settings)}
+    fields = {field.name for field in dataclasses.fields(plan(experiment).client.method.Settings)}
     theirs = {_RENAMED.get(name, name): value for name, value in case.hyper.items() if isinstance(value, float | int)}
     assigned = [f"{name}={value}" for name, value in theirs.items() if name in fields]
     return dataclasses.replace(experiment, set=(*_FIXED.get(method, ()), *assigned, *settings))
@@ -123,12 +124,10 @@ def received_by(case: Case) -> list[tuple[str, int, Arrays]]:
 
 def build_client(case: Case, experiment: Experiment, folder: Path, server_round: int) -> FederatedClient:
     """Build the client with the case's images as its data."""
-    resolved = resolve(experiment)
+    run_plan = plan(experiment)
     task = task_with(case, experiment.net, case.inputs.arrays["x"], case.inputs.arrays["y"])
     store = ClientStore(folder, "golden", 0)
-    return resolved.client(
-        ClientContext(experiment, task, resolved.method, resolved.settings, 0, server_round, None, store)
-    )
+    return run_plan.client.client_class(ClientContext(run_plan.client, task, 0, server_round, None, store))
 
 
 def put(client: FederatedClient, start: Arrays) -> None:
@@ -155,7 +154,7 @@ def task_with(case: Case, net: str, x: np.ndarray, y: np.ndarray) -> Task:
         md5_ok=None,
     )
     everything, one, none = np.arange(len(x)), np.arange(1), np.arange(0)
-    return Task(dataset, Split((everything, none), (one, one), (none, none), everything, none, none), net)
+    return Task(dataset, Split((everything, none), (one, one), (none, none), everything, none, none), NetworkPlan(net))
 
 
 def in_turn(arrays: Sequence[np.ndarray] | np.ndarray) -> Iterator[Tensor]:
@@ -168,8 +167,8 @@ def in_turn(arrays: Sequence[np.ndarray] | np.ndarray) -> Iterator[Tensor]:
 
 def serve(case: Case, experiment: Experiment, patch: pytest.MonkeyPatch) -> dict[str, Outcome]:
     """Play two rounds of one server, with the case's uploads."""
-    resolved = resolve(experiment)
-    strategy = resolved.method(resolved.settings)
+    run_plan = plan(experiment)
+    strategy = run_plan.strategy(run_plan.client.settings)
     strategy.ctx = rounds.place(experiment)
     result, broadcast = {}, tensors(case.inputs.start)
     for now in (1, 2):
@@ -179,7 +178,7 @@ def serve(case: Case, experiment: Experiment, patch: pytest.MonkeyPatch) -> dict
         if experiment.method == "fedgen":  # the generator goes on from its own last round
             generator = {name: value.numpy().copy() for name, value in broadcast.items() if name.startswith("gen")}
             before = {**case.inputs.start, **generator}
-        uploads = updates(case, [shared(tensors(state), resolved.method.uploads) for state in states])
+        uploads = updates(case, [shared(tensors(state), run_plan.client.method.uploads) for state in states])
         broadcast = strategy.aggregate_round(pack(broadcast), iter(uploads), now)
         after = {name: value.numpy().copy() for name, value in broadcast.items()}
         result[f"round{now}"] = Outcome(after, before, {})

@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 from torch.nn.utils import parametrizations
 
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.training import per_example
 from tests.golden import cases
 from tests.golden.cases import Case
@@ -185,8 +185,8 @@ def test_every_case_and_every_row_of_tolerances_has_a_test() -> None:
 )
 def test_the_authors_variant_has_the_settings_that_agree(method: str, settings: tuple[str, ...]) -> None:
     asked = Experiment(method=method, net="lenet5", split="sampled", augment="none", attack=("none",))
-    by_name = resolve(dataclasses.replace(asked, variant="authors")).settings
-    assert by_name == resolve(dataclasses.replace(asked, set=settings)).settings != resolve(asked).settings
+    by_name = plan(dataclasses.replace(asked, variant="authors")).client.settings
+    assert by_name == plan(dataclasses.replace(asked, set=settings)).client.settings != plan(asked).client.settings
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ PLUGINS = ("strategies", "clients", "clients/defences", "attacks")
 MAX_FUNCTION_LINES, MAX_FILE_LINES = 70, 600
 
 EMPTY_NAMES = re.compile(r"(utils?|commons?|helpers?|base|managers?|misc)")
-OTHER_MEANINGS = {"clip", "mean", "median", "membership", "noise", "sgd", "sign", "topk"}
-"""Words that the core uses for something else (an optimiser, a bound, a part of a result): plug-ins may bear them."""
+OTHER_MEANINGS = {"analytic", "clip", "mean", "median", "membership", "noise", "sgd", "sign", "topk"}
+"""Words that the core uses for something else (an optimiser, a bound, a control, a result): plug-ins may bear them."""
 
 METHOD_CARD = ("Paper", "Down", "Up", "Private", "Client", "A probe", "Departures")
 ATTACK_CARD = ("Paper", "Departures")

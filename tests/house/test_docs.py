@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Union, get_args, get_origin
 
 import pytest
 
@@ -18,6 +18,7 @@ import sim
 from flfw import data, nets, plugins
 from flfw.command.flags import declared, flags
 from flfw.data.splits import partition
+from flfw.formats.result_entries import ResultModel
 from flfw.formats.result_file import ResultFields
 from flfw.papers.frontier.table import NAME
 from flfw.papers.frontier.table import table as frontier
@@ -45,7 +46,7 @@ OTHERS_FLAGS = {
     "pytest": "--hypothesis-profile --durations",
 }
 """Flags of other programs that the pages name."""
-KEY = re.compile(rf"`((?:{'|'.join(get_type_hints(ResultFields))})(?:\[\])?(?:\.\w+(?:\[\])?)+)`")
+KEY = re.compile(rf"`((?:{'|'.join(ResultFields.model_fields)})(?:\[\])?(?:\.\w+(?:\[\])?)+)`")
 WRITTEN = re.compile(r"^```\w+\n(?:#|<!--) (\S+\.\w+)(?: -->)?$", re.MULTILINE)
 PLUGINS = [
     (kind.noun, name) for kind in (plugins.METHOD, plugins.ATTACK, plugins.DEFENCE) for name in plugins.names(kind)
@@ -171,7 +172,9 @@ def has(kind: Any, keys: Sequence[str]) -> bool:
         return any(has(part, keys) for part in parts)
     if get_origin(kind) in (list, dict):
         return has(parts[-1], keys if get_origin(kind) is list else keys[1:])
-    return is_typeddict(kind) and keys[0] in (hints := get_type_hints(kind)) and has(hints[keys[0]], keys[1:])
+    if not (isinstance(kind, type) and issubclass(kind, ResultModel)):
+        return False
+    return keys[0] in kind.model_fields and has(kind.model_fields[keys[0]].annotation, keys[1:])
 
 
 def unknown_flags_and_keys(text: str) -> Iterator[str]:

@@ -18,8 +18,8 @@ import sim
 from flfw.command.record import Command
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.plan import without_auto
 from flfw.plugins import build_settings
-from flfw.resolve import without_auto
 from tests.support.paths import ROOT
 
 UNUSUAL = Experiment(
@@ -72,6 +72,23 @@ def test_whole_numbers_are_read_back_as_floats_where_floats_are_meant() -> None:
 def test_another_apps_keys_are_left_alone() -> None:
     config = {**UNUSUAL.to_run_config(), "fraction-fit": 0.1}
     assert Experiment.from_run_config(config) == UNUSUAL
+
+
+def test_earlier_names_are_refused_with_those_of_today() -> None:
+    config = Experiment().to_run_config()
+    earlier = {name: value for name, value in config.items() if name != "malicious-server"} | {"tampered-by": ""}
+    with pytest.raises(InputError, match=r"Expected malicious-server in .*, got its earlier name tampered-by; rename"):
+        Experiment.from_run_config(earlier)
+    with pytest.raises(InputError, match="got --tampered-by; it is called --malicious-server now"):
+        dataclasses.replace(Experiment(), tampered_by="imprint")  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="Expected --compression predictive, got its earlier name compact; rename it"):
+        Experiment.from_run_config({**config, "compression": "compact"})
+
+
+def test_a_setting_behind_expert_fills_its_field() -> None:
+    line = "--expert attack_timeout=5 skip_damaged=true --rounds 3 --expert=resize=12x10"
+    expected = Experiment(attack_timeout=5, skip_damaged=True, rounds=3, resize="12x10")
+    assert sim.parse(line.split()).experiment == expected
 
 
 def test_pyproject_declares_every_field_with_its_default() -> None:
@@ -167,13 +184,15 @@ def test_the_clients_of_a_round_are_the_sample_or_everybody(sample, per_round) -
 
 @pytest.mark.parametrize(("cohort", "together"), [("1", 1), ("8", 8), ("auto", 0)])
 def test_a_cohort_is_a_number_or_is_chosen_at_the_start(cohort, together) -> None:
-    assert Experiment(cohort=cohort).together == together
+    assert Experiment(batched_clients=cohort).together == together
 
 
 @pytest.mark.parametrize("cohort", ["0", "-1", "many", "", "1.5", "9" * 30])
 def test_another_cohort_is_refused(cohort) -> None:
-    with pytest.raises(InputError, match=f"Expected cohort=auto or a number from 1 to .*, got cohort={cohort}"):
-        Experiment(cohort=cohort)
+    with pytest.raises(
+        InputError, match=f"Expected batched-clients=auto or a number from 1 to .*, got batched_clients={cohort}"
+    ):
+        Experiment(batched_clients=cohort)
 
 
 # --- hyper-parameters ---------------------------------------------------------------------------------------------
@@ -374,18 +393,18 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             "lfw-funneled.tgz in the data root's folder lfw-py (source: http://vis-www.cs.umass.edu/lfw) or pass "
             "--data-root.",
         ),
-        (["--side", "-1"], "Expected side >= 0, got side=-1."),
+        (["--image-size", "-1"], "Expected image-size >= 0, got image_size=-1."),
         (
-            ["--dataset", "cancer", "--method", "fedavg", "--augment", "flip"],
+            ["--dataset", "cancer", "--method", "fedavg", "--expert", "augment=flip"],
             "Expected images for cancer to be varied, got augment=flip.",
         ),
         (
-            ["--dataset", "cancer", "--method", "fedavg", "--side", "9"],
-            "Expected images in cancer to be resized, got side=9.",
+            ["--dataset", "cancer", "--method", "fedavg", "--image-size", "9"],
+            "Expected images in cancer to be resized, got image_size=9.",
         ),
         (
-            ["--normalise", "imagenet"],
-            "Expected colour images for normalise=imagenet, got inputs of 1x28x28; leave --normalise out.",
+            ["--expert", "normalise=imagenet"],
+            "Expected colour images for normalise=imagenet, got inputs of 1x28x28; leave --expert normalise out.",
         ),
         (
             ["--table", "hyperfl.9"],

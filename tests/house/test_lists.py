@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from functools import cache
-from typing import get_type_hints
 
 import pytest
 
@@ -46,7 +45,7 @@ def test_each_subcommand_stands_beside_its_flag() -> None:
 
 def test_the_flags_that_a_resumed_run_takes_are_listed() -> None:
     listed = between(page("running.md"), "Flags that do not change any number may be given again:", "All others")
-    flags = {flag.replace("-", "_") for flag in re.findall(r"`--([a-z-]+)`", listed)}
+    flags = {flag.replace("-", "_") for flag in re.findall(r"`--(?:expert )?([a-z_-]+)`", listed)}
     assert flags == {*FREE_ON_RESUME} - {"out"}  # the folder that stands behind --resume
 
 
@@ -85,4 +84,4 @@ def test_the_methods_and_attacks_for_a_regression_are_listed() -> None:
 def test_the_keys_of_an_item_of_membership_are_listed() -> None:
     listed = between(page("membership.md"), "\nKeys of an item: ", "\n\n")
     outer = re.sub(r"\([^)]*\)", "", listed)  # keys within a key stand in brackets
-    assert set(re.findall(r"`(\w+)`", outer)) == set(get_type_hints(MembershipFields))
+    assert set(re.findall(r"`(\w+)`", outer)) == set(MembershipFields.model_fields)

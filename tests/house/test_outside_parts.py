@@ -20,9 +20,8 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.nets.backbones.weights import VARIABLE
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import run
-from flfw.task import Task
 from tests.support import outside_parts, tiny_backbone
 from tests.support.small_runs import tiny
 
@@ -44,7 +43,7 @@ def test_a_run_takes_a_data_set_and_a_split_of_a_users_own(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_result_names_the_weights_of_a_pretrained_network(tmp_path: Path) -> None:
     for net in (tiny_backbone.NAME, "linear"):
-        experiment = asked(net=net, train="auto", out=tmp_path / net.rpartition(":")[2])
+        experiment = asked(net=net, trainable="auto", out=tmp_path / net.rpartition(":")[2])
         result = json.loads((run.run(experiment) / "result.json").read_text())
         sha256 = result["config"]["weights_sha256"]
         expected = {net: {"file": None, "sha256": sha256}} if ":" in net else None
@@ -69,8 +68,8 @@ def test_a_network_of_ones_own_that_cannot_be_built_is_one_line() -> None:
 
 def test_a_split_of_ones_own_has_settings() -> None:
     for skip in (0, 10):
-        experiment = resolve(asked(set=(f"Turns.skip={skip}",))).experiment
-        split = Task.load(experiment, None).split
+        experiment = plan(asked(set=(f"Turns.skip={skip}",))).experiment
+        split = plan(experiment).task.load(None).split
         np.testing.assert_array_equal(split.train[1], np.arange(skip + 1, 80, 2))
 
 
@@ -126,7 +125,7 @@ def test_a_name_that_hides_another_module_is_not_imported(tmp_path: Path, monkey
     for between in (" ", "+", ",", "\n"):
         for key in ("net", "split", "dataset", "method"):
             with pytest.raises(InputError):
-                resolve(asked(**{key: f"hidden.x{between}{tiny_backbone.NAME}"}))
+                plan(asked(**{key: f"hidden.x{between}{tiny_backbone.NAME}"}))
                 run.check(asked(**{key: f"hidden.x{between}{tiny_backbone.NAME}"}))
     assert not (tmp_path / "ran").exists()
 
@@ -136,15 +135,22 @@ def test_other_weights_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(VARIABLE, "random")
-    words = ["--net", tiny_backbone.NAME, "--method", "fedavg", "--train", "fixed", "--attack", "none"]
+    words = ["--net", tiny_backbone.NAME, "--method", "fedavg", "--trainable", "linear_probe", "--attack", "none"]
     words += ["--clients", "2", "--rounds", "1", "--engine", "inproc"]
-    assert sim.main([*words, "--weights-sha256", 64 * "0", "--out", str(tmp_path / "pinned")]) == 2
-    assert sim.main([*words, "--weights", "/nowhere", "--seeds", "0", "1", "--out", str(tmp_path / "seeds")]) == 2
+    assert sim.main([*words, "--expert", f"weights_sha256={64 * '0'}", "--out", str(tmp_path / "pinned")]) == 2
+    assert (
+        sim.main([*words, "--expert", "weights=/nowhere", "--seeds", "0", "1", "--out", str(tmp_path / "seeds")]) == 2
+    )
     assert "in /nowhere, got no such file" in capsys.readouterr().err
-    attacked = [word if word != "none" else "analytic" for word in words] + ["--images", "1", "--weights", "random"]
+    attacked = [word if word != "none" else "analytic" for word in words] + [
+        "--images",
+        "1",
+        "--expert",
+        "weights=random",
+    ]
     assert sim.main([*attacked, "--out", str(tmp_path / "run")]) == 0
     for way in ("--resume", "--from"):
-        assert sim.main([way, str(tmp_path / "run"), "--weights", "/nowhere"]) == 2
+        assert sim.main([way, str(tmp_path / "run"), "--expert", "weights=/nowhere"]) == 2
     assert not (tmp_path / "pinned").exists() and not list((tmp_path / "run").glob("audit-*"))
 
 
@@ -152,8 +158,19 @@ def test_other_weights_are_refused_before_anything_is_written(
 def test_seeds_side_by_side_take_the_weights_that_were_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    words = ["--net", tiny_backbone.NAME, "--method", "fedavg", "--train", "fixed", "--attack", "none", "--rounds", "1"]
-    words += ["--clients", "2", "--engine", "inproc", "--weights", "random", "--seeds", "0", "1"]
+    words = [
+        "--net",
+        tiny_backbone.NAME,
+        "--method",
+        "fedavg",
+        "--trainable",
+        "linear_probe",
+        "--attack",
+        "none",
+        "--rounds",
+        "1",
+    ]
+    words += ["--clients", "2", "--engine", "inproc", "--expert", "weights=random", "--seeds", "0", "1"]
     assert sim.main([*words, "--out", str(tmp_path / "run")]) == 0
 
 

@@ -19,7 +19,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.nets.conditional_gan import diversity_loss, of_halves
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
@@ -36,7 +36,7 @@ VARIED = {
 
 
 def settings_of(method: str, variant: str, *assignments: str) -> object:
-    return resolve(Experiment(method=method, variant=variant, set=assignments)).settings  # type: ignore[arg-type]
+    return plan(Experiment(method=method, variant=variant, set=assignments)).client.settings  # type: ignore[arg-type]
 
 
 def test_the_methods_with_variants_are_those_whose_cards_say_so() -> None:
@@ -74,7 +74,7 @@ def test_the_table_in_docs_has_every_variant() -> None:
 
 def test_a_variant_that_a_method_has_not_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"Expected a variant of fedavg among ours; got variant=authors\."):
-        resolve(Experiment(method="fedavg", variant="authors"))
+        plan(Experiment(method="fedavg", variant="authors"))
     assert sim.main(["--method", "hyperfl", "--variant", "paper"]) == 2
     message = capsys.readouterr().err
     assert "among ours, authors; got variant=paper" in message and message.count("\n") == 1
@@ -105,7 +105,7 @@ def test_glorots_start_has_its_bounds_and_no_biases() -> None:
 
 @pytest.mark.slow
 def test_all_who_take_part_begin_with_glorots_weights(tmp_path: Path) -> None:
-    """The first broadcast as it was recorded, the client's model, the server's, and the resolved one."""
+    """The first broadcast as it was recorded, the client's model, the server's, and the planned one."""
     given = without_auto(
         tiny(tmp_path / "run", method="fedavg", net="linear", init="glorot", attack=("analytic",), audit_rounds="0")
     )
@@ -114,11 +114,11 @@ def test_all_who_take_part_begin_with_glorots_weights(tmp_path: Path) -> None:
     line = next(one for one in lines if one.get("config", {}).get("rung") == "target")
     sent = load_file(folder / "observations" / line["sent_to_client"]["file"])
     with initialising(given.seed, "model"):
-        resolved = resolve(given).build_model().state_dict()
-    server = ServerContext(given, resolve(given).method, resolve(given).settings).model().state_dict()
+        planned = plan(given).client.build_model().state_dict()
+    server = ServerContext(plan(given).client).model().state_dict()
     client = make_client(given, 0, tmp_path / "client").ctx.fresh_model().state_dict()
     for name, value in sent.items():
-        assert all(torch.equal(value, other[name]) for other in (resolved, server, client)), name
+        assert all(torch.equal(value, other[name]) for other in (planned, server, client)), name
     assert not sent["classifier.bias"].any() and float(sent["classifier.weight"].abs().max()) > 0.2
 
 
@@ -128,9 +128,9 @@ def test_no_normalisation_leaves_inputs_as_they_are() -> None:
 
 
 def test_a_fixed_order_is_the_stored_one_in_every_pass(tmp_path: Path) -> None:
-    given = without_auto(tiny(tmp_path / "run", method="fedavg", batch_size=4, order="fixed"))
-    for experiment, same in ((given, True), (replace(given, order="shuffled"), False)):
-        one = make_client(experiment, 0, tmp_path / experiment.order)
+    given = without_auto(tiny(tmp_path / "run", method="fedavg", batch_size=4, example_order="fixed"))
+    for experiment, same in ((given, True), (replace(given, example_order="shuffled"), False)):
+        one = make_client(experiment, 0, tmp_path / experiment.example_order)
         stored = one.examples("train", one.indices("train"))[0]
         for seed in range(2):
             passed = torch.cat([x for x, _ in one.batches(torch_generator(seed, "pass"))])

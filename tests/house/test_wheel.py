@@ -120,7 +120,7 @@ CALLS = {
     "audit": f"first --attack ig {SHORT}",
     "matrix": f"methods=fedavg defences=none attacks=ig seeds=0 {SMALL}",
     "compare": "first first-again",
-    "figures": "first --only leakage --format svg",
+    "figures": "first --figure-names leakage --format svg",
     "table": "hyperfl.4",
     "verify": "first",
     "report": "first",
@@ -186,8 +186,8 @@ def test_photos_of_mixed_sizes_are_rehearsed(installed: Installed) -> None:
     asked = (
         "--dataset",
         "folder:photos",
-        "--resize",
-        "32",
+        "--expert",
+        "resize=32",
         "--net",
         "lenet",
         "--method",
@@ -196,7 +196,7 @@ def test_photos_of_mixed_sizes_are_rehearsed(installed: Installed) -> None:
         "of-photos",
     )
     # A search that finds nothing on noise, and ends soon.
-    short = ("--batch-size", "4", "--images", "1", "--most-steps", "1", "--rounds", "1", "--set", "ig.iterations=20")
+    short = ("--batch-size", "4", "--images", "1", "--max-steps", "1", "--rounds", "1", "--set", "ig.iterations=20")
     installed("flfw", "rehearse", *asked, "--attack", "ig", *short)
     assert json.loads((installed.folder / "of-photos" / "result.json").read_text())["audit"]
 

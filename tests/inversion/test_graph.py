@@ -230,7 +230,7 @@ def assert_alike(many: Sequence[SearchResult], others: Sequence[SearchResult]) -
 def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
     line = (
         r"Expected a search whose step fits into 1e-09 GB, got a batch of 2 that takes \S+ GB; "
-        r"lower --victim-batch or --victim-steps, or raise --attack-memory-gb\."
+        r"lower --victim-batch or --victim-steps, or raise --expert attack_memory_gb\."
     )
     with pytest.raises(InputError, match=f"^{line}$"):
         searched(1, ComputeLimits(memory_gb=1e-9))
@@ -273,7 +273,7 @@ def test_a_search_in_bfloat16_is_near_that_in_float32_and_another() -> None:
 
 
 def test_tensorfloat_is_refused_where_no_gpu_searches() -> None:
-    line = "Expected --attack-precision float32 or bf16 where no GPU searches, got attack_precision=tf32."
+    line = "Expected --expert attack_precision=float32 or bf16 where no GPU searches, got attack_precision=tf32."
     with pytest.raises(InputError, match=f"^{re.escape(line)}$"):
         searched(2, ComputeLimits(precision="tf32"))
 

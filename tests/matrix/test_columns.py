@@ -27,7 +27,7 @@ from tests.support.small_runs import tiny
 
 SPREAD = {"mean": 0.5, "least": 0.5, "most": 0.5}
 FINAL = {"acc_local": None, "acc_global": None, "acc_central": 0.5, "per_client": []}
-CLAIM = {"epsilon": 2.754, "delta": 1e-5, "unit": "example", "adversary": "server", "noise": "secure"}
+CLAIM = {"epsilon": 2.754, "delta": 1e-5, "unit": "example", "adversary": "server", "noise_source": "secure"}
 
 
 def combination(*kinds: str, **changes: Any) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def test_the_accuracy_is_shown_that_all_have() -> None:
 
 def test_a_claim_in_words() -> None:
     assert claimed(CLAIM) == "2.76 for one example against server"
-    assert claimed({**CLAIM, "noise": "seed"}) == "with noise_source=secure: 2.76 for one example against server"
-    assert claimed({**CLAIM, "noise": "seed", "epsilon": "inf"}) == "inf for one example against server"
+    assert claimed({**CLAIM, "noise_source": "seed"}) == "with noise_source=secure: 2.76 for one example against server"
+    assert claimed({**CLAIM, "noise_source": "seed", "epsilon": "inf"}) == "inf for one example against server"
 
 
 def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
@@ -66,8 +66,8 @@ def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
 def claiming(folder: Path, **against: float | str) -> FinishedRun:
     """A run that claims these epsilons, and has a paper's figure."""
     written(folder, [], [])
-    lines = [{**CLAIM, "counted": "exact", "adversary": who, "epsilon": value} for who, value in against.items()]
-    lines.insert(0, {**CLAIM, "counted": "as published", "epsilon": 9.0})
+    lines = [{**CLAIM, "accounting": "exact", "adversary": who, "epsilon": value} for who, value in against.items()]
+    lines.insert(0, {**CLAIM, "accounting": "as published", "epsilon": 9.0})
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({**result, "privacy": lines}))
     return read(folder)
@@ -97,7 +97,7 @@ def test_no_claim_is_shown_that_a_seed_does_not_make(tmp_path: Path) -> None:
 
 def test_a_claim_that_rests_on_other_noise_in_one_seed_says_so(tmp_path: Path) -> None:
     runs = [claiming(tmp_path / str(seed), server=epsilon) for seed, epsilon in enumerate((2.0, 3.0))]
-    seeded = [{**line, "noise": "seed"} for line in runs[0].result["privacy"]]
+    seeded = [{**line, "noise_source": "seed"} for line in runs[0].result["privacy"]]
     runs[0] = replace(runs[0], result={**runs[0].result, "privacy": seeded})
     shown = combine("m", "none", runs).claim
     assert shown is not None and claimed(shown) == "with noise_source=secure: 3 for one example against server"
@@ -110,16 +110,16 @@ def test_a_claim_beside_canaries_has_no_source_of_noise(silent: Path, tmp_path: 
     record = json.loads((copy / "matrix.json").read_text())
     for seed in (0, 1):
         path = copy / f"local_only-none-s{seed}" / "result.json"
-        line = {key: CLAIM[key] for key in ("unit", "adversary", "delta")} | {"epsilon": "inf", "counted": "exact"}
+        line = {key: CLAIM[key] for key in ("unit", "adversary", "delta")} | {"epsilon": "inf", "accounting": "exact"}
         path.write_text(json.dumps({**json.loads(path.read_text()), "privacy": [line]}))
     located = [MatrixCell(tiny(copy / c["folder"], method=c["method"], seed=c["seed"])) for c in record["cells"]]
     tables.write(copy, record["question"], located, {})
     shown = json.loads((copy / "matrix.json").read_text())["combinations"][1]["claim"]
-    assert (shown["epsilon"], shown["noise"]) == ("inf", None)
+    assert (shown["epsilon"], shown["noise_source"]) == ("inf", None)
 
 
 def test_a_damaged_claim_is_bad_input(tmp_path: Path) -> None:
-    for lacking in ("unit", "epsilon", "adversary", "counted"):
+    for lacking in ("unit", "epsilon", "adversary", "accounting"):
         run = claiming(tmp_path / lacking, server=2.0)
         lines = [{k: v for k, v in line.items() if k != lacking} for line in run.result["privacy"]]
         (run.folder / "result.json").write_text(json.dumps({**run.result, "privacy": lines}))

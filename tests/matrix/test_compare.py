@@ -69,7 +69,7 @@ def test_an_attack_that_both_have_is_compared_victim_by_victim(tmp_path: Path) -
 def test_victims_of_one_batch_in_either_run_count_once(tmp_path: Path) -> None:
     """Eight came alone in one run, and as one message in the other: either sign is as far from 0."""
     one = written(tmp_path / "one", [entry(images=8)], [row(n, 30.0) for n in range(8)])
-    batch = [row(n, 12.0) | {"client": 0, "victim": 0, "image": n} for n in range(8)]
+    batch = [row(n, 12.0) | {"client": 0, "probe_slot": 0, "image": n} for n in range(8)]
     two = written(tmp_path / "two", [entry(images=8)], batch, victim_batch=8)
     text = table([one, two])
     assert "-18.0 on 8, p = 1" in lines(text, "ig at round 0")[2]
@@ -168,7 +168,7 @@ def test_only_what_is_significant_gives_an_order(tmp_path: Path) -> None:
 
 def test_membership_is_shown_of_runs_without_another_attack(tmp_path: Path) -> None:
     figures = {"attack": "membership", "vantage": "server", "defence": "none", "adaptive": True, "rounds": [1, 2],
-               "clients": 2, "verdict": "leaks", "why": "x", "auc_low": 0.6, "auc_high": 0.8, "fpr": 0.1, "tpr": 0.3,
+               "clients": 2, "verdict": "leaks", "reason": "x", "auc_low": 0.6, "auc_high": 0.8, "fpr": 0.1, "tpr": 0.3,
                "tpr_low": 0.1, "tpr_high": 0.5, "epsilon_low": 0.25, "claimed_epsilon": None, "accuracy_gap": 0.1,
                "floor": {}}  # fmt: skip
     folders = []

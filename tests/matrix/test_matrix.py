@@ -25,15 +25,16 @@ from flfw.matrix.compare import table
 from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
 from flfw.matrix.markdown import markdown
 from flfw.matrix.page import render
-from flfw.matrix.picture import PlotMark, Scatter, draw, place
+from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.rows import AttackSetting, read
 from flfw.matrix.significance import ranked
 from flfw.matrix.utility import ACCURACIES
 from flfw.nets import Tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs.run import run as run_one
 from flfw.storage.checkpoint import is_complete
+from tests.support.drawn_charts import charts_in, lines_of, texts_at, texts_of
 from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
 
 
@@ -106,8 +107,8 @@ def test_an_attack_that_bears_a_methods_name_keeps_its_settings_where_that_metho
     cells = Matrix(("hyperfl", "fedper"), ("none",), ("ig", "hyperfl"), (0,)).cells(given, tmp_path)
     assert [cell.experiment.set for cell in cells] == [given.set, ("hyperfl.iterations=3",)]
     for cell in cells:
-        assert resolve(cell.experiment).attacks["hyperfl"].settings.iterations == 3
-    assert resolve(cells[0].experiment).settings.hidden == 16
+        assert plan(cell.experiment).audit.reconstructions["hyperfl"].settings.iterations == 3
+    assert plan(cells[0].experiment).client.settings.hidden == 16
 
 
 def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_the_same_victims_are_compared(whole: Path) -> None:
         with (whole / name / "audit.csv").open() as file:
             for row in csv.DictReader(file):
                 if row["rung"] == "target":
-                    values[name, row["victim"]] = float(row["psnr"])
+                    values[name, row["probe_slot"]] = float(row["psnr"])
     gaps = [values[NAMES[i + 2], slot] - values[NAMES[i], slot] for i in (0, 1) for slot in ("0", "1")]
     assert result["difference"]["mean"] == pytest.approx(np.mean(gaps))
 
@@ -331,12 +332,12 @@ def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> 
         matrix.main(["seeds=0,1"], (0, 1), SMALL)
     for name in NAMES[:2]:
         shutil.copytree(whole / name, tmp_path / "new" / name)
-    resolved = replace(SMALL, split="dominant", augment="none", out=tmp_path / "new")
-    question = Matrix(("fedavg",), ("none",), ("analytic",), (0, 1)).question(resolved)
+    run_plan = replace(SMALL, split="dominant", augment="none", out=tmp_path / "new")
+    question = Matrix(("fedavg",), ("none",), ("analytic",), (0, 1)).question(run_plan)
     (tmp_path / "new" / "matrix.json").write_text(
         json.dumps({"question": question, "notes": [], "cells": [], "combinations": []})
     )
-    assert matrix.main([], (0, 1), resolved) == 0
+    assert matrix.main([], (0, 1), run_plan) == 0
     assert list(states(tmp_path / "new")) == NAMES[:2]
 
 
@@ -445,7 +446,7 @@ def test_pooled_numbers_by_hand(tmp_path: Path) -> None:
     assert leak.psnr is not None and leak.psnr.mean == pytest.approx((30 + 10 + 14) / 3)
     assert leak.share == share_interval(1, 4)
     assert leak.identified == pytest.approx((0.5 * 2 + 0.0 * 3) / 5)
-    assert leak.worst == {"seed": 0, "client": "0", "victim": "0", "image": "0", "psnr": 30.0}
+    assert leak.worst == {"seed": 0, "client": "0", "probe_slot": "0", "image": "0", "psnr": 30.0}
     assert (leak.verdict, leak.seeds_with_verdict) == ("leaks", 1)
 
 
@@ -508,7 +509,7 @@ def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found
     result["audit"] = [e for e in result["audit"] if e["vantage"] == "server"]
     (folder / "result.json").write_text(json.dumps(result))
     worst = combine("m", "d", [read(folder)]).worst
-    assert worst is not None and (worst.setting.told, worst.verdict) == (True, "no leak found")
+    assert worst is not None and (worst.setting.informed, worst.verdict) == (True, "no leak found")
     assert "(no leak found)" not in headline(page_of(tmp_path, {"d": folder}))
     assert "told of d" in (tmp_path / "matrix.html").read_text()
     message = tables.lines(about(tmp_path))[0]
@@ -642,31 +643,33 @@ def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
     assert "<b>" not in page.replace("<b>Read", "").replace("<span><b>1 comb", "") and "<i>" not in page
 
 
-def boxes_overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+def test_names_of_marks_at_one_place_do_not_overlap() -> None:
+    marks = tuple(PlotMark(f"fedavg with defence_{n}", 0.5, (0.5, 0.5), 0.0, None, False) for n in range(16))
+    for svg in charts_in(draw(scatter(*marks))):
+        places = [(x, y, len(text)) for text, x, y in texts_at(svg) if text.startswith("fedavg")]
+        heights = sorted(y for _, y, _ in places)
+        assert len(places) == 16 and min(np.diff(heights)) > 12 and heights[0] > 0
+        assert all(x + 6.4 * length < float(svg.attrib["width"]) for x, _, length in places)
 
 
-def test_labels_of_marks_at_one_place_do_not_overlap() -> None:
-    frame, taken = (40.0, 18.0, 510.0, 276.0), [(295.0, 265.0, 305.0, 275.0)]
-    for _ in range(16):
-        box = place((300.0, 270.0), 120.0, taken, frame)
-        assert not any(boxes_overlap(box, other) for other in taken)
-        assert frame[0] <= box[0] and box[2] <= frame[2] and frame[1] <= box[1] and box[3] <= frame[3]
-        taken.append(box)
+def scatter(*marks: PlotMark) -> Scatter:
+    return Scatter("Images recovered", ACCURACIES[0], marks, percent=True)
 
 
 def test_a_mark_stands_where_its_numbers_are() -> None:
-    marks = (
-        PlotMark("low", 0.5, (0.5, 0.5), 0.0, (0.0, 0.4), False),
-        PlotMark("high", 0.9, (0.85, 0.95), 1.0, (0.6, 1.0), True),
-    )
-    svg = str(draw(Scatter("Images recovered", ACCURACIES[0], marks, percent=True)))
-    wide = svg.partition('class="chart narrow"')[0]
-    (low, high) = re.findall(r'<circle class="dot (\w+)" cx="([\d.]+)" cy="([\d.]+)"', wide)
-    assert (low[0], high[0]) == ("ink", "accent")
-    assert float(low[1]) < float(high[1]) and (float(low[2]), float(high[2])) == (278.0, 28.0)
-    assert len(re.findall('class="bar ink"', wide)) == 1 and len(re.findall('class="bar accent"', wide)) == 2
-    assert draw(Scatter("nothing", ACCURACIES[0], (), percent=True)) == ""
+    low = PlotMark("low", 0.5, (0.5, 0.5), 0.0, (0.0, 0.4), False)
+    high = PlotMark("high", 0.9, (0.85, 0.95), 1.0, (0.6, 1.0), True)
+    wide, narrow = charts_in(draw(scatter(low, high)), "Images recovered, by accuracy after local training. low; high")
+    for svg in (wide, narrow):
+        placed = texts_at(svg)
+        across = {text: x for text, x, _ in reversed(placed)}  # the horizontal axis comes before the other
+        up = {text: y for text, _, y in placed}
+        (((x, y), _),), (((right, above), _),) = lines_of(svg, "ink", width=9), lines_of(svg, "accent", width=9)
+        assert x < right and up["100 %"] - 5 < above < up["100 %"] < up["0 %"] - 5 < y < up["0 %"]
+        assert across["60 %"] == pytest.approx(x + (right - x) / 4, abs=0.2)
+        assert {"Images recovered", "accuracy after local training", "low", "high"} <= set(texts_of(svg))
+    assert len(lines_of(wide, "ink", width=1.5)) == 1 and len(lines_of(wide, "accent", width=1.5)) == 2
+    assert draw(scatter()) == ""
 
 
 def test_an_unaudited_matrix_still_compares_accuracy(tmp_path: Path) -> None:

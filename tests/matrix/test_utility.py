@@ -21,6 +21,7 @@ from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.record import read_matrix
 from flfw.matrix.utility import ACCURACIES, ERRORS, family, shown
+from tests.support.drawn_charts import charts_in, lines_of, texts_at, texts_of
 from tests.support.latex import check
 from tests.support.matrix_runs import SMALL, entry, row, written
 from tests.support.small_runs import tiny
@@ -141,7 +142,8 @@ def test_the_page_speaks_of_errors_alone(written_matrix: Path) -> None:
     assert '<td>42.0<span class="measure"> 40.0 to 44.0</span></td>' in page
     assert '<th scope="col">Mean absolute error after</th><th scope="col">As received</th>' in page
     assert "<td>1,234</td><td>2,469</td>" in page and "<td>–</td><td>–</td>" in page  # the run that is not done
-    assert page.count("mean absolute error after local training (less is better)</text>") == 4  # two plots, two widths
+    named = [svg for svg in charts_in(page) if "error after local training (less is better)" in " ".join(texts_of(svg))]
+    assert len(named) == 4  # two plots, two widths
     assert "accuracy" not in text.lower()
 
 
@@ -155,13 +157,10 @@ def test_a_classification_has_no_column_of_errors(tmp_path: Path) -> None:
 
 def test_a_mark_of_an_error_stands_where_its_number_is() -> None:
     marks = tuple(PlotMark(f"{x:g}", x, (x, x), 0.5, None, False) for x in (40.0, 80.0))
-    svg = str(draw(Scatter("Records recovered", ERROR, marks, percent=True))).partition('class="chart narrow"')[0]
-    places = {
-        float(text): float(x)
-        for x, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle">([\d.]+)</text>', svg)
-    }
-    circles = [float(x) for x in re.findall(r'<circle class="dot ink" cx="([\d.]+)"', svg)]
-    assert circles == [places[40.0], places[80.0]] and circles[0] < circles[1]
+    wide, _ = charts_in(draw(Scatter("Records", ERROR, marks, percent=True)))
+    ticks = {text: x for text, x, _ in reversed(texts_at(wide))}  # the axis comes before the names
+    (one,), (two,) = ({x for x, _ in line} for line in lines_of(wide, "ink", width=9))
+    assert (one, two) == pytest.approx((ticks["40"], ticks["80"]), abs=0.2) and one < two
 
 
 def test_compared_regressions_have_errors_in_place_of_accuracies(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.replies import UnusableReplyError
+from flfw.plan import plan
 from flfw.server.client_directory import ClientDirectory
 from flfw.server.faults import FailurePolicy
 from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.storage.provenance import code_hash
-from flfw.task import input_space
 
 WAIT = 0.2  # seconds for all to join
 TRUE = ClientInfo(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")
@@ -223,7 +223,7 @@ class Coming(InProcessGrid):
 def coming(
     grid: Coming, code: str = CODE, known: Mapping[int, int] | None = None
 ) -> tuple[ClientDirectory, NodeAssignment]:
-    directory, space = ClientDirectory(FailurePolicy("drop")), input_space(grid.experiment)
+    directory, space = ClientDirectory(FailurePolicy("drop")), plan(grid.experiment).task.input_space
     return directory, NodeAssignment(grid, directory, 3, WAIT, Requirements(code, *space), known)
 
 

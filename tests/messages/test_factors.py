@@ -33,14 +33,13 @@ from flfw.messages.replies import UnusableReplyError
 from flfw.messages.sharing import SharingViolationError
 from flfw.messages.wire import deflate, nbytes, pack
 from flfw.nets import Tensors
+from flfw.plan import plan, without_auto
 from flfw.recording.format import FORMAT, MANIFEST, PlainTensors
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve, without_auto
 from flfw.runs import engine
 from flfw.server.aggregation import Update
 from flfw.strategies.hyperfl import HyperFL
-from flfw.task import Task
 from flfw.training.hypernetwork_training import HypernetworkTraining
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
@@ -420,10 +419,9 @@ def hyperfl(small: Experiment, *settings: str) -> Experiment:
 
 
 def client_of(experiment: Experiment, folder: Path, defence: Defence | None = None) -> FederatedClient:
-    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", 0)
-    ctx = ClientContext(experiment, Task.load(experiment, None), method, settings, 0, 1, defence, store)
-    return resolve(experiment).client(ctx)
+    ctx = ClientContext(plan(experiment).client, plan(experiment).task.load(None), 0, 1, defence, store)
+    return plan(experiment).client_class(ctx)
 
 
 def received_by(client: FederatedClient) -> dict[str, np.ndarray]:
@@ -451,7 +449,7 @@ def test_a_client_sends_factors_that_aggregate_to_nearly_the_same(small: Experim
 
 
 def test_a_probe_of_several_steps_shows_what_the_server_has(small: Experiment, tmp_path: Path) -> None:
-    x, y = Task.load(hyperfl(small), None).examples("train", np.arange(4))
+    x, y = plan(hyperfl(small)).task.load(None).examples("train", np.arange(4))
     result, received = [], {}
     for n, settings in enumerate(((), ("upload=factors", "upload_error=1e-2"))):
         client = client_of(hyperfl(small, *settings), tmp_path / str(n))
@@ -511,7 +509,7 @@ def test_a_run_counts_the_bytes_that_were_sent(small: Experiment, tmp_path: Path
         folder = tmp_path / upload
         experiment = dataclasses.replace(hyperfl(small, f"upload={upload}"), clients=2, rounds=1, out=folder)
         folder.mkdir()
-        engine.run(resolve(experiment), Site(state=folder / "state"))
+        engine.run(plan(experiment), Site(state=folder / "state"))
         rows[upload] = json.loads((folder / "training.json").read_text())["rounds"]
     for dense, coded in zip(rows["dense"], rows["factors"], strict=True):
         assert coded["upload_bytes"] < dense["upload_bytes"] / 4
@@ -570,10 +568,9 @@ def test_recorded_factors_that_do_not_fit_are_left_out_by_name(tmp_path: Path) -
 def test_on_real_images_factors_are_a_tenth_at_most(tmp_path: Path) -> None:
     asked = Experiment(method="hyperfl", dataset="fmnist", clients=20, local_epochs=1, attack=("none",))
     experiment = dataclasses.replace(without_auto(asked), set=("upload=factors",))
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    task = Task.load(experiment, REAL)
-    ctx = ClientContext(experiment, task, method, settings, 0, 1, None, ClientStore(tmp_path, "test", 0))
-    client = resolve(experiment).client(ctx)
+    task = plan(experiment).task.load(REAL)
+    ctx = ClientContext(plan(experiment).client, task, 0, 1, None, ClientStore(tmp_path, "test", 0))
+    client = plan(experiment).client_class(ctx)
     received = received_by(client)
     sent, _ = client.fit_named(received, 0)
     after = {n: v for n, v in client.model.state_dict().items() if n in received}

@@ -14,9 +14,9 @@ from scipy.stats import binom, chi2
 
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
+from flfw.plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent
-from flfw.resolve import resolve
 from flfw.rng import secret_choices, torch_generator
 from tests.dp.test_run_accountant import DELTA, apart, asked, claims
 from tests.methods.test_noisy_methods import (
@@ -110,7 +110,7 @@ def test_what_is_claimed() -> None:
     assert (
         alone.epsilon == compute_epsilon((GaussianEvent(12, 1.0, 10),), DELTA).epsilon and alone.accountant == "exact"
     )
-    mechanism = RunAccountant(resolve(experiment), apart(25, 10)).mechanism
+    mechanism = RunAccountant(plan(experiment).client, apart(25, 10)).mechanism
     assert mechanism is not None and mechanism.phase(copies=25) == GaussianEvent(
         12 / 25, 1.0, 10
     )  # all 25 may be in one step

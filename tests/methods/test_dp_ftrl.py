@@ -21,7 +21,6 @@ from scipy.stats import chi2, norm
 from torch import Tensor
 
 import sim
-from flfw.combinations import check
 from flfw.dp.correlated_noise import correlated
 from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settlement import calibrate_noise
@@ -30,17 +29,17 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets.net import Tensors
+from flfw.plan import plan
 from flfw.privacy.banded import optimised_coefficients, root_coefficients, running_deviations
-from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.dp_ftrl import DPFTRL, DPFTRLSettings
-from flfw.task import Task
 from flfw.training.gaussian import GaussianNoise, SecureNoise
 from flfw.training.secure_gaussian import MARGIN, grid_step
 from tests.support import rounds
 from tests.support.method_rounds import initial_tensors, make_client
+from tests.support.planned import checked
 from tests.support.resumed_runs import cut_short
 
 BANDS = 3
@@ -59,7 +58,7 @@ def of(experiment: Experiment, *assignments: str, **changes: Any) -> Experiment:
 
 def strategy_of(experiment: Experiment) -> FederatedStrategy:
     """The server half, which knows its clients."""
-    settings = resolve(experiment).settings
+    settings = plan(experiment).client.settings
     strategy = DPFTRL(settings, sample=experiment.sample, sampling=experiment.sampling, seed=experiment.seed)
     strategy.ctx = rounds.place(experiment)
     strategy.roster.nodes = {partition: partition + 1 for partition in range(experiment.clients)}
@@ -115,10 +114,10 @@ def test_one_band_is_the_servers_noise_of_fed_sdp(asked: Experiment, tmp_path: P
     results = []
     for method, more in (("dp_ftrl", ("bands=1",)), ("fed_sdp", ("noised_by=server",))):
         experiment = of(dataclasses.replace(chosen, method=method), "noise_multiplier=0.5", "clip=0.4", *more)
-        sent, cls = initial_tensors(experiment), resolve(experiment).method
+        sent, cls = initial_tensors(experiment), plan(experiment).strategy
         clients = [make_client(experiment, p, tmp_path / method) for p in range(6)]
         updates = [Update(p, 20, client.fit_named(sent, version=0)[0]) for p, client in enumerate(clients)]
-        strategy = cls(resolve(experiment).settings, seed=experiment.seed)
+        strategy = cls(plan(experiment).client.settings, seed=experiment.seed)
         strategy.ctx, strategy.roster.nodes = rounds.place(experiment), dict.fromkeys(range(6), 1)
         results.append(
             flat(strategy.aggregate_round(pack({n: torch.tensor(v) for n, v in sent.items()}), iter(updates), 1))
@@ -232,8 +231,8 @@ def test_a_clients_rounds_are_far_apart_and_counted(asked: Experiment, sample: i
             config: Any = message.content.config_records["config"]
             taken.setdefault(config["client"], []).append(now)
     assert all(b - a >= BANDS for many in taken.values() for a, b in pairwise(many))
-    resolved = resolve(experiment)
-    mechanism = RunAccountant(resolved, Task.load(experiment, None).split).mechanism
+    run_plan = plan(experiment)
+    mechanism = RunAccountant(run_plan.client, plan(experiment).task.load(None).split).mechanism
     assert mechanism is not None and not mechanism.amplified
     assert mechanism.max_participations == max(map(len, taken.values())) <= 7
     if not sample:
@@ -268,9 +267,9 @@ def test_a_client_answers_in_its_own_turn_alone(asked: Experiment, tmp_path: Pat
 )
 def test_what_is_refused(asked: Experiment, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refusal:
-        check(resolve(dataclasses.replace(asked, **changes)))
+        checked(plan(dataclasses.replace(asked, **changes)))
     assert str(refusal.value).startswith(message)
-    check(resolve(asked))
+    checked(plan(asked))
 
 
 # --- what is claimed ---
@@ -290,8 +289,8 @@ def exact(multiplier: float, delta: float = 1e-5) -> float:
 def test_epsilon_is_that_of_one_gaussian_with_k_rounds(asked: Experiment) -> None:
     """Client 0 takes part in rounds 1, 4 and 7 of 7; an example exchanges an update for another: twice as much."""
     experiment = of(asked, "noise_multiplier=2", "clip=0.1", "noise_source=secure")
-    split = Task.load(experiment, None).split
-    ledger = RunAccountant(resolve(experiment), split)
+    split = plan(experiment).task.load(None).split
+    ledger = RunAccountant(plan(experiment).client, split)
     claims = {(one.unit, one.adversary): one for one in ledger.claims()}
     for adversary in ("another client", "outsider"):
         assert claims["client", adversary].epsilon == pytest.approx(exact(2 / sqrt(3)), rel=1e-6)
@@ -303,27 +302,27 @@ def test_epsilon_is_that_of_one_gaussian_with_k_rounds(asked: Experiment) -> Non
             "The last 2 of them lie without noise in the server's checkpoint, which it keeps to itself." in assumptions
         )
     assert claims["client", "server"].epsilon == claims["example", "server"].epsilon == inf
-    layers = RunAccountant(resolve(of(experiment, "grouping=layer")), split)
+    layers = RunAccountant(plan(of(experiment, "grouping=layer")).client, split)
     assert layers.claims()[-1].epsilon == pytest.approx(exact(2 / sqrt(3 * 3)), rel=1e-6)
 
 
 def test_a_round_that_is_asked_for_again_is_one_more(asked: Experiment) -> None:
     """Its client's change of the second release has the same length at most, and other rounds' are not nearer."""
     experiment = of(asked, "noise_multiplier=2", "noise_source=secure")
-    split = Task.load(experiment, None).split
+    split = plan(experiment).task.load(None).split
     for again in (1, 4):
-        claims = RunAccountant(resolve(experiment), split, again).claims()
+        claims = RunAccountant(plan(experiment).client, split, again).claims()
         (one,) = (claim for claim in claims if (claim.unit, claim.adversary) == ("client", "outsider"))
         assert one.epsilon == pytest.approx(exact(2 / sqrt(3 + again)), rel=1e-6)
 
 
 def test_a_target_and_a_budget_are_met(asked: Experiment) -> None:
-    split = Task.load(asked, None).split
-    settled, _ = calibrate_noise(resolve(dataclasses.replace(asked, target_epsilon=3.0)), split)
-    sigma = settled.settings.noise_multiplier
+    split = plan(asked).task.load(None).split
+    settled, _ = calibrate_noise(plan(dataclasses.replace(asked, target_epsilon=3.0)), split)
+    sigma = settled.client.settings.noise_multiplier
     assert 2.999 <= exact(sigma / sqrt(3)) <= 3.0
     fewer, notes = calibrate_noise(
-        resolve(of(asked, "noise_multiplier=2", epsilon_budget=exact(2 / sqrt(2)) + 1e-6)), split
+        plan(of(asked, "noise_multiplier=2", epsilon_budget=exact(2 / sqrt(2)) + 1e-6)), split
     )
     assert fewer.experiment.rounds == 6 and "ends after round 6 of 7" in notes[-1]  # before client 0's third
 

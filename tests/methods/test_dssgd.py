@@ -16,17 +16,16 @@ from flfw.client.context import ClientContext
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.clients.dssgd import selected
-from flfw.combinations import check as check_names
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising, torch_generator
 from flfw.runs import engine
 from flfw.server.aggregation import Update
 from flfw.strategies.dssgd import DSSGD, DSSGDSettings, SelectiveNet, offered
-from flfw.task import Task
+from tests.support.planned import checked
 
 
 def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:
@@ -36,7 +35,7 @@ def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:
 
 def run(experiment: Experiment, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    engine.run(resolve(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
+    engine.run(plan(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
     return folder
 
 
@@ -67,7 +66,7 @@ def as_vector(tensors: dict[str, Tensor], prefix: str, net: nn.Module) -> Tensor
 
 def trained(net: nn.Module, start: Tensor, experiment: Experiment, server_round: int, partition: int) -> Tensor:
     nn.utils.vector_to_parameters(start.clone(), net.parameters())
-    task, rng = Task.load(experiment, None), torch_generator(experiment.seed, "batches", server_round, partition)
+    task, rng = plan(experiment).task.load(None), torch_generator(experiment.seed, "batches", server_round, partition)
     optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
     chosen = task.split.train[partition]
     for _ in range(experiment.local_epochs):
@@ -87,7 +86,7 @@ def largest(values: list[float], count: int) -> list[int]:
 def loop(experiment: Experiment, settings: DSSGDSettings) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
     """After the last round: the server's parameters, the clients' copies, the counts and the fresh entries."""
     with initialising(experiment.seed, "model"):
-        net = Task.load(experiment, None).build_net()
+        net = plan(experiment).task.load(None).build_net()
     parameters = vector(net)
     copies = [parameters.clone() for _ in range(experiment.clients)]
     stat, fresh = torch.zeros_like(parameters), torch.ones_like(parameters).bool()
@@ -133,7 +132,7 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
     folder = run(experiment, tmp_path / "run")
     sent, given = server(folder)
     with initialising(0, "names"):
-        net = Task.load(experiment, None).build_net()
+        net = plan(experiment).task.load(None).build_net()
     torch.testing.assert_close(as_vector(given, "shared.", net), parameters, atol=1e-6, rtol=1e-5)
     assert torch.equal(as_vector(given, "stat.shared.", net), stat)
     if settings.theta_d == 1:
@@ -153,10 +152,9 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
 
 
 def client(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> Any:
-    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
-    ctx = ClientContext(experiment, Task.load(experiment, None), method, settings, partition, server_round, None, store)
-    return resolve(experiment).client(ctx)
+    ctx = ClientContext(plan(experiment).client, plan(experiment).task.load(None), partition, server_round, None, store)
+    return plan(experiment).client_class(ctx)
 
 
 def received(given: Any) -> dict[str, Any]:
@@ -290,7 +288,7 @@ def test_changes_are_added_or_averaged_and_counted() -> None:
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        check_names(resolve(asked(small, setting)))
+        checked(plan(asked(small, setting)))
 
 
 def test_a_network_with_buffers_is_refused_by_their_names() -> None:

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log_softmax, softmax
 
 from flfw.client.store import ClientStore
-from flfw.combinations import check as check_names
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import torch_generator
 from flfw.runs import run
 from tests.support import rounds
+from tests.support.planned import checked
 
 FEW = ("iterations=20", "server_batch=8", "gamma_rounds=4", "sampled.train=30")
 CLOSE = 1e-10  # of a change, in float64
@@ -271,7 +271,7 @@ def test_private_parts_start_alike_or_each_by_itself(small: Experiment, tmp_path
         assert all(torch.equal(one[n], other[n]) == alike for n in drawn)
         shared = [n for n in one if n.startswith(("classifier.", "generator."))]
         assert all(torch.equal(one[n], other[n]) for n in shared)
-        method_class, settings = resolve(experiment).method, resolve(experiment).settings
+        method_class, settings = plan(experiment).client.method, plan(experiment).client.settings
         assert method_class.common_start(settings) is alike
 
 
@@ -300,4 +300,4 @@ def test_a_client_without_a_class_is_refused_before_anything_is_written(small: E
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        check_names(resolve(asked(small, setting)))
+        checked(plan(asked(small, setting)))

@@ -17,10 +17,10 @@ import sim
 from flfw import nets
 from flfw.experiment import Experiment
 from flfw.nets import NetCard
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import torch_generator
 from flfw.strategies import feddf
-from flfw.task import Task
+from flfw.task import TaskPlan
 from tests.support import rounds
 from tests.support.method_rounds import normed
 from tests.support.pictures import noise, save
@@ -57,7 +57,7 @@ def distilled(student: nn.Module, teachers: list[nn.Module], images: list[Tensor
 
 def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
     with rounds.exactly():
-        result, task = rounds.play(asked, tmp_path, 2), Task.load(asked, None)
+        result, task = rounds.play(asked, tmp_path, 2), plan(asked).task.load(None)
         chosen, server = task.split.distillation, rounds.fresh(asked)
         broadcast = result.broadcasts[0]
         for now in (1, 2):
@@ -89,11 +89,11 @@ def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
 
 def test_labels_are_never_looked_at(asked: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rounds.play(asked, tmp_path / "one").broadcasts[-1]
-    task = Task.load(asked, None)
+    task = plan(asked).task.load(None)
     labels = np.array(task.dataset.train_y)
     labels[task.split.distillation] = -1
     other = dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, train_y=labels))
-    monkeypatch.setattr(Task, "load", lambda *_: other)
+    monkeypatch.setattr(TaskPlan, "load", lambda *_: other)
     after = rounds.play(asked, tmp_path / "two").broadcasts[-1]
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -121,7 +121,7 @@ def pictures(tmp_path: Path) -> str:
 
 def test_the_server_may_have_another_data_set(asked: Experiment, tmp_path: Path, pictures: str) -> None:
     experiment = dataclasses.replace(asked, split="iid", set=("iterations=12", "weight_decay=0", f"public={pictures}"))
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     stored, places = feddf.unlabelled(task, pictures)
     assert stored.shape == (6, 1, 8, 8) and places.tolist() == list(range(6))
     with rounds.exactly():
@@ -179,13 +179,13 @@ def test_what_the_server_cannot_distil_on_is_refused_before_anything_is_written(
 
 def test_a_data_set_of_several_shares_its_domains(asked: Experiment) -> None:
     """Digit5's clients may hold USPS: the same images may not come to the server by another name."""
-    task = Task.load(asked, None)
+    task = plan(asked).task.load(None)
     many = dataclasses.replace(task.dataset, name="digit5")
     with pytest.raises(ValueError, match="Expected public data beside the clients' digit5, got public=usps"):
         feddf.unlabelled(dataclasses.replace(task, dataset=many), "usps")
 
 
 def test_an_attacker_can_write_out_the_clients_steps(asked: Experiment) -> None:
-    cls, settings = resolve(asked).method, resolve(asked).settings
+    cls, settings = plan(asked).client.method, plan(asked).client.settings
     steps = cls.local_steps(settings, 0.1, 3)
     assert steps is not None and (steps.lr, steps.momentum) == (0.1, 0.5)

@@ -12,14 +12,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flfw.client.store import ClientStore
-from flfw.combinations import check as check_names
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import torch_generator
-from flfw.task import Task
 from tests.support import rounds
+from tests.support.planned import checked
 
 CLOSE = 1e-10  # of a change, in float64
 
@@ -106,7 +105,7 @@ def test_what_is_private_is_kept_and_only_classifiers_are_sent(small: Experiment
 
 def test_a_client_asks_only_for_labels_that_it_has(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(asked(small), split="pathological", set=("iterations=2",))
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     held = set(np.unique(task.dataset.train_y[task.split.train[0]]).tolist())
     assert len(held) < 10
     client = rounds.client(experiment, tmp_path, 0)
@@ -129,9 +128,9 @@ def test_a_client_asks_only_for_labels_that_it_has(small: Experiment, tmp_path: 
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        check_names(resolve(asked(small, setting)))
+        checked(plan(asked(small, setting)))
 
 
 def test_a_network_without_maps_in_0_1_is_refused(small: Experiment) -> None:
     with pytest.raises(InputError, match=r"^Expected a network whose extractor makes square maps in \(0, 1\)"):
-        check_names(resolve(dataclasses.replace(asked(small), net="cnn1")))
+        checked(plan(dataclasses.replace(asked(small), net="cnn1")))

@@ -18,11 +18,10 @@ from flfw.client.store import ClientStore
 from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.messages.sharing import SharingViolationError, matches
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.final import final_accuracies
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
 from tests.support.engine_runs import rows_without_times, train_by_engine
 from tests.support.method_rounds import (
     METHODS,
@@ -56,7 +55,7 @@ TRAINABLE = {"fed_sdp": ("noise_multiplier=0.01",)}
 
 
 def batches(experiment: Experiment, partition: int, purpose: str, epochs: int) -> list[tuple[Tensor, Tensor]]:
-    task, rng = Task.load(experiment, None), torch_generator(experiment.seed, purpose, 1, partition)
+    task, rng = plan(experiment).task.load(None), torch_generator(experiment.seed, purpose, 1, partition)
     given, result = task.split.train[partition], []
     for _ in range(epochs):
         order = given[torch.randperm(len(given), generator=rng).numpy()]
@@ -130,9 +129,9 @@ def test_local_only_trains_alone_and_sends_nothing(small: Experiment, tmp_path: 
 
 def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
     """Steps A and B of the paper with a network written out by hand, in float64; all tensors under flfw's names."""
-    method, settings = resolve(experiment).method, resolve(experiment).settings
+    method, settings = plan(experiment).client.method, plan(experiment).client.settings
     with initialising(experiment.seed, "model"):
-        state = method.build_model(Task.load(experiment, None).build_net(), settings).state_dict()
+        state = method.build_model(plan(experiment).task.load(None).build_net(), settings).state_dict()
     w = {name: value.double().requires_grad_() for name, value in state.items()}
     shapes = [(16, 1, 5, 5), (16,), (32, 16, 5, 5), (32,), (128, 800), (128,)]
 
@@ -222,15 +221,14 @@ def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_
 @pytest.mark.slow
 def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, method="hyperfl")
-    honest = resolve(experiment).client
+    honest = plan(experiment).client_class
 
     class Careless(honest):  # type: ignore[misc, valid-type]
         def upload_tensors(self) -> dict[str, Tensor]:
             return {**super().upload_tensors(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
 
-    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(tmp_path, "test", 3)
-    ctx = ClientContext(experiment, Task.load(experiment, None), method, settings, 2, 1, None, store)
+    ctx = ClientContext(plan(experiment).client, plan(experiment).task.load(None), 2, 1, None, store)
     with pytest.raises(SharingViolationError) as refusal:
         Careless(ctx).fit(list(initial_tensors(experiment).values()), {"version": 0})
     assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
@@ -240,7 +238,7 @@ def test_validation_data_are_neither_trained_nor_tested_on(small: Experiment, tm
     experiment = dataclasses.replace(small, split="sampled", set=("sampled.train=100",))
     client = make_client(experiment, 1, tmp_path)
     _, metrics = client.fit_named(initial_tensors(experiment), version=0)
-    task, right = Task.load(experiment, None), {}
+    task, right = plan(experiment).task.load(None), {}
     for part in ("test", "validation"):
         indices = getattr(task.split, part)[1]
         x = torch.tensor(task.dataset.test_x[indices]).float() / 255
@@ -308,7 +306,7 @@ def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -
     for array, tensor in zip(arrays, again.values(), strict=True):
         np.testing.assert_array_equal(array, tensor.numpy())
     loss, tested, result = make_client(experiment, 1, tmp_path / "c").evaluate(parameters, {"version": 0})
-    assert tested == len(Task.load(experiment, None).split.test[1]) and np.isfinite(loss)
+    assert tested == len(plan(experiment).task.load(None).split.test[1]) and np.isfinite(loss)
     assert 0 <= result["acc_global"] <= 1 and 0 <= result["acc_local"] <= 1
 
 
@@ -320,9 +318,9 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     client = make_client(experiment, 0, tmp_path)
     client.load_received(initial_tensors(experiment), version=0)
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     x, y = task.examples("train", task.split.train[0][:2])
-    result = client.gradient(x, y) if resolve(experiment).method.uploads else {}
+    result = client.gradient(x, y) if plan(experiment).client.method.uploads else {}
     loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
     moving = {n: p for n, p in client.model.named_parameters() if n in result}
     assert set(result) == {
@@ -346,7 +344,7 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
         with initialising(0, "model"):  # that another seed changes nothing but the noise
             weights = client.ctx.method.build_model(client.ctx.task.build_net(), client.ctx.settings).state_dict()
         client.model.load_state_dict(weights)
-        given = Task.load(small, None).split.train[0][:2]
+        given = plan(small).task.load(None).split.train[0][:2]
         return client.gradient(*client.examples("train", given))
 
     quiet = probe(dataclasses.replace(experiment, set=("noise_multiplier=0",)))

@@ -29,12 +29,11 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.nets import Net
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import numpy_generator, secret_generator, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, most_participations
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
 from flfw.training.gaussian import SeededNoise
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
 from tests.support.resumed_runs import cut_short
@@ -61,7 +60,7 @@ def client_of(experiment: Experiment, partition: int, folder: Path, server_round
 
 def strategy_of(experiment: Experiment, server_round: int = 1) -> FederatedStrategy:
     """The server half as it is when it combines a round, having sent what all begin with."""
-    method, settings = resolve(experiment).method, resolve(experiment).settings
+    method, settings = plan(experiment).strategy, plan(experiment).client.settings
     strategy = method(settings, sample=experiment.sample, sampling=experiment.sampling, seed=experiment.seed)
     received = pack({name: torch.tensor(value) for name, value in initial_tensors(experiment).items()})
     strategy.configure_train(server_round, received, ConfigRecord(), InProcessGrid(ClientApp(), experiment.clients, {}))
@@ -84,7 +83,7 @@ def a_round(experiment: Experiment, folder: Path, server_round: int = 1) -> tupl
 
 
 def own_examples(experiment: Experiment, partition: int) -> tuple[Tensor, Tensor]:
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     chosen = task.split.train[partition]
     pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
     mean, std = (torch.tensor(number)[:, None, None] for number in (task.dataset.mean, task.dataset.std))
@@ -260,7 +259,7 @@ def test_methods_that_protect_examples_equal_a_loop(tiny: Experiment, tmp_path: 
     """Momentum and weight decay act after clipping; the norm is that of what is sent."""
     experiment = of(tiny, method, "noise_multiplier=0", "clip=0.3", "weight_decay=0.01", *OWN[method])
     nets = [local_dp_loop(experiment, partition, method, 0.3) for partition in range(3)]
-    uploads = resolve(experiment).method.uploads
+    uploads = plan(experiment).client.method.uploads
     shared = [n for n in nets[0].state_dict() if uploads == ("*",) or n.startswith("extractor.")]
     result, sent = a_round(experiment, tmp_path)
     for partition, net in enumerate(nets):
@@ -521,7 +520,7 @@ def test_a_defence_acts_on_what_has_noise_in_a_probe_as_in_training(
 ) -> None:
     experiment = of(tiny, method, "prune.ratio=0.5", defence="prune")
     client = client_of(experiment, 0, tmp_path)
-    client.ctx = dataclasses.replace(client.ctx, defence=resolve(experiment).new_defence())
+    client.ctx = dataclasses.replace(client.ctx, defence=plan(experiment).client.defences.build())
     x, y = client.examples("train", client.indices("train")[:2])
     probe = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
     received = initial_tensors(experiment)
@@ -570,8 +569,9 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
     """CENTAUR's head has passes of its own. PPSGD's steps on each batch and, with momentum, on no empty one."""
     heads = []
     for batches in ("shuffled", "poisson"):
-        client = client_of(of(tiny, "centaur", f"batches={batches}", "head_epochs=2", batch_size=3), 0, tmp_path)
-        client.fit_named(initial_tensors(client.ctx.experiment), version=0)
+        experiment = of(tiny, "centaur", f"batches={batches}", "head_epochs=2", batch_size=3)
+        client = client_of(experiment, 0, tmp_path)
+        client.fit_named(initial_tensors(experiment), version=0)
         heads.append({n: v for n, v in client.model.state_dict().items() if n.startswith("classifier.")})
     assert_equal(heads[1], heads[0])
 
@@ -662,7 +662,7 @@ def test_how_images_are_varied_is_as_secret_as_the_noise(tiny: Experiment, tmp_p
     """From the seed, an example that is left out changes how the others are varied, and so their gradients."""
     varied: dict[str, list[Tensor]] = {}
     for source in ("seed", "secure"):
-        experiment = of(tiny, "fed_cdp", f"noise_source={source}", augment="flip", order="fixed", batch_size=20)
+        experiment = of(tiny, "fed_cdp", f"noise_source={source}", augment="flip", example_order="fixed", batch_size=20)
         many = [client_of(experiment, 0, tmp_path / source) for _ in range(2)]
         varied[source] = [next(client.batches(client.generator("batches")))[0] for client in many]
         indices = many[0].indices("train")
@@ -838,7 +838,7 @@ def test_what_is_frozen_stays(tiny: Experiment, tmp_path: Path, monkeypatch: pyt
 )
 def test_clip_and_noise_out_of_range(tiny: Experiment, method: str, assignment: str, message: str) -> None:
     with pytest.raises(ValueError) as refusal:
-        resolve(of(tiny, method, assignment)).method, resolve(of(tiny, method, assignment)).settings
+        plan(of(tiny, method, assignment)).client.method, plan(of(tiny, method, assignment)).client.settings
     assert str(refusal.value) == message
 
 
@@ -851,10 +851,10 @@ def test_the_rest_out_of_range(tiny: Experiment) -> None:
     for method, assignments in wrong.items():
         for assignment in assignments:
             with pytest.raises(ValueError, match=rf"Expected .*{assignment.partition('=')[0]}"):
-                resolve(of(tiny, method, assignment)).method, resolve(of(tiny, method, assignment)).settings
+                plan(of(tiny, method, assignment)).client.method, plan(of(tiny, method, assignment)).client.settings
 
 
 def test_there_is_noise_for_whoever_sets_nothing() -> None:
     for method in ("fed_cdp", "fed_sdp", *OWN):
-        settings = resolve(Experiment(method=method)).settings
+        settings = plan(Experiment(method=method)).client.settings
         assert isinstance(settings, DPSettings) and settings.noise_multiplier > 1

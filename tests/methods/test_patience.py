@@ -20,8 +20,8 @@ from flfw.adversary.observation import Knowledge, Observation
 from flfw.data.splits.partition import Split
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
+from flfw.plan import plan, without_auto
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve, without_auto
 from flfw.runs import run
 from flfw.runs.estimate import Estimate, Memory, Seconds, lines
 from flfw.server.history import EarlyStopping
@@ -125,7 +125,7 @@ def test_each_row_is_read_once() -> None:
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ended") / "run"
-    flags = "--rounds 9 --patience 3 --audit-rounds 0,2,7,last"
+    flags = "--rounds 9 --expert patience=3 --audit-rounds 0,2,7,last"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(folder)]) == 0
     return folder
 
@@ -187,7 +187,7 @@ def test_a_run_that_was_cut_short_comes_to_the_same_end(ended: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_a_patience_that_outlasts_the_rounds_changes_nothing(tmp_path: Path) -> None:
-    flags = "--rounds 3 --patience 3 --audit-rounds last"
+    flags = "--rounds 3 --expert patience=3 --audit-rounds last"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
     results = result(tmp_path / "run")
     assert len(results["rounds"]) == 3 and results["audit"][0]["round"] == 3
@@ -196,7 +196,7 @@ def test_a_patience_that_outlasts_the_rounds_changes_nothing(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_attacks_beside_training_attack_the_early_last_round_and_end(tmp_path: Path) -> None:
-    flags = "--rounds 9 --patience 1 --audit-rounds 5,last --attack-server beside"
+    flags = "--rounds 9 --expert patience=1 --audit-rounds 5,last --expert attack_process=concurrent"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
     results = result(tmp_path / "run")
     assert len(results["rounds"]) == 2
@@ -204,7 +204,7 @@ def test_attacks_beside_training_attack_the_early_last_round_and_end(tmp_path: P
 
 
 def test_a_run_of_whose_audited_rounds_none_came_has_an_empty_audit(tmp_path: Path) -> None:
-    flags = "--rounds 9 --patience 1 --audit-rounds 8,9"
+    flags = "--rounds 9 --expert patience=1 --audit-rounds 8,9"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
     results = result(tmp_path / "run")
     assert results["audit"] == [] and "Never came, and so were not audited: rounds 8, 9." in results["notes"]
@@ -237,7 +237,7 @@ class AsksForUploads(ByGuess):
 
 @pytest.mark.slow
 def test_uploads_are_recorded_of_a_round_that_turns_out_to_be_the_last(tmp_path: Path) -> None:
-    flags = "--rounds 9 --patience 2 --audit-rounds last --attack tests.methods.test_patience:AsksForUploads"
+    flags = "--rounds 9 --expert patience=2 --audit-rounds last --attack tests.methods.test_patience:AsksForUploads"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
     recorded = Recordings(tmp_path / "run" / "observations").lines
     assert {line["round"] for line in recorded if line["type"] == "train"} == {3}
@@ -252,7 +252,9 @@ def test_epsilons_count_all_the_rounds_that_there_may_be() -> None:
     asked = without_auto(Experiment(method="fed_cdp", clients=2, rounds=3, attack=("none",), net="lenet"))
     patient = dataclasses.replace(asked, patience=1)
     for one, other in zip(
-        RunAccountant(resolve(asked), split).entries(), RunAccountant(resolve(patient), split).entries(), strict=True
+        RunAccountant(plan(asked).client, split).entries(),
+        RunAccountant(plan(patient).client, split).entries(),
+        strict=True,
     ):
         assert one["epsilon"] == other["epsilon"] and one["rounds"] == other["rounds"] == 3
         informed = [message for message in other["assumptions"] if message not in one["assumptions"]]
@@ -275,11 +277,12 @@ def names(record: type) -> list[str]:
     ("flags", "line"),
     [
         (
-            "--split dominant --patience 5",
-            "Expected validation data at each client for --patience 5, got split=dominant without; choose another "
+            "--split dominant --expert patience=5",
+            "Expected validation data at each client for --expert patience=5, got split=dominant without; "
+            "choose another "
             "--split, such as sampled.",
         ),
-        ("--patience -1", "Expected patience >= 0, got patience=-1."),
+        ("--expert patience=-1", "Expected patience >= 0, got patience=-1."),
     ],
 )
 def test_bad_patience_is_refused_before_anything_is_written(

@@ -19,15 +19,14 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.client.federated_client import FederatedClient
-from flfw.combinations import check as check_names
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.sharing import matches
 from flfw.messages.wire import pack, unpack, views
 from flfw.nets import Net, NetCard
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.runs import run
 from flfw.server.aggregation import Update
@@ -36,6 +35,7 @@ from flfw.server.faults import FailurePolicy
 from flfw.server.hypernetwork import HypernetworkServer, ServerHypernetworkTraining
 from tests.support import rounds
 from tests.support.engine_runs import train_by_engine
+from tests.support.planned import checked
 from tests.support.resumed_runs import assert_same, cut_short
 
 CLOSE = 1e-10  # of a change, in float64
@@ -66,7 +66,7 @@ class Loop:
     """Algorithm 1 of the paper for cohorts of several clients."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self.experiment, self.asked = experiment, resolve(experiment).settings
+        self.experiment, self.asked = experiment, plan(experiment).client.settings
         self.private = experiment.method == "pfedhn_pc"
         net = rounds.fresh(dataclasses.replace(experiment, method="fedavg", set=()))
         assert isinstance(net, Net)
@@ -144,7 +144,7 @@ class Loop:
 
 
 def server(experiment: Experiment) -> HypernetworkServer:
-    cls, settings = resolve(experiment).method, resolve(experiment).settings
+    cls, settings = plan(experiment).strategy, plan(experiment).client.settings
     strategy = cls(settings, seed=experiment.seed)
     assert isinstance(strategy, HypernetworkServer)
     strategy.ctx = rounds.place(experiment)
@@ -152,7 +152,7 @@ def server(experiment: Experiment) -> HypernetworkServer:
 
 
 def first(experiment: Experiment) -> dict[str, Tensor]:
-    state, downloads = rounds.fresh(experiment).state_dict(), resolve(experiment).method.downloads
+    state, downloads = rounds.fresh(experiment).state_dict(), plan(experiment).client.method.downloads
     return {name: value.clone() for name, value in state.items() if matches(name, downloads)}
 
 
@@ -357,7 +357,7 @@ def test_an_attacker_of_pfedhn_computes_the_gradient_that_a_client_sends(asked: 
     one.load_received(received, version=0)
     x, y = one.stored(one.indices("train")[:1])
     sent, known = one.gradient(x, y), {name: torch.tensor(value) for name, value in received.items()}
-    model, cls = rounds.fresh(asked, 7), resolve(asked).method
+    model, cls = rounds.fresh(asked, 7), plan(asked).client.method
     victim = cls.victim_model(model, known, one.ctx.task.inputs, one.ctx.settings)
     assert not victim.unknown
     computed = victim.gradient(x, y, {}, victim.observed(sent)[1])
@@ -365,7 +365,7 @@ def test_an_attacker_of_pfedhn_computes_the_gradient_that_a_client_sends(asked: 
         torch.testing.assert_close(computed[name], value)
     steps = cls.local_steps(one.ctx.settings, 0.5, 3)
     assert steps is not None and (steps.clip, steps.momentum) == (50.0, 0.5)
-    private = resolve(dataclasses.replace(asked, method="pfedhn_pc"))
+    private = plan(dataclasses.replace(asked, method="pfedhn_pc")).client
     assert private.method.local_steps(private.settings, 0.5, 3) is None  # the head's momentum is the client's alone
 
 
@@ -408,12 +408,15 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_bits(asked: Experiment, tm
     [
         (
             {"ema": 0.9},
-            r"Expected --ema 0 for method=pfedhn, which sends a model of its own to each client, got ema=0\.9",
+            r"Expected --expert ema=0 for method=pfedhn, which sends a model of its own to each client, got ema=0\.9",
         ),
-        ({"robust": "median"}, r"Expected a method whose server takes the mean of updates with --robust median"),
+        ({"robust": "median"}, r"Expected a method whose server takes the mean of updates with --expert robust=median"),
         ({"canaries": 2}, r"Expected a method that sends the whole model to every client"),
         ({"net": "resnet18"}, r"for a hypernetwork to generate, got the running statistics extractor\.\S+running_mean"),
-        ({"split": "drawn", "clients": 10**6}, r"Expected a model of at most .* GB, this machine's memory, got .* GB"),
+        (
+            {"split": "sampled_on_demand", "clients": 10**6},
+            r"Expected a model of at most .* GB, this machine's memory, got .* GB",
+        ),
         ({"set": ("hidden=2000000000",)}, r"Expected a model of at most .* GB, this machine's memory, got .* GB"),
     ],
 )
@@ -443,18 +446,18 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
 )
 def test_a_setting_out_of_its_range_is_refused_in_one_line(small: Experiment, setting: str, complaint: str) -> None:
     with pytest.raises(InputError) as refusal:
-        check_names(resolve(dataclasses.replace(small, method="pfedhn", set=(setting,))))
+        checked(plan(dataclasses.replace(small, method="pfedhn", set=(setting,))))
     assert complaint in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_a_hypernetwork_may_have_no_hidden_layers(small: Experiment) -> None:
     """The embedding then goes straight to the heads."""
-    check_names(resolve(dataclasses.replace(small, method="pfedhn", set=("layers=0",))))
+    checked(plan(dataclasses.replace(small, method="pfedhn", set=("layers=0",))))
 
 
 def test_a_network_without_an_extractor_has_nothing_to_generate_for_pc(small: Experiment) -> None:
     with pytest.raises(InputError, match=r"^Expected a network with extractor\.\* to share, got net=linear without"):
-        check_names(resolve(dataclasses.replace(small, method="pfedhn_pc", net="linear")))
+        checked(plan(dataclasses.replace(small, method="pfedhn_pc", net="linear")))
 
 
 def test_hyper_parameters_are_those_of_the_comparison() -> None:

@@ -19,7 +19,7 @@ from flfw.nets import running_statistics
 from flfw.nets.backbones.freezing import digest, frozen
 from flfw.nets.backbones.weights import VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.training.per_example import PerExample
 from tests.support import rounds, tiny_backbone
 
@@ -29,7 +29,7 @@ STAGES = ("stage1", "stage2")
 
 
 def asked(small: Experiment, method: str, train: str, *settings: str, **changes: object) -> Experiment:
-    given = {"net": tiny_backbone.NAME, "split": "iid", "clients": 2, "batch_size": 40, "lr": 0.05, "train": train}
+    given = {"net": tiny_backbone.NAME, "split": "iid", "clients": 2, "batch_size": 40, "lr": 0.05, "trainable": train}
     return dataclasses.replace(small, method=method, set=settings, **{**given, **changes})  # type: ignore[arg-type]
 
 
@@ -128,7 +128,7 @@ def test_hyperfl_lpm_equals_a_loop(small: Experiment, tmp_path: Path, step: str)
         assert set(client.private_names) == {n for n in kept if not n.startswith("hypernet.")}
 
 
-@pytest.mark.parametrize("train", ["fixed", "adapter", "lora", "full"])
+@pytest.mark.parametrize("train", ["linear_probe", "adapter", "lora", "full"])
 @pytest.mark.parametrize("method", ["fedavg", "local_only"])
 def test_a_round_equals_a_loop_and_sends_what_is_trained(
     small: Experiment, tmp_path: Path, method: str, train: str
@@ -194,8 +194,8 @@ def test_generated_adapters_that_are_never_loaded_change_no_score(small: Experim
 
 def test_a_frozen_projection_is_not_trained(small: Experiment) -> None:
     experiment = asked(small, "hyperfl_lpm", "adapter", net="resnet18_imagenet")
-    free = resolve(experiment).model.state_dict()
-    fixed = resolve(dataclasses.replace(experiment, set=("frozen_projection=true",))).model.state_dict()
+    free = plan(experiment).client.model.state_dict()
+    fixed = plan(dataclasses.replace(experiment, set=("frozen_projection=true",))).client.model.state_dict()
     assert set(free) - set(fixed) == {"classifier.0.weight", "classifier.0.bias"}
 
 
@@ -205,7 +205,7 @@ def test_an_identity_start_generates_adapters_that_change_little(small: Experime
     for init in ("identity", "torch"):
         experiment = asked(small, "hyperfl_lpm", "adapter", *settings, f"head_init={init}", "TINY.adapter_norm=frozen")
         model = rounds.fresh(experiment).eval()
-        plain = rounds.fresh(asked(small, "fedavg", "fixed")).eval()
+        plain = rounds.fresh(asked(small, "fedavg", "linear_probe")).eval()
         x = torch.randn(5, 1, 8, 8)
         features = model.features(x, model.extractor_weights()).detach()  # type: ignore[operator]
         expected = plain.extractor(x)  # type: ignore[operator]
@@ -217,24 +217,30 @@ def test_an_identity_start_generates_adapters_that_change_little(small: Experime
 def test_a_hypernetwork_has_the_papers_size(small: Experiment) -> None:
     for net, numbers in (("vit_small", 30.4e6), ("resnet18_imagenet", 45.4e6)):
         experiment = asked(small, "hyperfl_lpm", "adapter", net=net)
-        resolved = resolve(experiment)
-        sent = [p.numel() for n, p in resolved.model.named_parameters() if matches(n, resolved.sharing.uploads)]
+        run_plan = plan(experiment)
+        sent = [
+            p.numel()
+            for n, p in run_plan.client.model.named_parameters()
+            if matches(n, run_plan.client.sharing.uploads)
+        ]
         assert sum(sent) == pytest.approx(numbers, rel=2e-3)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "hyperfl_lpm", "train": "fixed"}, "Expected a pretrained network with --train adapter"),
-        ({"method": "hyperfl_lpm", "net": "cnn1", "train": "auto"}, "Expected a pretrained network with --train"),
-        ({"net": "cnn1"}, "Expected train=full for net=cnn1, which is not pretrained, got train=adapter."),
-        ({"method": "hyperfl_lpm", "train": "lora"}, "Expected a pretrained network with --train adapter"),
-        ({"net": "cnn1", "train": "lora"}, "Expected train=full for net=cnn1, which is not pretrained"),
+        ({"method": "hyperfl_lpm", "trainable": "linear_probe"}, "Expected a pretrained network with "
+        "--trainable adapter"),
+        ({"method": "hyperfl_lpm", "net": "cnn1", "trainable": "auto"}, "Expected a pretrained network with "
+        "--trainable"),
+        ({"net": "cnn1"}, "Expected trainable=full for net=cnn1, which is not pretrained, got trainable=adapter."),
+        ({"method": "hyperfl_lpm", "trainable": "lora"}, "Expected a pretrained network with --trainable adapter"),
+        ({"net": "cnn1", "trainable": "lora"}, "Expected trainable=full for net=cnn1, which is not pretrained"),
         ({"set": ("TINY.lora_rank=0",)}, "Expected lora_rank >= 1, got lora_rank=0."),
         ({"set": ("TINY.lora_alpha=0",)}, "Expected 0 < lora_alpha < inf, got lora_alpha=0.0."),
         (
-            {"train": "lora", "set": ("TINY.lora_layers=attention",)},
-            "Expected attention in the body, or lora_layers=all for --train lora",
+            {"trainable": "lora", "set": ("TINY.lora_layers=attention",)},
+            "Expected attention in the body, or lora_layers=all for --trainable lora",
         ),
         ({"set": ("TINY.places=rows",)}, "Expected TINY.places among own, stages, blocks, got TINY.places=rows."),
         ({"set": ("TINY.place=blocks",)}, "Expected a field of TINY among places, adapter_init, adapter_norm"),
@@ -245,19 +251,19 @@ def test_a_hypernetwork_has_the_papers_size(small: Experiment) -> None:
 def test_bad_settings_are_refused(small: Experiment, changes: dict[str, object], words: str) -> None:
     experiment = dataclasses.replace(asked(small, "fedavg", "adapter"), **changes)  # type: ignore[arg-type]
     with pytest.raises(InputError) as refusal:
-        resolve(experiment)
-        rounds.fresh(resolve(experiment).experiment)
+        plan(experiment)
+        rounds.fresh(plan(experiment).experiment)
     assert words in str(refusal.value)
 
 
 def test_the_run_names_the_hash_of_its_weights(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    resolved = resolve(asked(small, "fedavg", "fixed")).experiment
-    assert len(resolved.weights_sha256) == 64 and "weights-sha256" in resolved.decisive
-    assert "weights" not in resolved.decisive
+    chosen = plan(asked(small, "fedavg", "linear_probe")).experiment
+    assert len(chosen.weights_sha256) == 64 and "weights-sha256" in chosen.decisive
+    assert "weights" not in chosen.decisive
     monkeypatch.setenv(VARIABLE, "/nowhere.pth")
-    assert resolve(resolved).experiment == resolved  # a site is told the hash, and looks for no file here
+    assert plan(chosen).experiment == chosen  # a site is told the hash, and looks for no file here
     with pytest.raises(InputError, match=r"Expected weights of net=tiny in /nowhere.pth, got no such file"):
-        rounds.fresh(resolved)
+        rounds.fresh(chosen)
 
 
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
@@ -291,7 +297,7 @@ def test_the_attackers_model_of_a_client_gives_its_message(
 ) -> None:
     settings = ("embedding=4", "hidden=6") if method == "hyperfl_lpm" else ()
     experiment = asked(small, method, "adapter", *settings, f"TINY.adapter_norm={norm}")
-    resolved = resolve(experiment)
+    run_plan = plan(experiment)
     client = rounds.client(experiment, tmp_path, 0)
     received = {n: v.clone() for n, v in rounds.fresh(experiment).state_dict().items()}
     client.load_received({n: received[n].numpy().copy() for n in client.download_names}, 0)
@@ -299,7 +305,9 @@ def test_the_attackers_model_of_a_client_gives_its_message(
     private = {n: v.clone() for n, v in client.model.state_dict().items() if n in client.private_names}
     sent = client.gradient(x, y)
     granted = {n: received[n] for n in client.download_names}
-    victim = resolved.method.victim_model(rounds.fresh(experiment), granted, client.ctx.task.inputs, resolved.settings)
+    victim = run_plan.client.method.victim_model(
+        rounds.fresh(experiment), granted, client.ctx.task.inputs, run_plan.client.settings
+    )
     observed, constants = victim.observed(sent)
     guessed = victim.gradient(x, y, {n: private[n] for n in victim.unknown}, constants)
     for name, value in observed.items():
@@ -327,9 +335,9 @@ def test_the_gradients_of_single_examples_reach_adapters_through_a_frozen_body(s
 
 @pytest.mark.parametrize("method", ["fedprox", "fedper", "fednova", "local_only"])
 def test_statistics_of_adapters_stay_with_every_method_s_clients(small: Experiment, method: str) -> None:
-    resolved = resolve(asked(small, method, "adapter"))
-    kept = [name for name in resolved.model.state_dict() if ".running_" in name or name.endswith("tracked")]
+    run_plan = plan(asked(small, method, "adapter"))
+    kept = [name for name in run_plan.client.model.state_dict() if ".running_" in name or name.endswith("tracked")]
     assert len(kept) == 12
-    for patterns in (resolved.sharing.downloads, resolved.sharing.uploads):
+    for patterns in (run_plan.client.sharing.downloads, run_plan.client.sharing.uploads):
         assert not any(matches(name, patterns) for name in kept)
         assert bool(patterns) == (method != "local_only")

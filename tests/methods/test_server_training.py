@@ -86,7 +86,7 @@ from flfw.server.aggregation import Update
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.server.context import ServerContext
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.messages.wire import pack
 
 def kilobytes(what):
@@ -95,11 +95,11 @@ def kilobytes(what):
 
 settings = ("iterations=40", "server_batch=16", "sampled.train=60")
 experiment = Experiment(method="fedcg", net="lenet5", split="sampled", clients=2, set=settings)
-resolved = resolve(experiment)
-experiment, cls, chosen = resolved.experiment, resolved.method, resolved.settings
+run_plan = plan(experiment)
+experiment, cls, chosen = run_plan.experiment, run_plan.client.method, run_plan.client.settings
 for count in (2, 2, 6, 2, 6):
     strategy = cls(chosen)
-    strategy.ctx = ServerContext(experiment, cls, chosen)
+    strategy.ctx = ServerContext(plan(experiment).client)
     model = strategy.ctx.model().state_dict()
     first = {n: v.clone() for n, v in model.items() if matches(n, cls.downloads)}
     sent = {n: v for n, v in first.items() if matches(n, cls.uploads)}

@@ -86,15 +86,15 @@ def test_two_sizes_are_those_that_the_notes_give() -> None:
 )
 def test_bodies_have_the_published_sizes(name: str, body: int) -> None:
     assert numel(dict(blank(name, "full").extractor.named_parameters())) == body
-    fixed = blank(name, "fixed")
+    fixed = blank(name, "linear_probe")
     assert not list(fixed.extractor.state_dict()) and not list(fixed.extractor.parameters())
 
 
 def test_heads_are_as_in_the_authors_code() -> None:
-    assert [tuple(p.shape) for p in blank("resnet18_imagenet", "fixed").classifier.parameters()] == [
+    assert [tuple(p.shape) for p in blank("resnet18_imagenet", "linear_probe").classifier.parameters()] == [
         (128, 512), (128,), (10, 128), (10,),
     ]  # fmt: skip
-    assert [tuple(p.shape) for p in blank("vit_small", "fixed").classifier.parameters()] == [(10, 384), (10,)]
+    assert [tuple(p.shape) for p in blank("vit_small", "linear_probe").classifier.parameters()] == [(10, 384), (10,)]
 
 
 def test_a_hypernetworks_heads_come_in_the_papers_order() -> None:
@@ -215,7 +215,7 @@ def test_low_rank_products_have_these_sizes(name: str, settings: Mapping[str, ob
 @pytest.mark.parametrize("name", [TINY, "efficientnet_lite0", "resnet18_imagenet"])
 def test_a_network_with_fresh_low_rank_products_is_the_network_without(name: str) -> None:
     x = images(2)
-    plain, fresh = tuned(name, "fixed").eval(), tuned(name, "lora").eval()
+    plain, fresh = tuned(name, "linear_probe").eval(), tuned(name, "lora").eval()
     torch.testing.assert_close(fresh.extractor(x), plain.extractor(x))
     assert not torch.allclose(drawn(fresh).extractor(x), plain.extractor(x), atol=1e-2)
 
@@ -231,7 +231,7 @@ def test_depthwise_convolutions_get_no_low_rank_product() -> None:
 # --- what is frozen ---
 
 
-@pytest.mark.parametrize("train", ["fixed", "adapter", "lora"])
+@pytest.mark.parametrize("train", ["linear_probe", "adapter", "lora"])
 def test_training_leaves_the_body_bit_identical(train: str) -> None:
     net = tuned(train=train)
     before = digest(frozen(net))
@@ -245,14 +245,14 @@ def test_training_leaves_the_body_bit_identical(train: str) -> None:
 
 
 def test_a_frozen_batch_norm_uses_its_running_statistics_in_either_mode() -> None:
-    net, x = tuned(train="fixed"), images()
+    net, x = tuned(train="linear_probe"), images()
     assert torch.equal(net.train()(x), net.eval()(x))
     whole = tuned(train="full")
     assert not torch.equal(whole.train()(x), whole.eval()(x))
 
 
 def test_fixed_features_have_the_same_bits_in_any_batch_and_before_and_after_the_cache() -> None:
-    net, x = tuned("efficientnet_lite0" if _stand_in() else "vit_tiny", "fixed"), images(5)
+    net, x = tuned("efficientnet_lite0" if _stand_in() else "vit_tiny", "linear_probe"), images(5)
     together = net.extractor(x)
     again = net.extractor(x[[3, 1]])
     assert torch.equal(again, together[[3, 1]])
@@ -262,7 +262,7 @@ def test_fixed_features_have_the_same_bits_in_any_batch_and_before_and_after_the
 
 
 def test_a_copy_shares_the_features_that_were_computed_and_threads_do_not_mix() -> None:
-    net, x, calls = tuned(train="fixed"), images(1), []
+    net, x, calls = tuned(train="linear_probe"), images(1), []
     copy = deepcopy(net)
     body = copy.extractor.get_submodule("body")
     body.register_forward_hook(lambda *arguments: calls.append(torch.get_num_threads()))
@@ -276,14 +276,14 @@ def test_a_copy_shares_the_features_that_were_computed_and_threads_do_not_mix() 
 
 
 def test_an_attack_can_differentiate_fixed_features() -> None:
-    net, x = tuned(train="fixed"), images().requires_grad_()
+    net, x = tuned(train="linear_probe"), images().requires_grad_()
     (slope,) = torch.autograd.grad(net(x).square().sum(), x)
     assert slope.abs().max() > 0
     per_example = torch.func.vmap(torch.func.grad(lambda one: net(one[None]).sum()))(images())
     assert per_example.shape == (3, 3, 32, 32)
 
 
-@pytest.mark.parametrize("train", ["fixed", "adapter", "lora", "full"])
+@pytest.mark.parametrize("train", ["linear_probe", "adapter", "lora", "full"])
 def test_a_state_can_be_loaded_into_another_network(train: str) -> None:
     one, other = tuned(train=train), tuned(train=train)
     other.load_state_dict({name: value.clone() for name, value in one.state_dict().items()})
@@ -291,13 +291,13 @@ def test_a_state_can_be_loaded_into_another_network(train: str) -> None:
 
 
 def test_a_network_without_numbers_has_the_same_names() -> None:
-    for train in ("fixed", "adapter", "full"):
+    for train in ("linear_probe", "adapter", "full"):
         assert list(blank(TINY, train).state_dict()) == list(tuned(train=train).state_dict())
 
 
 def test_a_network_moves_with_all_that_is_frozen_in_it() -> None:
     generated = GeneratedNet(tuned(adapter_norm="frozen"), 4, 6, "torch", unloaded=True)
-    for net in (tuned(), tuned(train="fixed"), generated):
+    for net in (tuned(), tuned(train="linear_probe"), generated):
         net.to("meta")  # for a GPU
         held = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         assert len(held) > 10 and all(value.is_meta for value in held.values())
@@ -305,7 +305,7 @@ def test_a_network_moves_with_all_that_is_frozen_in_it() -> None:
 
 def test_grey_images_are_repeated_and_resized_as_torchvision_does() -> None:
     with initialising(0, "tuned"):
-        net = build("vit_tiny", (1, 28, 28), 10, tuning=Tuning("fixed"))
+        net = build("vit_tiny", (1, 28, 28), 10, tuning=Tuning("linear_probe"))
     x = images(2, 28, 1)
     large = interpolate(x.repeat(1, 3, 1, 1), (32, 32), mode="bilinear", antialias=True)
     torch.testing.assert_close(net.extractor(x), net.extractor.get_submodule("body")(large), rtol=1e-4, atol=1e-4)
@@ -347,7 +347,7 @@ def test_a_named_file_or_folder_is_read(
     state = body_state()
     path = write(tmp_path / file, {**state, "fc.weight": torch.zeros(2, 8)})  # the published classifier is not used
     monkeypatch.setenv(VARIABLE, str(tmp_path if by_folder else path))
-    there = frozen(tuned(train="fixed"))
+    there = frozen(tuned(train="linear_probe"))
     for name, value in state.items():
         assert torch.equal(there[f"extractor.body.{name}"], value)
 
@@ -363,7 +363,7 @@ def test_both_formats_have_one_hash_and_other_numbers_another(tmp_path: Path, mo
     hashes.append(weights_digest(tiny_backbone.TINY))
     assert hashes[0] == hashes[1] != hashes[2] and len(hashes[0]) == 64
     with pytest.raises(InputError, match=f"with the SHA-256 {hashes[0]}, got {hashes[2]}; name the run's own file"):
-        build(TINY, (3, 32, 32), 10, tuning=Tuning("fixed", sha256=hashes[0]))
+        build(TINY, (3, 32, 32), 10, tuning=Tuning("linear_probe", sha256=hashes[0]))
 
 
 def test_a_traced_network_remembers_no_features() -> None:
@@ -381,7 +381,7 @@ def test_torchvisions_cache_is_searched(tmp_path: Path, monkeypatch: pytest.Monk
     state = body_state("resnet18_imagenet")
     old = {name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}  # as files were
     write(tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth", {**old, "fc.weight": torch.zeros(1000, 512)})
-    there = frozen(tuned("resnet18_imagenet", "fixed"))
+    there = frozen(tuned("resnet18_imagenet", "linear_probe"))
     assert torch.equal(there["extractor.body.layer3.1.conv2.weight"], state["layer3.1.conv2.weight"])
 
 
@@ -389,10 +389,11 @@ def test_without_weights_one_line_names_the_file(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(InputError) as refusal:
-        tuned("resnet18_imagenet", "fixed")
+        tuned("resnet18_imagenet", "linear_probe")
     assert str(refusal.value) == (
         f"Expected weights of net=resnet18_imagenet in {tmp_path}/hub/checkpoints/resnet18-f37072fd.pth, got no such "
-        "file; get resnet18-f37072fd.pth of torchvision, ResNet18_Weights.IMAGENET1K_V1, and name it by --weights."
+        "file; get resnet18-f37072fd.pth of torchvision, ResNet18_Weights.IMAGENET1K_V1, and name it by "
+        "--expert weights."
     )
 
 
@@ -451,7 +452,7 @@ def test_a_bad_file_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     torch.save(content, path)
     monkeypatch.setenv(VARIABLE, str(path))
     with pytest.raises(InputError) as refusal:
-        tuned(train="fixed")
+        tuned(train="linear_probe")
     assert str(refusal.value) == words.replace("FILE", str(path))
 
 
@@ -461,7 +462,7 @@ def test_a_damaged_file_gives_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     path.write_bytes(b"no weights" if file.startswith("text") else path.read_bytes()[:200])
     monkeypatch.setenv(VARIABLE, str(path))
     with pytest.raises(InputError, match=r"^Expected (weights as|a file of tensors)[^\n]*$"):
-        tuned(train="fixed")
+        tuned(train="linear_probe")
 
 
 @pytest.mark.parametrize("place", ["~nobody-here/x.pth", "/" + 300 * "x"])
@@ -469,13 +470,13 @@ def test_a_place_that_cannot_be_looked_at_gives_one_line(monkeypatch: pytest.Mon
     monkeypatch.setenv(VARIABLE, "random")
     with pytest.raises(InputError, match=r"^Expected [^\n]*$"):
         look_in(place)
-        tuned(train="fixed")
+        tuned(train="linear_probe")
 
 
 def test_names_count_before_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = body_state("efficientnet_lite0")
     monkeypatch.setenv(VARIABLE, str(write(tmp_path / "named.safetensors", state)))  # which sorts them
-    there = frozen(tuned("efficientnet_lite0", "fixed"))
+    there = frozen(tuned("efficientnet_lite0", "linear_probe"))
     assert all(torch.equal(there[f"extractor.body.{n}"], v) for n, v in state.items() if "tracked" not in n)
 
 
@@ -496,7 +497,7 @@ class Restless(nn.Module):
 def of_body(body: Callable[[AdapterSettings], nn.Module]) -> Net:
     head = partial(nn.Linear, 3)
     restless = dataclasses.replace(tiny_backbone.TINY, name="restless", body=body, width=3, head=head)
-    return build_tuned(restless, (3, 32, 32), 10, Tuning("fixed"))
+    return build_tuned(restless, (3, 32, 32), 10, Tuning("linear_probe"))
 
 
 def test_a_frozen_body_neither_draws_nor_remembers() -> None:
@@ -523,7 +524,7 @@ def _stand_in() -> bool:
 @pytest.mark.skipif(not _stand_in(), reason="the extra stand-in is not installed")
 def test_the_stand_in_has_real_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
-    there = frozen(tuned("efficientnet_lite0", "fixed"))
+    there = frozen(tuned("efficientnet_lite0", "linear_probe"))
     stem = there["extractor.body.conv_stem.weight"]
     assert stem.shape == (32, 3, 3, 3) and 0.1 < float(stem.std()) < 2
     assert float(there["extractor.body.bn1.running_var"].std()) > 0.01  # 0 in fresh networks
@@ -535,9 +536,15 @@ def test_the_stand_in_has_real_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "side", "channels", "train", "words"),
     [
-        ("cnn1", 28, 1, "adapter", "train=full for net=cnn1, which is not pretrained, got train=adapter."),
+        ("cnn1", 28, 1, "adapter", "trainable=full for net=cnn1, which is not pretrained, got trainable=adapter."),
         ("vit_tiny", 32, 2, "full", "inputs of 1 or 3 xHxW for net=vit_tiny, got 2x32x32; choose another --net."),
-        (TINY, 4, 3, "full", f"inputs of at least Cx5x5 for net={TINY}, got 3x4x4; choose another --net or --side."),
+        (
+            TINY,
+            4,
+            3,
+            "full",
+            f"inputs of at least Cx5x5 for net={TINY}, got 3x4x4; choose another --net or --image-size.",
+        ),
         (
             NAME,
             8,

@@ -83,7 +83,9 @@ def test_examples_no_longer_depend_on_each_other_and_have_gradients_as_in_a_loop
 def test_a_run_has_it_on_both_sides(small: Experiment, tmp_path: Path, method: str) -> None:
     """A client refuses a message that does not hold its own model's tensors."""
     few = {"split": "sampled", "set": ("sampled.train=4",), "batch_size": 2, "rounds": 1, "clients": 2}
-    asked = dataclasses.replace(small, method=method, net="resnet18", side=8, norm="group", **few, out=tmp_path / "r")
+    asked = dataclasses.replace(
+        small, method=method, net="resnet18", image_size=8, norm="group", **few, out=tmp_path / "r"
+    )
     result = json.loads((run.run(asked) / "result.json").read_text())
     assert result["config"]["norm"] == "group" and len(result["rounds"]) == 1
 
@@ -91,12 +93,12 @@ def test_a_run_has_it_on_both_sides(small: Experiment, tmp_path: Path, method: s
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--method", "dp_fedavg", "--net", "resnet18"], "--norm group"),
-        (["--method", "dp_fedavg", "--net", "resnet18", "--set", "unit=client"], "--norm group"),
-        (["--method", "fed_sdp", "--net", "resnet18"], "--norm group"),
+        (["--method", "dp_fedavg", "--net", "resnet18"], "--expert norm=group"),
+        (["--method", "dp_fedavg", "--net", "resnet18", "--set", "unit=client"], "--expert norm=group"),
+        (["--method", "fed_sdp", "--net", "resnet18"], "--expert norm=group"),
         (
-            ["--method", "fedavg", "--net", "mlp", "--norm", "group"],
-            "Expected a network with BatchNorm for --norm group",
+            ["--method", "fedavg", "--net", "mlp", "--expert", "norm=group"],
+            "Expected a network with BatchNorm for --expert norm=group",
         ),
     ],
 )

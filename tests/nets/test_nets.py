@@ -326,7 +326,7 @@ ROUNDS = [
 def test_torchvisions_networks_train_and_repeat(
     tmp_path: Path, method: str, net: str, side: int, settings: str
 ) -> None:
-    flags = f"--method {method} --net {net} --side {side} --clients 2 --rounds 1 --local-epochs 1 --lr 0.0003"
+    flags = f"--method {method} --net {net} --image-size {side} --clients 2 --rounds 1 --local-epochs 1 --lr 0.0003"
     flags += f" --batch-size 20 --engine inproc --attack none --set dominant.train=40 {settings}"
     models = []
     for name in ("one",) if (method, net) == ("fedcg", "alexnet") else ("one", "two"):  # that one takes a minute
@@ -355,12 +355,12 @@ def test_torchvisions_networks_train_and_repeat(
         (
             "resnet18",
             (3, 7, 8),
-            "Expected inputs of at least Cx8x8 for net=resnet18, got 3x7x8; choose another --net or --side.",
+            "Expected inputs of at least Cx8x8 for net=resnet18, got 3x7x8; choose another --net or --image-size.",
         ),
         (
             "alexnet",
             (3, 224, 62),
-            "Expected inputs of at least Cx63x63 for net=alexnet, got 3x224x62; choose another --net or --side.",
+            "Expected inputs of at least Cx63x63 for net=alexnet, got 3x224x62; choose another --net or --image-size.",
         ),
         ("alexnet", (30,), "Expected inputs of CxHxW for net=alexnet, got 30; choose another --net."),
         ("cnn3x3", (30,), "Expected inputs of CxHxW for net=cnn3x3, got 30; choose another --net."),

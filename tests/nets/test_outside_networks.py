@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 import sim
 from flfw import nets
-from flfw.combinations import check
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, draws_in_training, refuse_tied, tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.victims.victim import PlainVictim
+from tests.support.planned import checked
 
 
 def tied(shape: tuple[int, ...], classes: int) -> Net:
@@ -71,7 +71,7 @@ def own(builder: object, **changes: str) -> Experiment:
 def test_tied_weights_are_refused_by_their_two_names(builder: object, two: str) -> None:
     two = two or "extractor.1.weight and extractor.3.weight"
     with pytest.raises(InputError, match=rf"each name of Net, got {two}, which are the same \(tied weights\)"):
-        resolve(own(builder)).build_model()
+        plan(own(builder)).client.build_model()
     model = builder((3,), 2)  # type: ignore[operator]
     with pytest.raises(InputError, match=f"got {two}, which"):
         PlainVictim(model, tensors(model), ("*",), InputSpec.from_constants((3,), (0.0,) * 3, (1.0,) * 3))
@@ -96,23 +96,23 @@ def test_built_in_networks_have_a_tensor_for_each_name() -> None:
 
 
 def test_scores_that_fit_no_labels_are_refused(tmp_path: Path) -> None:
-    check(resolve(own(untied)))
+    checked(plan(own(untied)))
     name = rf"Expected net={__name__}:"
     with pytest.raises(InputError, match=rf"{name}narrow to give scores \(1, 10\) for an input, got \(1, 9\)\."):
-        check(resolve(own(narrow)))
+        checked(plan(own(narrow)))
     with pytest.raises(InputError, match=rf"{name}one_size to take inputs of shape \(1, 8, 8\), got: .*mat1 and mat2 "):
-        check(resolve(own(one_size)))
+        checked(plan(own(one_size)))
     lines = [f"{'even' if n % 2 else 'odd'}\ttext {n}" for n in range(40)]
     (tmp_path / "labelled.tsv").write_text("\n".join(lines))
     (tmp_path / "plain.txt").write_text("a text without labels. " * 40)
     labelled, plain = f"text:{tmp_path / 'labelled.tsv'}@6", f"text:{tmp_path / 'plain.txt'}@6"
     with pytest.raises(InputError, match=r"to give scores \(1, 2\) for an input of labelled text, got \(1, 2, 6\)\."):
-        check(resolve(own(places, dataset=labelled)))
-    check(resolve(own(places, dataset=plain)))
+        checked(plan(own(places, dataset=labelled)))
+    checked(plan(own(places, dataset=plain)))
     with pytest.raises(
         InputError, match=r"the whole network for net=.*:places, which scores every place, got method=fed"
     ):
-        check(resolve(own(places, dataset=plain, method="fed_cdp")))
+        checked(plan(own(places, dataset=plain, method="fed_cdp")))
 
 
 def dropping(shape: tuple[int, ...], classes: int) -> Net:
@@ -135,4 +135,4 @@ def test_a_network_that_draws_in_training_is_found_by_a_trial() -> None:
         before = {name: value.clone() for name, value in model.state_dict().items()}
         assert draws_in_training(model, x) is draws and not model.training
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert resolve(own(dropping)).draws and not resolve(own(untied)).draws
+    assert plan(own(dropping)).client.draws and not plan(own(untied)).client.draws

@@ -23,7 +23,7 @@ def test_every_card_names_a_paper(kind: plugins.PluginKind, name: str) -> None:
 
 def test_each_part_of_a_run_is_cited_once() -> None:
     config = {"method": "fedavg", "dataset": "folder:scans", "defence": "prune+soteria", "attack": ["ig", "auto"]}
-    project, method, prune, soteria, attack, data = citations({**config, "tampered_by": "ig"})
+    project, method, prune, soteria, attack, data = citations({**config, "malicious_server": "ig"})
     assert project.startswith(f"flfw {flfw.__version__}: ")
     assert method.startswith("method fedavg: McMahan et al., ") and method.endswith("AISTATS 2017.")
     assert prune.startswith("defence prune: a baseline") and soteria.startswith("defence soteria: Sun et al.")

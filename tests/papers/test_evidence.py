@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from flfw.papers.evidence.priorities import PRIORITIES, cells_of, items
 from flfw.papers.evidence.records import FOLDER, Record, digest, file_of, is_there, migrate, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from tests.support.paths import ROOT
 
 CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"  # published: 85.67
@@ -54,7 +55,7 @@ def test_all_that_is_wanted_is_there_once_and_at_full_scale() -> None:
             full = replace(full, rounds=1, audit_rounds="0")
             assert not any("round=200" in figure.name for figure in (item.preset.figure, *item.preset.also))
         same = replace(
-            item.run, seed=full.seed, variant="ours", normalise=full.normalise, init="torch", order="shuffled"
+            item.run, seed=full.seed, variant="ours", normalise=full.normalise, init="torch", example_order="shuffled"
         )
         assert same == full, item.name
 
@@ -149,7 +150,7 @@ RENAMES = {"epochs": "local-epochs", "method=cdp_sgd": "method=fed_cdp", "set bo
 def test_migrated_records_are_those_that_would_be_measured_now(older: dict[Path, bytes], tmp_path: Path) -> None:
     assert all(path.read_bytes() != content for path, content in older.items())
     assert migrate(tmp_path, RENAMES) == (4, [])
-    assert {path: path.read_bytes() for path in older} == older
+    assert {path: json.loads(path.read_text()) for path in older} == {p: json.loads(text) for p, text in older.items()}
     assert migrate(tmp_path, RENAMES) == (0, [])
 
 
@@ -288,6 +289,12 @@ def test_a_wrong_item_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Capt
 def test_on_a_gpu_clients_compute_together_and_the_cell_stays_the_same() -> None:
     item = next(items(CELL))
     joined = together(item.preset)
-    assert {run.cohort for runs in joined.choices for run in runs} == {"auto"}
-    alone = [[replace(run, cohort="1") for run in runs] for runs in joined.choices]
+    assert {run.batched_clients for runs in joined.choices for run in runs} == {"auto"}
+    alone = [[replace(run, batched_clients="1") for run in runs] for runs in joined.choices]
     assert alone == [list(runs) for runs in item.preset.choices] and digest(item.run) == digest(alone[0][0])
+
+
+def test_a_figure_is_read_by_the_keys_of_today(tmp_path: Path) -> None:
+    record(85.0, also={"privacy.unit=example,counted=as published.epsilon": 1.0}).write(tmp_path)
+    (read,) = records.read(tmp_path)
+    assert read.also == {"privacy.unit=example,accounting=as published.epsilon": 1.0}

@@ -16,6 +16,7 @@ from flfw.errors import InputError
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.papers import features, figures
 from flfw.papers.restored import restored
+from flfw.plan import plan
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from flfw.task import Task
 
@@ -25,7 +26,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two rounds of FedCG between two clients, whose state was kept."""
     folder = tmp_path_factory.mktemp("features") / "run"
     flags = "--method fedcg --clients 2 --rounds 2 --local-epochs 1 --lr 1e-3 --batch-size 64 --split sampled"
-    flags += " --attack none --engine inproc --keep-state --set iterations=2 gan_epochs=1 gamma_rounds=1"
+    flags += " --attack none --engine inproc --expert keep_state=true --set iterations=2 gan_epochs=1 gamma_rounds=1"
     assert sim.main([*flags.split(), "sampled.train=40", "--out", str(folder)]) == 0
     return folder
 
@@ -53,7 +54,7 @@ def test_each_example_is_there_twice_real_and_generated(finished: Path, tmp_path
 
 
 def _task(folder: Path) -> Task:
-    return Task.load(stored_experiment(folder).experiment, None)
+    return plan(stored_experiment(folder).experiment).task.load(None)
 
 
 @pytest.mark.slow
@@ -119,18 +120,18 @@ def test_a_run_without_generator_or_state_is_refused_in_one_line(
 ) -> None:
     def complaint(folder: Path) -> str:
         capsys.readouterr()
-        assert figures.main([str(folder), "--only", "features"]) == 2
+        assert figures.main([str(folder), "--figure-names", "features"]) == 2
         message = capsys.readouterr().err
         assert message.startswith("figures: Expected ") and message.count("\n") == 1
         return message
 
     flags = "--method fedsplit --clients 2 --rounds 1 --local-epochs 1 --attack none --engine inproc --split iid"
-    assert sim.main([*flags.split(), "--keep-state", "--out", str(tmp_path / "split")]) == 0
+    assert sim.main([*flags.split(), "--expert", "keep_state=true", "--out", str(tmp_path / "split")]) == 0
     assert "keep an extractor and receive a generator of features, got fedsplit." in complaint(tmp_path / "split")
     shutil.rmtree(next((copied / "state").glob("*/*/client-0001")))
     assert "Expected the whole state of the run in" in complaint(copied)
     shutil.rmtree(copied / "state")
-    assert "got none; run with --keep-state." in complaint(copied)
+    assert "got none; run with --expert keep_state=true." in complaint(copied)
     for path in (copied / "checkpoint").glob("round-*"):
         path.write_bytes(b"nothing")
     (copied / "state").mkdir()

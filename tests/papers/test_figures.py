@@ -25,11 +25,12 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.matrix.rows import FinishedRun
 from flfw.papers import charts, comparisons, drawing, embeddings, figures, norms
+from flfw.plan import plan
 from flfw.recording.retention import purge
+from flfw.report import chart_style
 from flfw.runs import results
 from flfw.runs.run import run
 from flfw.storage.checkpoint import stored_experiment
-from flfw.task import Task
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROUNDS = [
@@ -129,7 +130,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six clients of the papers' groups 0 to 4 and 0 again, whose state was kept."""
     folder = tmp_path_factory.mktemp("figures") / "run"
     flags = "--method hyperfl --net lenet --split dominant --clients 6 --rounds 2 --local-epochs 1 --attack none"
-    flags += " --engine inproc --keep-state --set hidden=16 embedding=8"
+    flags += " --engine inproc --expert keep_state=true --set hidden=16 embedding=8"
     assert sim.main([*flags.split(), "--out", str(folder)]) == 0
     return folder
 
@@ -199,11 +200,13 @@ def test_state_is_kept_if_asked_and_purged_all_the_same(copied: Path, capsys: py
     (copied / "tidying.json").touch()
     results.tidy(replace(experiment, keep_state=False))
     assert not (copied / "state").exists()
-    complaint = f"Expected the clients' private tensors in {copied / 'state'}, got none; run with --keep-state.\n"
+    complaint = (
+        f"Expected the clients' private tensors in {copied / 'state'}, got none; run with --expert keep_state=true.\n"
+    )
     assert figures.main([str(copied)]) == 0
     assert capsys.readouterr().err == f"left out: embeddings: {complaint}"
     assert not (copied / "figures" / "embeddings.svg").exists()
-    assert figures.main([str(copied), "--only", "embeddings"]) == 2
+    assert figures.main([str(copied), "--figure-names", "embeddings"]) == 2
     assert capsys.readouterr().err == f"figures: {complaint}"
 
 
@@ -231,7 +234,7 @@ def test_a_method_without_private_embeddings_is_named(small: Experiment, capsys:
 
 
 def claim(unit: str, epsilon: float | str, counted: str = "exact", adversary: str = "server") -> dict[str, Any]:
-    return {"unit": unit, "adversary": adversary, "epsilon": epsilon, "delta": 1e-5, "counted": counted}
+    return {"unit": unit, "adversary": adversary, "epsilon": epsilon, "delta": 1e-5, "accounting": counted}
 
 
 def finished_with(accuracy: float | None, claims: Any = (), audit: Any = (), **config: Any) -> FinishedRun:
@@ -351,7 +354,7 @@ def test_runs_that_say_nothing_on_compression_are_refused() -> None:
 def test_norms_are_those_of_single_examples_along_plain_steps(small: Experiment) -> None:
     """Against autograd, example by example, and torch's own SGD."""
     experiment = replace(small, net="linear", method="fed_cdp", batch_size=20, lr=0.5, set=("noise_multiplier=50",))
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     result = norms.by_client(experiment, task, most=2)
     assert len(result) == 2
     for partition, mine in enumerate(result):
@@ -376,12 +379,14 @@ def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_
     steps = len(before)
     assert [row["iteration"] for row in after] == list(range(1, steps + 1)) and {r["clients"] for r in after} == {3}
     assert all(0 < row["low"] <= row["mean"] <= row["high"] for row in [*before, *after])
-    chosen = norms.by_client(small, Task.load(replace(small, net="linear"), None))  # the same fresh weights and batches
+    chosen = norms.by_client(
+        small, plan(replace(small, net="linear")).task.load(None)
+    )  # the same fresh weights and batches
     assert before[0]["mean"] == pytest.approx(np.mean([norm[0] for norm in chosen]))
     assert before[0]["mean"] != pytest.approx(after[0]["mean"], rel=0.01)
     assert sim.main(["--figures", str(folder), "--out", str(tmp_path / "usual")]) == 0
     assert not (tmp_path / "usual" / "norms.csv").exists()  # only if it is asked for
-    assert figures.main([str(folder), "--only", "norms", "--out", str(tmp_path / "out")]) == 0
+    assert figures.main([str(folder), "--figure-names", "norms", "--out", str(tmp_path / "out")]) == 0
     assert len(table(tmp_path / "out" / "norms.csv")) == 2 * steps
     assert {"before training", "after round 2", "local iteration"} <= texts(tmp_path / "out" / "norms.svg")
 
@@ -445,7 +450,7 @@ def test_groups_by_hand() -> None:
 
 
 def test_there_are_never_more_groups_than_marks() -> None:
-    most = len(drawing.MARKS)
+    most = len(chart_style.MARKS)
     pairs = np.zeros((most + 1, 2 * most), int)
     for client in range(most + 1):
         pairs[client, [client % 2, client + 2 if client + 2 < 2 * most else 2]] = (9, 8)
@@ -483,10 +488,8 @@ def test_lines_go_through_the_rows_and_bear_their_names() -> None:
         [(r["round"], r[key]) for r in rows if r["run"] == "a"] for key in ("acc_local", "acc_global")
     ]
     assert [note.get_text() for note in notes(above)] == ["a", "b"]
-    assert [(note.get_text(), note.xy) for note in notes(below)][2:] == [
-        ("b, after", (3, 0.51)),
-        ("b, before", (3, 0.5)),
-    ]
+    named = {note.get_text(): note.xy for note in notes(below)}
+    assert len(named) == 4 and (named["b, after"], named["b, before"]) == ((3, 0.51), (3, 0.5))
 
 
 @pytest.mark.slow
@@ -534,13 +537,13 @@ def test_every_group_has_a_form_and_every_client_a_number() -> None:
 def test_the_same_rows_give_the_same_bytes_and_nobody_elses_settings_are_touched() -> None:
     before, backend = dict(matplotlib.rcParams), matplotlib.get_backend()
     for form in ("svg", "png", "pdf"):
-        files = [drawing.rendered(drawing.training(course("a"), "title"), form) for _ in range(2)]
+        files = [chart_style.rendered(drawing.training(course("a"), "title"), form) for _ in range(2)]
         assert files[0] == files[1] != b""
     assert dict(matplotlib.rcParams) == before and matplotlib.get_backend() == backend
 
 
 def test_inks_are_apart_in_grey() -> None:
-    greys = [float(np.dot(to_rgb(ink), (0.299, 0.587, 0.114))) for ink in drawing.INKS]
+    greys = [float(np.dot(to_rgb(ink), (0.299, 0.587, 0.114))) for ink in chart_style.INKS]
     assert min(np.diff(greys)) > 0.08
 
 

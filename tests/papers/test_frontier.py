@@ -98,8 +98,8 @@ def test_every_method_that_claims_something_has_a_line() -> None:
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.method}-{line.unit}")
 def test_a_line_names_its_strongest_adversary(line: FrontierLine, tiny: None) -> None:
     trial = Trial("mlp" if line.personal else "linear", 1.0, 0.1, 1, 10)
-    resolved, task, _ = run.check(trials.experiment(line, "digits", trial, 2.0, 0, "quick"))
-    claims = planned.plan(resolved.experiment, task)["privacy"]
+    run_plan, task, _ = run.check(trials.experiment(line, "digits", trial, 2.0, 0, "quick"))
+    claims = planned.planned(run_plan.experiment, task)["privacy"]
     epsilons = {one["adversary"]: float(one["epsilon"]) for one in claims if one["unit"] == line.unit}
     assert epsilons[line.against] == pytest.approx(2, abs=2e-3)
     assert isinf(epsilons["server"]) == (line.against != "server")
@@ -162,7 +162,7 @@ def planted(tmp_path: Path, finals: dict[str, dict[str, float]]) -> None:
         for one in (first, *trials.at_seeds(first)):
             folder = tmp_path / cells.folder_name(one)
             folder.mkdir()
-            claims = [{"unit": "client", "adversary": "another client", "counted": "exact", "epsilon": 3.9995}]
+            claims = [{"unit": "client", "adversary": "another client", "accounting": "exact", "epsilon": 3.9995}]
             stored = {
                 "config": {"method_settings": {"noise_multiplier": 5.0}},
                 "provenance": {"code": code_hash()},

@@ -13,7 +13,15 @@ from matplotlib.axes import Axes
 
 from flfw.papers import figures, gains
 
-CONFIG = {"seed": 0, "dataset": "digits", "side": 0, "split": "sampled", "clients": 3, "canaries": 0, "defence": "none"}
+CONFIG = {
+    "seed": 0,
+    "dataset": "digits",
+    "image_size": 0,
+    "split": "sampled",
+    "clients": 3,
+    "canaries": 0,
+    "defence": "none",
+}
 HEADER = "round,client,acc_global,acc_local,acc_validation"
 
 
@@ -68,7 +76,7 @@ def test_a_client_without_an_accuracy_has_no_row(tmp_path: Path) -> None:
         ({"seed": 1}, "seed=1 as in"),
         ({"clients": 4}, "clients=4 as in"),
         ({"split": "iid"}, "split=iid as in"),
-        ({"side": 16}, "side=16 as in"),
+        ({"image_size": 16}, "image_size=16 as in"),
         ({"set": ["sampled.train=7"]}, "scheme=Sampled(train=7, distillation=32000, halves='drawn') as in"),
         ({"digest": "other"}, "data=other as in"),
         ({"dataset": "mnist"}, "runs on the same data in one figure, got datasets=digits and mnist."),
@@ -80,14 +88,14 @@ def test_runs_of_other_clients_are_refused_in_one_line(
 ) -> None:
     one = run(tmp_path / "a", "fedcg", OURS, set=["lr=2"])
     two = run(tmp_path / "b", **{"method": "local_only", "rounds": ALONE, **other})
-    assert figures.main([str(one), str(two), "--only", "gains"]) == 2
+    assert figures.main([str(one), str(two), "--figure-names", "gains"]) == 2
     message = capsys.readouterr().err
     assert message.startswith("figures: Expected ") and complaint in message and message.count("\n") == 1
     assert not (one / "figures").exists()
 
 
 def test_one_run_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert figures.main([str(run(tmp_path / "b", "local_only", ALONE)), "--only", "gains"]) == 2
+    assert figures.main([str(run(tmp_path / "b", "local_only", ALONE)), "--figure-names", "gains"]) == 2
     assert "Expected one run of local_only and others beside it, got runs=local_only." in capsys.readouterr().err
 
 

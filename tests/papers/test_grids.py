@@ -70,7 +70,7 @@ def cells(figure: Figure, columns: int) -> list[list[str]]:
 def test_rows_are_runs_and_columns_the_victims_in_slot_order(tmp_path: Path) -> None:
     one, two = written(tmp_path / "one"), written(tmp_path / "two", method="hyperfl")
     result = content(one, two)
-    assert [(row["row"], row["column"], row["victim"], row["index"], row["label"]) for row in result.rows] == [
+    assert [(row["row"], row["column"], row["probe_slot"], row["index"], row["label"]) for row in result.rows] == [
         (name, column, 39 + column, 99 + column, 7) for name in ("one", "two") for column in (1, 2, 3)
     ]
     scores = [(row["psnr"], row["failed"], row["recovered"]) for row in result.rows[:3]]
@@ -87,9 +87,9 @@ def test_rows_are_runs_and_columns_the_victims_in_slot_order(tmp_path: Path) -> 
 
 def test_no_score_decides_which_images_are_shown(tmp_path: Path) -> None:
     folder = written(tmp_path / "run")
-    changed(folder, 0, victim=102)  # the slot decides, as a number, not the line's place
+    changed(folder, 0, probe_slot=102)  # the slot decides, as a number, not the line's place
     result = content(folder, columns=2)
-    assert [(row["victim"], row["psnr"]) for row in result.rows] == [(41, None), (42, 31.2)]
+    assert [(row["probe_slot"], row["psnr"]) for row in result.rows] == [(41, None), (42, 31.2)]
     assert "Shown: the first 2 of the 3 images that every row attacked, by slot, not by score." in result.caption
     assert "Shown: the 3 images that" in content(folder).caption
 
@@ -108,7 +108,7 @@ def test_an_attack_that_is_told_has_a_row_beside_the_static_one(tmp_path: Path) 
     folder = written(tmp_path / "run", attacked(adaptive=False), attacked(**known), attacked(curve="batch", batch=4))
     result = content(folder)
     assert list(dict.fromkeys(row["row"] for row in result.rows)) == ["run, static", "run, told"]
-    marks = [(row["told"], row["static"], row["recovered"]) for row in result.rows[2:4]]
+    marks = [(row["informed"], row["static"], row["recovered"]) for row in result.rows[2:4]]
     assert marks == [(False, True, True), (True, False, False)]
     assert "'told': the attack knows the defence" in result.caption and "'static': " in result.caption
     assert "'told'" not in content(written(tmp_path / "plain")).caption
@@ -143,11 +143,11 @@ def test_clients_with_and_without_the_defence_share_a_row(tmp_path: Path) -> Non
     folder = written(tmp_path / "run", attacked(defence="none"), attacked(defence="prune", adaptive=False))
     rows = table(folder / "audit.csv")
     for place in range(len(rows)):
-        changed(folder, place, adaptive=str(place != 1), victim=place % 3)
+        changed(folder, place, adaptive=str(place != 1), probe_slot=place % 3)
     lines = (folder / "audit.csv").read_text().splitlines()[:4]
     joined = [f"{line},{word}" for line, word in zip(lines, ("defence", "none", "prune", "none"), strict=True)]
     (folder / "audit.csv").write_text("\n".join(joined) + "\n")
-    assert [(r["row"], r["victim"]) for r in content(folder).rows] == [("run, static", slot) for slot in range(3)]
+    assert [(r["row"], r["probe_slot"]) for r in content(folder).rows] == [("run, static", slot) for slot in range(3)]
 
 
 def test_a_score_is_below_its_image_and_a_recovered_one_framed(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_command_writes_picture_and_numbers(tmp_path: Path, capsys: pytest.C
     one, two = written(tmp_path / "one"), written(tmp_path / "two", defence="prune")
     for form in ("svg", "png", "pdf"):
         out = tmp_path / form
-        flags = ["--only", "grid", "--columns", "2", "--round", "last", "--format", form, "--out", str(out)]
+        flags = ["--figure-names", "grid", "--columns", "2", "--round", "last", "--format", form, "--out", str(out)]
         assert figures.main([str(one), str(two), *flags]) == 0
         assert capsys.readouterr().out.splitlines() == [str(out / f"grid.{e}") for e in (form, "csv", "tex")]
         again = figures.write([one, two], tmp_path / "again", [form], ["grid"], None, GridChoice(columns=2))
@@ -227,12 +227,15 @@ def test_runs_that_make_no_grid_are_refused_in_one_line(tmp_path: Path, capsys: 
         ([rows], f"grey or colour images, got samples of shape 12 in {rows}; compare other data with"),
         ([one, "--columns", "0"], "at least 1 column, got columns=0."),
     ):
-        assert figures.main([*map(str, words), "--only", "grid"]) == 2
+        assert figures.main([*map(str, words), "--figure-names", "grid"]) == 2
         message = capsys.readouterr()
         assert message.err.startswith(f"figures: Expected {complaint}") and message.err.count("\n") == 1
         assert not message.out
-    assert figures.main([str(one), "--only", "training", "--columns", "3"]) == 2
-    assert capsys.readouterr().err == "figures: Expected options of a grid with --only grid, got only=training.\n"
+    assert figures.main([str(one), "--figure-names", "training", "--columns", "3"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "figures: Expected options of a grid with --figure-names grid, got figure_names=training.\n"
+    )
     assert not (one / "figures").exists()
 
 
@@ -241,15 +244,15 @@ def test_a_run_without_whole_pictures_is_refused_with_the_way_out(
 ) -> None:
     folder = written(tmp_path / "run")
     (folder / "ig-0-000.safetensors").write_bytes(b"nothing")
-    assert figures.main([str(folder), "--only", "grid"]) == 2
+    assert figures.main([str(folder), "--figure-names", "grid"]) == 2
     damaged = capsys.readouterr().err
     assert damaged.startswith(f"figures: Expected whole pictures in {folder / 'ig-0-000.safetensors'}, got ")
     assert damaged.endswith("; restore it.\n") and damaged.count("\n") == 1
     (folder / "ig-0-000.safetensors").unlink()
-    assert figures.main([str(folder), "--only", "grid"]) == 2
+    assert figures.main([str(folder), "--figure-names", "grid"]) == 2
     assert "got no ig-0-000.safetensors; a purged run has none: run it again, and draw" in capsys.readouterr().err
     purge(folder)
-    assert figures.main([str(folder), "--only", "grid"]) == 2
+    assert figures.main([str(folder), "--figure-names", "grid"]) == 2
     assert capsys.readouterr().err == (
         f"figures: Expected the pictures of the audit in {folder}, got no truth/batch.safetensors; a purged run has "
         "none: run it again, and draw before --purge.\n"
@@ -269,18 +272,18 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.nightly
 def test_real_runs_give_the_numbers_and_images_of_their_audits(real: list[Path], tmp_path: Path) -> None:
-    assert figures.main([*map(str, real), "--only", "grid", "--attack", "ig", "--out", str(tmp_path)]) == 0
+    assert figures.main([*map(str, real), "--figure-names", "grid", "--attack", "ig", "--out", str(tmp_path)]) == 0
     rows = table(tmp_path / "grid.csv")
     names = ["fedavg", "fedavg with prune, static", "fedavg with prune, told"]
-    assert [(r["row"], r["victim"]) for r in rows] == [(name, str(slot)) for name in names for slot in range(3)]
+    assert [(r["row"], r["probe_slot"]) for r in rows] == [(name, str(slot)) for name in names for slot in range(3)]
     audits = {folder.name: table(folder / "audit.csv") for folder in real}
     for row in rows:
         audit = audits["plain" if row["run"] == "fedavg" else "pruned"]
         (source,) = [
             r
             for r in audit
-            if (r["attack"], r["rung"], r["round"], r["victim"]) == ("ig", "target", "0", row["victim"])
-            and bool(r["adaptation"]) == (row["told"] == "True")
+            if (r["attack"], r["rung"], r["round"], r["probe_slot"]) == ("ig", "target", "0", row["probe_slot"])
+            and bool(r["adaptation"]) == (row["informed"] == "True")
         ]
         copied = ("psnr", "failed", "recovered", "client", "index", "label", "round", "truth", "reconstruction")
         assert {key: row[key] for key in copied} == {key: source[key] for key in copied}
@@ -299,4 +302,4 @@ def test_the_closed_form_s_pictures_are_the_originals_in_the_drawing_too(real: l
     assert max(int(np.abs(one - two).max()) for one, two in zip(above, below, strict=True)) <= 1
     purged = shutil.copytree(real[0], tmp_path / "purged")
     assert sim.main(["--purge", str(purged)]) == 0
-    assert figures.main([str(purged), "--only", "grid"]) == 2
+    assert figures.main([str(purged), "--figure-names", "grid"]) == 2

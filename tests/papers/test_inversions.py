@@ -17,8 +17,8 @@ from flfw.nets.inputs import InputSpec
 from flfw.papers import inversions
 from flfw.papers.inversions import GENERATED, TRUE, InversionSettings, inverted
 from flfw.papers.restored import restored
+from flfw.plan import plan
 from flfw.rng import torch_generator
-from flfw.task import Task
 from tests.support import rounds
 
 INPUTS = InputSpec.from_constants((1, 4, 4), (0.5,), (0.25,))
@@ -29,7 +29,7 @@ FEW = InversionSettings(images=2, iterations=4, lr=0.1, epochs=1, generated=5)
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inversions") / "run"
     flags = "--method fedcg --clients 2 --rounds 1 --local-epochs 1 --lr 1e-3 --batch-size 64 --split sampled"
-    flags += " --attack none --engine inproc --keep-state --set iterations=2 gan_epochs=1 gamma_rounds=1"
+    flags += " --attack none --engine inproc --expert keep_state=true --set iterations=2 gan_epochs=1 gamma_rounds=1"
     assert sim.main([*flags.split(), "sampled.train=40", "--out", str(folder)]) == 0
     return folder
 
@@ -139,7 +139,7 @@ def test_of_several_weights_the_best_is_shown(finished: Path) -> None:
 
 def test_data_of_another_shape_are_refused(finished: Path) -> None:
     run = restored(finished)
-    rows = Task.load(replace(run.experiment, dataset="cancer", net="mlp", split="iid", set=()), None)
+    rows = plan(replace(run.experiment, dataset="cancer", net="mlp", split="iid", set=())).task.load(None)
     with pytest.raises(InputError, match="Expected other data of shape 1x32x32 with 10 classes, got 30 with 2 classes"):
         inversions.inversions(run, 0, FEW, rows)
 

@@ -20,6 +20,7 @@ from flfw.papers import drawing, figures
 from flfw.papers import leakage_charts as charts
 from flfw.papers import leakage_numbers as numbers
 from flfw.papers.run_groups import expanded, grouped
+from flfw.report import chart_style
 from tests.support.latex import check
 from tests.support.matrix_runs import entry, row, written
 
@@ -85,7 +86,7 @@ def test_points_of_a_curve_stand_at_their_sizes(tmp_path: Path) -> None:
     sizes: list[tuple[str, int, int, int | None]] = [("batch", 4, 1, None), ("ladder", 4, 5, None), ("group", 8, 1, 2)]
     psnr = {"mean": 12.0, "low": 11.0, "high": 14.0}
     points = [
-        entry(curve=c, batch=b, steps=s, group=g, share_recovered=0.25, share_interval=[0.1, 0.5], psnr=psnr)
+        entry(curve=c, batch=b, steps=s, sum_size=g, share_recovered=0.25, share_interval=[0.1, 0.5], psnr=psnr)
         for c, b, s, g in sizes
     ]
     rows = numbers.curves(grouped([read(written(tmp_path / "run", [entry(), *points], []))]))
@@ -136,7 +137,7 @@ def test_intervals_are_drawn_and_beaten_runs_are_hollow(tmp_path: Path) -> None:
     hollow = [
         to_rgb(line.get_markerfacecolor()) == (1, 1, 1)
         for line in figure.axes[0].lines
-        if line.get_marker() in drawing.MARKS
+        if line.get_marker() in chart_style.MARKS
     ]  # type: ignore[arg-type]
     assert hollow == [not row["on_frontier"] for row in rows] == [True, False]
     bars = charts.leakage(numbers.leakage(grouped([read(folders[0])])), "t").axes[0].collections
@@ -146,9 +147,9 @@ def test_intervals_are_drawn_and_beaten_runs_are_hollow(tmp_path: Path) -> None:
 
 def test_colours_differ_in_grey_and_for_the_colour_blind() -> None:
     """Luminance tells each pair apart, whatever hue is seen; markers differ as well."""
-    grey = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in map(to_rgb, drawing.INKS)]
+    grey = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in map(to_rgb, chart_style.INKS)]
     assert all(later - earlier > 0.08 for earlier, later in pairwise(grey))
-    assert len(set(drawing.MARKS)) >= len(drawing.INKS)
+    assert len(set(chart_style.MARKS)) >= len(chart_style.INKS)
 
 
 # --- files ---
@@ -180,7 +181,7 @@ def test_without_pdf_the_snippet_says_what_to_do(tmp_path: Path) -> None:
 
 def test_membership_alone_is_drawn_and_other_figures_name_it(tmp_path: Path) -> None:
     figures_of_one = {"attack": "membership", "statistic": "loss", "vantage": "server", "defence": "none",
-                      "adaptive": True, "rounds": [1], "clients": 2, "pairs": 40, "verdict": "leaks", "why": "x",
+                      "adaptive": True, "rounds": [1], "clients": 2, "pairs": 40, "verdict": "leaks", "reason": "x",
                       "auc": 0.7, "auc_low": 0.6, "auc_high": 0.8, "fpr": 0.1, "tpr": 0.3, "tpr_low": 0.1,
                       "tpr_high": 0.5, "epsilon_low": 0.25, "claimed_epsilon": None, "accuracy_gap": 0.1,
                       "floor": {}}  # fmt: skip
@@ -191,7 +192,7 @@ def test_membership_alone_is_drawn_and_other_figures_name_it(tmp_path: Path) -> 
     assert (line["auc"], line["auc_low"], line["read"]) == (0.7, 0.6, "in round 1")
     files = figures.write([run], tmp_path / "out", only=["membership"])
     assert "40 pairs of a member and another example" in files[-1].read_text()
-    with pytest.raises(InputError, match="got fedavg without; draw --only membership"):
+    with pytest.raises(InputError, match="got fedavg without; draw --figure-names membership"):
         figures.write([run], tmp_path / "out", only=["leakage"])
 
 
@@ -199,16 +200,19 @@ def test_what_the_runs_lack_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     run = attacked(tmp_path / "run", close(30.0))
     bare = written(tmp_path / "bare", [], [], method="fedavg", defence="none")
     for words, complaint in (
-        ([str(bare), "--only", "frontier"], "an attack that reconstructs, got fedavg without; run it again with"),
-        ([str(run), "--only", "rounds"], "Expected runs audited at two rounds or more, got round 0"),
-        ([str(run), "--only", "curves"], "Expected runs with a curve, got fedavg without"),
-        ([str(run), "--only", "membership"], "Expected runs with an attack on membership, got fedavg without"),
-        ([str(run), "--only", "pie"], "Expected figures among training,"),
+        (
+            [str(bare), "--figure-names", "frontier"],
+            "an attack that reconstructs, got fedavg without; run it again with",
+        ),
+        ([str(run), "--figure-names", "rounds"], "Expected runs audited at two rounds or more, got round 0"),
+        ([str(run), "--figure-names", "curves"], "Expected runs with a curve, got fedavg without"),
+        ([str(run), "--figure-names", "membership"], "Expected runs with an attack on membership, got fedavg without"),
+        ([str(run), "--figure-names", "pie"], "Expected figures among training,"),
     ):
         assert sim.main(["--figures", *words]) == 2
         message = capsys.readouterr().err
         assert complaint in message and message.count("\n") == 1
-    assert sim.main(["--format", "pdf"]) == 2 and "Expected --figures with --only" in capsys.readouterr().err
+    assert sim.main(["--format", "pdf"]) == 2 and "Expected --figures with --figure-names" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from flfw.experiment import Experiment
 from flfw.papers.main_job import page
 from flfw.papers.main_job.__main__ import main
 from flfw.papers.main_job.records import FILE, MainJob, MainJobEntry, add, read, take
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from flfw.runs import run
 from tests.support.small_runs import tiny
 
@@ -28,10 +28,10 @@ def finished(folder: Path, **changes: Any) -> Path:
     common = {"attack": "ig", "adaptive": False, "images": 8, "failures": 0}
     leaking = {"psnr": {"mean": 16.4}, "share_recovered": 0.25, "share_interval": [0.03, 0.65], "verdict": "leaks"}
     none = {"psnr": None, "share_recovered": 0.0, "share_interval": [0.0, 0.369], "verdict": "inconclusive"}
-    sitting = {"ended": "2026-11-27T23:30:00-02:00", "machine": {"torch": {"instructions": "AVX2"}}}
+    sitting = {"ended_at": "2026-11-27T23:30:00-02:00", "machine": {"torch": {"instructions": "AVX2"}}}
     result = {
         "config": {key: str(value) if isinstance(value, Path) else value for key, value in config.items()},
-        "provenance": {"code": "c" * 16, "sittings": [sitting]},
+        "provenance": {"code": "c" * 16, "sessions": [sitting]},
         "environment": {"hardware": "a chip, 2 cores, no GPU", "torch": "2.0"},
         "final": {"acc_local": 0.91},
         "audit": [{**common, "round": 0, **leaking}, {**common, "round": 10, **none}],

@@ -20,7 +20,6 @@ import pandas as pd
 import pytest
 
 from flfw import data, plugins
-from flfw.combinations import check
 from flfw.data.splits import partition
 from flfw.defence import Defence
 from flfw.errors import InputError
@@ -32,13 +31,14 @@ from flfw.papers.layout import Sheet, number, sheet
 from flfw.papers.preset import Preset, Presets, ResultMetric, Scale, presets, varied
 from flfw.papers.published import Cell, Table
 from flfw.papers.reproduce import Reproduction
+from flfw.plan import plan
 from flfw.plugins import build_settings
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import resolve
 from flfw.storage.checkpoint import locked
 from flfw.storage.provenance import code_hash
 from tests.support.paths import ROOT
+from tests.support.planned import checked
 
 SHARED = ROOT.parent / "shared" / "paper_tables.json"
 STEMS = {"HyperFL": "hyperfl", "DCS^2": "dcs2", "FedCG": "fedcg", "Fed-CDP": "fed_cdp"}
@@ -144,7 +144,7 @@ def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, s
             assert experiment.net != "auto" and experiment.split != "auto"
             assert Experiment.from_run_config(experiment.to_run_config()) == experiment
             if experiment.method in plugins.names(plugins.METHOD):
-                resolve(experiment).method, resolve(experiment).settings
+                plan(experiment).client.method, plan(experiment).client.settings
             if experiment.split in partition.schemes():
                 build_settings(partition.scheme(experiment.split), experiment.split, experiment.set)
 
@@ -201,7 +201,14 @@ def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() 
 def test_hyperfl_s_table_of_rog_has_the_ceiling_of_each_size_beside_it() -> None:
     preset = preset_of("hyperfl.5/HyperFL/CIFAR-10/psnr", "full")
     run = preset.choices[0][0]
-    assert (run.attack, run.images, run.audit_rounds, run.net, run.side, run.set) == (("rog",), 50, "0", "cnn2", 0, ())
+    assert (run.attack, run.images, run.audit_rounds, run.net, run.image_size, run.set) == (
+        ("rog",),
+        50,
+        "0",
+        "cnn2",
+        0,
+        (),
+    )
     names = {one.name: (one.experiments[0], one.figure.name.rpartition("round=0.")[2]) for one in preset.further}
     doubled, closed = ("rog.sf=2",), ("rog.private=closed_form",)
     network = ("rog.post=unet", "rog.pairs=2000", "rog.post_epochs=10")
@@ -210,8 +217,9 @@ def test_hyperfl_s_table_of_rog_has_the_ceiling_of_each_size_beside_it() -> None
     for words, chosen in expected.items():
         assert names[f"{words}.psnr"] == (replace(run, set=chosen), "psnr.mean")
     large = names["128 px.psnr"][0]
-    assert (large.side, large.net, data.describe(large.dataset).shape) == (128, "lenet", (3, 32, 32))
-    assert names["128 px.reduced_psnr"] == (large, "reduced.psnr") and names["128 px.ceiling"] == (large, "ceiling")
+    assert (large.image_size, large.net, data.describe(large.dataset).shape) == (128, "lenet", (3, 32, 32))
+    assert names["128 px.reduced_psnr"] == (large, "native_resolution.psnr")
+    assert names["128 px.ceiling"] == (large, "ceiling")
     assert names["factor 2.ceiling"][0] == names["factor 2.psnr"][0] and preset.also[0].name.endswith("round=0.ceiling")
     (fedavg,) = preset_of("hyperfl.5/FedAvg/CIFAR-10/lpips", "full").choices[0]
     assert fedavg == replace(run, method="fedavg")
@@ -247,13 +255,13 @@ def test_hyperfl_s_hypernetworks_at_the_server_run_as_the_other_methods() -> Non
     headless = replace(run, method="pfedhn_pc", attack=("ig", "hyperfl"), set=(*run.set, "hyperfl.iterations=10000"))
     assert tuple(personal.experiments) == (headless,)
     assert personal.also[0].name == "audit.attack=hyperfl,round=0.psnr.mean"
-    check(resolve(headless))
+    checked(plan(headless))
 
 
 @pytest.mark.parametrize(
     ("path", "method", "train", "lr", "augment"),
     [
-        ("Local-only (fixed feature extractor)/EMNIST/ResNet-18", "local_only", "fixed", 0.01, "none"),
+        ("Local-only (fixed feature extractor)/EMNIST/ResNet-18", "local_only", "linear_probe", 0.01, "none"),
         ("FedAvg (adapter fine-tuning)/CIFAR-10/ViT-S-16", "fedavg", "adapter", 0.1, "flip"),
         ("FedAvg (full parameter tuning)/EMNIST/ViT-S-16", "fedavg", "full", 0.02, "none"),
         ("HyperFL-LPM/CIFAR-10/ResNet-18", "hyperfl_lpm", "adapter", 0.01, "crop_flip"),
@@ -265,7 +273,7 @@ def test_the_second_table_trains_a_part_of_a_pretrained_network(
     net = "vit_small" if path.endswith("ViT-S-16") else "resnet18_imagenet"
     preset = preset_of(f"hyperfl.2/{path}/accuracy", "full")
     (first, *_), seeds = preset.choices[0], [run.seed for run in preset.choices[0]]
-    assert (first.method, first.train, first.net, first.lr, first.augment) == (method, train, net, lr, augment)
+    assert (first.method, first.trainable, first.net, first.lr, first.augment) == (method, train, net, lr, augment)
     assert (first.clients, first.sample, first.rounds, first.local_epochs, first.batch_size) == (20, 0, 200, 5, 16)
     assert seeds == [0, 1, 2]
     begun = [run.set for one in preset.further for run in one.experiments]
@@ -627,14 +635,14 @@ def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name
     assert make is not None
     chosen = [make(subject, scale) for subject in published.table(name).cells]
     for experiment in {preset.experiments[0] for preset in chosen}:
-        check(resolve(experiment))
+        checked(plan(experiment))
     searched = [preset.experiments[0] for preset in chosen if preset.experiments[0].attacks]
     assert all(("dcs2" in run.attack) == (run.defence == "none" or "dcs2" in run.defence) for run in searched)
     assert {run.images for run in searched} == ({4} if scale == "quick" else {64})
     ggl = [one.experiments[0] for preset in chosen for one in preset.further if one.name == "ggl"]
     assert len(ggl) == (len(searched) if name == "dcs2.2" else 0)
     for experiment in ggl:
-        check(resolve(experiment))
+        checked(plan(experiment))
         assert experiment.attack == ("generator",) and "generator.space=latent" in experiment.set
         assert not any(setting.startswith("ig.") for setting in experiment.set)
     runs = [preset.experiments[0] for preset in chosen]
@@ -768,8 +776,8 @@ def test_the_variant_ours_stands_beside_the_authors(tmp_path: Path) -> None:
         ("hyperfl.1/FedAvg/Fashion-MNIST/20", {}),
         ("fedcg.1/FedGen/FMNIST/4", {"variant": "authors"}),
         ("fed_cdp.5/Cancer/6", {"variant": "authors", "normalise": "none", "init": "glorot"}),
-        ("fed_cdp.2/non-private/100/0.1", {"normalise": "none", "init": "glorot", "order": "fixed"}),
-        ("fed_cdp.7/non-private/MNIST/type 2/succeed", {"normalise": "none", "order": "fixed"}),
+        ("fed_cdp.2/non-private/100/0.1", {"normalise": "none", "init": "glorot", "example_order": "fixed"}),
+        ("fed_cdp.7/non-private/MNIST/type 2/succeed", {"normalise": "none", "example_order": "fixed"}),
     ],
 )
 def test_tables_run_the_authors_variant_and_ours_only_where_it_differs(
@@ -781,7 +789,7 @@ def test_tables_run_the_authors_variant_and_ours_only_where_it_differs(
     assert outcome.preset is not None
     run, plain = outcome.preset.choices[0][0], preset_of(path, "quick").choices[0][0]
     assert {name: getattr(run, name) for name in changed} == changed
-    same = ("variant", "normalise", "init", "order")
+    same = ("variant", "normalise", "init", "example_order")
     assert all(getattr(run, name) == getattr(plain, name) for name in same if name not in changed)
     assert len(outcome.preset.beside) == (len(outcome.preset.choices[0]) if changed else 0)
     assert all(one.variant == "ours" and one.init == "torch" for one in outcome.preset.beside)

@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 
 from flfw import data
-from flfw.combinations import check as check_names
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
@@ -26,9 +25,11 @@ from flfw.papers.layout import sheet
 from flfw.papers.preset import Preset, ResultMetric, Scale
 from flfw.papers.published import Cell, Table
 from flfw.papers.reproduce import Reproduction
-from flfw.resolve import resolve, without_auto
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan, without_auto
 from flfw.storage.provenance import code_hash
 from flfw.task import Task
+from tests.support.planned import checked
 
 TABLE = published.table("fed_cdp.7")
 PLAIN, DECAY = ("momentum=0", "weight_decay=0"), ("bound=decay", "clip=6", "last_clip=2", "noise_multiplier=6")
@@ -105,7 +106,7 @@ def test_every_cell_is_an_experiment_that_fits_what_there_is(table: str, scale: 
     for cell in published.table(table).cells:
         preset = fed_cdp.TABLES[table](cell, scale)
         (run,) = preset.experiments
-        check_names(resolve(without_auto(run)))
+        checked(plan(without_auto(run)))
         assert cells.obstacle(cell, preset) == ""
         assert (preset.source == "run") == (table in WITH_A_RUN or cell.metric == "non_private_accuracy")
 
@@ -160,12 +161,12 @@ def sized(run: Experiment) -> Task:
     shape = (0.0,) * card.shape[0]
     dataset = Dataset(run.dataset, x, y, x, y, card.classes, shape, shape, "nowhere", None)
     split = Split(tuple(held for _ in clients), tuple(nobody for _ in clients), (nobody,), nobody, nobody, nobody)
-    return Task(dataset, split, run.net)
+    return Task(dataset, split, NetworkPlan(run.net))
 
 
 @cache  # both levels of a row are one plan
 def entries_of(run: Experiment) -> list[dict[str, Any]]:
-    return planned.plan(run, sized(run))["privacy"]
+    return planned.planned(run, sized(run))["privacy"]
 
 
 @pytest.mark.parametrize("cell", published.table("fed_cdp.6").cells, ids=lambda cell: cell.path)
@@ -174,8 +175,8 @@ def test_table_6_is_the_paper_s_count_with_the_true_figure_beside_it(cell: Cell)
     run, unit = without_auto(preset.experiments[0]), fed_cdp.UNITS[str(cell.keys["level"])]
     assert preset.source == "plan" and run.rounds == cell.keys["T"]
     entries = entries_of(run)
-    counted = {one["unit"]: one["epsilon"] for one in entries if one["counted"] == "as published"}
-    true = {(one["unit"], one["adversary"]): one["epsilon"] for one in entries if one["counted"] == "exact"}
+    counted = {one["unit"]: one["epsilon"] for one in entries if one["accounting"] == "as published"}
+    true = {(one["unit"], one["adversary"]): one["epsilon"] for one in entries if one["accounting"] == "exact"}
     if cell.value is None:
         assert unit not in counted and preset.figure.absent == "not supported"
     else:
@@ -235,7 +236,7 @@ def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(mon
     )
     clock = iter(range(100))
     monkeypatch.setattr(timing.time, "process_time", lambda: float(next(clock)) ** 2)
-    result = timing.clocked(run, Task.load(run, None), turns=2)["timing"]
+    result = timing.clocked(run, plan(run).task.load(None), turns=2)["timing"]
     # Two readings a turn; of 100 steps each. The first two turns set things up: (n+1)^2 - n^2 s from n = 4 on.
     assert (result["ms"], result["plain_ms"]) == (pytest.approx(10 * (9 + 17) / 2), pytest.approx(10 * (13 + 21) / 2))
     assert result["ratio"] == pytest.approx((9 / 13 + 17 / 21) / 2) and result["steps"] == 100
@@ -243,7 +244,7 @@ def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(mon
 
 def test_every_turn_starts_from_the_same_weights() -> None:
     run = without_auto(replace(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0], seed=3))
-    trainee = timing.Trainee(run, Task.load(run, None))
+    trainee = timing.Trainee(run, plan(run).task.load(None))
     trained = trainee._client.train  # what a turn calls
     starts: list[float] = []
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from flfw import plugins
-from flfw.combinations import check as check_names
 from flfw.experiment import Experiment
 from flfw.papers import cells, fedcg, published
 from flfw.papers.layout import sheet
 from flfw.papers.preset import Preset, Scale
 from flfw.papers.published import Cell
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
+from tests.support.planned import checked
 
 METHODS = ["Local", "FedAvg", "FedProx", "FedDF", "FedSplit", "FedGen", "FedCG"]
 BOTH = [cell for table in fedcg.TABLES for cell in published.table(table).cells]
@@ -40,7 +40,7 @@ def test_every_cell_has_a_preset_whose_parts_there_are(scale: Scale) -> None:
         for experiment in {replace(run, seed=0) for run in preset.experiments}:
             assert experiment.method in plugins.names(plugins.METHOD)
             assert without_auto(experiment) == experiment
-            check_names(resolve(experiment))
+            checked(plan(experiment))
 
 
 def test_the_paper_s_settings() -> None:
@@ -65,7 +65,7 @@ def test_what_a_method_sets_is_the_paper_s(method: str) -> None:
     """Among them what stands at the method's own defaults, and so is not named by the preset."""
     (run, *_), *_ = preset_of(f"fedcg.1/{method}/CIFAR10/8", "full").choices
     assert run.clients == 8
-    chosen: Any = resolve(run).settings
+    chosen: Any = plan(run).client.settings
     assert chosen.weight_decay == 1e-4
     if method != "FedCG":
         assert (chosen.optimiser, chosen.lasting) == ("adam", True)
@@ -124,7 +124,7 @@ def test_the_second_table_s_runs_are_the_first_one_s_with_an_audit() -> None:
 def test_noise_has_the_paper_s_variance(variance: float) -> None:
     run = preset_of(f"fedcg.2/FedAvg + Gaussian noise variance {variance}/CIFAR10", "full").experiments[0]
     assert (run.method, run.defence) == ("fedavg", "dp_gaussian")
-    defence = resolve(run).new_defence()
+    defence = plan(run).client.defences.build()
     assert defence is not None and defence.settings.std**2 == pytest.approx(variance, rel=1e-4)
     assert defence.settings.clip == 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from flfw.experiment import Experiment
 from flfw.papers.reach import Reach, keep, reach, uninformative
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.task import Task
 
 STEPS = {
@@ -26,7 +26,7 @@ STEPS = {
 
 def reached(method: str, *settings: str, **more: object):
     experiment = without_auto(Experiment(method=method, dataset="digits", set=settings, **{**STEPS, **more}))
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     return reach(experiment, task), task
 
 
@@ -103,6 +103,6 @@ def test_the_figures_of_the_papers_cells() -> None:
     experiment = without_auto(
         Experiment(method="dp_fedavg", dataset="digits", attack=("none",), net="linear", **settings)
     )
-    chosen = resolve(experiment).settings
+    chosen = plan(experiment).client.settings
     assert 120 * 0.01 * chosen.clip / (1 - chosen.momentum) == pytest.approx(0.096)
     assert 0.05 * 6 * 4 / 5 * sqrt(100 / 10) == pytest.approx(0.759, abs=1e-3)

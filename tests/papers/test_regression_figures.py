@@ -96,7 +96,7 @@ def finished(error: float | None, *claims: dict[str, Any], ratio: float | None =
     return FinishedRun(Path("somewhere"), result, ())
 
 
-CLAIM = {"unit": "example", "adversary": "server", "epsilon": 4.0, "delta": 1e-5, "counted": "exact"}
+CLAIM = {"unit": "example", "adversary": "server", "epsilon": 4.0, "delta": 1e-5, "accounting": "exact"}
 
 
 def test_privacy_and_compression_have_errors() -> None:
@@ -115,7 +115,7 @@ def test_privacy_and_compression_have_errors() -> None:
 def with_clients(folder: Path, method: str, lines: str) -> Path:
     """A regression of two clients: its last errors are 10 and 20."""
     folder.mkdir()
-    config = {"seed": 0, "dataset": "digits", "side": 0, "split": "iid", "clients": 2, "canaries": 0, "set": []}
+    config = {"seed": 0, "dataset": "digits", "image_size": 0, "split": "iid", "clients": 2, "canaries": 0, "set": []}
     last = [{"client": c, "mae_local": 10.0 * (c + 1)} for c in (0, 1)]
     final = {"acc_local": None, "mae_local": 15.0, "per_client": last}
     result = {"config": {**config, "method": method, "defence": "none"}, "rounds": [], "final": final}

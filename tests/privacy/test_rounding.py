@@ -9,8 +9,7 @@ import pytest
 
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.formats import above, below, percent_above
-from flfw.report.template.page import PAGE
-from flfw.report.template.privacy import PRIVACY
+from flfw.report.template.page import PAGE, PRIVACY
 
 
 @pytest.mark.parametrize("digits", [2, 3, 4])

@@ -23,7 +23,7 @@ from flfw.messages.reasons import RequestDeclinedError
 from flfw.messages.sharing import Form, MessageValidator, Sharing, SharingViolationError
 from flfw.messages.wire import forms, pack, views
 from flfw.nets.net import Tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.storage.provenance import code_hash
 from tests.properties.message_changes import changed_arrays, changed_record, changed_scalars
 from tests.properties.reading import plain, require_refused_or_valid
@@ -140,7 +140,7 @@ def question() -> Question:
         method="fedavg", net="linear", clients=3, dataset="digits", split="iid", augment="none", attack=("none",),
         metrics="none",
     )  # fmt: skip
-    return Question(resolve(experiment).build_model().state_dict(), experiment.to_run_config())
+    return Question(plan(experiment).client.build_model().state_dict(), experiment.to_run_config())
 
 
 @given(data=st.data())

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw.command import record
-from flfw.command.flags import flags
+from flfw.command.flags import expert, flags
 from flfw.errors import InputError
-from flfw.experiment import Experiment
+from flfw.experiment import EXPERT, Experiment
 from tests.properties.changes import changed_tree, changed_word, odd, words
 from tests.properties.reading import plain, require_refused_or_valid
 
@@ -86,7 +86,7 @@ ENDS: dict[str, tuple[Any, Any, Any, Any]] = {
     **dict.fromkeys(("target_epsilon", "epsilon_budget", "attack_gpus", "gpus_per_client"), (-TINY, 0.0, HUGE, inf)),
     **dict.fromkeys(
         (
-            "lr", "attack_seconds", "attack_memory_gb", "observations_gb", "cpus_per_client", "round_deadline",
+            "lr", "attack_timeout", "attack_memory_gb", "max_recordings_gb", "cpus_per_client", "round_deadline",
             "join_deadline",
         ),
         (0.0, TINY, HUGE, inf),
@@ -94,16 +94,17 @@ ENDS: dict[str, tuple[Any, Any, Any, Any]] = {
     "sample": (-1, 0, 10, 11),  # of 10 clients
     "min_clients": (0, 1, 10, 11),
     "seed": (-1, 0, 2**63 - 1, 2**63),
-    "side": (-1, 0, 4096, 4097),
-    "colluding": (0, 1, 2**63 - 1, None),
-    "keep_observations": (-2, -1, 2**63 - 1, None),
+    "image_size": (-1, 0, 4096, 4097),
+    "colluding_attackers": (0, 1, 2**63 - 1, None),
+    "keep_recorded_rounds": (-2, -1, 2**63 - 1, None),
     "ema": (-TINY, 0.0, 1 - TINY, 1.0),
     "delta": (0.0, TINY, 1 - TINY, 1.0),
-    "metrics_noise": (0.001 - TINY, 0.001, 1e6, 1e6 + 1),
+    "metrics_noise_multiplier": (0.001 - TINY, 0.001, 1e6, 1e6 + 1),
 }  # fmt: skip
 """For each flag of one number the last value below its range, its first and last, and the first beyond; None: none."""
-OF_OTHERS = {"seeds", "byzantine_clients", "patient_clients", "group"}  # each is refused or not by another flag
-NUMBERS = {name.replace("-", "_"): flag for name, flag in flags().items() if flag.form in ("INT", "FLOAT")}
+OF_OTHERS = {"seeds", "byzantine_clients", "patient_clients", "sum_size"}  # each is refused or not by another flag
+ALL = [*flags().values(), *expert()]
+NUMBERS = {flag.name.replace("-", "_"): flag for flag in ALL if flag.form in ("INT", "FLOAT")}
 
 
 def test_each_flag_of_a_number_has_its_ends() -> None:
@@ -126,7 +127,7 @@ def made(name: str, value: Any) -> Experiment:
     return Experiment(**given)
 
 
-CHOSEN = [flag for flag in flags().values() if flag.choices]
+CHOSEN = [flag for flag in ALL if flag.choices]
 
 
 @given(st.sampled_from([*NUMBERS.values(), *CHOSEN]), st.one_of(st.text(max_size=9), words(), st.just("1e3")))
@@ -136,7 +137,8 @@ def test_a_word_in_place_of_a_number_or_of_a_choice_is_refused(flag: Any, word: 
         return
 
     def parsed() -> Experiment:
-        return record.parse([f"--{flag.name}", word]).experiment
+        rare = flag.name.replace("-", "_") in EXPERT
+        return record.parse(["--expert", f"{flag.name}={word}"] if rare else [f"--{flag.name}", word]).experiment
 
     taken: Any = require_refused_or_valid(parsed, is_valid=is_typed)
     assert taken is None or (not flag.choices and is_number(word, flag.form))

@@ -26,8 +26,8 @@ from flfw.papers import cells as paper_cells
 from flfw.papers.evidence import records
 from flfw.papers.frontier import points
 from flfw.papers.preset import ResultMetric
+from flfw.plan import plan
 from flfw.report.report import write_report
-from flfw.resolve import resolve
 from flfw.runs.audit_again import require_recorded
 from flfw.runs.results import last_round, read_earlier
 from flfw.runs.run import stored
@@ -47,7 +47,7 @@ TRAINING = {
     "rounds": [{"round": 1, "loss": 0.5, "clients": 2, "failures": 0, "failed": [{"client": 1, "reason": "late"}],
                 "extra": {}}],
     "clients": [CLIENT], "probes": [{"round": 0, "client": 1, "reason": "late"}], "final": [CLIENT],
-    "final_failed": [], "central": None, "code": "abc", "resumed": [{"code": "abc"}], "asked": [1],
+    "final_failed": [], "central": None, "code": "abc", "resumed": [{"code": "abc"}], "requested_rounds": [1],
     "evaluations": 1, "summed": 1, "budget_spent": False, "engine": "inproc",
     "without_gpu": False, "scores": None, "residual": None,
 }  # fmt: skip
@@ -81,7 +81,7 @@ def are_finite(read: Any) -> bool:
 
 def again(place: Path) -> object:
     before = stored(place)
-    require_recorded(resolve(replace(before, out=None)), before, place)
+    require_recorded(plan(replace(before, out=None)), before, place)
     return len(before.attacks)
 
 

@@ -26,9 +26,9 @@ from flfw.messages.reasons import UnusableReplyError, in_one_line
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import forms, pack, views
+from flfw.plan import RunPlan, plan
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.resolve import Resolved, resolve
 from flfw.runs.final import final_accuracies
 from flfw.server.faults import FailurePolicy
 from flfw.server.history import History
@@ -170,8 +170,8 @@ class AnsweringGrid(InProcessGrid):
 
 
 @pytest.fixture(scope="module")
-def resolved() -> Resolved:
-    return resolve(
+def run_plan() -> RunPlan:
+    return plan(
         Experiment(
             method="fedavg", net="linear", clients=3, dataset="digits", split="iid", augment="none", attack=("none",)
         )
@@ -184,9 +184,7 @@ def is_model(read: Any) -> bool:
 
 
 @given(data=st.data())
-def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(
-    data: DataObject, resolved: Resolved
-) -> None:
+def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(data: DataObject, run_plan: RunPlan) -> None:
     """It changes its client info and its update, and one of them may be there twice."""
     arrays = pack(TENSORS)
     liar, twice = data.draw(st.integers(0, 2)), data.draw(st.booleans())
@@ -205,7 +203,7 @@ def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(
         return made + made[liar : liar + twice]
 
     def read() -> object:
-        strategy = resolved.method(resolved.settings, tolerance=FailurePolicy(on_failure="drop"))
+        strategy = run_plan.strategy(run_plan.client.settings, tolerance=FailurePolicy(on_failure="drop"))
         grid = AnsweringGrid(replies, 3)
         NodeAssignment(grid, strategy.roster, 3, 1.0, Requirements(INFO["code"], (1, 8, 8), 10)).begin()
         asked = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))

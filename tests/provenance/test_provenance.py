@@ -44,7 +44,7 @@ def commit(folder: Path) -> str:
 
 
 def sittings(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((folder / "result.json").read_text())["provenance"]["sittings"]
+    return json.loads((folder / "result.json").read_text())["provenance"]["sessions"]
 
 
 # --- git ----------------------------------------------------------------------------------------------------------
@@ -152,15 +152,15 @@ def test_code_that_was_removed_or_broken_since_its_import_is_no_error(
 def test_a_run_says_when_where_and_with_what_it_ran(tmp_path: Path) -> None:
     folder = run.run(tiny(dataset=outside_parts.CARD_NAME, split=outside_parts.SPLIT_NAME, out=tmp_path / "run"))
     result = json.loads((folder / "result.json").read_text())
-    (entry,) = result["provenance"]["sittings"]
-    began, ended = (datetime.fromisoformat(entry[key]) for key in ("began", "ended"))
+    (entry,) = result["provenance"]["sessions"]
+    began, ended = (datetime.fromisoformat(entry[key]) for key in ("started_at", "ended_at"))
     assert began <= ended and began.tzinfo is not None
     assert entry["after_round"] is None and entry["code"] == result["provenance"]["code"]
     assert entry["command"] == shown(sys.orig_argv) and entry["folder"] == str(Path.cwd())
-    assert [(one["kind"], one["name"]) for one in entry["outside"]] == [
+    assert [(one["kind"], one["name"]) for one in entry["external_plugins"]] == [
         ("dataset", outside_parts.CARD_NAME), ("split", outside_parts.SPLIT_NAME),
     ]  # fmt: skip
-    assert "tests/support/outside_parts.py" in entry["outside"][0]["files"]
+    assert "tests/support/outside_parts.py" in entry["external_plugins"][0]["files"]
     listed = folder / entry["packages"]["file"]
     assert hashlib.sha256(listed.read_bytes()).hexdigest() == entry["packages"]["sha256"]
     packages = read_packages(listed)
@@ -168,7 +168,7 @@ def test_a_run_says_when_where_and_with_what_it_ran(tmp_path: Path) -> None:
     assert entry["packages"]["count"] == len(packages)
     assert result["provenance"]["seeds"] == {"run": result["config"]["seed"], "attacks": {"analytic": [0]}}
     page = (folder / "report.html").read_text()
-    assert entry["outside"][0]["sha256"] in page and "Sitting 1: " in page
+    assert entry["external_plugins"][0]["sha256"] in page and "Sitting 1: " in page
 
 
 def test_each_sitting_of_a_resumed_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +178,8 @@ def test_each_sitting_of_a_resumed_run_is_kept(tmp_path: Path, monkeypatch: pyte
         run.run(experiment)
     run.resume(experiment)
     first, second = sittings(tmp_path / "run")
-    assert first["ended"] is None and first["after_round"] is None
-    assert second["ended"] and second["after_round"] == 2
+    assert first["ended_at"] is None and first["after_round"] is None
+    assert second["ended_at"] and second["after_round"] == 2
     run.resume(experiment)  # nothing was left to do
     assert len(sittings(tmp_path / "run")) == 2
 
@@ -195,9 +195,12 @@ def test_an_audit_of_a_run_has_a_sitting_of_its_own(tmp_path: Path) -> None:
     assert sim.main([*flags.split(), "--out", str(folder)]) == 0
     assert sim.main(["--from", str(folder), "--attack", "analytic", "--out", str(again)]) == 0
     provenance = json.loads((again / "result.json").read_text())["provenance"]
-    assert provenance["recorded_in"] == sittings(folder)
-    (mine,) = provenance["sittings"]
-    assert mine["began"] >= provenance["recorded_in"][0]["ended"] and (again / mine["packages"]["file"]).exists()
+    assert provenance["recording_sessions"] == sittings(folder)
+    (mine,) = provenance["sessions"]
+    assert (
+        mine["started_at"] >= provenance["recording_sessions"][0]["ended_at"]
+        and (again / mine["packages"]["file"]).exists()
+    )
     assert provenance["seeds"]["attacks"] == {"analytic": [0]}
     page = (again / "report.html").read_text()
     assert "This audit: " in page and "Recorded in sitting 1: " in page
@@ -206,8 +209,8 @@ def test_an_audit_of_a_run_has_a_sitting_of_its_own(tmp_path: Path) -> None:
 def test_a_result_of_an_earlier_version_has_a_report_without_sittings(tmp_path: Path) -> None:
     folder = run.run(tiny(attack=("none",), out=tmp_path / "run"))
     result = json.loads((folder / "result.json").read_text())
-    for sitting in ([], [{"began": "2026-11-27T10:00:00+01:00"}]):
-        result["provenance"]["sittings"] = sitting
+    for sitting in ([], [{"started_at": "2026-11-27T10:00:00+01:00"}]):
+        result["provenance"]["sessions"] = sitting
         (folder / "result.json").write_text(json.dumps(result))
         page = write_report(folder).read_text()
         assert ("it was cut short" in page) == bool(sitting)

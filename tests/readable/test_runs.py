@@ -79,6 +79,9 @@ def test_a_result_of_today_is_read_as_tables() -> None:
     assert result.audit["psnr.mean"].tolist() == [entry["psnr"]["mean"] for entry in STORED["audit"]]
     assert result.membership["auc"].tolist() == [entry["auc"] for entry in STORED["membership"]]
     assert (result.verdict, result.experiment.method) == ("inconclusive", "fedavg")
+    assert result.membership["correct.correct"].tolist() == [entry["right"]["right"] for entry in STORED["membership"]]
+    assert result.audit["worst.probe_slot"].tolist() == [entry["worst"]["victim"] for entry in STORED["audit"]]
+    assert result.audit["ladder"][0][0]["rung"] == "analytic" and result.images["probe_slot"].notna().all()
     assert (len(result.images), len(result.clients), len(result.failures)) == (6, 6, 0)
 
 

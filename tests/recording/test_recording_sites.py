@@ -21,12 +21,11 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
 from flfw.runs import engine, run
 from flfw.runs.results import finish
 from flfw.storage.provenance import code_hash
-from flfw.task import Task
 from tests.support.method_rounds import initial_tensors
 
 
@@ -57,19 +56,19 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
 ) -> None:
     out = recorded.out
     assert out is not None
-    federation.federate(sites(recorded, tmp_path, ["3 1", "0 2", "5 4"]), resolve(recorded))
+    federation.federate(sites(recorded, tmp_path, ["3 1", "0 2", "5 4"]), plan(recorded))
     assert f"warning: what clients send in rounds 0,last is recorded in {out}" in capsys.readouterr().err
     recordings = Recordings(out / "observations")
     kinds = {(line["type"], line["config"].get("rung")) for line in recordings.lines}
     assert kinds == {("train.probe", rung) for rung in ("control", "easy", "target")} | {("train", None)}
-    task = Task.load(recorded, None)
+    task = plan(recorded).task.load(None)
     for client, places in enumerate([(3, 1), (0, 2), (5, 4)]):
         folder = only(tmp_path / f"truth-{client}")
         result = {int(Truth.read(folder, path.stem).indices[0]) for path in folder.iterdir()}
         chosen = task.split.train[client]
         assert result == set(chosen[list(places[: 2 if client == 0 else 1])].tolist())  # 4 probes of 3 clients
     assert not (out / "truth").exists()  # nothing of it came here
-    finish(resolve(recorded), task, [], None)
+    finish(plan(recorded), task, [], None)
     assert json.loads((out / "result.json").read_text())["audit"] == []
 
     asked = dataclasses.replace(recorded, attack=("analytic",), out=None)
@@ -87,7 +86,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
 def test_where_one_gives_too_little_away_nobody_is_probed(
     recorded: Experiment, tmp_path: Path, given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federation.federate(sites(recorded, tmp_path, given), resolve(recorded))
+    federation.federate(sites(recorded, tmp_path, given), plan(recorded))
     few = len(given[1].split())
     assert f"warning: client 1 volunteers {few} of the 2 examples that probes need: nobody is probed" in (
         capsys.readouterr().err
@@ -101,7 +100,7 @@ def test_where_one_gives_too_little_away_nobody_is_probed(
 @pytest.mark.slow
 def test_without_record_nothing_is_written_down(recorded: Experiment, tmp_path: Path) -> None:
     silent = dataclasses.replace(recorded, record=False)
-    federation.federate(sites(silent, tmp_path, ["3 1", "0 2", "5 4"]), resolve(silent))
+    federation.federate(sites(silent, tmp_path, ["3 1", "0 2", "5 4"]), plan(silent))
     assert silent.out is not None
     assert not (silent.out / "observations").exists() and not list(tmp_path.glob("truth-*"))
 
@@ -109,14 +108,16 @@ def test_without_record_nothing_is_written_down(recorded: Experiment, tmp_path: 
 def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: Experiment, tmp_path: Path) -> None:
     from flfw.audit import probe
 
-    task = Task.load(recorded, None)
+    task, audit = plan(recorded).task.load(None), plan(recorded).audit
     stored = partial(task.examples, "train")
     site = Site(truth=tmp_path / "truth", volunteered=(7, 1_000_000))
     config = {"rung": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     for own_slot in (1, 2):
         asked = {**config, "own_slot": own_slot}
         with pytest.raises(RuntimeError, match="this site volunteers 2 of its examples, and was asked for others"):
-            probe.answer(asked, {}, task, recorded, 0, site, stored, lambda x, y, steps: {}, lambda x, y: {})
+            probe.answer(
+                asked, {}, task, recorded.seed, audit, 0, site, stored, lambda x, y, steps: {}, lambda x, y: {}
+            )
     assert not (tmp_path / "truth").exists()
 
 
@@ -128,7 +129,9 @@ def test_a_site_is_known_by_its_node_config(tmp_path: Path) -> None:
 
 
 def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:
-    with pytest.raises(InputError, match="Expected --federation with --record; a simulation records what it attacks"):
+    with pytest.raises(
+        InputError, match="Expected --federation with --expert record=true; a simulation records what it attacks"
+    ):
         engine.check_resources(dataclasses.replace(small, record=True))
     engine.check_resources(small)
 

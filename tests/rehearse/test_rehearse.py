@@ -26,16 +26,15 @@ from flfw.curves import Point
 from flfw.deploy.allowed_settings import AllowedSettings
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
-from flfw.dp import message_cost
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.plan import without_auto
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.rehearse import __main__ as rehearse
 from flfw.rehearse.answers import RungAttack, answers, attempts, table
-from flfw.rehearse.plan import Rehearsal, growth, ladder, plan
+from flfw.rehearse.plan import Rehearsal, growth, ladder, plan_rehearsal
 from flfw.rehearse.policy_check import breaches, over_budget
-from flfw.resolve import without_auto
 from flfw.terminal.flags import parsed
 from tests.support.paths import ROOT
 from tests.support.pictures import save
@@ -89,7 +88,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(chosen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A rehearsal that leaks at one example alone: 3 epochs of 4 batches are 12 steps."""
     out = tmp_path_factory.mktemp("rehearsed") / "run"
-    assert main("--dataset", f"folder:{chosen}", *FLAGS, "--most-steps", "20", "--out", out) == 0
+    assert main("--dataset", f"folder:{chosen}", *FLAGS, "--max-steps", "20", "--out", out) == 0
     return out
 
 
@@ -123,11 +122,11 @@ def test_batches_grow_before_steps() -> None:
     assert ladder(1, 5) == ((1, 1), (1, 5))
 
 
-def planned(chosen: Path, most_steps: int = 20, **changes: Any) -> Rehearsal:
+def planned(chosen: Path, max_steps: int = 20, **changes: Any) -> Rehearsal:
     asked = Experiment(
         **{"method": "fedavg", "engine": "inproc", "dataset": f"folder:{chosen}", "net": "mlp", **changes}
     )
-    return plan(asked, most_steps)
+    return plan_rehearsal(asked, max_steps)
 
 
 def test_the_highest_rung_is_what_the_settings_ask_of_this_site(chosen: Path) -> None:
@@ -144,10 +143,10 @@ def test_the_highest_rung_is_what_the_settings_ask_of_this_site(chosen: Path) ->
 
 
 def test_what_is_lowered_is_said(chosen: Path) -> None:
-    result = planned(chosen, most_steps=2, local_epochs=3, batch_size=10, images=8)
+    result = planned(chosen, max_steps=2, local_epochs=3, batch_size=10, images=8)
     assert (result.rungs[-1], result.real, result.experiment.images) == ((10, 2), (10, 12), 3)
     capped, images = result.messages
-    assert capped.startswith("The ladder ends at 2 local steps and not at the real 12: --most-steps 12")
+    assert capped.startswith("The ladder ends at 2 local steps and not at the real 12: --max-steps 12")
     assert images == "Probes on each rung: 3 and not 8; the client's data fill no more."
 
 
@@ -192,7 +191,7 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
             ["--defence", "prune", "--clients", "3", "--defended", "0,2"],
             "Expected --defended all, or no --defence, of one client, got defended=0,2.",
         ),
-        (["--most-steps", "0"], "Expected most-steps >= 1, got most_steps=0."),
+        (["--max-steps", "0"], "Expected max-steps >= 1, got max_steps=0."),
         (
             ["--dataset", "hf:nobody/nothing"],
             "Expected data that are on this machine, since a rehearsal downloads nothing, got "
@@ -222,7 +221,7 @@ def test_what_does_not_fit_is_refused_in_a_line(
 def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(chosen: Path) -> None:
     settings = {"data_root": chosen, "net": "auto", "batch_size": 4, "local_epochs": 1}
     given = planned(chosen, **settings, dataset="site:1x8x8:4").experiment
-    assert (given.dataset, given.resize, given.fit, given.colour, given.normalise, given.split, given.net) == (
+    assert (given.dataset, given.resize, given.resize_mode, given.colour, given.normalise, given.split, given.net) == (
         f"folder:{chosen}",
         "8x8",
         "stretch",
@@ -289,7 +288,7 @@ def test_what_was_found_is_written_down(done: Path) -> None:
 
 @pytest.mark.slow
 def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*FLAGS, "--most-steps", "1", "--audit-rounds", "0", "--images", "9"]
+    flags = [*FLAGS, "--max-steps", "1", "--audit-rounds", "0", "--images", "9"]
     assert main("--dataset", f"folder:{chosen}", *flags, "--clients", "30", "--out", tmp_path / "run") == 0
     message = capsys.readouterr().out
     assert message.startswith(
@@ -322,14 +321,14 @@ def test_membership_is_rehearsed_beside_or_without_reconstruction(
         "--audit-rounds",
         "last",
     ]
-    assert main(*flags, "--attack", "membership", "--membership-pairs", "40", "--out", tmp_path / "alone") == 0
+    assert main(*flags, "--attack", "membership", "--expert", "membership_pairs=40", "--out", tmp_path / "alone") == 0
     message, record = capsys.readouterr().out, about(tmp_path / "alone")
     assert "sends nothing" not in message and "Searches" not in message and not record["found"]
     assert [line for line in record["membership"] if line.startswith("membership by whitened in round 2: ")]
     assert all(f"\n{line}\n" in message for line in record["membership"])
     assert not any("no leak found (" in line for line in record["membership"])
     assert record["limits"] == [*rehearse.LIMITS, rehearse.OF_MEMBERSHIP]
-    few = ["--membership-pairs", "40", "--images", "1", "--most-steps", "1", "--batch-size", "2"]
+    few = ["--expert", "membership_pairs=40", "--images", "1", "--max-steps", "1", "--batch-size", "2"]
     assert main(*flags, *few, "--attack", "analytic", "membership", "--out", tmp_path / "both") == 0
     both = about(tmp_path / "both")
     assert list(both["answers"]) == ["analytic"] and len(both["membership"]) == len(record["membership"])
@@ -352,7 +351,7 @@ def test_the_report_shows_the_ladder(done: Path) -> None:
 def test_a_search_reads_one_example_and_its_settings_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: Path
 ) -> None:
-    flags = "--method fedavg --net mlp --rounds 1 --local-epochs 1 --batch-size 1 --most-steps 1 --images 2 --lr 0.1"
+    flags = "--method fedavg --net mlp --rounds 1 --local-epochs 1 --batch-size 1 --max-steps 1 --images 2 --lr 0.1"
     flags += " --audit-rounds 0 --attack ig --set ig.iterations=100 ig.tv=0"
     assert main("--dataset", f"folder:{chosen}", *flags.split(), "--out", tmp_path / "run") == 0
     (one,) = attempts(tmp_path / "run")
@@ -392,7 +391,7 @@ def test_a_policy_that_the_settings_break_is_warned_of(
 ) -> None:
     policy = Policy(("any",), ("extractor.*",), largest_upload_mb=1e-3, metrics="none")
     (tmp_path / "policy.toml").write_text(policy.text())
-    flags = [*FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--policy", str(tmp_path / "policy.toml")]
+    flags = [*FLAGS, "--audit-rounds", "0", "--max-steps", "1", "--policy", str(tmp_path / "policy.toml")]
     assert main("--dataset", f"folder:{chosen}", *flags, "--out", tmp_path / "run") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: The policy")]
     noise, kept, size = lines
@@ -413,12 +412,12 @@ def test_a_rehearsed_defence_draws_at_sites_as_a_server_asks_for_it(
 ) -> None:
     """The rehearsal itself draws from the seed, so that it repeats; only who asks for that is warned."""
     (tmp_path / "policy.toml").write_text(Policy(("any",), ("*",), 100, plugins=(ONE_ONLY,)).text())
-    flags = [*FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--policy", str(tmp_path / "policy.toml")]
-    flags += ["--defence", "dp_gaussian", "--defence-draws", draws, "--out", str(tmp_path / "run")]
+    flags = [*FLAGS, "--audit-rounds", "0", "--max-steps", "1", "--policy", str(tmp_path / "policy.toml")]
+    flags += ["--defence", "dp_gaussian", "--expert", f"defence_randomness={draws}", "--out", str(tmp_path / "run")]
     assert main("--dataset", f"folder:{chosen}", *flags) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: The policy")]
     assert [("lets no defence draw from the seed" in line) for line in lines] == [True] * (draws == "seed")
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["config"]["defence_draws"] == "seed"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["config"]["defence_randomness"] == "seed"
 
 
 def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
@@ -434,10 +433,18 @@ def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
 
 def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -> None:
     """The rehearsal's one client, and its split, are not the federation's: they hide nothing that is."""
-    rules = {"method": "fedavg", "net": "lenet", "clients": {"least": 3}, "split": "whole", "augment": "none"}
+    rules = {
+        "method": "fedavg",
+        "net": "lenet",
+        "clients": {"least": 3},
+        "split": "dataset_per_client",
+        "augment": "none",
+    }
     pinned = AllowedSettings({**rules, "dataset": "site:1x28x28:4", "rounds": {"most": 9}})
     policy = Policy(("any",), ("*",), largest_upload_mb=100, run=pinned)
-    kept = replace(rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), cohort="1")
+    kept = replace(
+        rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), batched_clients="1"
+    )
     kept = replace(kept, dataset=f"folder:{chosen}", resize="28x28", colour="grey")
     assert breaches(policy, without_auto(kept), ["a.weight"]) == []
     begun = "The policy refuses these settings: this site's policy pins the run, which has "
@@ -452,12 +459,11 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
 
 def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of mu = 1 / 6, of which the budget allows three."""
-    monkeypatch.setattr(message_cost, "metrics_of", lambda experiment: "none")
     limit = 1.001 * spent([(Mechanism(6.0, 3), 1)], 100.0, 1e-5)
     policy = Policy(("0" * 64,), ("*",), largest_upload_mb=100, epsilon=limit, metrics="none")
     monkeypatch.setattr(Policy, "run_rejection", lambda self, config: None)
     settings = {"method": "fed_cdp", "net": "linear", "split": "iid", "local_epochs": 1, "attack": ("none",)}
-    asked = Experiment(**settings, set=("noise_source=secure",), rounds=9)  # type: ignore[arg-type]
+    asked = Experiment(**settings, set=("noise_source=secure",), rounds=9, metrics="none")  # type: ignore[arg-type]
     allowed = f"epsilon {limit:g} at delta 1e-05 for one example, allows 3 of 9 rounds."
     assert over_budget(policy, asked, 50) == [f"The policy's budget, {allowed}"]
     assert over_budget(policy, replace(asked, rounds=3), 50) == []
@@ -470,14 +476,14 @@ def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.Monke
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(chosen: Path, tmp_path: Path) -> None:
     written, site = tmp_path / "policy.toml", ["--dataset", "site:1x8x8:4", "--data-root", str(chosen)]
-    flags = [*site, *FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--write-policy", written]
+    flags = [*site, *FLAGS, "--audit-rounds", "0", "--max-steps", "1", "--write-policy", written]
     assert main(*flags, "--set", "momentum=0.5", "--out", tmp_path / "run") == 0
     policy = Policy.read(written)
     assert policy.apps == (bundle_hash(),) and policy.uploads == ("*",) and policy.budget is None
     assert policy.most_messages == 2 * (1 + 1)  # a round and the evaluation; twice, for what is asked for again
     asked = Experiment(
         method="fedavg", net="mlp", rounds=1, local_epochs=3, batch_size=8, dataset="site:1x8x8:4", clients=5,
-        split="whole", augment="none", set=("momentum=0.5",),
+        split="dataset_per_client", augment="none", set=("momentum=0.5",),
     )  # fmt: skip
     assert policy.run_rejection(asked.to_run_config()) is None
     changes: dict[str, Any] = {
@@ -618,7 +624,7 @@ def test_rows_of_numbers_have_no_decibels() -> None:
 
 
 def test_a_ladder_is_a_curve_of_both_sizes() -> None:
-    result = Experiment(victim_batch=4, victim_steps=2, curve=("ladder=1x1,4x1,4x2,8x3",)).points
+    result = Experiment(victim_batch=4, victim_steps=2, curve=("size=1x1,4x1,4x2,8x3",)).points
     rungs = [Point("ladder", 1, 1), Point("ladder", 4, 1), Point("ladder", 8, 3)]
     assert result == (Point("", 4, 2), *rungs)
     assert [point.name for point in result] == ["target", "ladder-1x1", "ladder-4x1", "ladder-8x3"]
@@ -629,17 +635,17 @@ def test_a_ladder_is_a_curve_of_both_sizes() -> None:
     [
         (
             "rungs=1x1",
-            "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5 or group=1,5, got curve=rungs=1x1.",
+            "Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve=rungs=1x1.",
         ),
-        ("ladder", "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5 or group=1,5, got curve=ladder."),
-        ("ladder=4", "Expected rungs as BATCHxSTEPS, such as 4x1, got '4' in curve=ladder=4."),
-        ("ladder=1x2x3", "Expected rungs as BATCHxSTEPS, such as 4x1, got '1x2x3' in curve=ladder=1x2x3."),
-        ("ladder=1xa", "Expected whole numbers for curve, got '1xa'."),
-        ("ladder=0x1", "Expected whole numbers >= 1 for curve, got curve=ladder=0x1."),
+        ("ladder", "Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve=ladder."),
+        ("size=4", "Expected rungs as BATCHxSTEPS, such as 4x1, got '4' in curve=size=4."),
+        ("size=1x2x3", "Expected rungs as BATCHxSTEPS, such as 4x1, got '1x2x3' in curve=size=1x2x3."),
+        ("size=1xa", "Expected whole numbers for curve, got '1xa'."),
+        ("size=0x1", "Expected whole numbers >= 1 for curve, got curve=size=0x1."),
         ("batch=0", "Expected whole numbers >= 1 for curve, got curve=batch=0."),
         ("steps=x", "Expected whole numbers for curve, got 'x'."),
-        ("ladder=4x1,1x4", "Expected rungs that only grow, got curve=ladder=4x1,1x4."),
-        ("ladder=4x1,4x1", "Expected rungs that only grow, got curve=ladder=4x1,4x1."),
+        ("size=4x1,1x4", "Expected rungs that only grow, got curve=size=4x1,1x4."),
+        ("size=4x1,4x1", "Expected rungs that only grow, got curve=size=4x1,4x1."),
     ],
 )
 def test_a_curve_that_is_none_is_refused(word: str, message: str) -> None:
@@ -650,7 +656,7 @@ def test_a_curve_that_is_none_is_refused(word: str, message: str) -> None:
 
 SIM = (
     f"--method fedavg --net mlp --engine inproc --clients 1 --rounds 1 --local-epochs 1 --attack {ONE_ONLY} "
-    "--audit-rounds 0 --images 1 --curve ladder=1x1,2x1,2x2"
+    "--audit-rounds 0 --images 1 --curve size=1x1,2x1,2x2"
 )
 
 
@@ -681,9 +687,9 @@ def test_a_ladder_is_attacked_again_from_its_recordings(
     assert [(row["curve"], row["batch"], row["steps"]) for row in rows] == [
         ("", "1", "1"), *[("ladder", "2", "1")] * 2, *[("ladder", "2", "2")] * 2,
     ]  # fmt: skip
-    assert sim.main(["--from", str(out), "--curve", "ladder=1x1,2x1", "--out", str(tmp_path / "again")]) == 0
+    assert sim.main(["--from", str(out), "--curve", "size=1x1,2x1", "--out", str(tmp_path / "again")]) == 0
     assert found_by(tmp_path / "again") == EXPECTED[:2]
-    assert sim.main(["--from", str(out), "--curve", "ladder=1x1,8x1", "--out", str(tmp_path / "other")]) == 2
+    assert sim.main(["--from", str(out), "--curve", "size=1x1,8x1", "--out", str(tmp_path / "other")]) == 2
     assert "Expected recordings of ladder-8x1 at round 0" in capsys.readouterr().err
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flfw.report.attributes import attribute_tables
 from flfw.report.findings import AuditEntry
+from flfw.report.page_data import attribute_tables
 from flfw.report.ranking import probes_beside_uploads
 from tests.report.test_report import read
 from tests.support.reported_runs import a_run, full_entry

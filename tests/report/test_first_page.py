@@ -9,28 +9,27 @@ from typing import Any
 import pytest
 
 from flfw.api.summary import claimed
-from flfw.report.asks import SEED_WITHHELD, recommendations
 from flfw.report.findings import read_settings
 from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
 from flfw.report.page_data import scope, unit_of
 from flfw.report.questions import ONLY_SUMS, questions
+from flfw.report.recommendations import SEED_WITHHELD, recommendations, untested
 from flfw.report.report import write_report
 from flfw.report.run_verdict import Severity, claims, decision, presence, small_rounds
-from flfw.report.untested import untested
 from tests.report.test_report import Page, first_page, read
 from tests.support.reported_runs import a_full_run, a_run, full_entry, judged, member_row
 
 JARGON = r"\b(dB|PSNR|AUC|TPR|FPR|SSIM|LPIPS|RMSD|(?<!--)vantage|victim|floor|ladder|rung|probe|logits?|gradients?)\b"
 CLAIM = {
     "unit": "example", "adversary": "server", "epsilon": 0.58, "delta": 1e-5, "accountant": "exact", "rounds": 3,
-    "assumptions": ["A."], "certainty": 0.6411, "counted": "exact",
+    "assumptions": ["A."], "max_guess_accuracy": 0.6411, "accounting": "exact",
 }  # fmt: skip
 CLASSES = {
     "attack": "label_distribution", "vantage": "server", "defence": "none", "rounds": [1], "verdict": "leaks",
     "reason": "The estimates are nearer.", "cause": "inferred", "clients": 10, "classes": 10, "shares": None,
     "presence": None, "tests": 2,
 }  # fmt: skip
-PEER = {"peer": {"smallest": 2, "round": 1, "left": 1, "verdict": "leaks", "why": "Two.", "check": None}}
+PEER = {"peer": {"smallest": 2, "round": 1, "left": 1, "verdict": "leaks", "reason": "Two.", "check": None}}
 SEED_OF = f"{SEED_WITHHELD}, from which dp_gaussian may draw: who has it can take the draws off"
 NOT_AUDITED = "Not tested: no attack was run, so nothing is known about what leaks."
 
@@ -54,11 +53,15 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
         ),
         ({"source": "update"}, Severity.LEAKS, "recovered from messages that clients sent in training."),
         ({"vantage": "client_example"}, Severity.LEAKS, "from what a client’s machine computes for a single one."),
-        ({"vantage": "aggregate", "group": 4}, Severity.LEAKS, "recovered from sums of clients’ messages."),
-        (judged("leaks", "peer", vantage="peer", group=2), Severity.LEAKS, "each can compute what the other one sent."),
+        ({"vantage": "aggregate", "sum_size": 4}, Severity.LEAKS, "recovered from sums of clients’ messages."),
+        (
+            judged("leaks", "peer", vantage="peer", sum_size=2),
+            Severity.LEAKS,
+            "each can compute what the other one sent.",
+        ),
         (judged("identifies", "identified"), Severity.LEAKS, "leaks in part: the true image can be told from similar"),
         (
-            {"verdict": "malicious server only", "tampered_by": "imprint"},
+            {"verdict": "malicious server only", "malicious_server": "imprint"},
             Severity.RULES_BROKEN,
             "leaks to a server that breaks the rules: 2 of 3",
         ),
@@ -123,8 +126,13 @@ def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
         ),
         ([], {"inference": [CLASSES]}, Severity.LEAKS, "leaks what kind of data a client has"),
         ([], {"inference": [CLASSES | {"verdict": "static only"}]}, Severity.UNKNOWN, "It is not known whether"),
-        ([], {"sums": PEER}, Severity.LEAKS, "A client’s message leaks to another client"),
-        ([], {"sums": {"peer": PEER["peer"] | {"verdict": "inconclusive"}}}, Severity.UNTESTED, NOT_AUDITED),
+        ([], {"secure_aggregation": PEER}, Severity.LEAKS, "A client’s message leaks to another client"),
+        (
+            [],
+            {"secure_aggregation": {"peer": PEER["peer"] | {"verdict": "inconclusive"}}},
+            Severity.UNTESTED,
+            NOT_AUDITED,
+        ),
     ],
 )
 def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
@@ -142,21 +150,23 @@ def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> 
 
 
 def test_a_claim_is_said_with_its_limits() -> None:
-    (plain,) = claims([CLAIM, CLAIM | {"adversary": "outsider"}, CLAIM | {"counted": "as published", "unit": "client"}])
+    (plain,) = claims(
+        [CLAIM, CLAIM | {"adversary": "outsider"}, CLAIM | {"accounting": "as published", "unit": "client"}]
+    )
     assert plain.startswith("Whatever the attack, the server is right at most 64.2\N{NO-BREAK SPACE}% of the time")
     assert "noise_source" not in plain
-    (seeded,) = claims([CLAIM | {"noise": "seed", "adversary": "another client"}])
+    (seeded,) = claims([CLAIM | {"noise_source": "seed", "adversary": "another client"}])
     assert "another client is right" in seeded and "whoever has the run’s seed can take the noise off" in seeded
-    (empty,) = claims([CLAIM | {"certainty": 0.9999, "epsilon": 12.0}])
+    (empty,) = claims([CLAIM | {"max_guess_accuracy": 0.9999, "epsilon": 12.0}])
     assert empty.startswith("The claimed bound for one example excludes next to nothing: it lets the server be right")
-    (unknown,) = claims([CLAIM | {"certainty": None}])
+    (unknown,) = claims([CLAIM | {"max_guess_accuracy": None}])
     assert "A bound is claimed for one example against the server" in unknown
     assert claims([], reported=True) == []
 
 
 def test_an_infinite_epsilon_is_no_bound(tmp_path: Path) -> None:
     """It lets everybody be right always, whatever draws the noise: what it would be with secret noise is no matter."""
-    none = CLAIM | {"epsilon": "inf", "certainty": 1.0, "noise": "seed"}
+    none = CLAIM | {"epsilon": "inf", "max_guess_accuracy": 1.0, "noise_source": "seed"}
     nobody = ["No bound is claimed in this run, against anybody: the reason stands under Privacy."]
     assert claims([none, none | {"unit": "client"}], reported=True) == nobody
     (outside,) = claims([none, none | {"adversary": "aggregate"}, CLAIM | {"adversary": "outsider"}])
@@ -167,26 +177,28 @@ def test_an_infinite_epsilon_is_no_bound(tmp_path: Path) -> None:
     words = asked(tmp_path, privacy=[none], config=CONFIG)
     assert "Is there a bound that holds for every attack" in words and "none in this run; Privacy says why." in words
     assert "∞" not in words and "taken off" not in words
-    half = asked(tmp_path, privacy=[none, CLAIM | {"adversary": "outsider", "certainty": 0.95}], config=CONFIG)
+    half = asked(tmp_path, privacy=[none, CLAIM | {"adversary": "outsider", "max_guess_accuracy": 0.95}], config=CONFIG)
     assert "ε at most 0.58 lets" in half and "Is there a bound" not in half
 
 
 def test_the_terminal_says_that_an_infinite_epsilon_is_no_claim() -> None:
-    none = CLAIM | {"epsilon": "inf", "certainty": 1.0, "noise": "seed"}
+    none = CLAIM | {"epsilon": "inf", "max_guess_accuracy": 1.0, "noise_source": "seed"}
     assert claimed([none, none | {"adversary": "outsider"}, CLAIM | {"unit": "client"}]) == [
         "no epsilon is claimed for one example against server, outsider",
         "epsilon at most 0.58 for one client against server",
     ]
-    (measured,) = claimed([none | {"lower": {"epsilon": 0.3, "confidence": 0.95}}])
+    (measured,) = claimed([none | {"lower_bound": {"epsilon": 0.3, "confidence": 0.95}}])
     assert measured == "no epsilon is claimed, and it is at least 0.3 (95% sure), for one example against server"
 
 
 def test_a_question_fits_a_single_client_and_an_attack_that_cannot_adapt(tmp_path: Path) -> None:
     one = judged("static only", "static")
     assert "A round had 1 client." in asked(tmp_path, one, config=CONFIG | {"clients": 1})
-    assert "(--adaptation auto)" in asked(tmp_path, one, config=CONFIG | {"adaptation": "static"})
+    assert "(--expert adaptation=auto)" in asked(tmp_path, one, config=CONFIG | {"adaptation": "static"})
     able = asked(tmp_path, one, config=CONFIG | {"adaptation": "auto"})
-    assert "with an attack that can be told what hides the data (--attack)" in able and "--adaptation" not in able
+    assert (
+        "with an attack that can be told what hides the data (--attack)" in able and "--expert adaptation" not in able
+    )
 
 
 def test_a_bound_says_that_reported_accuracies_are_not_in_it(tmp_path: Path) -> None:
@@ -199,11 +211,11 @@ def test_a_bound_says_that_reported_accuracies_are_not_in_it(tmp_path: Path) -> 
 
 
 def test_a_leak_from_sums_stands_beside_single_messages_that_nobody_attacked(tmp_path: Path) -> None:
-    leak, *_ = questions(settings_of(tmp_path, {"vantage": "aggregate", "group": 4}), [])
+    leak, *_ = questions(settings_of(tmp_path, {"vantage": "aggregate", "sum_size": 4}), [])
     assert leak.answer == "Not tested" and leak.words.endswith(
         "Sums of them leak, which hide more: see the last question."
     )
-    none, *_ = questions(settings_of(tmp_path, judged("no leak found", "nothing", vantage="aggregate", group=4)), [])
+    none, *_ = questions(settings_of(tmp_path, judged("no leak found", "nothing", vantage="aggregate", sum_size=4)), [])
     assert none.answer == "Not tested" and "leak" not in none.words
 
 
@@ -215,7 +227,7 @@ def asked(folder: Path, *entries: dict[str, Any], membership: Any = (), **result
 
 
 CONFIG = {"method": "fedavg", "dataset": "digits", "rounds": 5, "batch_size": 50, "clients": 10, "metrics": "all"}
-HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
+HIDDEN = {"defence": "dcs2", "protected_by": "dcs2"}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +235,7 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
     [
         ([{}], [], {}, "Clients had no defence where this run found its leak", "What replaces"),
         ([HIDDEN], [], {}, "What replaces or strengthens defence dcs2?", "Clients had no defence"),
-        ([{"hidden_by": "fedavg"}], [], {}, "What replaces or strengthens method fedavg?", "defence fedavg"),
+        ([{"protected_by": "fedavg"}], [], {}, "What replaces or strengthens method fedavg?", "defence fedavg"),
         ([], [member_row("cosine", "leaks")], {}, "Which protection will be switched on", "Will it be tested who"),
         ([judged("no leak found", "nothing")], [], {}, "Is there a bound that holds", "Which protection will be"),
         ([judged("static only", "static")], [], {}, "with an attack that knows what hides the data", "switched on"),
@@ -233,14 +245,14 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
             [],
             [member_row("cosine", "inconclusive")],
             {},
-            "with more pairs (--membership-pairs)",
+            "with more pairs (--expert membership_pairs)",
             "--attack membership",
         ),
         ([{}], [], {}, "computed from a single example? The attacked messages held 1 example;", "from 1 example?"),
         ([{"batch": 4}], [], {}, "computed from 4 examples?", "single example"),
         ([{"batch": 50}], [], {}, "Is there a bound", "May a client ever send"),
         (
-            [{"vantage": "aggregate", "group": 4, "batch": 4}],
+            [{"vantage": "aggregate", "sum_size": 4, "batch": 4}],
             [],
             {"config": {"victim_batch": 1}},
             "The attacked messages held 1 example;",
@@ -249,35 +261,35 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
         ([{"source": "update"}], [], {}, "Is there a bound", "May a client ever send"),
         ([{}], [], {}, "Sums were not attacked here. A round had 10 clients.", "still leak"),
         ([{}], [], {"config": {"sample": 3}}, "A round had 3 clients.", "A round had 10"),
-        ([{"vantage": "aggregate", "group": 4}], [], {}, "Some sums of this run still leak.", "Sums were not"),
+        ([{"vantage": "aggregate", "sum_size": 4}], [], {}, "Some sums of this run still leak.", "Sums were not"),
         (
-            [judged("no leak found", "nothing", vantage="aggregate", group=8, group_needed=8)],
+            [judged("no leak found", "nothing", vantage="aggregate", sum_size=8, min_safe_sum_size=8)],
             [],
             {},
             "every sum goes over at least 8 clients? From sums over so many the attacks here reached nothing;",
             "Sums were not attacked",
         ),
-        ([], [], {"sums": PEER}, "Here a round had too few to hide one.", "Sums were not attacked"),
+        ([], [], {"secure_aggregation": PEER}, "Here a round had too few to hide one.", "Sums were not attacked"),
         ([], [], {"privacy": [CLAIM]}, "The bound is for one example, not a person.", "Is there a bound"),
         ([], [], {"privacy": [CLAIM, CLAIM | {"unit": "patient"}]}, "Will somebody try", "not a person"),
         (
             [],
             [],
-            {"privacy": [CLAIM, CLAIM | {"unit": "client", "certainty": 1.0}]},
+            {"privacy": [CLAIM, CLAIM | {"unit": "client", "max_guess_accuracy": 1.0}]},
             "The bound is for one example, not a person.",
             "Is there a bound",
         ),
         (
             [],
             [],
-            {"privacy": [CLAIM | {"certainty": 0.95}]},
+            {"privacy": [CLAIM | {"max_guess_accuracy": 0.95}]},
             "ε at most 0.58 lets an attacker be right 95.0",
             "none in",
         ),
         (
             [],
             [],
-            {"privacy": [CLAIM | {"noise": "seed"}]},
+            {"privacy": [CLAIM | {"noise_source": "seed"}]},
             "(noise_source=secure)? Here it can be taken off",
             "smaller ε",
         ),
@@ -292,19 +304,19 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
         (
             [{"granted": [SEED_OF]}],
             [],
-            {"config": {"defence": "dp_gaussian", "defence_draws": "seed"}},
-            "Will dp_gaussian draw in secret (--defence-draws secret)? Here the draws come from the seed",
+            {"config": {"defence": "dp_gaussian", "defence_randomness": "seed"}},
+            "Will dp_gaussian draw in secret (--expert defence_randomness=secure)? Here the draws come from the seed",
             "Only these",
         ),
         (
             [{"granted": [SEED_OF]}],
             [],
-            {"config": {"defence": "dp_gaussian", "defence_draws": "secret"}},
+            {"config": {"defence": "dp_gaussian", "defence_randomness": "secure"}},
             "Is there a bound",
             "in secret",
         ),
-        ([{}], [], {"config": {"defence": "prune", "defence_draws": "seed"}}, "Is there a bound", "in secret"),
-        ([], [], {"config": {"tampered_by": "loki"}}, "Attack loki did so in this run.", "What replaces"),
+        ([{}], [], {"config": {"defence": "prune", "defence_randomness": "seed"}}, "Is there a bound", "in secret"),
+        ([], [], {"config": {"malicious_server": "loki"}}, "Attack loki did so in this run.", "What replaces"),
     ],
 )
 def test_what_to_ask_follows_from_the_run(
@@ -332,7 +344,7 @@ def test_what_was_not_tested_is_what_was_not(tmp_path: Path) -> None:
     assert "Other observers: a server that breaks the rules." in everywhere and "finished model" not in everywhere
     summed = items({"granted": [f"{ONLY_SUMS}, as behind secure aggregation"]})
     assert "the server, where it reads single messages" in summed and "sees sums alone" not in summed
-    follows = items({}, config={"tampered_by": "loki"})
+    follows = items({}, config={"malicious_server": "loki"})
     assert "a server that follows the rules" in follows and "breaks the rules" not in follows
     one = items(membership=[member_row("cosine", "leaks")])
     assert "a person with several samples" in one and "(membership)" not in one and "Other rounds" not in one
@@ -382,7 +394,7 @@ def test_facts_beside_the_opinion_are_of_the_most_serious_result(tmp_path: Path)
             "88\N{NO-BREAK SPACE}% identified among look-alikes; by chance 1.0",
         ),
         (
-            judged("identifies", "candidates", candidates={"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}),
+            judged("identifies", "candidates", candidate_test={"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}),
             "In part: ",
             "6 of 8 messages point to the truth; by chance 4.0",
         ),
@@ -422,7 +434,7 @@ def test_a_run_without_accuracies_has_a_page(tmp_path: Path) -> None:
 
 
 def test_attack_and_method_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    entry = full_entry("hyperfl", 0, False, defence="dcs2", hidden_by="dcs2")
+    entry = full_entry("hyperfl", 0, False, defence="dcs2", protected_by="dcs2")
     page = Page(write_report(a_run(tmp_path / "run", entries=[entry])).read_text(encoding="utf-8"))
     assert page.heading.startswith("Method HyperFL with defence dcs2 on digits leaks: attack hyperfl")
     assert "recovered by attack hyperfl" in page.text and "strengthens defence dcs2?" in page.text

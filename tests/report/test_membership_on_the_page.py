@@ -83,7 +83,8 @@ FIGURES = {
         "rounds": 2, "clients": 4, "smallest_group": 4, "rank": 1, "smallest_singular": 0.0, "separable": 0,
         "noise": [], "isolated": 0, "isolating": [], "recorded_only": False,
     },
-    "peer": {"smallest": 4, "round": 1, "left": 3, "verdict": "inconclusive", "why": "Three are left.", "check": None},
+    "peer": {"smallest": 4, "round": 1, "left": 3, "verdict": "inconclusive", "reason": "Three are left.",
+             "check": None},
 }  # fmt: skip
 
 
@@ -120,8 +121,8 @@ def summed(tmp_path: Path, rows: list[dict[str, Any]], *entries: dict[str, Any])
 
 
 def test_the_largest_sum_answers_for_sums(tmp_path: Path) -> None:
-    small = entry("ig", 0, False, vantage="aggregate", group=2)
-    large = entry("ig", 0, False, vantage="aggregate", group=10, **nothing())
+    small = entry("ig", 0, False, vantage="aggregate", sum_size=2)
+    large = entry("ig", 0, False, vantage="aggregate", sum_size=10, **nothing())
     answer, words, leaks = summed(tmp_path, [], small, large)
     assert (answer, leaks) == ("Not known", False)  # membership from sums was not tried
     assert "From sums over 10 clients" in words and "Sums over 2 clients leak." in words
@@ -133,7 +134,7 @@ def test_the_largest_sum_answers_for_sums(tmp_path: Path) -> None:
 
 
 def test_sums_are_no_answer_to_single_messages(tmp_path: Path) -> None:
-    settings = read_settings(tmp_path, [entry("ig", 0, False, vantage="aggregate", group=10)], pictures=False)
+    settings = read_settings(tmp_path, [entry("ig", 0, False, vantage="aggregate", sum_size=10)], pictures=False)
     seen, present, _ = questions(settings, [row("whitened", "leaks", vantage="aggregate")])
     assert (seen.answer, present.answer) == ("Not tested", "Not tested")
 

@@ -13,9 +13,10 @@ import pytest
 
 from flfw.api.summary import summary
 from flfw.errors import InputError
-from flfw.report.figures import Chart, Curve, png_uri, spread, stacked_panels
+from flfw.report.findings import png_uri
 from flfw.report.page_data import FailureLine, first_screen
 from flfw.report.report import command, write_report
+from tests.support.drawn_charts import charts_in, lines_of, texts_of
 from tests.support.reported_runs import (
     IMAGES,
     ROUNDS,
@@ -248,19 +249,13 @@ def test_command_names_the_run_again() -> None:
     }
     expected = "python sim.py --method fedavg --attack ig idlg --audit-rounds 0,last --set lr=0.1 ig.iterations=5"
     assert command(config) == expected
-    assert command(config | {"group": 0, "membership_pairs": "auto"}) == expected
+    assert command(config | {"sum_size": 0, "membership_pairs": "auto"}) == expected
     with_pairs = command({"attack": ["membership"], "membership_pairs": "300"})
-    assert with_pairs == "python sim.py --attack membership --membership-pairs 300"
+    assert with_pairs == "python sim.py --attack membership --expert membership_pairs=300"
 
 
 def test_colour_and_nan_become_a_picture() -> None:
     assert png_uri(np.full((3, 4, 4), np.nan)).startswith("data:image/png;base64,")
-
-
-def test_labels_never_overlap() -> None:
-    placed = sorted(spread([40.0, 41.0, 42.0, 100.0, 100.0], 15, 0, 100))
-    assert min(np.diff(placed)) >= 15
-    assert stacked_panels([], "nothing") == ""
 
 
 def section(page: Page, opens: str, closes: str) -> str:
@@ -275,15 +270,17 @@ def words_of(page: Page) -> str:
     return section(page, "How it was tested, and how sure it is For those", "The words of this page")
 
 
-@pytest.mark.parametrize("config", [{"pictures": "no", "dataset": "digits"}, {"dataset": "folder:/my/patients"}])
+@pytest.mark.parametrize("config", [{"show_samples": "no", "dataset": "digits"}, {"dataset": "folder:/my/patients"}])
 @pytest.mark.parametrize("tabular", [False, True])
 def test_without_pictures_no_sample_is_in_the_file(tmp_path: Path, config: dict[str, Any], tabular: bool) -> None:
-    folder = a_full_run(tmp_path / "run", tabular=tabular, config={"method": "HyperFL", "pictures": "auto"} | config)
+    folder = a_full_run(
+        tmp_path / "run", tabular=tabular, config={"method": "HyperFL", "show_samples": "auto"} | config
+    )
     page = read(folder)
     source = (folder / "report.html").read_text(encoding="utf-8")
     assert "base64" not in source and 'class="strip"' not in source and not page.every("img")
     assert "label 7" not in page.text
-    assert page.text.count("--pictures yes puts them in") == 2
+    assert page.text.count("--show-samples yes puts them in") == 2
     assert ("the data are your own" if "folder" in config["dataset"] else "asked for without them") in page.text
     # The scores stay, and can be walked.
     assert len([details for details in page.every("details") if details.get("class") == "sample"]) == 7 * IMAGES
@@ -291,7 +288,7 @@ def test_without_pictures_no_sample_is_in_the_file(tmp_path: Path, config: dict[
 
 @pytest.mark.parametrize(("asked", "dataset", "shown"), [("yes", "hf:a/b", True), ("auto", "hf:a/b@1", False)])
 def test_pictures_of_own_data_are_asked_for(tmp_path: Path, asked: str, dataset: str, shown: bool) -> None:
-    folder = a_run(tmp_path / "run", config={"method": "HyperFL", "dataset": dataset, "pictures": asked})
+    folder = a_run(tmp_path / "run", config={"method": "HyperFL", "dataset": dataset, "show_samples": asked})
     assert bool(read(folder).every("img")) is shown
     # The caller has the last word, both ways.
     assert "base64" not in write_report(folder, pictures=False).read_text(encoding="utf-8")
@@ -435,7 +432,7 @@ def test_plain_words_of_a_run_without_an_audit(tmp_path: Path) -> None:
     [
         ({"ladder": [{"rung": "easy", "psnr": 9.0, "passed": False}]}, "fails on an unprotected easy case as well"),
         ({"failures": 2}, "the attack gave no result for 2 of them"),
-        ({"stopped": "ended after 3600 s"}, "the attack gave nothing (ended after 3600 s)"),
+        ({"failure_reason": "ended after 3600 s"}, "the attack gave nothing (ended after 3600 s)"),
     ],
 )
 def test_inconclusive_says_why(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
@@ -453,7 +450,7 @@ def test_plain_words_name_what_was_given_and_what_was_not(tmp_path: Path) -> Non
 
 def test_images_stay_images_where_every_attempt_failed(tmp_path: Path) -> None:
     empty = {"psnr": None, "ssim": None, "lpips": None, "distance": {"rmsd": None, "success": 0.0, "iterations": 5.0}}
-    item = full_entry("ig", 0, False, stopped="crashed: no memory", **empty, **nothing(verdict="inconclusive"))
+    item = full_entry("ig", 0, False, failure_reason="crashed: no memory", **empty, **nothing(verdict="inconclusive"))
     page = read(a_run(tmp_path / "run", entries=[item]))
     assert "record" not in page.heading
     assert page.heading == (
@@ -500,8 +497,11 @@ def test_static_point_of_a_curve_stands_on_the_line_of_its_attack(tmp_path: Path
     assert page.heading.startswith("Method HyperFL on digits leaks: attack ig recovered")
     curve = section(page, "By local steps", "What the attacker had")
     assert re.search(r"ig 0 1 leaks .* ig static 0 4 leaks", curve)
-    figure = (folder / "report.html").read_text(encoding="utf-8").split("by local steps.")[1].split("</svg>")[0]
-    assert len(re.findall(r'class="curve accent between" d="[^"]+L', figure)) == 2  # one line in either panel
+    wide, _ = charts_in(
+        (folder / "report.html").read_text(encoding="utf-8"), "What the attacks reached, by local steps."
+    )
+    # One line in either panel: it joins the point of one local step with that of four.
+    assert [len(across) for across in lines_of(wide, "accent", width=1.25)] == [2, 2]
     assert "3 training images of 3 clients were attacked" in words_of(page)
 
 
@@ -528,7 +528,7 @@ def twin(static: str, informed: str, attack: str = "ig", **changes: Any) -> list
 def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
     # As an audit of two vantages has them: every static entry before the adaptive ones.
     server, update = twin("static only", "leaks"), twin("static only", "leaks", vantage="client_update")
-    server[1]["knowing_gains"] = {"mean": 4.25, "low": 2.0, "high": 6.5}
+    server[1]["adaptive_gain"] = {"mean": 4.25, "low": 2.0, "high": 6.5}
     page = read(a_run(tmp_path / "run", entries=[server[0], update[0], server[1], update[1]]))
     glance = section(page, "Attack Round Verdict", "Static beside adaptive")
     order = [glance.index(f"{name} 0 ") for name in ("ig (server)", "ig told of prune (server)", "ig (client_update)")]
@@ -629,20 +629,12 @@ def test_updates_read_on_the_client_have_no_line_of_their_own_beside_the_servers
     page = read(a_run(tmp_path / "both", entries=[*both, full_entry("ig", 0, False, vantage="client_example")]))
     assert "Updates read on the client are the server’s" in page.text
     source = (tmp_path / "both" / "report.html").read_text(encoding="utf-8")
-    drawn = re.findall(r'class="name (?:soft|accent)"[^>]*>(ig [^<]*) [\d.]+<', source.partition("</svg>")[0])
-    assert sorted(drawn) == ["ig (client_example)", "ig (server)"]
+    wide, _ = charts_in(source, "Accuracy of the clients by round, and below it what the attacks reached by round.")
+    names = [text for text in texts_of(wide) if text.startswith("ig")]
+    assert sorted(names) == ["ig (client_example) 24.0", "ig (server) 24.0"]
     alone = read(a_run(tmp_path / "alone", entries=[full_entry("ig", 0, False, vantage="client_update")]))
     assert "Updates read on the client are the server’s" not in alone.text
     assert "ig 24.0" in (tmp_path / "alone" / "report.html").read_text(encoding="utf-8")
-
-
-def test_points_at_one_round_do_not_run_into_the_labels() -> None:
-    lines = tuple(Curve(f"attack {i}", ((0.0, 5.0), (2.0, 5.0)), "soft", (None, None)) for i in range(12))
-    drawn = str(stacked_panels([Chart("many", lines)], "many"))
-    wide = drawn.partition('class="chart narrow"')[0]
-    across = [float(x) for x in re.findall(r'<circle class="dot soft" cx="([\d.]+)"', wide)]
-    label = min(float(x) for x in re.findall(r'class="name soft" x="([\d.]+)"', wide))
-    assert len(across) == 24 and max(across) + 3.5 < label
 
 
 def test_type_one_is_read_after_the_defence_and_type_two_is_never_sent(tmp_path: Path) -> None:
@@ -663,8 +655,8 @@ def test_type_one_is_read_after_the_defence_and_type_two_is_never_sent(tmp_path:
 
 def test_labels_that_an_attack_found_are_shown_where_they_were_not_granted(tmp_path: Path) -> None:
     withheld = ["not granted: the labels, which it reads off the last layer's gradient"]
-    result = full_entry("idlg", 0, False, labels_found=0.875, granted=withheld)
-    page = read(a_run(tmp_path / "run", entries=[result, full_entry("ig", 0, False, labels_found=None)]))
+    result = full_entry("idlg", 0, False, label_accuracy=0.875, granted=withheld)
+    page = read(a_run(tmp_path / "run", entries=[result, full_entry("ig", 0, False, label_accuracy=None)]))
     closeness = section(page, "How close the reconstructions are", "What the attacker had")
     assert "Labels found" in closeness and closeness.count("87.5 %") == 1
     assert "Of the labels, which it was not given, it found 88 % by itself." in words_of(page)

@@ -72,8 +72,8 @@ def is_too_wide(page: Any) -> bool:
     return page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
-def luminance(page: Any, property_: str) -> int:
-    colour = page.evaluate(f"getComputedStyle(document.body).{property_}")
+def luminance(page: Any, property_: str, selector: str = "body") -> int:
+    colour = page.locator(selector).first.evaluate(f"one => getComputedStyle(one).{property_}")
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
 
@@ -190,8 +190,11 @@ def test_light_and_dark_follow_the_reader(opened: Callable[..., Any], width: int
     page = opened("images", width)
     page.emulate_media(color_scheme="light")
     assert luminance(page, "backgroundColor") > 600 > 200 > luminance(page, "color")
+    drawn = [("fill", ".chart:visible text"), ("stroke", ".chart:visible path[style*=ink]")]
+    assert all(luminance(page, *one) < 350 for one in drawn)
     page.emulate_media(color_scheme="dark")
     assert luminance(page, "backgroundColor") < 200 < 600 < luminance(page, "color")
+    assert all(luminance(page, *one) > 400 for one in drawn)
 
 
 @pytest.mark.parametrize("name", ["images", "records", "judged", "membership"])

@@ -16,7 +16,14 @@ from tests.support.reported_runs import a_run, full_entry, nothing
 
 
 def of_sum(group: int, **changes: Any) -> dict[str, Any]:
-    usual = {"vantage": "aggregate", "group": group, "colluding": 1, "group_needed": 5, "messages": 9, "curve": "group"}
+    usual = {
+        "vantage": "aggregate",
+        "sum_size": group,
+        "num_colluding": 1,
+        "min_safe_sum_size": 5,
+        "messages": 9,
+        "curve": "group",
+    }
     return full_entry("ig", 0, False, **{**usual, **changes})
 
 
@@ -24,11 +31,13 @@ def test_the_terminal_names_the_fewest_clients_once_for_each_attack() -> None:
     sizes = [of_sum(1), of_sum(5), of_sum(10)]
     words = "nothing from sums over 5 clients on (9 sums); a stronger attack may reach more"
     assert fallen(sizes) == [f"ig at round 0: {words}"]
-    assert fallen([one | {"group_needed": None} for one in sizes]) == [] == fallen([full_entry("ig", 0, False)])
+    assert fallen([one | {"min_safe_sum_size": None} for one in sizes]) == [] == fallen([full_entry("ig", 0, False)])
 
 
 def test_the_page_says_how_many_clients_do_not_collude(tmp_path: Path) -> None:
-    folder = a_run(tmp_path / "run", entries=[of_sum(2), of_sum(5, colluding=2, **nothing()), of_sum(10, **nothing())])
+    folder = a_run(
+        tmp_path / "run", entries=[of_sum(2), of_sum(5, num_colluding=2, **nothing()), of_sum(10, **nothing())]
+    )
     page = write_report(folder).read_text()
     assert "nothing in 9 sums over 5 clients, the fewest from which on that was so; 3 of them do not work with" in page
     assert page.count("the fewest from which on that was so") == 1
@@ -45,7 +54,7 @@ def test_an_attacker_elsewhere_is_described(tmp_path: Path, vantage: str, words:
 
 @pytest.mark.parametrize("cause", ["group", "alone", "untried", "peer"])
 def test_every_cause_of_sums_has_words_in_brief_and_in_plain(cause: str) -> None:
-    setting = AuditEntry(of_sum(5, colluding=2, cause=cause, verdict="inconclusive"), "ig")
+    setting = AuditEntry(of_sum(5, num_colluding=2, cause=cause, verdict="inconclusive"), "ig")
     assert because(setting) and plainly(setting)
     assert ("3 clients are left" in because(setting)) == (cause == "group")
 

@@ -13,7 +13,7 @@ from flfw.audit.membership_entries import ScoredClient, entry
 from flfw.data.files.columns import Column, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
-from flfw.report.figures import utility_panel
+from flfw.report.charts import utility_panel
 from flfw.report.page_data import caveats, is_regression
 from flfw.report.questions import compared, membership_line
 from flfw.report.report import files_of
@@ -26,7 +26,7 @@ SCALES = "Scales and categories come from the training rows."
 ERRORS = {
     "mae_global": 2.4, "rmse_global": 2.9, "r2_global": -0.8, "mae_local": 2.3, "rmse_local": 2.8, "r2_local": -0.7,
 }  # fmt: skip
-PEER = {"smallest": 3, "round": 1, "left": 2, "verdict": "inconclusive", "why": "Three.", "check": None}
+PEER = {"smallest": 3, "round": 1, "left": 2, "verdict": "inconclusive", "reason": "Three.", "check": None}
 NO_ACCURACY = {"acc_global": None, "acc_local": None, "acc_central": None}
 
 
@@ -129,7 +129,7 @@ def with_columns(folder: Path, **changes: Any) -> Page:
 
 def test_a_table_with_columns_shows_them_and_no_rings(tmp_path: Path) -> None:
     column = {"share": 1.0, "low": 0.2, "high": 1.0, "floor": 0.5, "chance": None, "p": 0.25, "name": "smoker"}
-    config = {"method": "fedavg", "dataset": "csv:t.csv@los", "pictures": "yes"}
+    config = {"method": "fedavg", "dataset": "csv:t.csv@los", "show_samples": "yes"}
     page = with_columns(tmp_path / "run", entries=[full_entry("ig", 0, True, columns=[column])], config=config)
     assert "True: the client’s record. Attack: what attack ig" in page.text and "Wrong values are marked." in page.text
     assert "The client’s record beside the reconstruction, of which wrong values are marked; worst" in page.text
@@ -148,15 +148,27 @@ def test_rows_that_nobody_attacked_are_records(tmp_path: Path) -> None:
 
 
 def test_membership_of_patients_says_how_many_pairs_were_compared(tmp_path: Path) -> None:
-    few = {"unit": "patient", "pairs": 24, "unlike": 22, "clients": 1, "auc": 1.0, "auc_low": None, "auc_high": None}
-    few |= {"tpr": None, "fpr": None, "right": {"guesses": 2, "right": 2, "low": 0.03, "high": 1.0, "p": 0.25}}
+    few = {
+        "unit": "patient",
+        "pairs": 24,
+        "label_separable": 22,
+        "clients": 1,
+        "auc": 1.0,
+        "auc_low": None,
+        "auc_high": None,
+    }
+    few |= {"tpr": None, "fpr": None, "correct": {"guesses": 2, "correct": 2, "low": 0.03, "high": 1.0, "p": 0.25}}
     row = member_row("whitened", "inconclusive", **few)
     assert "(AUC 1.000 on 2 of 24 pairs of patients, " in membership_line(row | {"epsilon_low": 0.01})
     page = a_regression(tmp_path / "run", membership=[row])
     assert "is right in 100 % of comparisons (a coin: 50 %) on 2 of 24 pairs in rounds 1 to 2." in first_page(page)
     assert "single patients were in the training data: 2 of 24 pairs of 1 client were compared" in page.text
     assert "with their target value, public data" in page.text and "each tenth of the target as near" in page.text
-    none = row | {"right": {"guesses": 0, "right": 0, "low": 0.0, "high": 1.0, "p": 1.0}, "auc": 0.5, "unlike": 23}
+    none = row | {
+        "correct": {"guesses": 0, "correct": 0, "low": 0.0, "high": 1.0, "p": 1.0},
+        "auc": 0.5,
+        "label_separable": 23,
+    }
     assert "tells no pair apart on 1 of 24 pairs" in first_page(a_regression(tmp_path / "none", membership=[none]))
     assert (compared(row), compared(member_row("cosine", "leaks"))) == ("2 of 24", "3000")
     assert "Other leaks. What share of a client" in page.text
@@ -168,15 +180,15 @@ def test_a_conclusion_says_that_labels_tell_most_pairs_apart() -> None:
     scored = [ScoredClient(0, np.array([1.0] * 24), np.array([0.0] * 24))]
     labels = [ScoredClient(0, np.array(apart), np.array([0.0] * 24))]
     one = entry("whitened", scored, rounds=[1], floors={"label_only": labels})
-    assert (one["verdict"], one["cause"], one["unlike"]) == ("inconclusive", "easy", 22)
-    assert one["why"].endswith("Of 24 pairs, labels alone tell the two of 22 apart, and these are not counted.")
+    assert (one["verdict"], one["cause"], one["label_separable"]) == ("inconclusive", "easy", 22)
+    assert one["reason"].endswith("Of 24 pairs, labels alone tell the two of 22 apart, and these are not counted.")
     assert one["auc"] == 1.0 and one["auc_low"] is None and one["auc_high"] is None
     unscored = [ScoredClient(0, np.array([np.nan] + [1.0] * 23), np.array([0.0] * 24))]
     one = entry("whitened", unscored, rounds=[1], floors={"label_only": labels})
-    assert (one["failed"], one["pairs"]) == (1, 24) and "Of 24 pairs, labels alone tell the two of 22" in one["why"]
+    assert (one["failed"], one["pairs"]) == (1, 24) and "Of 24 pairs, labels alone tell the two of 22" in one["reason"]
     half = [ScoredClient(0, np.array([1.0] * 12 + [0.0] * 12), np.array([0.0] * 24))]
     scored = [ScoredClient(0, np.arange(24) % 2.0, np.full(24, 0.5))]
-    assert "are not counted" not in entry("whitened", scored, rounds=[1], floors={"label_only": half})["why"]
+    assert "are not counted" not in entry("whitened", scored, rounds=[1], floors={"label_only": half})["reason"]
 
 
 def test_files_that_a_finished_run_has_not_are_not_listed(tmp_path: Path) -> None:

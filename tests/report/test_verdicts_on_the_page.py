@@ -22,7 +22,7 @@ from tests.report.test_report import first_page, read, section, words_of
 from tests.support.reported_runs import a_run, full_entry, judged, rung
 
 WITHOUT_A_CLAUSE = {"recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
-STOPPED = {"stopped": "crashed: no memory."}
+STOPPED = {"failure_reason": "crashed: no memory."}
 CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("attack broken", "control", {}, "the positive control of ig", "check that must always succeed"),
     (
@@ -59,24 +59,36 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     (
         "inconclusive",
         "consistency",
-        rung("consistency", None, stopped="clients keep tensors private"),
+        rung("consistency", None, failure_reason="clients keep tensors private"),
         "it was not shown that its model of the client explains the message",
         "it could not be checked that the attack takes the messages for what they are",
     ),
-    ("inconclusive", "told", rung("told", False), "does not get through the mildest form", "at its mildest either"),
-    ("inconclusive", "told", rung("told", None), "not shown that it gets through the mildest", "at its mildest."),
-    ("inconclusive", "matched", rung("matched", False), "without the protection either", "fails for these clients"),
+    (
+        "inconclusive",
+        "told",
+        rung("weak_defence", False),
+        "does not get through the mildest form",
+        "at its mildest either",
+    ),
+    (
+        "inconclusive",
+        "told",
+        rung("weak_defence", None),
+        "not shown that it gets through the mildest",
+        "at its mildest.",
+    ),
+    ("inconclusive", "matched", rung("undefended", False), "without the protection either", "fails for these clients"),
     (
         "inconclusive",
         "matched",
-        rung("matched", None),
+        rung("undefended", None),
         "not shown that it works on these",
         "succeeds for these clients",
     ),
     (
         "inconclusive",
         "search",
-        {"objective": {"truth": 1.0, "found": 2.0, "random": 3.0, "short": 6, "total": 8}},
+        {"objective": {"truth": 1.0, "found": 2.0, "random": 3.0, "unconverged": 6, "total": 8}},
         "its search ended short of the true data in 6 of 8 messages",
         "in 6 of 8 messages the true images explain the message better than what it gave",
     ),
@@ -97,7 +109,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     (
         "inconclusive",
         "tampered",
-        {"tampered_by": "imprint"},
+        {"malicious_server": "imprint"},
         "the network was changed by a malicious server (imprint)",
         "the server broke the rules and changed the network",
     ),
@@ -106,42 +118,42 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     (
         "inconclusive",
         "group",
-        {"vantage": "aggregate", "group": 4},
+        {"vantage": "aggregate", "sum_size": 4},
         "4 clients are left in a sum",
         "4 clients are left in a sum, and that is too few for an answer",
     ),
     (
         "inconclusive",
         "group",
-        {"vantage": "aggregate", "group": 3, "colluding": 2},
+        {"vantage": "aggregate", "sum_size": 3, "num_colluding": 2},
         "1 client is left in a sum",
         "1 client is left in a sum, and that is too few for an answer",
     ),
     (
         "inconclusive",
         "alone",
-        {"vantage": "aggregate", "group": 4},
+        {"vantage": "aggregate", "sum_size": 4},
         "it was not shown that it works where one client is left",
         "succeeds where a sum holds a single client's message",
     ),
     (
         "inconclusive",
         "untried",
-        {"vantage": "aggregate", "group": 12},
+        {"vantage": "aggregate", "sum_size": 12},
         "other kinds of attacks were not tried on the sums",
         "sums were not tested by attacks of other kinds",
     ),
     (
         "leaks",
         "peer",
-        {"vantage": "peer", "group": 2, "colluding": 1},
+        {"vantage": "peer", "sum_size": 2, "num_colluding": 1},
         "a client takes its own part off the mean",
         "of two clients each can compute what the other one sent",
     ),
     (
         "inconclusive",
         "rounding",
-        {"vantage": "peer", "group": 2, "colluding": 1},
+        {"vantage": "peer", "sum_size": 2, "num_colluding": 1},
         "the rounding of the model may be as large as all that is left",
         "the steps are so small that the model's numbers may not hold what others sent",
     ),
@@ -161,7 +173,11 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     source = "".join(map(inspect.getsource, (verdicts, conclude)))
     on_sums = re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
-    causes = set(re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW) | set(on_sums)
+    causes = (
+        set(re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)"', source))
+        | {cause for cause, _ in verdicts._TO_SHOW.values()}
+        | set(on_sums)
+    )
     assert {"peer", "undefended", "alone", "group", "untried"} <= set(on_sums)
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
@@ -265,7 +281,7 @@ def test_identifies_is_about_look_alikes_and_not_membership(tmp_path: Path) -> N
 
 def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path: Path) -> None:
     held = {"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}
-    page = page_of(tmp_path / "run", judged("identifies", "candidates", candidates=held))
+    page = page_of(tmp_path / "run", judged("identifies", "candidates", candidate_test=held))
     sentence = (
         "6 of 8 messages are explained better by their true images than by any others of the same client and "
         "classes (chance gives 4.0 %)"
@@ -279,7 +295,7 @@ def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path
         "Whoever has candidate images" in words and "results point to the true image among look-alikes of" not in words
     )
     none = {**held, "first": 0, "p": 1.0}
-    page = page_of(tmp_path / "none", judged("no leak found", "nothing", candidates=none, messages=8))
+    page = page_of(tmp_path / "none", judged("no leak found", "nothing", candidate_test=none, messages=8))
     assert "None of these are explained best by the true images; chance alone gives 4.0 %." in words_of(page)
     assert "Points to the truth" in section(page, "What the attacks reached", "What the attacker had")
     assert "Points to the truth" not in page_of(tmp_path / "old", judged("no leak found", "nothing")).text
@@ -302,15 +318,15 @@ def test_a_curve_that_identifies_is_told_where_the_target_shows_less(tmp_path: P
 
 
 def test_the_ladder_has_a_line_for_each_rung_in_plain_words(tmp_path: Path) -> None:
-    changes = rung("consistency", None, stopped="clients keep tensors private", reason="")
+    changes = rung("consistency", None, failure_reason="clients keep tensors private", reason="")
     page = page_of(tmp_path / "run", judged("inconclusive", "consistency", **changes))
     ladder = section(page, "Rung Shown Round", "Floors:")
-    assert "must find every sample yes 0 150.0 As control." in ladder
+    assert "must find every sample yes 0 150.0 As analytic." in ladder
     assert "give the recorded message not tried 0 – Clients keep tensors private." in ladder
-    assert "the same attack on the same clients, weights and sizes yes 0 60.0 As matched." in ladder
-    assert "at its mildest settings yes 0 45.0 As told." in ladder
-    failed = page_of(tmp_path / "failed", judged("inconclusive", "told", **rung("told", False)))
-    assert "at its mildest settings no 0 – As told." in section(failed, "Rung Shown Round", "Floors:")
+    assert "the same attack on the same clients, weights and sizes yes 0 60.0 As undefended." in ladder
+    assert "at its mildest settings yes 0 45.0 As weak_defence." in ladder
+    failed = page_of(tmp_path / "failed", judged("inconclusive", "told", **rung("weak_defence", False)))
+    assert "at its mildest settings no 0 – As weak_defence." in section(failed, "Rung Shown Round", "Floors:")
     old = section(read(a_run(tmp_path / "old")), "Rung Shown Round", "Floors:")
     assert "must find every sample yes all 60.0 –" in old
 
@@ -327,12 +343,15 @@ def test_values_of_the_objective_tell_a_failed_search_from_lost_information(tmp_
     ("objective", "sentence"),
     [
         (
-            {"truth": 1.0, "found": 2.0, "random": 3.0, "short": 5, "total": 8},
+            {"truth": 1.0, "found": 2.0, "random": 3.0, "unconverged": 5, "total": 8},
             "The search failed: in 5 of 8 messages the true images explain the message better",
         ),
-        ({"truth": 1.0, "found": 0.5, "random": 3.0, "short": 4, "total": 8}, "The information that tells the two"),
         (
-            {"truth": 3.0, "found": 0.5, "random": 3.0, "short": 0, "total": 8},
+            {"truth": 1.0, "found": 0.5, "random": 3.0, "unconverged": 4, "total": 8},
+            "The information that tells the two",
+        ),
+        (
+            {"truth": 3.0, "found": 0.5, "random": 3.0, "unconverged": 0, "total": 8},
             "the true images explain the message no better than random guesses",
         ),
         (None, ""),
@@ -353,12 +372,18 @@ def test_samples_of_a_rung_belong_to_the_target_beside_it(tmp_path: Path) -> Non
     entries[3]["ladder"] = entries[3]["ladder"][:3]
     header = "attack,vantage,rung,round,curve,batch,steps,client,victim,image,psnr,failed,recovered\n"
     lines = [
-        f"ig,server,{name},{n},,1,1,0,0,0,{psnr},False,True" for name, n, psnr in (("told", 0, 45.0), ("told", 2, 46.0))
+        f"ig,server,{name},{n},,1,1,0,0,0,{psnr},False,True"
+        for name, n, psnr in (("weak_defence", 0, 45.0), ("weak_defence", 2, 46.0))
     ]
     lines += ["ig,server,easy,0,,1,1,0,0,0,80.0,False,True"]
     (tmp_path / "audit.csv").write_text(header + "\n".join(lines) + "\n")
     rungs = [{name: best.nearness for name, best in one.rungs.items()} for one in read_settings(tmp_path, entries)]
-    assert rungs == [{"told": 45.0, "easy": 80.0}, {"told": 46.0, "easy": 80.0}, {"easy": 80.0}, {"easy": 80.0}]
+    assert rungs == [
+        {"weak_defence": 45.0, "easy": 80.0},
+        {"weak_defence": 46.0, "easy": 80.0},
+        {"easy": 80.0},
+        {"easy": 80.0},
+    ]
 
 
 def test_terminal_gives_the_cause(tmp_path: Path) -> None:
@@ -379,8 +404,8 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
 
 def test_a_search_that_missed_candidates_is_not_said_to_have_lost_them(tmp_path: Path) -> None:
     held = {"first": 8, "messages": 8, "null": 0.04, "p": 1e-9}
-    values = {"truth": 2.0, "found": 1.0, "random": 3.0, "short": 0, "total": 8}
-    one = setting(tmp_path, **judged("identifies", "candidates", candidates=held, objective=values))
+    values = {"truth": 2.0, "found": 1.0, "random": 3.0, "unconverged": 0, "total": 8}
+    one = setting(tmp_path, **judged("identifies", "candidates", candidate_test=held, objective=values))
     assert "among those of the client the true ones explain them best" in of_search(one, "images")
     other = setting(tmp_path, **judged("no leak found", "nothing", objective=values))
     assert "lost to this attack" in of_search(other, "images")

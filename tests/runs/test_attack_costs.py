@@ -17,11 +17,10 @@ from flfw.adversary.attack import Models, Uses
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.experiment import Experiment
 from flfw.inversion import compute
-from flfw.resolve import Resolved, resolve
+from flfw.plan import RunPlan, plan
 from flfw.rng import initialising, torch_generator
 from flfw.runs import timing
 from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
-from flfw.task import Task
 from flfw.victims.victim import PlainVictim
 from tests.support.clock import Clock
 from tests.support.small_runs import ByGuess, plug_in
@@ -67,26 +66,26 @@ def normalising() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 10))
 
 
-def target(resolved: Resolved, first: bool = True, other: Callable[[], nn.Module] | None = None) -> TimedTarget:
+def target(run_plan: RunPlan, first: bool = True, other: Callable[[], nn.Module] | None = None) -> TimedTarget:
     """A wholly shared network, of the experiment if no other is given."""
-    task = Task.load(resolved.experiment, resolved.experiment.data_root)
+    task = run_plan.task.load(run_plan.experiment.data_root)
 
     def build() -> PlainVictim:
         with initialising(0, "net"):
             net = (other or task.build_net)()
         return PlainVictim(net, net.state_dict(), ("*",), task.inputs)
 
-    images = resolved.experiment.images
+    images = run_plan.experiment.images
     return TimedTarget(build, 1, lambda x, y: build().gradient(x, y, {}, {}), first, images=images)
 
 
 def test_attacks_are_granted_what_they_use_and_the_statistics_of_the_batch(small: Experiment) -> None:
     names = (plug_in(Looking), plug_in(Unasking))
-    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=names, images=1))
+    run_plan = plan(dataclasses.replace(small, net="linear", image_size=8, attack=names, images=1))
     Looking.granted.clear()
-    attack_seconds(resolved, target(resolved, other=normalising))
+    attack_seconds(run_plan, target(run_plan, other=normalising))
     asking, other = Looking.granted
-    task = Task.load(resolved.experiment, resolved.experiment.data_root)
+    task = run_plan.task.load(run_plan.experiment.data_root)
     assert asking.public is not None and torch.equal(asking.public.labels, task.public()[1])
     assert other.public is None and asking.labels is None is other.labels
     by_running = [
@@ -103,13 +102,13 @@ LEARNING: list[tuple[str, tuple[str, ...]]] = [
 
 
 def timed(small: Experiment, name: str, settings: tuple[str, ...], first: bool = True) -> AttackSeconds:
-    resolved = learning(small, name, settings)
-    return attack_seconds(resolved, target(resolved, first))
+    run_plan = learning(small, name, settings)
+    return attack_seconds(run_plan, target(run_plan, first))
 
 
-def learning(small: Experiment, name: str, settings: tuple[str, ...]) -> Resolved:
+def learning(small: Experiment, name: str, settings: tuple[str, ...]) -> RunPlan:
     assigned = tuple(f"{name}.{setting}" for setting in settings)
-    return resolve(dataclasses.replace(small, net="linear", side=8, attack=(name,), images=1, set=assigned))
+    return plan(dataclasses.replace(small, net="linear", image_size=8, attack=(name,), images=1, set=assigned))
 
 
 @pytest.mark.slow
@@ -119,15 +118,17 @@ def test_a_training_on_public_data_counts(
 ) -> None:
     monkeypatch.setattr(timing, "ENOUGH_S", 1.0)
     estimated = timed(small, name, settings)
-    resolved = learning(small, name, settings)
-    task, attacked = Task.load(resolved.experiment, None), target(resolved)
+    run_plan = learning(small, name, settings)
+    task, attacked = run_plan.task.load(None), target(run_plan)
     x, y = task.examples("train", torch.tensor([0]).numpy())
     victim = attacked.build()
     observation = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, attacked.answer(x, y), victim.known)
     samples, labels = task.public()
     fresh = Examples(samples.flip(0), labels.flip(0))  # in another order, so that no network that was kept is used
     began = time.process_time()
-    resolved.attacks[name].run([observation], [Knowledge(victim, 1, y, public=fresh)], [torch_generator(0, "attack")])
+    run_plan.audit.reconstructions[name].run(
+        [observation], [Knowledge(victim, 1, y, public=fresh)], [torch_generator(0, "attack")]
+    )
     took = time.process_time() - began
     assert estimated.prepared > 0.2 * estimated.total
     assert took / 3 < estimated.total < took * 3, (took, estimated)
@@ -196,9 +197,9 @@ class Sized(Timed):
 
 @pytest.mark.usefixtures("_clock")
 def test_more_images_than_are_measured_count_in_proportion(small: Experiment) -> None:
-    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Sized),), images=80))
+    run_plan = plan(dataclasses.replace(small, net="linear", image_size=8, attack=(plug_in(Sized),), images=80))
     Sized.seen.clear()
-    assert attack_seconds(resolved, target(resolved)).total == pytest.approx(0.8) and Sized.seen == [1, 8]
+    assert attack_seconds(run_plan, target(run_plan)).total == pytest.approx(0.8) and Sized.seen == [1, 8]
 
 
 @dataclass(frozen=True)
@@ -225,9 +226,9 @@ class Parted(Sized):
 @pytest.mark.usefixtures("_clock")
 def test_the_parts_of_a_search_are_lowered_together(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ENOUGH_S", 0.03)
-    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Parted),), images=1))
+    run_plan = plan(dataclasses.replace(small, net="linear", image_size=8, attack=(plug_in(Parted),), images=1))
     Sized.seen.clear()
-    assert attack_seconds(resolved, target(resolved)).total == pytest.approx(0.3)
+    assert attack_seconds(run_plan, target(run_plan)).total == pytest.approx(0.3)
     assert max(further for _, further in Sized.seen) < 300
     assert all(first == max(1, round(further / 3)) for first, further in Sized.seen)
 
@@ -258,5 +259,5 @@ def test_the_beginning_of_a_further_part_is_not_extrapolated(
 ) -> None:
     """In all 0.25 s; from one iteration and four it would be 7 s."""
     monkeypatch.setattr(timing, "ENOUGH_S", 0.06)
-    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Opening),), images=1))
-    assert attack_seconds(resolved, target(resolved)).total == pytest.approx(0.25)
+    run_plan = plan(dataclasses.replace(small, net="linear", image_size=8, attack=(plug_in(Opening),), images=1))
+    assert attack_seconds(run_plan, target(run_plan)).total == pytest.approx(0.25)

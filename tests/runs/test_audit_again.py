@@ -217,13 +217,13 @@ def test_a_purged_run_keeps_figures_and_no_pictures(
 
 @pytest.mark.slow
 def test_pictures_are_shown_only_where_they_are_wanted(recorded: Path, tmp_path: Path) -> None:
-    assert sim.main(["--from", str(recorded), "--out", str(tmp_path / "without"), "--no-pictures"]) == 0
+    assert sim.main(["--from", str(recorded), "--out", str(tmp_path / "without"), "--show-samples", "no"]) == 0
     assert "data:image/png" not in (tmp_path / "without" / "report.html").read_text()
 
 
 @pytest.mark.slow
 def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
-    result = started(tmp_path / "run", f"{RUN} --keep-observations 1")
+    result = started(tmp_path / "run", f"{RUN} --expert keep_recorded_rounds=1")
     assert {line["round"] for line in Recordings(tmp_path / "run" / "observations").lines} == {1}
     assert {e["round"] for e in result["audit"]} == {0, 1}
     assert sim.main(["--from", str(tmp_path / "run")]) == 2  # the ladder is gone
@@ -231,7 +231,7 @@ def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path) -> None:
-    result = started(tmp_path / "run", f"{RUN} --observations-gb 0.00002")
+    result = started(tmp_path / "run", f"{RUN} --expert max_recordings_gb=0.00002")
     assert result["recordings"]["skipped"] > 0 and result["recordings"]["bytes"] <= 20_000
     assert any("Exchanges that were not recorded" in note for note in result["notes"])
     assert sum(e["failures"] for e in result["audit"]) > 0
@@ -239,7 +239,7 @@ def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_compressed_recordings_give_the_same_audit(recorded: Path, tmp_path: Path) -> None:
-    result = started(tmp_path / "run", f"{RUN} --compression gzip")
+    result = started(tmp_path / "run", f"{RUN} --expert compression=gzip")
     assert without_times(result["audit"]) == without_times(entries(recorded))
     files = list((tmp_path / "run" / "observations").rglob("*.safetensors*"))
     assert files and all(path.suffix == ".gz" for path in files)
@@ -291,7 +291,7 @@ def test_a_run_killed_after_its_results_only_tidies_up(
 
     with monkeypatch.context() as patch:
         patch.setattr(results, "keep_last", dies)
-        flags = [*RUN.split(), "--keep-observations", "1", "--out", str(tmp_path / "run")]
+        flags = [*RUN.split(), "--expert", "keep_recorded_rounds=1", "--out", str(tmp_path / "run")]
         assert sim.main(flags) == 1
     before = (tmp_path / "run" / "result.json").read_bytes()
     assert (tmp_path / "run" / "tidying.json").exists()

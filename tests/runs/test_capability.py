@@ -160,7 +160,7 @@ class TellsByTheResult(MembershipAttack):
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
         result = json.loads((above() / "result.json").read_text())
-        right = result["membership"][0]["right"]["right"]
+        right = result["membership"][0]["correct"]["correct"]
         return {"cosine": view.candidates.labels.double() * right}
 
 
@@ -287,7 +287,7 @@ def test_an_attack_on_membership_reads_no_truth_and_no_result(tmp_path: Path) ->
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", TAMPERING)
 def test_every_malicious_server_s_attack_keeps_to_its_grants(tmp_path: Path, name: str) -> None:
-    folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=(name,), tampered_by=name)
+    folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=(name,), malicious_server=name)
     (one,) = check(folder, [name])
     assert one.same and one.compared > 0
 

@@ -19,7 +19,7 @@ from benchmarks.process_family import descendants
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import costs, measuring, membership_costs, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
@@ -87,12 +87,12 @@ def test_within_a_factor_of_two_of_what_running_it_takes_and_leaves_nothing_behi
     audited: Experiment, tmp_path: Path, engine: str
 ) -> None:
     experiment = dataclasses.replace(audited, rounds=3, local_epochs=3, engine=engine)
-    resolved, _, _ = check(experiment)
-    checked = resolved.experiment
+    run_plan, _, _ = check(experiment)
+    checked = run_plan.experiment
     threads, random, cwd, temporary = torch.get_num_threads(), torch.get_rng_state(), Path.cwd(), tempfile.gettempdir()
     before = set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*"))
     environment = dict(os.environ)
-    result = estimate(resolve(checked))
+    result = estimate(plan(checked))
     assert (torch.get_num_threads(), Path.cwd(), dict(os.environ)) == (threads, cwd, environment)
     assert torch.equal(torch.get_rng_state(), random)
     assert set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*")) == before
@@ -119,7 +119,7 @@ def test_a_membership_audit_is_within_a_factor_of_two(small: Experiment, defence
     game = {"attack": ("membership",), "membership_pairs": "auto", "audit_rounds": "1,2,3", "defence": defence}
     experiment = dataclasses.replace(small, rounds=3, **game)
     checked = check(experiment)[0].experiment
-    result, folder = estimate(resolve(checked)), checked.out
+    result, folder = estimate(plan(checked)), checked.out
     assert folder is not None
     took = processor_s(*f"{flags} --local-epochs 1 --dataset {checked.dataset} --out {folder}".split())
     assert took / FACTOR < result.seconds.whole_processor < took * FACTOR
@@ -132,7 +132,7 @@ def test_who_is_told_of_a_defence_plays_against_its_clients_once_more(
     small: Experiment, defence: str, again: tuple[int, ...]
 ) -> None:
     game = dataclasses.replace(small, attack=("membership",), membership_pairs="auto", defence=defence, images=2)
-    assert membership_costs._informed_of(resolve(game), "membership", steps=3) == again
+    assert membership_costs._informed_of(plan(game), "membership", steps=3) == again
 
 
 def test_time_grows_with_rounds_and_local_epochs(small: Experiment) -> None:
@@ -153,9 +153,9 @@ def test_the_last_evaluation_counts_for_those_who_are_asked(small: Experiment) -
         spent = [seconds(dataclasses.replace(small, local_epochs=1, **each)).training for each in (asked, nobody)]  # type: ignore[arg-type]
         return spent[0] - spent[1]
 
-    assert evaluation() == pytest.approx(3 * 2.5) and evaluation(final="2") == pytest.approx(2 * 2.5)
+    assert evaluation() == pytest.approx(3 * 2.5) and evaluation(final_eval_clients="2") == pytest.approx(2 * 2.5)
     assert evaluation(metrics="private") == pytest.approx(3 * 0.5)
-    assert evaluation(metrics="none") == evaluation(final="none") == 0
+    assert evaluation(metrics="none") == evaluation(final_eval_clients="none") == 0
 
 
 def test_rounds_are_shared_by_the_actors(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
     for clients, iterations in [(2, 20), (2, 2000), (9, 2000)]:
         changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}
         result: costs.Costs = {}
-        costs.server_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
+        costs.server_costs(plan(dataclasses.replace(small, **changes)), tmp_path, result)
         assert result["server_s"] == pytest.approx(0.1 + 0.001 * iterations * clients)
     assert longest <= 16
 
@@ -234,7 +234,7 @@ def test_a_client_that_answers_in_its_turns_alone_is_measured_in_one(
 ) -> None:
     changes = {"method": "dp_ftrl", "net": "mlp", "clients": 6, "rounds": rounds, "set": ("bands=4",)}
     result: costs.Costs = {}
-    costs.client_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
+    costs.client_costs(plan(dataclasses.replace(small, **changes)), tmp_path, result)
     assert result["up"] > 0
 
 
@@ -242,7 +242,7 @@ def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
     on_ray = dataclasses.replace(audited, engine="ray")
     memory = module._memory(on_ray, 4, CLIENT, AUDIT, STORE)
     assert memory.total_gib > memory.driver_gib + 4 * memory.actor_gib
-    inline = module._memory(dataclasses.replace(on_ray, attack_server="inline"), 4, CLIENT, AUDIT, STORE)
+    inline = module._memory(dataclasses.replace(on_ray, attack_process="inline"), 4, CLIENT, AUDIT, STORE)
     assert inline.driver_gib > AUDIT["peak_gib"] and memory.actor_gib > CLIENT["peak_gib"]
     assert memory.driver_gib < inline.driver_gib and memory.total_gib > memory.driver_gib + AUDIT["peak_gib"]
     rounds, images = 2, 2
@@ -253,8 +253,8 @@ def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
 
 def test_the_size_of_recorded_files_is_that_of_their_compression(small: Experiment) -> None:
     rank_one = {"weight": torch.outer(torch.arange(1.0, 101.0), torch.linspace(-1.0, 1.0, 100))}  # one example's
-    sizes = {c: costs.file_bytes(dataclasses.replace(small, compression=c), rank_one) for c in ("none", "compact")}
-    assert 40_000 < sizes["none"] < 40_500 and sizes["compact"] < sizes["none"] / 4
+    sizes = {c: costs.file_bytes(dataclasses.replace(small, compression=c), rank_one) for c in ("none", "predictive")}
+    assert 40_000 < sizes["none"] < 40_500 and sizes["predictive"] < sizes["none"] / 4
 
 
 def test_an_attack_on_membership_sends_no_probes_and_holds_all_uploads(audited: Experiment) -> None:
@@ -298,11 +298,11 @@ def test_a_measurement_that_refuses_is_bad_input(
 def test_the_measurements_are_foretold_from_the_own_imports_the_attacks_and_the_kinds_of_probe(
     small: Experiment, audited: Experiment
 ) -> None:
-    alone = measuring.measuring_s(resolve(small), 1, 4.0)
+    alone = measuring.measuring_s(plan(small), 1, 4.0)
     assert alone == 1 * 4.0 + 2 * timing.ENOUGH_S
-    one = measuring.measuring_s(resolve(audited), 2, 4.0)  # its easy rung and its probes, each attacked twice
+    one = measuring.measuring_s(plan(audited), 2, 4.0)  # its easy rung and its probes, each attacked twice
     assert one == 3 * 4.0 + 2 * timing.ENOUGH_S + 2 * 2 * 1.0
-    more = resolve(dataclasses.replace(audited, attack=("ig", "dlg"), set=(), curve=("batch=1,2",)))
+    more = plan(dataclasses.replace(audited, attack=("ig", "dlg"), set=(), curve=("batch=1,2",)))
     assert measuring.measuring_s(more, 2, 4.0) == one + (2 * 3 - 2) * 2 * 1.0
 
 

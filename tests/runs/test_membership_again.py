@@ -14,7 +14,7 @@ from flfw.recording.reader import Recordings
 
 RUN = (
     "--method fedavg --net linear --dataset digits --engine inproc --clients 3 --rounds 2 --local-epochs 1 --images 3 "
-    "--membership-pairs 20 --audit-rounds 1,2"
+    "--expert membership_pairs=20 --audit-rounds 1,2"
 )
 ATTACK = "--attack membership --set membership.public=40 membership.width=16"
 
@@ -69,10 +69,10 @@ def test_other_pairs_are_refused_and_none_say_how_to_train(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = f"Expected membership-pairs=20 as in {played}, got membership-pairs=21; --from changes the audit only."
-    assert line in refused(capsys, "--from", str(played), "--membership-pairs", "21")
-    without = RUN.replace("--membership-pairs 20 ", "")
+    assert line in refused(capsys, "--from", str(played), "--expert", "membership_pairs=21")
+    without = RUN.replace("--expert membership_pairs=20 ", "")
     assert sim.main([*without.split(), "--attack", "analytic", "--out", str(tmp_path / "run")]) == 0
-    for given in ("", "--membership-pairs 20"):
+    for given in ("", "--expert membership_pairs=20"):
         message = refused(capsys, "--from", str(tmp_path / "run"), *ATTACK.split(), *given.split())
         assert f"got {tmp_path / 'run'}, which held no example out; train it anew with --attack membership" in message
 
@@ -82,7 +82,7 @@ def test_pairs_of_data_that_only_sites_have_are_refused(tmp_path: Path, capsys: 
     flags = "--federation nowhere --method fedavg --dataset site:1x8x8:10 --net linear --clients 2 --out"
     asked = [*flags.split(), str(tmp_path / "run")]
     assert "--attack none with site:1x8x8:10" in refused(capsys, *asked, "--attack", "membership")
-    without = ("--attack", "none", "--record", "--membership-pairs", "5")
+    without = ("--attack", "none", "--expert", "record=true", "membership_pairs=5")
     assert "membership-pairs=none for site:1x8x8:10, as the server would need the data" in refused(
         capsys, *asked, *without
     )
@@ -103,7 +103,7 @@ def test_uploads_that_were_not_recorded_are_named(
 def test_only_uploads_of_audited_rounds_are_recorded_and_the_last_ones_kept(played: Path, tmp_path: Path) -> None:
     lines = Recordings(played / "observations").lines
     assert sorted((line["type"], line["round"]) for line in lines) == [("train", r) for r in (1, 2) for _ in range(3)]
-    flags = f"{RUN} {ATTACK} --keep-observations 1 --rounds 3"
+    flags = f"{RUN} {ATTACK} --expert keep_recorded_rounds=1 --rounds 3"
     assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
     assert membership(tmp_path / "run") == membership(played)  # the third round is not audited
     assert {line["round"] for line in Recordings(tmp_path / "run" / "observations").lines} == {2}
@@ -113,7 +113,7 @@ def test_only_uploads_of_audited_rounds_are_recorded_and_the_last_ones_kept(play
 def test_uploads_that_did_not_fit_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     each = 4 * 10 * 65
     limit = (2 * each + 600) / 1e9  # a broadcast and an upload
-    flags = f"{RUN} {ATTACK} --observations-gb {limit:.9f}"
+    flags = f"{RUN} {ATTACK} --expert max_recordings_gb={limit:.9f}"
     assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["recordings"]["exchanges"] < 6 and result["recordings"]["skipped"] > 0

@@ -123,7 +123,7 @@ def test_killed_after_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.nightly
 def test_the_process_of_the_attacks_gives_the_same_scores(whole: Path, tmp_path: Path) -> None:
-    folder = run.run(replace(asked(tmp_path / "run"), attack_server="after"))
+    folder = run.run(replace(asked(tmp_path / "run"), attack_process="after"))
     assert membership(folder) == membership(whole)
 
 

@@ -23,10 +23,10 @@ from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
+from flfw.plan import plan
 from flfw.rehearse.__main__ import main as rehearse
 from flfw.report.page_data import caveats
 from flfw.report.texts import row_pair
-from flfw.resolve import resolve
 from flfw.runs.run import check, run
 from flfw.server.history import EarlyStopping
 from tests.support.small_runs import tiny
@@ -101,7 +101,7 @@ def test_cells_are_right_as_wholes() -> None:
 
 @pytest.mark.slow
 def test_a_classification_is_audited_by_columns_with_their_names(table: Path, tmp_path: Path) -> None:
-    folder = run(asked(table, "died", tmp_path / "run", victim_batch=2, pictures="yes"))
+    folder = run(asked(table, "died", tmp_path / "run", victim_batch=2, show_samples="yes"))
     result, entry = result_of(folder), result_of(folder)["audit"][0]
     assert [column["name"] for column in entry["columns"]] == ["age", "ward", "smoker"]
     assert 0 <= entry["exact_match"]["floor_cells"] < 1 and entry["exact_match"]["cells"] is not None
@@ -135,7 +135,7 @@ def test_a_regression_has_errors_and_no_accuracy_and_its_rows_come_back(table: P
 @pytest.mark.slow
 def test_a_rehearsal_on_a_table_climbs_to_the_real_batch(table: Path, tmp_path: Path) -> None:
     flags = f"--dataset csv:{table}@cost --set csv.drop=died --method fedavg --attack analytic --rounds 1 --images 2"
-    assert rehearse([*flags.split(), "--batch-size", "4", "--most-steps", "1", "--out", str(tmp_path / "r")]) == 0
+    assert rehearse([*flags.split(), "--batch-size", "4", "--max-steps", "1", "--out", str(tmp_path / "r")]) == 0
     record = json.loads((tmp_path / "r" / "rehearsal.json").read_text())
     assert record["rungs"] == [{"batch": 1, "steps": 1}, {"batch": 4, "steps": 1}]
     assert any("Regression of cost" in note for note in record["notes"])
@@ -167,9 +167,9 @@ def test_parts_that_need_classes_refuse_a_regression(table: Path, changes: dict[
 def test_settings_are_in_the_name_that_other_processes_get(table: Path) -> None:
     """Also with net, split and augment given, where nothing else is resolved."""
     experiment = asked(table, "cost", augment="none")
-    named = resolve(replace(experiment, split="iid")).experiment.dataset
+    named = plan(replace(experiment, split="iid")).experiment.dataset
     assert named == f"csv:{table}@cost?drop=died"
-    assert resolve(replace(experiment, dataset=named, split="iid")).experiment.dataset == named
+    assert plan(replace(experiment, dataset=named, split="iid")).experiment.dataset == named
 
 
 def test_claims_need_a_plan_that_was_public(table: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_claims_need_a_plan_that_was_public(table: Path, tmp_path: Path) -> None
     text = plan_file.text(replace(task.dataset.columns, public=True))
     (tmp_path / "plan.toml").write_text(text)
     public = replace(experiment, set=(f"csv.columns={tmp_path / 'plan.toml'}",))
-    assert data.has_public_constants(resolve(public).experiment.dataset)
+    assert data.has_public_constants(plan(public).experiment.dataset)
 
 
 @pytest.mark.parametrize("normalise", ["own", "none"])
@@ -188,13 +188,13 @@ def test_no_normalisation_makes_a_claim_of_scales_that_are_the_rows_own(
 ) -> None:
     """Rows are encoded before they are normalised: one of them may change the scale of all."""
     experiment = asked(table, "cost", attack=(), method="fed_cdp", normalise=normalise)
-    resolved, task, _ = check(experiment)
+    run_plan, task, _ = check(experiment)
     assert task.dataset.columns is not None
-    assert {one.epsilon for one in RunAccountant(resolved, task.split).claims()} == {inf}
-    assert all("public = true" in one.assumptions[0] for one in RunAccountant(resolved, task.split).claims())
+    assert {one.epsilon for one in RunAccountant(run_plan.client, task.split).claims()} == {inf}
+    assert all("public = true" in one.assumptions[0] for one in RunAccountant(run_plan.client, task.split).claims())
     (tmp_path / "plan.toml").write_text(plan_file.text(replace(task.dataset.columns, public=True)))
     public, task, _ = check(replace(experiment, set=(f"csv.columns={tmp_path / 'plan.toml'}",)))
-    assert max(one.epsilon for one in RunAccountant(public, task.split).claims() if one.unit == "example") < inf
+    assert max(one.epsilon for one in RunAccountant(public.client, task.split).claims() if one.unit == "example") < inf
 
 
 def test_patients_of_a_regression_stay_whole(table: Path) -> None:

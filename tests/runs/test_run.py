@@ -17,7 +17,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.matrix import Matrix, matrices
 from flfw.matrix.cells import PreparedMatrix
-from flfw.rehearse.plan import plan
+from flfw.rehearse.plan import plan_rehearsal
 from flfw.runs import run as module
 from flfw.runs.final import best_validation
 from flfw.storage.folders import claimed
@@ -61,7 +61,7 @@ def test_an_audited_run_leaves_every_file_that_scripts_read(tmp_path: Path, caps
     ]  # fmt: skip
     for entry in result["audit"]:
         assert set(entry) >= ENTRY
-        assert [rung["rung"] for rung in entry["ladder"]][:2] == ["control", "easy"]
+        assert [rung["rung"] for rung in entry["ladder"]][:2] == ["analytic", "easy"]
         assert entry["ladder"][0]["passed"] and entry["ladder"][0]["psnr"] > 100
     analytic, ig = result["audit"][0], result["audit"][2]
     assert analytic["failures"] == 2 and analytic["verdict"] == "inconclusive" and analytic["psnr"] is None
@@ -101,7 +101,7 @@ def test_the_same_seed_gives_the_same_result(tmp_path: Path) -> None:
     one, two = run(tmp_path / "one", flags), run(tmp_path / "two", flags)
     for result in (one, two):
         result["config"].pop("out")
-        result["provenance"].pop("sittings")
+        result["provenance"].pop("sessions")
         rungs = [rung for entry in result["audit"] for rung in entry["ladder"]]
         for row in [*result["rounds"], *result["audit"], *rungs, *result["final"]["per_client"]]:
             row.pop("seconds", None)
@@ -249,7 +249,7 @@ def test_two_rehearsals_that_begin_in_one_second_have_a_folder_each(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "default_name", lambda _: "name")
     asked = dataclasses.replace(small, rounds=1, out=None, clients=1, attack=("analytic",))
-    planned = [plan(asked, 1).experiment for _ in range(2)]
+    planned = [plan_rehearsal(asked, 1).experiment for _ in range(2)]
     names = [module.run(dataclasses.replace(one, attack=("none",), curve=()), "rehearsal-").name for one in planned]
     assert names == ["rehearsal-name", "rehearsal-name-2"]
 

@@ -99,7 +99,7 @@ def test_what_virtual_clients_let_an_observer_read_is_audited(home: Path, monkey
     for variable in ("FLFW_STATE", "FLFW_TRUTH", "FLFW_EXAMPLES"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(site, "_simulated", lambda: True)
-    audit = {"attack": "analytic", "net": "linear", "images": 2, "audit-rounds": "0", "attack-server": "inline"}
+    audit = {"attack": "analytic", "net": "linear", "images": 2, "audit-rounds": "0", "attack-process": "inline"}
     serve(out="one", rounds=1, vantage="client_example", **audit)
     (entry,) = result(home / "runs" / "one")["audit"]
     assert (entry["vantage"], entry["verdict"], entry["failures"]) == ("client_example", "leaks", 0)

@@ -24,7 +24,7 @@ from flfw.messages.reasons import in_one_line
 from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.client_directory import ClientDirectory
@@ -162,7 +162,7 @@ def test_a_failing_client_is_dropped_by_name_and_counted(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, reason: str
 ) -> None:
     flags, reason = flags.format(faulty), reason.format(faulty)
-    code, result = run(tmp_path / "run", f"--engine inproc --on-client-failure drop --min-clients 2 {flags}")
+    code, result = run(tmp_path / "run", f"--engine inproc --expert on_client_failure=drop min_clients=2 {flags}")
     message = capsys.readouterr()
     assert code == 0, message.err
     for row in result["rounds"]:
@@ -184,14 +184,17 @@ def test_a_failing_client_ends_the_run_by_name(
 
 
 def test_too_few_clients_end_the_run(faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = f"--engine inproc --on-client-failure drop --min-clients 3 --defence {faulty}:Raises --defended 1"
+    flags = f"--engine inproc --expert on_client_failure=drop min_clients=3 --defence {faulty}:Raises --defended 1"
     assert run(tmp_path / "run", flags) == (1, {})
     line = "Expected at least 3 clients in round 1, got 2: client 1: the shield fell."
     assert capsys.readouterr().err == f"sim.py: {line}\n"
 
 
 def test_a_run_never_goes_on_with_nothing(faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path / "run", f"--engine inproc --on-client-failure drop --defence {faulty}:Raises") == (1, {})
+    assert run(tmp_path / "run", f"--engine inproc --expert on_client_failure=drop --defence {faulty}:Raises") == (
+        1,
+        {},
+    )
     line = capsys.readouterr().err
     assert "Expected at least 1 clients in round 1, got 0: client 0: the shield fell; client 1: the" in line
     assert not list((tmp_path / "run" / "checkpoint").glob("round-00001-*"))
@@ -199,7 +202,9 @@ def test_a_run_never_goes_on_with_nothing(faulty: str, tmp_path: Path, capsys: p
 
 @pytest.mark.slow
 def test_the_mean_is_that_of_the_clients_that_did_not_fail(faulty: str, small: Experiment, tmp_path: Path) -> None:
-    flags = f"--engine inproc --net cnn1 --rounds 1 --on-client-failure drop --defence {faulty}:Raises --defended 1"
+    flags = (
+        f"--engine inproc --net cnn1 --rounds 1 --expert on_client_failure=drop --defence {faulty}:Raises --defended 1"
+    )
     assert run(tmp_path / "run", flags)[0] == 0
     updates = []
     for partition in (0, 2):
@@ -221,7 +226,7 @@ def test_on_ray_a_client_that_hangs_is_dropped_and_its_place_filled_again(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
     """Two actors, and two clients that hang in round 1: were they not replaced, nobody could answer in round 2."""
-    flags = f"--on-client-failure drop --round-deadline 25 --cpus-per-client {CORES / 2}"
+    flags = f"--expert on_client_failure=drop round_deadline=25 --cpus-per-client {CORES / 2}"
     code, result = run(tmp_path / "run", f"{flags} --defence {faulty}:{fault} --defended 1,2")
     message = capsys.readouterr().err
     assert code == 0, message
@@ -236,7 +241,7 @@ def test_on_ray_a_client_that_hangs_is_dropped_and_its_place_filled_again(
 def test_on_ray_a_client_that_dies_is_dropped_and_its_place_filled_again(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = f"--on-client-failure drop --cpus-per-client {CORES} --rounds 1"  # one actor, and it dies first
+    flags = f"--expert on_client_failure=drop --cpus-per-client {CORES} --rounds 1"  # one actor, and it dies first
     code, result = run(tmp_path / "run", f"{flags} --defence {faulty}:Dies --defended 0")
     message = capsys.readouterr().err
     assert code == 0, message
@@ -297,11 +302,11 @@ def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
     reason = old if clients is OldClient else "this site's policy does not accept app 0123"
     if on_failure == "fail":
         with pytest.raises(RunError) as caught:
-            federation.federate(grid, resolve(experiment))
+            federation.federate(grid, plan(experiment))
         assert str(caught.value) == f"client 1 failed in enrolment: {reason}"
         assert (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
         return
-    federation.federate(grid, resolve(experiment))
+    federation.federate(grid, plan(experiment))
     training = json.loads((experiment.out / "training.json").read_text())
     assert [row["failed"] for row in training["rounds"]] == [[{"client": 1, "reason": reason}]] * 2
     assert [row["client"] for row in training["final"]] == [0, 2]
@@ -392,7 +397,7 @@ def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment)
     import dataclasses
 
     experiment = dataclasses.replace(small, clients=5, sample=2, rounds=1, net="lenet")
-    federation.federate(Counting(apps.client, 5, experiment.to_run_config()), resolve(experiment))
+    federation.federate(Counting(apps.client, 5, experiment.to_run_config()), plan(experiment))
     assert [n for n in asked if n] == [2, 2, 1]
 
 
@@ -400,7 +405,7 @@ def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment)
 def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = "--attack analytic --images 3 --audit-rounds 0 --on-client-failure drop --net linear --rounds 1"
+    flags = "--attack analytic --images 3 --audit-rounds 0 --expert on_client_failure=drop --net linear --rounds 1"
     code, result = run(tmp_path / "run", f"--engine inproc {flags} --defence {faulty}:SendsNaN --defended 1")
     message = capsys.readouterr()
     assert code == 0, message.err
@@ -438,7 +443,7 @@ def test_in_process_a_late_answer_is_a_failure_and_the_next_clients_are_not_aske
         return real(self, received, version)
 
     monkeypatch.setattr(apps.FederatedClient, "fit_named", slow)
-    code, result = run(tmp_path / "run", "--engine inproc --on-client-failure drop --round-deadline 1.4")
+    code, result = run(tmp_path / "run", "--engine inproc --expert on_client_failure=drop round_deadline=1.4")
     assert code == 0, capsys.readouterr().err
     late = "did not answer within 1.4 s"
     assert result["rounds"][0]["failed"] == [{"client": 1, "reason": late}, {"client": 2, "reason": late}]

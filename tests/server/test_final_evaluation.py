@@ -41,7 +41,7 @@ def test_all_are_drawn_equally_often() -> None:
     [("1000", 10, 10), ("1000", 5000, 1000), ("all", 5000, 5000), ("none", 10, 0), ("1", 10, 1), ("1000000", 3, 3)],
 )
 def test_the_number_asked(final: str, clients: int, asked: int) -> None:
-    assert Experiment(final=final, clients=clients).finally_asked == asked
+    assert Experiment(final_eval_clients=final, clients=clients).finally_asked == asked
 
 
 def test_by_default_at_most_a_thousand_are_asked() -> None:
@@ -50,8 +50,11 @@ def test_by_default_at_most_a_thousand_are_asked() -> None:
 
 @pytest.mark.parametrize("final", ["0", "-1", "1.5", "some", "", "ALL", "²", "1000001", "9" * 5000])
 def test_other_words_are_refused(final: str) -> None:
-    with pytest.raises(InputError, match="Expected final=all, none or a number from 1 to 1,000,000, got final="):
-        Experiment(final=final)
+    with pytest.raises(
+        InputError,
+        match="Expected final-eval-clients=all, none or a number from 1 to 1,000,000, got final_eval_clients=",
+    ):
+        Experiment(final_eval_clients=final)
 
 
 # --- the interval ---
@@ -127,7 +130,7 @@ def results(experiment: Experiment, folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_some_clients_give_the_numbers_that_they_give_among_all(given: Experiment, tmp_path: Path) -> None:
     # A deadline for a round's clients and a least number of them are no reason against fewer in the end.
-    asked = dataclasses.replace(given, final="2", min_clients=3)
+    asked = dataclasses.replace(given, final_eval_clients="2", min_clients=3)
     some, every = results(asked, tmp_path / "some"), results(given, tmp_path / "all")
     assert [row["loss"] for row in some["rounds"]] == [row["loss"] for row in every["rounds"]]
     rows = {row["client"]: row for row in every["final"]["per_client"]}
@@ -145,7 +148,7 @@ def test_some_clients_give_the_numbers_that_they_give_among_all(given: Experimen
 
 
 def test_nobody_is_asked_on_request(given: Experiment, tmp_path: Path) -> None:
-    nobody = results(dataclasses.replace(given, final="none"), tmp_path / "none")
+    nobody = results(dataclasses.replace(given, final_eval_clients="none"), tmp_path / "none")
     final = nobody["final"]
     assert final["per_client"] == [] and final["acc_global"] is None and final["acc_global_interval"] is None
     assert "No client was asked for a final evaluation (final=none)." in nobody["notes"]
@@ -156,11 +159,11 @@ def test_nobody_is_asked_on_request(given: Experiment, tmp_path: Path) -> None:
 def test_a_resumed_run_asks_the_same_clients(
     given: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = dataclasses.replace(given, final="2", rounds=2)
+    asked = dataclasses.replace(given, final_eval_clients="2", rounds=2)
     whole = results(asked, tmp_path / "whole")
     folder = cut_short(dataclasses.replace(asked, out=tmp_path / "cut"), 1)
-    assert sim.main(["--resume", str(folder), "--final", "3"]) == 2
-    assert "Expected final=2 as in" in capsys.readouterr().err
+    assert sim.main(["--resume", str(folder), "--expert", "final_eval_clients=3"]) == 2
+    assert "Expected final-eval-clients=2 as in" in capsys.readouterr().err
     assert sim.main(["--resume", str(folder)]) == 0
     resumed = json.loads((folder / "result.json").read_text())
     for name in ("acc_global", "acc_local", "acc_global_interval"):

@@ -20,7 +20,7 @@ from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.simulated import representatives
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import numpy_generator
 from flfw.runs import engine
 from flfw.server import cohorts
@@ -194,19 +194,19 @@ def trained(folder: Path, clients: int) -> tuple[dict, Path]:
     experiment = Experiment(
         method="fedper",
         net="mlp",
-        split="drawn",
-        set=("drawn.train=5", "drawn.test=5"),
+        split="sampled_on_demand",
+        set=("sampled_on_demand.train=5", "sampled_on_demand.test=5"),
         clients=clients,
         sample=2,
         rounds=2,
         local_epochs=1,
-        final="3",
+        final_eval_clients="3",
         attack=("none",),
         engine="inproc",
         out=folder,
     )
     folder.mkdir()
-    engine.run(resolve(without_auto(experiment)), Site(state=folder / "state"))
+    engine.run(plan(without_auto(experiment)), Site(state=folder / "state"))
     return json.loads((folder / "training.json").read_text()), folder / "state"
 
 

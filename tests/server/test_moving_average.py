@@ -16,10 +16,9 @@ from torch import Tensor
 import sim
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.runs import run
 from flfw.server.moving_average import MovingAverage
-from flfw.task import Task
 from tests.support.method_rounds import initial_tensors
 from tests.support.refusals import assert_refused
 from tests.support.resumed_runs import cut_short
@@ -85,7 +84,7 @@ def test_the_average_of_a_run_is_of_what_was_sent_and_only_it_is_evaluated(given
         torch.testing.assert_close(average[name], value.float(), rtol=1e-5, atol=1e-7)
 
     def accuracy(tensors: dict[str, Tensor]) -> float:
-        model, task = resolve(asked).build_model().eval(), Task.load(asked, None)
+        model, task = plan(asked).client.build_model().eval(), plan(asked).task.load(None)
         model.load_state_dict(tensors)
         x, y = task.examples("test", np.arange(len(task.dataset.test_y)))
         with torch.no_grad():
@@ -106,7 +105,7 @@ def test_clients_evaluate_the_average(given: Experiment, tmp_path: Path) -> None
         folder = run.run(dataclasses.replace(given, ema=ema, out=tmp_path / str(ema)))
         results.append(json.loads((folder / "result.json").read_text()))
         pages.append((folder / "report.html").read_text())
-        model, task = resolve(given).build_model().eval(), Task.load(given, None)
+        model, task = plan(given).client.build_model().eval(), plan(given).task.load(None)
         model.load_state_dict(stored(folder, "ema/" if ema else "model/"))
         each = []
         for mine in task.split.test:
@@ -137,10 +136,13 @@ def test_a_run_goes_on_with_its_average_to_the_bit(given: Experiment, tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--ema", "1"], "Expected 0 <= ema < 1, got ema=1.0."),
-        (["--ema", "-0.1"], "Expected 0 <= ema < 1, got ema=-0.1."),
-        (["--ema", "nan"], "Expected 0 <= ema < 1, got ema=nan."),
-        (["--ema", "0.9", "--method", "local_only"], "Expected --ema 0 for method=local_only, which sends no model"),
+        (["--expert", "ema=1"], "Expected 0 <= ema < 1, got ema=1.0."),
+        (["--expert", "ema=-0.1"], "Expected 0 <= ema < 1, got ema=-0.1."),
+        (["--expert", "ema=nan"], "Expected 0 <= ema < 1, got ema=nan."),
+        (
+            ["--expert", "ema=0.9", "--method", "local_only"],
+            "Expected --expert ema=0 for method=local_only, which sends no model",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(

@@ -12,14 +12,14 @@ import torch
 from scipy.stats import trim_mean
 
 import sim
-from flfw.combinations import check
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.robust import RobustMean, RobustName
+from tests.support.planned import checked
 
 RULES: tuple[RobustName, ...] = ("median", "trimmed_mean", "krum", "clipping")
 SENT: Tensors = {"w": torch.zeros(2, 3), "b": torch.zeros(3), "seen": torch.tensor(10)}
@@ -152,7 +152,9 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
     from tests.support.method_rounds import initial_tensors, make_client
 
     flags = "--method fedavg --net linear --clients 3 --rounds 1 --local-epochs 1 --engine inproc --attack none"
-    assert sim.main([*flags.split(), "--split", "iid", "--robust", "median", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        sim.main([*flags.split(), "--split", "iid", "--expert", "robust=median", "--out", str(tmp_path / "run")]) == 0
+    )
     asked = Experiment(method="fedavg", net="linear", clients=3, rounds=1, local_epochs=1, split="iid")
     received, sent = initial_tensors(without_auto(asked)), []
     for client in range(3):
@@ -183,15 +185,15 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
 def test_what_cannot_hold_is_refused_before_a_run(fields: dict, line: str) -> None:
     asked = Experiment(**{"method": "fedavg", "dataset": "digits", "net": "lenet", "split": "iid", **fields})
     with pytest.raises(InputError, match=line):
-        check(resolve(without_auto(asked)))
+        checked(plan(without_auto(asked)))
 
 
 def test_liars_without_a_rule_are_refused() -> None:
-    with pytest.raises(InputError, match="Expected --robust with --byzantine-clients, got robust=none"):
+    with pytest.raises(InputError, match="Expected --expert robust with --expert byzantine_clients, got robust=none"):
         Experiment(byzantine_clients=1)
     with pytest.raises(InputError, match="Expected byzantine-clients >= 0"):
         Experiment(robust="krum", byzantine_clients=-1)
-    with pytest.raises(InputError, match="Expected byzantine-clients >= 1 with --robust trimmed_mean"):
+    with pytest.raises(InputError, match="Expected byzantine-clients >= 1 with --expert robust=trimmed_mean"):
         Experiment(robust="trimmed_mean")
 
 

@@ -17,7 +17,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.sharing import matches
 from flfw.messages.wire import pack, unpack
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.server.faults import FailurePolicy
 from flfw.server.screening import bound_of, change, no_heavier, screened
 from flfw.server.strategy import FederatedStrategy
@@ -174,8 +174,8 @@ def test_the_server_screens_updates_that_it_does_not_bound() -> None:
 def asked_by(experiment: Experiment) -> tuple[FederatedStrategy, dict[str, torch.Tensor]]:
     """The server half of a method with three clients, and the first tensors."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
-    resolved = resolve(experiment)
-    strategy = resolved.method(resolved.settings, tolerance=FailurePolicy(on_failure="drop"))
+    run_plan = plan(experiment)
+    strategy = run_plan.strategy(run_plan.client.settings, tolerance=FailurePolicy(on_failure="drop"))
     strategy.ctx = place(experiment)
     strategy.roster.nodes = {client: client + 1 for client in range(3)}
     return strategy, {name: value.clone() for name, value in fresh(experiment).state_dict().items()}

@@ -28,7 +28,7 @@ from flfw import task
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
-from flfw.resolve import without_auto
+from flfw.plan import without_auto
 from flfw.runs import results, run
 from flfw.storage import checkpoint, sealed
 from flfw.storage.checkpoint import Checkpoints, Snapshot, is_complete, locked, require_same_data, stored_experiment
@@ -189,7 +189,7 @@ def test_a_run_on_ray_resumes_in_process_bit_equal(
 @pytest.mark.slow
 def test_a_complete_run_is_left_alone(uninterrupted: tuple[Path, float], capsys: pytest.CaptureFixture[str]) -> None:
     before = (uninterrupted[0] / "result.json").stat().st_mtime_ns
-    for further, warning in (([], ""), (["--pictures", "no"], "flags that were given anew change nothing of it")):
+    for further, warning in (([], ""), (["--show-samples", "no"], "flags that were given anew change nothing of it")):
         assert sim.main(["--resume", str(uninterrupted[0]), *further]) == 0
         assert (uninterrupted[0] / "result.json").stat().st_mtime_ns == before
         printed = capsys.readouterr()
@@ -534,7 +534,9 @@ def test_a_changed_folder_of_images_stops_a_resumed_run(tmp_path: Path, capsys: 
     for number in range(6):
         for name in ("a", "b"):
             save(tmp_path / "own" / name / f"{number}.png", noise(3, 8, 8 + number))
-    flags = f"--dataset folder:{tmp_path / 'own'} --side 8 --net linear --method fedavg --engine inproc --clients 2"
+    flags = (
+        f"--dataset folder:{tmp_path / 'own'} --image-size 8 --net linear --method fedavg --engine inproc --clients 2"
+    )
     assert sim.main(f"{flags} --rounds 1 --attack none --out {tmp_path / 'run'}".split()) == 0
     assert sim.main(["--resume", str(tmp_path / "run")]) == 0
     save(tmp_path / "own" / "a" / "0.png", noise(3, 9, 9))

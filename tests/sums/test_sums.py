@@ -12,8 +12,8 @@ import torch
 
 from flfw.errors import InputError
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.plan import plan
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.sums.broadcasts import broadcast
 from flfw.sums.exposure import Exposure
@@ -69,7 +69,7 @@ def test_a_table_of_clients_that_is_damaged_is_refused(tmp_path: Path) -> None:
 
 
 def _hyperfl() -> GeneratedNet:
-    model = resolve(tiny(method="hyperfl", net="mlp", set=("hidden=8", "embedding=4"))).model
+    model = plan(tiny(method="hyperfl", net="mlp", set=("hidden=8", "embedding=4"))).client.model
     assert isinstance(model, GeneratedNet)
     return model
 
@@ -114,12 +114,12 @@ def test_clients_with_another_broadcast_are_named() -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of FedAvg with two clients, and its recorded uploads."""
     out = tmp_path_factory.mktemp("sums") / "run"
-    return run.run(tiny(out, rounds=2, audit_source="both", audit_rounds="1,2", side=8))
+    return run.run(tiny(out, rounds=2, audit_source="both", audit_rounds="1,2", image_size=8))
 
 
 @pytest.mark.slow
 def test_of_two_clients_one_s_update_follows_from_two_broadcasts(two: Path) -> None:
-    figures = json.loads((two / "result.json").read_text())["sums"]
+    figures = json.loads((two / "result.json").read_text())["secure_aggregation"]
     peer = figures["peer"]
     assert (peer["verdict"], peer["smallest"], peer["left"]) == ("leaks", 2, 1)
     # computed in float64; the broadcast itself is rounded to float32
@@ -135,7 +135,7 @@ def test_a_peer_of_a_server_that_sends_no_mean_has_no_verdict(two: Path) -> None
     figures = peers(Recordings(two / "observations"), {1: {0, 1}}, sends_mean=False)
     assert (figures["verdict"], figures["check"]) == ("inconclusive", None)
     three = peers(Recordings(two / "observations"), {1: {0, 1, 2}}, sends_mean=True)
-    assert three["verdict"] == "inconclusive" and "n - c = 2" in three["why"]
+    assert three["verdict"] == "inconclusive" and "n - c = 2" in three["reason"]
 
 
 def test_the_report_says_it_in_words(two: Path) -> None:
@@ -147,8 +147,8 @@ def test_the_report_says_it_in_words(two: Path) -> None:
 def test_an_audit_again_has_the_same_sums_and_an_audit_of_probes_has_none(two: Path, tmp_path: Path) -> None:
     earlier = run.stored(two)
     again = run.audit_again(two, earlier, replace(earlier, out=tmp_path / "again"))
-    first, second = (json.loads((folder / "result.json").read_text())["sums"] for folder in (two, again))
+    first, second = (json.loads((folder / "result.json").read_text())["secure_aggregation"] for folder in (two, again))
     assert first == second
-    probes = run.run(tiny(tmp_path / "probes", side=8))
-    assert json.loads((probes / "result.json").read_text())["sums"] is None
+    probes = run.run(tiny(tmp_path / "probes", image_size=8))
+    assert json.loads((probes / "result.json").read_text())["secure_aggregation"] is None
     assert 'id="sums"' not in (probes / "report.html").read_text()

@@ -15,12 +15,10 @@ from flfw.deploy.allowed_settings import pins_of
 from flfw.deploy.policy import Policy
 from flfw.experiment import Experiment
 from flfw.messages.wire import broadcast
-from flfw.pipeline import build_net
+from flfw.plan import plan, without_auto
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import resolve, without_auto
 from flfw.storage.provenance import code_hash
-from flfw.task import input_space
 from tests.support import sites_at_work as sites
 from tests.support.asking import Question
 
@@ -52,11 +50,10 @@ def hash_of(app: bytes) -> str:
 @cache
 def asked_of(experiment: Experiment) -> tuple[dict[str, Any], ArrayRecord]:
     """Return the settings of an honest run, and its first broadcast."""
-    resolved = resolve(experiment)
-    net = build_net(resolved.experiment, *input_space(resolved.experiment))
-    model = resolved.method.build_model(net, resolved.settings)
-    downloads = resolved.method.shared(model, resolved.settings).downloads
-    return resolved.experiment.to_run_config(), broadcast(model, downloads)
+    run_plan = plan(experiment)
+    model = run_plan.client.build_model()
+    downloads = run_plan.client.method.shared(model, run_plan.client.settings).downloads
+    return run_plan.experiment.to_run_config(), broadcast(model, downloads)
 
 
 def policy_of(site: int, app: bytes) -> Policy:

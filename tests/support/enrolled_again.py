@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from flfw.engines.federation import Federation
 from flfw.messages.streaming import StreamingGrid
 from flfw.nets import Tensors
-from flfw.resolve import resolve
 from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.client_directory import ClientDirectory
+from flfw.server.node_assignment import NodeAssignment
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.optimisers import PersistentTraining
 
@@ -33,11 +31,12 @@ class EnrolledAgain(FederatedStrategy):
     ) -> Iterable[Message]:
         """Enrol all, then ask those that fit."""
         assert isinstance(grid, StreamingGrid)
-        with tempfile.TemporaryDirectory() as folder:
-            flowers = grid._grid  # around which the server puts its own
-            again = Federation(flowers, resolve(self.require_context.experiment), Path(folder))
-            again._enrol()
-        self.roster = again._strategy.roster
+        server: Any = getattr(self.before_round, "__self__", None)  # the run's `Federation`
+        first: NodeAssignment = server._enrolment
+        roster, own_grid = ClientDirectory(self.roster.tolerance), StreamingGrid(grid._grid)
+        terms = first._clients, first._wait, first._required, first._registered, first._alike
+        NodeAssignment(own_grid, roster, *terms).begin()
+        self.roster = roster
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:

@@ -15,8 +15,7 @@ from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack, views
-from flfw.resolve import resolve
-from flfw.task import Task
+from flfw.plan import plan
 from tests.support.rounds import fresh
 
 SIZES = (23, 50, 7, 41)
@@ -27,24 +26,22 @@ def asked(**changes: Any) -> Experiment:
     """Ask for two epochs of a small network on the digits."""
     few: dict[str, Any] = {"method": "fedavg", "net": "mlp", "split": "iid", "attack": ("none",), "engine": "inproc"}
     few |= {"clients": len(SIZES), "local_epochs": 2, "batch_size": 10, "lr": 0.1}
-    return resolve(Experiment(**{**few, **changes})).experiment
+    return plan(Experiment(**{**few, **changes})).experiment
 
 
 def clients(experiment: Experiment, folder: Path, server_round: int = 1) -> list[FederatedClient]:
     """Build the clients of a round, with their stores below a folder."""
-    resolved, task = resolve(experiment), Task.load(experiment, None)
+    run_plan, task = plan(experiment), plan(experiment).task.load(None)
     train = tuple(mine[:size] for mine, size in zip(task.split.train, SIZES, strict=True))
     task = dataclasses.replace(task, split=dataclasses.replace(task.split, train=train))
     return [
-        resolved.client(
+        run_plan.client_class(
             ClientContext(
-                experiment=experiment,
+                plan=run_plan.client,
                 task=task,
-                method=resolved.method,
-                settings=resolved.settings,
                 partition=partition,
                 round=server_round,
-                defence=resolved.defence_of(partition),
+                defence=run_plan.client.defences.of_client(partition),
                 store=ClientStore(folder, "test", partition),
             )
         )
@@ -57,8 +54,8 @@ def trained(
 ) -> list[tuple[dict[str, Tensor], dict[str, Any]]]:
     """Train all clients for some rounds on the same broadcast; return what they hold, and the last metrics."""
     model = fresh(experiment)
-    cls = resolve(experiment).method
-    received = views(pack(shared(model.state_dict(), cls.shared(model, resolve(experiment).settings).downloads)))
+    cls = plan(experiment).client.method
+    received = views(pack(shared(model.state_dict(), cls.shared(model, plan(experiment).client.settings).downloads)))
     results: list[Any] = []
     workers: list[FederatedClient] = []
     for now in range(1, rounds + 1):

@@ -21,12 +21,11 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.plan import plan, without_auto
 from flfw.recording.format import PlainTensors, exchange_id
 from flfw.recording.manifest import rewrite
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
-from flfw.task import Task
 from tests.support.pictures import save as save_picture
 from tests.support.small_runs import tiny
 
@@ -240,7 +239,7 @@ class Setup:
     def fits(self, entry: Mapping[str, Any]) -> bool:
         """Compare an entry of the audit with what is known."""
         caused = self.cause in ("", entry.get("cause"))
-        return entry["verdict"] in self.words and bool(entry.get("stopped")) == self.stops and caused
+        return entry["verdict"] in self.words and bool(entry.get("failure_reason")) == self.stops and caused
 
 
 def base(folder: Path, **fields: Any) -> Experiment:
@@ -267,8 +266,8 @@ class Laboratory:
                 copy = Path(place) / "run"
                 shutil.copytree(folder, copy)
                 setup.doctor(copy)
-                again = without_auto(dataclasses.replace(experiment, attack=(setup.attack,), out=copy))
-                with Auditor(resolve(again), Task.load(again, None), copy, copy) as auditor:
+                again = plan(without_auto(dataclasses.replace(experiment, attack=(setup.attack,), out=copy)))
+                with Auditor(again.client, again.audit, again.task.load(None), copy, copy) as auditor:
                     entries = auditor.run()[0]
             json.dumps(entries, allow_nan=False)  # as result.json is written
         result = [e for e in entries if (e["attack"], e["round"]) == (setup.attack, setup.round)]

@@ -16,12 +16,11 @@ from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.nets import Net
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
 from tests.support import tiny_backbone
 
 METHODS = plugins.names(plugins.METHOD)
@@ -57,44 +56,43 @@ def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment
         changes["split"], few = "sampled", (*few, "sampled.train=150")
     changes["set"] = (*few, *changes.get("set", ()))
     net = PRETRAINED.get(method) or cls.net or experiment.net
-    train = cls.train if method in PRETRAINED else experiment.train
-    return dataclasses.replace(experiment, method=method, net=net, train=train, **changes)
+    train = cls.train if method in PRETRAINED else experiment.trainable
+    return dataclasses.replace(experiment, method=method, net=net, trainable=train, **changes)
 
 
 def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
     """Build one client of a round."""
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     store = ClientStore(folder, "test", partition)
-    ctx = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
-    return resolve(experiment).client(ctx)
+    ctx = ClientContext(plan(experiment).client, task, partition, server_round, None, store)
+    return plan(experiment).client_class(ctx)
 
 
 def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
     """Build what the server sends in the first round."""
-    method, settings = resolve(experiment).method, resolve(experiment).settings
+    method, settings = plan(experiment).client.method, plan(experiment).client.settings
     with initialising(experiment.seed, "model"):
-        model = method.build_model(Task.load(experiment, None).build_net(), settings)
+        model = method.build_model(plan(experiment).task.load(None).build_net(), settings)
     downloads = method.shared(model, settings).downloads
     return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, downloads)}
 
 
 def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
     """Run one round of all clients: the server's next tensors, and the clients as they are then."""
-    method, settings = resolve(experiment).method, resolve(experiment).settings
+    strategy, settings = plan(experiment).strategy, plan(experiment).client.settings
     received, updates, clients = initial_tensors(experiment), [], []
     for partition in range(experiment.clients):
         client = make_client(experiment, partition, folder)
         sent, metrics = client.fit_named(received, version=0)
         updates.append(Update(partition, metrics["num-examples"], {n: v.clone() for n, v in sent.items()}))
         clients.append(client)
-    return method(settings).aggregate(iter(updates)), clients
+    return strategy(settings).aggregate(iter(updates)), clients
 
 
 def plain_net(experiment: Experiment) -> Net:
     """Build the network as all begin with it."""
     with initialising(experiment.seed, "model"):
-        return Task.load(experiment, None).build_net()
+        return plan(experiment).task.load(None).build_net()
 
 
 def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Tensor]:
@@ -105,7 +103,7 @@ def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Ten
 
 def sizes(experiment: Experiment) -> list[int]:
     """Count the examples of each client."""
-    return [len(chosen) for chosen in Task.load(experiment, None).split.train]
+    return [len(chosen) for chosen in plan(experiment).task.load(None).split.train]
 
 
 def assert_equal(result: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:

@@ -42,7 +42,7 @@ def entry(attack: str, round_: int, tabular: bool, **changes: Any) -> dict[str, 
         "identification_rate": None,
         "share_recovered": 2 / 3,
         "floors": {} if tabular else FLOORS,
-        "ladder": [{"rung": "control", "psnr": 60.0, "passed": True}, {"rung": "easy", "psnr": 33.0, "passed": True}],
+        "ladder": [{"rung": "analytic", "psnr": 60.0, "passed": True}, {"rung": "easy", "psnr": 33.0, "passed": True}],
         "verdict": "leaks",
         "reason": "Two of three stand above every floor.",
         "seconds": 12.5,
@@ -63,11 +63,11 @@ def full_entry(attack: str, round_: int, tabular: bool, **changes: Any) -> dict[
         "exact_match": exact if tabular else None,
         "share_interval": [0.094, 0.992],
         "gain": {"mean": 8.7, "low": 4.1, "high": 13.3, "max": 13.3},
-        "worst": {"client": 2, "victim": 42, "image": 2, "psnr": None if tabular else 31.2, "rmsd": 0.01},
+        "worst": {"client": 2, "probe_slot": 42, "image": 2, "psnr": None if tabular else 31.2, "rmsd": 0.01},
         "assignment": {"rule": "one to one, least squares in all", "null": 12.6},
         "curve": None,
-        "tries": 1,
-        "stopped": None,
+        "attempts": 1,
+        "failure_reason": None,
         "scoring_seconds": 0.4,
     }
     return entry(attack, round_, tabular, **{**given, **changes})
@@ -75,15 +75,15 @@ def full_entry(attack: str, round_: int, tabular: bool, **changes: Any) -> dict[
 
 def judged(verdict: str, cause: str, **changes: Any) -> dict[str, Any]:
     """Return an entry's keys on its verdict as an audit of a defended run writes them, where nothing was recovered."""
-    rungs = {"control": 150.0, "easy": 80.0, "consistency": None, "matched": 60.0, "told": 45.0}
+    rungs = {"analytic": 150.0, "easy": 80.0, "consistency": None, "undefended": 60.0, "weak_defence": 45.0}
     ladder = [
-        {"rung": name, "psnr": psnr, "passed": True, "seconds": 1.0, "stopped": None, "reason": f"as {name}"}
+        {"rung": name, "psnr": psnr, "passed": True, "seconds": 1.0, "failure_reason": None, "reason": f"as {name}"}
         for name, psnr in rungs.items()
     ]
     given = {
-        "defence": "prune", "hidden_by": "prune", "adaptive": True, "adaptation": "written", "cause": cause,
+        "defence": "prune", "protected_by": "prune", "adaptive": True, "adaptation": "written", "cause": cause,
         "reason": f"The reason of {cause}.", "messages": 8, "images": 8, "identification_p": 0.4, "ladder": ladder,
-        "objective": {"truth": 403.0, "found": 355.0, "random": 484.0, "short": 0, "total": 8},
+        "objective": {"truth": 403.0, "found": 355.0, "random": 484.0, "unconverged": 0, "total": 8},
     }  # fmt: skip
     return nothing(verdict=verdict, **given | changes)
 
@@ -104,15 +104,15 @@ def nothing(**changes: Any) -> dict[str, Any]:
 def member_row(statistic: str, verdict: str, **changes: Any) -> dict[str, Any]:
     """One statistic of membership, as ``result.json`` has it."""
     leaks = verdict == "leaks"
-    guessed = {"guesses": 3000, "right": 2001 if leaks else 1497, "low": 0.64, "high": 0.69, "p": 1e-9}
+    guessed = {"guesses": 3000, "correct": 2001 if leaks else 1497, "low": 0.64, "high": 0.69, "p": 1e-9}
     if not leaks:
         guessed |= {"low": 0.472, "high": 0.526, "p": 0.55}
     given = {
-        "attack": "membership", "statistic": statistic, "vantage": "server", "defence": "none", "hidden_by": None,
-        "adaptive": False, "rounds": [1, 2], "clients": 10, "pairs": 3000, "failed": 0, "unlike": 0, "tests": 8,
-        "auc": 0.667 if leaks else 0.499, "auc_low": 0.641 if leaks else 0.483, "auc_high": 0.689 if leaks else 0.514,
-        "right": guessed, "fpr": 0.0033, "fpr_high": 0.0071, "tpr": 0.082 if leaks else 0.003,
-        "tpr_low": 0.066 if leaks else 0.001, "tpr_high": 0.101 if leaks else 0.008,
+        "attack": "membership", "statistic": statistic, "vantage": "server", "defence": "none", "protected_by": None,
+        "adaptive": False, "rounds": [1, 2], "clients": 10, "pairs": 3000, "failed": 0, "label_separable": 0,
+        "tests": 8, "auc": 0.667 if leaks else 0.499, "auc_low": 0.641 if leaks else 0.483,
+        "auc_high": 0.689 if leaks else 0.514, "correct": guessed, "fpr": 0.0033, "fpr_high": 0.0071,
+        "tpr": 0.082 if leaks else 0.003, "tpr_low": 0.066 if leaks else 0.001, "tpr_high": 0.101 if leaks else 0.008,
         "epsilon_low": 0.2871 if leaks else 0.0, "delta": None, "claimed_epsilon": None, "accuracy_gap": 0.043,
         "floor": {
             "label_only": {"auc": 0.5, "auc_low": 0.5, "auc_high": 0.5},
@@ -120,14 +120,14 @@ def member_row(statistic: str, verdict: str, **changes: Any) -> dict[str, Any]:
         },
         "worst_client": {
             "client": 7, "pairs": 300, "auc": 0.71, "auc_low": 0.66, "auc_high": 0.75,
-            "right": {"guesses": 300, "right": 214 if leaks else 160, "low": 0.61 if leaks else 0.42, "high": 0.8},
+            "correct": {"guesses": 300, "correct": 214 if leaks else 160, "low": 0.61 if leaks else 0.42, "high": 0.8},
         },
         "controls": {
             "easy": {"auc": 0.99, "auc_low": 0.97, "auc_high": 1.0, "passed": True},
-            "null": {"guesses": 1000, "right": 497, "low": 0.45, "high": 0.54, "passed": True},
+            "null": {"guesses": 1000, "correct": 497, "low": 0.45, "high": 0.54, "passed": True},
         },
         "verdict": verdict, "cause": {"leaks": "pairs", "no leak found": "nothing"}.get(verdict, "few"),
-        "why": f"The reason of {statistic}.",
+        "reason": f"The reason of {statistic}.",
     }  # fmt: skip
     return {**given, **changes}
 
@@ -144,7 +144,9 @@ def a_full_run(folder: Path, tabular: bool = False, **changes: Any) -> Path:
         entries.append(full_entry("ig", 0, tabular, adaptive=True, curve="batch", batch=size, **defended))
         entries[-1] |= {"share_recovered": share, "verdict": "leaks" if share else "no leak found"}
     entries.append(full_entry("ig", 0, tabular, adaptive=True, curve="steps", steps=5, **nothing(), **defended))
-    entries.append(full_entry("dlg", 2, tabular, stopped="ended after 3600 s", **nothing(verdict="inconclusive")))
+    entries.append(
+        full_entry("dlg", 2, tabular, failure_reason="ended after 3600 s", **nothing(verdict="inconclusive"))
+    )
     entries[-1] |= {"psnr": None, "ssim": None, "lpips": None, "distance": None, "gain": None, "worst": None}
     recordings = {"exchanges": 40, "bytes": 1000, "refused": ["round-0001/client-003: SHA-256 differs."], "skipped": 2}
     weights = {"lpips": {"file": "alexnet.pth", "sha256": "7be5be79" * 8, "official": True}}
@@ -171,11 +173,11 @@ def audit_rows(folder: Path, entries: list[dict[str, Any]], tabular: bool) -> li
         save_file({"samples": np.clip(truth + 0.1, 0, 1)}, folder / name)
         # The second sample fails; the third is the nearer of the other two.
         for index, psnr in enumerate((22.0, None, 31.2)):
-            failed = psnr is None or bool(item.get("stopped"))
+            failed = psnr is None or bool(item.get("failure_reason"))
             scored = not failed and not tabular
             row = {key: item[key] for key in ("attack", "adaptive", "vantage", "source", "round")}
             row |= {"rung": "target", "curve": item.get("curve") or "", "batch": item["batch"], "steps": item["steps"]}
-            row |= {"client": index, "victim": 40 + index, "image": index, "label": 7}
+            row |= {"client": index, "probe_slot": 40 + index, "image": index, "label": 7}
             row |= {"psnr": psnr if scored else "", "ssim": 0.9 if scored else "", "matching_loss": 0.01}
             row |= {"rmsd": (0.05 - 0.02 * index) if tabular and not failed else ""}
             row |= {"failed": failed, "recovered": not failed and item["share_recovered"] > 0}

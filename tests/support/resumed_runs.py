@@ -21,7 +21,7 @@ from flfw.storage.checkpoint import Checkpoints, Snapshot
 def without_times(value: Any) -> Any:
     """Leave out of a result what differs between two runs of the same experiment."""
     if isinstance(value, dict):
-        left_out = ("seconds", "scoring_seconds", "out", "resumed", "asked", "sittings")
+        left_out = ("seconds", "scoring_seconds", "out", "resumed", "requested_rounds", "sessions")
         return {k: without_times(v) for k, v in value.items() if k not in left_out}
     return [without_times(v) for v in value] if isinstance(value, list) else value
 

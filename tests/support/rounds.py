@@ -17,7 +17,7 @@ from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import pack
-from flfw.resolve import resolve
+from flfw.plan import plan
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.context import ServerContext
@@ -62,7 +62,7 @@ def exactly() -> Iterator[None]:
 
 def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
     """So many rounds of both clients."""
-    cls, settings = resolve(experiment).method, resolve(experiment).settings
+    cls, settings = plan(experiment).strategy, plan(experiment).client.settings
     strategy = cls(settings, seed=experiment.seed)
     strategy.ctx = place(experiment)
     model = fresh(experiment)
@@ -84,31 +84,30 @@ def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
 
 def place(experiment: Experiment) -> ServerContext:
     """Where the experiment's server works."""
-    return ServerContext(experiment, resolve(experiment).method, resolve(experiment).settings)
+    return ServerContext(plan(experiment).client)
 
 
 def client(experiment: Experiment, folder: Path, partition: int, server_round: int = 1) -> FederatedClient:
     """One client in one round."""
-    cls, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
-    task = Task.load(experiment, None)
-    return resolve(experiment).client(
-        ClientContext(experiment, task, cls, settings, partition, server_round, None, store)
+    task = plan(experiment).task.load(None)
+    return plan(experiment).client_class(
+        ClientContext(plan(experiment).client, task, partition, server_round, None, store)
     )
 
 
 def fresh(experiment: Experiment, *numbers: int) -> nn.Module:
     """The method's model as all begin with it; with a client's number, as that one would by itself."""
-    cls, settings = resolve(experiment).method, resolve(experiment).settings
+    cls, settings = plan(experiment).client.method, plan(experiment).client.settings
     with initialising(experiment.seed, "model", *numbers):
-        return cls.build_model(Task.load(experiment, None).build_net(), settings)
+        return cls.build_model(plan(experiment).task.load(None).build_net(), settings)
 
 
 def batches(
     experiment: Experiment, partition: int, purpose: str, epochs: int, server_round: int
 ) -> list[tuple[Tensor, Tensor]]:
     """Network inputs and labels of each local step."""
-    task = Task.load(experiment, None)
+    task = plan(experiment).task.load(None)
     rng = torch_generator(experiment.seed, purpose, server_round, partition)
     given, result = task.split.train[partition], []
     for _ in range(epochs):

@@ -22,7 +22,7 @@ from flfw import apps
 from flfw.engines import federation as engine
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.resolve import resolve, without_auto
+from flfw.plan import plan, without_auto
 from flfw.training.threads import one_thread
 from tests.support import sites_at_work as sites
 from tests.support.client_lies import lie_about
@@ -138,7 +138,7 @@ def in_process(kind: type[Absent | Lying], out: Path, lies: tuple[Lie, ...], **c
     grid = kind(apps.client, sites.SITES, experiment.to_run_config(), private)
     grid.lies = lies
     with one_thread():
-        engine.federate(grid, resolve(experiment))
+        engine.federate(grid, plan(experiment))
     return out
 
 

@@ -49,7 +49,7 @@ def test_a_tracker_is_handed_the_rounds_the_audit_and_the_end_in_this_order(tmp_
 @pytest.mark.slow
 def test_no_pictures_are_handed_over_unless_they_were_asked_for(tmp_path: Path) -> None:
     for pictures, handed in (("auto", False), ("yes", True)):
-        folder = run.run(tiny(tmp_path / pictures, pictures=pictures, track=(NOTING,)))
+        folder = run.run(tiny(tmp_path / pictures, show_samples=pictures, track=(NOTING,)))
         assert b"data:image" in (folder / "report.html").read_bytes()
         *_, names, shown = calls(folder)[-1]
         assert names == ["result.json", "report.html"] and shown == [False, handed]
@@ -214,8 +214,11 @@ def test_figures_of_attacks_with_one_name_are_told_apart() -> None:
 
 
 def test_claims_are_named_by_unit_and_adversary() -> None:
-    claim = {"unit": "example", "adversary": "another client", "epsilon": 2.5, "counted": "exactly"}
-    result = {"final": {"acc_local": 0.5, "per_client": []}, "privacy": [claim, {**claim, "counted": "as published"}]}
+    claim = {"unit": "example", "adversary": "another client", "epsilon": 2.5, "accounting": "exactly"}
+    result = {
+        "final": {"acc_local": 0.5, "per_client": []},
+        "privacy": [claim, {**claim, "accounting": "as published"}],
+    }
     assert metrics.of_end(result) == {
         "final/acc_local": 0.5,
         "epsilon/example/another-client": 2.5,

@@ -64,7 +64,9 @@ def _there(inputs: InputSpec) -> InputSpec:
 
 
 def test_tensorfloat_needs_a_gpu_for_the_attacks() -> None:
-    expected = "Expected --attack-precision float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32, "
+    expected = (
+        "Expected --expert attack_precision=float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32, "
+    )
     with pytest.raises(InputError, match=f"^{expected}got attack_precision=tf32.$"):
         require_gpu(Experiment(attack_precision="tf32"))
     require_gpu(Experiment(attack_precision="bf16"))

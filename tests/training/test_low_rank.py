@@ -25,9 +25,10 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.resolve import resolve
+from flfw.pipeline import NetworkPlan
+from flfw.plan import plan
 from flfw.rng import initialising, numpy_generator, torch_generator
-from flfw.task import Task
+from flfw.task import Task, TaskPlan
 from flfw.training.low_rank import FactoredHeads, LowRankSGD
 from flfw.training.optimisers import SGD
 
@@ -267,9 +268,8 @@ def client(
     dataset, nobody = Dataset("rows", x, y, test_x, test_y, 3, zeros, ones, "made up", None), np.zeros(0, np.int64)
     split = Split((np.arange(100),), (np.arange(tests),), (nobody,), nobody, nobody, nobody)
     experiment = Experiment(method="hyperfl", net="mlp", batch_size=10, local_epochs=6, lr=0.05, set=assignments)
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    task = Task(dataset, split, "mlp")
-    made = HyperFLClient(ClientContext(experiment, task, method, settings, 0, 1, defence, None))
+    task = Task(dataset, split, NetworkPlan("mlp"))
+    made = HyperFLClient(ClientContext(plan(experiment).client, task, 0, 1, defence, None))
     made.model.to(precision)
     return made
 
@@ -408,7 +408,7 @@ def test_the_straightforward_round_is_a_client_s(monkeypatch: pytest.MonkeyPatch
     def without_files(*_: Any) -> Any:
         raise InputError("no files")
 
-    monkeypatch.setattr(benchmark.Task, "load", without_files)
+    monkeypatch.setattr(TaskPlan, "load", without_files)
     monkeypatch.setattr(benchmark, "_IMAGES", 4)
     benchmark.images.cache_clear()
     case = benchmark.HyperFLCase("cnn1", "fmnist", (1, 28, 28), 0.01)

@@ -24,7 +24,7 @@ def outcomes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
 
 
 def test_equal_results_repeat_bit_for_bit() -> None:
-    result = {"final": {"acc_global": 0.5}, "audit": [{"verdict": "leaks", "images": 8, "stopped": None}]}
+    result = {"final": {"acc_global": 0.5}, "audit": [{"verdict": "leaks", "images": 8, "failure_reason": None}]}
     compared = compare(result, result)
     assert [(one.path, one.outcome) for one in compared] == [
         ("final.acc_global", EQUAL), ("audit[0].verdict", EQUAL), ("audit[0].images", EQUAL),
@@ -62,17 +62,17 @@ def test_ends_and_extremes_move_by_no_more_than_the_narrower_interval(part: str,
 @pytest.mark.parametrize(("p", "outcome"), [(638 / 1024, WITHIN), (0.001, DIFFERENT)])
 def test_a_p_value_that_moved_is_that_of_its_number_of_right_guesses(p: float, outcome: str) -> None:
     """Of ten fair coins at least five are right with probability 638 / 1024, at least six with 386 / 1024."""
-    before = {"right": {"guesses": 10, "right": 5, "low": 0.2, "high": 0.8, "p": p}}
-    after = {"right": {"guesses": 10, "right": 6, "low": 0.3, "high": 0.9, "p": 386 / 1024}}
+    before = {"correct": {"guesses": 10, "correct": 5, "low": 0.2, "high": 0.8, "p": p}}
+    after = {"correct": {"guesses": 10, "correct": 6, "low": 0.3, "high": 0.9, "p": 386 / 1024}}
     moved = outcomes(before, after)
-    assert moved.pop("right.p") == outcome and set(moved.values()) == {WITHIN}
+    assert moved.pop("correct.p") == outcome and set(moved.values()) == {WITHIN}
 
 
 def test_ends_of_a_share_of_guesses_are_held_in_their_own_unit() -> None:
     """Shares are compared with the width of the shares, 0.6, and not with that of the numbers, 6."""
-    before = {"right": {"guesses": 10, "right": 5, "low": 0.2, "high": 1.6, "p": 638 / 1024}}
-    after = {"right": {"guesses": 10, "right": 6, "low": 0.3, "high": 0.9, "p": 386 / 1024}}
-    assert outcomes(before, after)["right.high"] == DIFFERENT
+    before = {"correct": {"guesses": 10, "correct": 5, "low": 0.2, "high": 1.6, "p": 638 / 1024}}
+    after = {"correct": {"guesses": 10, "correct": 6, "low": 0.3, "high": 0.9, "p": 386 / 1024}}
+    assert outcomes(before, after)["correct.high"] == DIFFERENT
 
 
 def test_an_accuracy_lies_in_the_binomial_interval_of_the_examples_of_its_clients() -> None:
@@ -106,14 +106,14 @@ def test_accuracies_of_examples_whose_number_is_unknown_have_no_interval() -> No
 def test_shares_and_areas_have_their_own_intervals() -> None:
     before = {
         "share_recovered": 0.0, "share_interval": [0.0, 0.369], "share_expected": 0.1,
-        "auc": 0.6, "auc_low": 0.5, "auc_high": 0.7, "right": {"guesses": 10, "right": 5, "low": 0.2, "high": 0.8},
+        "auc": 0.6, "auc_low": 0.5, "auc_high": 0.7, "correct": {"guesses": 10, "correct": 5, "low": 0.2, "high": 0.8},
     }  # fmt: skip
-    after = {**before, "share_recovered": 0.25, "auc": 0.7, "right": {**before["right"], "right": 8}}
-    assert outcomes(before, after) == dict.fromkeys(("share_recovered", "auc", "right.right"), WITHIN)
+    after = {**before, "share_recovered": 0.25, "auc": 0.7, "correct": {**before["correct"], "correct": 8}}
+    assert outcomes(before, after) == dict.fromkeys(("share_recovered", "auc", "correct.correct"), WITHIN)
     after = {**before, "share_recovered": 0.5, "share_expected": 0.11, "auc": 0.71}
-    after["right"] = {**before["right"], "right": 9}
+    after["correct"] = {**before["correct"], "correct": 9}
     assert outcomes(before, after) == dict.fromkeys(
-        ("share_recovered", "share_expected", "auc", "right.right"), DIFFERENT
+        ("share_recovered", "share_expected", "auc", "correct.correct"), DIFFERENT
     )
 
 
@@ -142,11 +142,11 @@ def test_all_else_must_be_equal(before: dict[str, Any], after: dict[str, Any], p
 @pytest.mark.parametrize("value", [None, [], {}, [None], "x", 0])
 def test_a_key_or_an_entry_that_one_result_lacks_is_named(value: Any) -> None:
     """A place that is null is there: only where both results have it, nothing is to compare."""
-    whole: dict[str, Any] = {"audit": [{"images": 8, "stopped": value}], "a": value}
+    whole: dict[str, Any] = {"audit": [{"images": 8, "failure_reason": value}], "a": value}
     without: dict[str, Any] = {"audit": [{"images": 8}]}
     for before, after, lacking in ((whole, without, REPETITION), (without, whole, RESULT)):
         moved = {one.path: (one.outcome, one.lacking) for one in compare(before, after) if one.outcome != EQUAL}
-        assert moved == dict.fromkeys(("audit[0].stopped", "a"), (DIFFERENT, lacking))
+        assert moved == dict.fromkeys(("audit[0].failure_reason", "a"), (DIFFERENT, lacking))
     assert outcomes({"audit": [value]}, {"audit": []}) == {"audit[0]": DIFFERENT}
     assert outcomes({"audit": []}, {"audit": [value]}) == {"audit[0]": DIFFERENT}
     assert outcomes(whole, whole) == {}

@@ -144,7 +144,7 @@ def test_other_packages_and_data_are_said_before(
     def older(result: dict[str, Any]) -> None:
         import hashlib
 
-        sitting = result["provenance"]["sittings"][-1]
+        sitting = result["provenance"]["sessions"][-1]
         sitting["packages"]["sha256"] = hashlib.sha256(then.encode()).hexdigest()
         sitting["machine"]["threads"]["torch"] = 7
         result["provenance"]["data"]["digest"] = "d"
@@ -162,7 +162,7 @@ def test_libraries_that_a_process_has_not_loaded_make_no_other_machine() -> None
     def result(*libraries: tuple[str, str, int]) -> dict[str, Any]:
         keys = ("internal_api", "architecture", "num_threads")
         noted = {**machine(), "blas": [dict(zip(keys, one, strict=True)) for one in libraries]}
-        return {"provenance": {"sittings": [{"machine": noted}]}}
+        return {"provenance": {"sessions": [{"machine": noted}]}}
 
     assert changed_hardware(result()) == changed_hardware(result(("blis", "Zen", 1))) == []
     api, chip, threads = (machine()["blas"][0][key] for key in ("internal_api", "architecture", "num_threads"))
@@ -259,7 +259,10 @@ def test_noise_of_the_seed_is_not_said_to_be_secret() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"defence_draws": "secret"}, "defence_draws=secret: nobody can repeat what dp_gaussian drew, if anything"),
+        (
+            {"defence_randomness": "secure"},
+            "defence_randomness=secure: nobody can repeat what dp_gaussian drew, if anything",
+        ),
         (
             {"set": ("dp_gaussian.noise_source=secure",)},
             "dp_gaussian.noise_source=secure draws noise that nobody can repeat",
@@ -282,7 +285,7 @@ def test_a_resumed_run_repeats_in_one_sitting(tmp_path: Path, monkeypatch: pytes
         patch.setattr("flfw.runs.results.finish", interrupted)
         run.run(experiment)
     run.resume(experiment)
-    assert len(json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["sittings"]) == 2
+    assert len(json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["sessions"]) == 2
     assert sim.main(["--verify", str(tmp_path / "run")]) == 0
 
 

@@ -87,7 +87,7 @@ def test_the_victim_gives_what_the_client_sends(asked: Experiment, tmp_path: Pat
 @pytest.mark.parametrize("batch", [2, *(pytest.param(size, marks=pytest.mark.nightly) for size in (8, 1))])
 def test_so_it_does_for_a_resnet(small: Experiment, tmp_path: Path, batch: int) -> None:
     """Also for one example: its last layers have a single number a channel, for which running statistics are used."""
-    asked = dataclasses.replace(small, net="resnet18", side=32, split="sampled", set=("sampled.train=20",))
+    asked = dataclasses.replace(small, net="resnet18", image_size=32, split="sampled", set=("sampled.train=20",))
     sent, right = guessed_right(asked, tmp_path, batch, moved=True)
     assert off(right, sent) < CLOSE
 
@@ -177,7 +177,7 @@ def convolutional(shape: tuple[int, ...], classes: int) -> Net:
 
 
 def audited(out: Path, **changes: Any) -> dict[str, Any]:
-    few = {"split": "sampled", "victim_batch": 4, "images": 1, "audit_rounds": "0", "side": 8}
+    few = {"split": "sampled", "victim_batch": 4, "images": 1, "audit_rounds": "0", "image_size": 8}
     run = tiny(out, **{**few, "net": f"{__name__}:convolutional", **changes})
     return json.loads((whole.run(run) / "result.json").read_text())["audit"][0]
 

@@ -33,6 +33,7 @@ from flfw.audit.measures.public import PublicData
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import ThreatModel
 from flfw.audit.verdicts.evidence import ControlResult, ControlResults
+from flfw.earlier_names import CONTROLS
 from flfw.errors import InputError, require
 from flfw.nets.net import running_statistics, statistics_in_words
 from flfw.provenance.sittings import now
@@ -106,7 +107,7 @@ def audit(
     work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
     config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": work.described.lr}
     config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
-    config |= {"pictures": "yes" if pictures else "no", "tampered_by": tampered_by}
+    config |= {"show_samples": "yes" if pictures else "no", "malicious_server": tampered_by}
     result.write(folder, config, kept, *work.run(), tuned_on(attacks), began)
     return folder
 
@@ -280,9 +281,14 @@ class _Audit:
         probe_set, rows = job.ticket, []
         source = "update" if probe_set.rung == "target" else "probe"
         common: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
-        common |= {"rung": probe_set.rung, "curve": "", "round": probe_set.round, "seed": self._case.seed}
+        common |= {
+            "rung": CONTROLS.get(probe_set.rung, probe_set.rung),
+            "curve": "",
+            "round": probe_set.round,
+            "seed": self._case.seed,
+        }
         for exchange, pair, reconstruction in zip(job.exchanges, pairs, result.reconstructions, strict=True):
-            where = {"client": exchange.client, "victim": exchange.slot}
+            where = {"client": exchange.client, "probe_slot": exchange.slot}
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
             name = key(probe_set.round, probe_set.point, exchange.slot)
             ceiling = self._attacks[job.attack].ceiling

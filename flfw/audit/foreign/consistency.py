@@ -243,7 +243,7 @@ def rung(checks: Sequence[UpdateCheck], seconds: float) -> ControlResult:
     """Sum up the checks of some updates as a rung of the ladder; a check that was not possible is not a pass."""
     took = round(seconds, 3)
     if not checks:
-        return ControlResult("consistency", None, None, took, stopped="none of the updates could be read")
+        return ControlResult("consistency", None, None, took, failure_reason="none of the updates could be read")
     failed = [check for check in checks if check.outcome == "failed"]
     if failed:
         worst = next(check for check in failed if check.cause)
@@ -253,7 +253,9 @@ def rung(checks: Sequence[UpdateCheck], seconds: float) -> ControlResult:
         )
     unknown = [check for check in checks if check.outcome == "not possible"]
     if unknown:
-        return ControlResult("consistency", None, None, took, stopped=f"the check is not possible: {unknown[0].words}")
+        return ControlResult(
+            "consistency", None, None, took, failure_reason=f"the check is not possible: {unknown[0].words}"
+        )
     worst = max(checks, key=lambda check: check.numbers.off if check.numbers else 0.0)
     return ControlResult(
         "consistency", None, True, took, reason=f"All of {len(checks)} agree; the worst: {worst.words}"

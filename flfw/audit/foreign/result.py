@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import flfw
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.scorer import ScoreRow
 from flfw.formats.result_entries import breakdowns
+from flfw.formats.result_file import to_json
 from flfw.formats.rows import write_rows
 from flfw.provenance import sittings
 from flfw.provenance.external_plugins import outside_code
@@ -47,7 +47,7 @@ def write(
     """
     from flfw.report.report import write_report
 
-    by = config["tampered_by"]
+    by = config["malicious_server"]
     changed = [TAMPERED.format(by), *noticed(kept, one_model=False)] if by else []
     notes = [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
     origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
@@ -63,10 +63,10 @@ def write(
             "data": origin,
             "weights": None,
             "tuned_on": tuned,
-            "tampered_by": by or None,
+            "malicious_server": by or None,
             "resumed": [],
             "seeds": {"run": config["seed"], "attacks": {name: [config["seed"]] for name in config["attack"]}},
-            "sittings": [{**sitting, "began": began, "ended": sittings.now()}],
+            "sessions": [{**sitting, "started_at": began, "ended_at": sittings.now()}],
         },
         "environment": environment("the app's own"),
         "notes": notes,
@@ -77,7 +77,7 @@ def write(
         "recordings": kept.summary(kept.refused),
     }
     write_rows(rows, folder / "audit.csv")
-    write_atomic(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "result.json", to_json(result))
     write_report(folder)
 
 

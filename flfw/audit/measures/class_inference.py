@@ -39,7 +39,7 @@ class Inference:
         counts: (C, K) true numbers of examples.
         clients: (C,) the clients' numbers.
         public: (K,) shares of the classes among public examples.
-        hidden_by: the defence or the method that changes what is sent; None: neither does.
+        protected_by: the defence or the method that changes what is sent; None: neither does.
         stopped: why nothing was inferred, if so.
     """
 
@@ -49,7 +49,7 @@ class Inference:
     counts: np.ndarray
     clients: Sequence[int]
     public: np.ndarray
-    hidden_by: str | None = None
+    protected_by: str | None = None
     stopped: str | None = None
 
     def compared(self, rng: np.random.Generator) -> dict[Measure, Compared]:
@@ -64,7 +64,7 @@ class Inference:
     def entry(self, compared: Mapping[Measure, Compared], tests: int, rng: np.random.Generator) -> dict[str, Any]:
         """Return an item of ``inference`` of result.json."""
         same = bool(compared) and len(self.counts) > 1 and alike(self.counts, rng)
-        verdict, cause, reason = verdict_on_classes(compared, tests, same, self.hidden_by, self.stopped)
+        verdict, cause, reason = verdict_on_classes(compared, tests, same, self.protected_by, self.stopped)
         shares, presence, worst = compared.get("shares"), compared.get("presence"), None
         if self.shares is not None:
             apart = distances(self.shares, _checked(self.counts, self.shares))
@@ -79,8 +79,8 @@ class Inference:
             "alike": same,
             "tests": tests,
             "worst": worst,
-            "hidden_by": self.hidden_by,
-            "stopped": self.stopped,
+            "protected_by": self.protected_by,
+            "failure_reason": self.stopped,
             "verdict": verdict,
             "cause": cause,
             "reason": reason,
@@ -204,7 +204,7 @@ def alike(counts: np.ndarray, rng: np.random.Generator) -> bool:
 
 
 def verdict_on_classes(
-    compared: Mapping[Measure, Compared], tests: int, same: bool, hidden_by: str | None, stopped: str | None
+    compared: Mapping[Measure, Compared], tests: int, same: bool, protected_by: str | None, stopped: str | None
 ) -> tuple[str, str, str]:
     """Return the verdict on the inferred classes, its cause in a word, and its reason.
 
@@ -214,7 +214,7 @@ def verdict_on_classes(
         compared: by what is measured; empty: nothing was inferred.
         tests: number of tests in the run.
         same: whether the clients are `alike`.
-        hidden_by: the defence or the method that changes what is sent; None: neither does.
+        protected_by: the defence or the method that changes what is sent; None: neither does.
         stopped: why nothing was inferred, if so.
     """
     if not compared:
@@ -239,12 +239,12 @@ def verdict_on_classes(
         return "leaks", "inferred", sentence
     if not significant(0.5**best.clients, tests):
         return "inconclusive", "few", f"{sentence} With so few clients no result would be beyond chance."
-    if hidden_by:
+    if protected_by:
         return (
             "static only",
             "static",
             (
-                f"{sentence} That is no finding, but the attack did not know of {hidden_by}, which changes the "
+                f"{sentence} That is no finding, but the attack did not know of {protected_by}, which changes the "
                 "message: its failure is not evidence of protection."
             ),
         )

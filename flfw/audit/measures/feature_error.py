@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from flfw.client_plan import ClientPlan
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
-from flfw.resolve import Resolved
 from flfw.rng import initialising
 
 _EXTRACTOR = "extractor"
@@ -64,15 +64,15 @@ class Extractors:
     """Extractors of the attacked networks of one run, where the server sent them whole.
 
     Args:
-        resolved: the experiment.
+        plan: of the run's clients.
         recordings: its recordings.
         inputs: its input space.
     """
 
-    def __init__(self, resolved: Resolved, recordings: Recordings, inputs: InputSpec) -> None:
+    def __init__(self, plan: ClientPlan, recordings: Recordings, inputs: InputSpec) -> None:
         self._recordings, self._inputs = recordings, inputs
-        with initialising(resolved.experiment.seed, "extractor"):
-            model = resolved.build_model()
+        with initialising(plan.seed, "extractor"):
+            model = plan.build_model()
         inner = dict(model.named_children()).get(_EXTRACTOR)
         self._model = None if inner is None else inner.eval()
 

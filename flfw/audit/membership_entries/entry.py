@@ -80,7 +80,7 @@ def entry(
     claim: tuple[float, float] | None = None,
     controls: MembershipControls | None = None,
     tests: int = 1,
-    hidden_by: str | None = None,
+    protected_by: str | None = None,
     accuracy_gap: float | None = None,
     attack: str = "membership",
     unit: str = "example",
@@ -103,7 +103,7 @@ def entry(
         claim: epsilon and delta that are claimed for one example against this adversary, see `claim_against`.
         controls: the same statistic where the answer is known.
         tests: number of statistics, vantages and sets of rounds that the run tries.
-        hidden_by: what hides the data, if it is not the defence: an operation of the method.
+        protected_by: what hides the data, if it is not the defence: an operation of the method.
         accuracy_gap: accuracy on training data less that on held-out data.
         attack: name of the attack.
         unit: whose membership the pairs are about: ``example``, or ``patient`` with all of its examples.
@@ -117,12 +117,13 @@ def entry(
     evidence = weigh(kept, tests, claim[1] if claim else 0.0)
     easy, single = _easy(controls.easy, seed, "easy"), _easy(controls.one_step, seed, "one step")
     null = _null(controls.null, 1 - NULL_LEVEL / tests)
-    counted = {"failed": failed, "unlike": None if labels is None else unlike}
+    counted = {"failed": failed, "label_separable": None if labels is None else unlike}
     areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
-    behind = hidden_by or ("" if defence == "none" else defence)
-    seen = {"hidden_by": behind, "missed": missed, "unread": unread, "summed": sums.hidden if sums else 0, "unit": unit}
+    behind = protected_by or ("" if defence == "none" else defence)
+    seen = {"protected_by": behind, "missed": missed, "unread": unread, "unit": unit, "summed": _summed(sums)}
     facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, claimed=claim and claim[0], **seen)
-    asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
+    asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
+    asked |= {"protected_by": protected_by}
     return {
         **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "unit": unit},
         **{"rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
@@ -133,6 +134,10 @@ def entry(
         "controls": _as_controls(easy, single, null),
         **verdict_on_membership(evidence, facts)._asdict(),
     }
+
+
+def _summed(sums: SumSeen | None) -> int:
+    return sums.hidden if sums else 0
 
 
 def claim_against(
@@ -152,7 +157,7 @@ def claim_against(
         (float(line["epsilon"]), float(line["delta"]))
         for line in privacy
         if line["adversary"] == _ADVERSARIES.get(vantage)
-        and line["counted"] != "as published"
+        and line["accounting"] != "as published"
         and (unit == "example" or line["unit"] in (unit, "client"))
     ]
     return min((claim for claim in against if np.isfinite(claim[0])), default=None)
@@ -195,13 +200,13 @@ def _as_figures(result: Area | None) -> dict[str, float | None]:
 
 def _as_right(guessed: PairGuesses | None) -> dict[str, Any]:
     if guessed is None:
-        return {"guesses": 0, "right": 0, "low": None, "high": None, "p": None}
+        return {"guesses": 0, "correct": 0, "low": None, "high": None, "p": None}
     return guessed._asdict()
 
 
 def _as_evidence(evidence: MembershipEvidence) -> dict[str, Any]:
     tail = _as_tail(evidence.tail.as_dict() if evidence.tail else {})
-    return {"right": _as_right(evidence.guessed), **tail, "epsilon_low": evidence.epsilon_low}
+    return {"correct": _as_right(evidence.guessed), **tail, "epsilon_low": evidence.epsilon_low}
 
 
 def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | None) -> dict[str, Any]:
@@ -223,7 +228,7 @@ def _as_sizes(scored: Sequence[ScoredClient]) -> dict[str, int]:
 
 def _as_sums(sums: SumSeen | None) -> dict[str, int | None]:
     group, hidden, colluding = sums or SumSeen()
-    return {"group": group or None, "hidden_among": hidden or None, "colluding": colluding or None}
+    return {"sum_size": group or None, "anonymity_set_size": hidden or None, "num_colluding": colluding or None}
 
 
 def _as_tail(point: Mapping[str, float]) -> dict[str, float | None]:
@@ -235,4 +240,4 @@ def _as_client(worst: ClientGuesses | None, scored: Sequence[ScoredClient], seed
     if worst is None:
         return None
     mine = _area([one for one in scored if one.client == worst.client], seed, f"client {worst.client}")
-    return {"client": worst.client, "pairs": worst.pairs, **_as_figures(mine), "right": _as_right(worst.guessed)}
+    return {"client": worst.client, "pairs": worst.pairs, **_as_figures(mine), "correct": _as_right(worst.guessed)}

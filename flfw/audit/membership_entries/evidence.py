@@ -30,14 +30,14 @@ class PairGuesses(NamedTuple):
 
     Attributes:
         guesses: number of pairs with a guess.
-        right: number of right guesses.
+        correct: number of right guesses.
         low: lower end of the exact interval of the share of right ones.
         high: upper end.
         p: probability of so many right guesses, or more, of fair coins.
     """
 
     guesses: int
-    right: int
+    correct: int
     low: float
     high: float
     p: float
@@ -93,7 +93,7 @@ def weigh(scored: Sequence[ScoredClient], tests: int, delta: float = 0.0) -> Mem
         ClientGuesses(one.client, len(one.members), pair_guesses([one], corrected(tests * _PARTS * len(scored))))
         for one in scored
     ]
-    worst = max(clients, key=lambda one: (one.guessed.low, one.guessed.right), default=None)
+    worst = max(clients, key=lambda one: (one.guessed.low, one.guessed.correct), default=None)
     pairs = sum(len(one.members) for one in scored)
     return MembershipEvidence(
         pairs=pairs,

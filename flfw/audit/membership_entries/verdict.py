@@ -29,12 +29,12 @@ class MembershipVerdict(NamedTuple):
     Attributes:
         verdict: ``leaks``, ``no leak found`` or ``inconclusive``.
         cause: what decided it, in one word.
-        why: what decided it, in sentences.
+        reason: what decided it, in sentences.
     """
 
     verdict: str
     cause: str
-    why: str
+    reason: str
 
 
 @final
@@ -48,7 +48,7 @@ class MembershipFacts:
         failed: number of pairs without two finite scores.
         unlike: number of pairs that labels alone tell apart; None: the label-only floor is not known.
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
-        hidden_by: what hides the data, in words; empty: nothing does.
+        protected_by: what hides the data, in words; empty: nothing does.
         missed: what a statistic that is told of it leaves out, in words; empty: nothing, or it is not told.
         unread: running statistics that are sent and that it does not read, in words; empty: none.
         claimed: claimed epsilon for one example, or patient, more or less; None: there is no claim.
@@ -60,9 +60,9 @@ class MembershipFacts:
     easy_auc: float | None
     null: PairGuesses | None
     failed: int = 0
-    unlike: int | None = 0
+    label_separable: int | None = 0
     adaptive: bool = False
-    hidden_by: str = ""
+    protected_by: str = ""
     missed: str = ""
     unread: str = ""
     claimed: float | None = None
@@ -80,16 +80,16 @@ def verdict_on_membership(evidence: MembershipEvidence, facts: MembershipFacts) 
         or _unearned(evidence, facts)
         or _nothing_found(evidence, facts)
     )
-    unlike = facts.unlike or 0
+    unlike = facts.label_separable or 0
     if concluded.verdict != OPEN or concluded.cause == "few" or unlike <= evidence.pairs:
         return concluded
     most = f"{_count(_pairs_in_all(evidence, facts))}, labels alone tell the two of {unlike:,} apart"
-    return concluded._replace(why=f"{concluded.why} Of {most}, and these are not counted.")
+    return concluded._replace(reason=f"{concluded.reason} Of {most}, and these are not counted.")
 
 
 def _pairs_in_all(evidence: MembershipEvidence, facts: MembershipFacts) -> int:
     """Return the number of pairs with those that are not counted."""
-    return evidence.pairs + facts.failed + (facts.unlike or 0)
+    return evidence.pairs + facts.failed + (facts.label_separable or 0)
 
 
 def finds_members(auc: float | None) -> bool | None:
@@ -108,23 +108,23 @@ def _void(facts: MembershipFacts) -> MembershipVerdict | None:
         return MembershipVerdict(
             OPEN,
             "null",
-            f"Where both examples of each pair were held out, {null.right} of {null.guesses} guesses were right, which "
-            "a coin does not explain: the measurement is faulty, and this says nothing about the data.",
+            f"Where both examples of each pair were held out, {null.correct} of {null.guesses} guesses were right, "
+            "which a coin does not explain: the measurement is faulty, and this says nothing about the data.",
         )
     return None
 
 
 def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict | None:
     leak = _found(evidence, facts)
-    if leak and facts.unlike is None:
+    if leak and facts.label_separable is None:
         return MembershipVerdict(
             OPEN,
             "floor",
-            f"{leak.why} But it was not measured what labels alone tell, and they may explain it.",
+            f"{leak.reason} But it was not measured what labels alone tell, and they may explain it.",
         )
-    if leak and facts.unlike:
-        set_aside = f" {_count(facts.unlike)} that labels alone tell apart are not counted."
-        return leak._replace(why=leak.why + set_aside)
+    if leak and facts.label_separable:
+        set_aside = f" {_count(facts.label_separable)} that labels alone tell apart are not counted."
+        return leak._replace(reason=leak.reason + set_aside)
     return leak
 
 
@@ -168,19 +168,19 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVe
 
 def _incapable(facts: MembershipFacts) -> MembershipVerdict | None:
     """Conclude that the statistic is not shown to see a leak that is there."""
-    if facts.hidden_by and facts.missed:
+    if facts.protected_by and facts.missed:
         return MembershipVerdict(
             OPEN,
             "static",
-            f"The statistic takes account of {facts.hidden_by}, which hides the data, but for {facts.missed}: that it "
-            "finds no members is no evidence of protection.",
+            f"The statistic takes account of {facts.protected_by}, which hides the data, but for {facts.missed}: that "
+            "it finds no members is no evidence of protection.",
         )
-    if facts.hidden_by and not facts.adaptive:
+    if facts.protected_by and not facts.adaptive:
         return MembershipVerdict(
             OPEN,
             "static",
-            f"The statistic takes no account of {facts.hidden_by}, which hides the data: that it finds no members is "
-            "no evidence of protection.",
+            f"The statistic takes no account of {facts.protected_by}, which hides the data: that it finds no members "
+            "is no evidence of protection.",
         )
     if facts.unread:
         return MembershipVerdict(
@@ -238,7 +238,7 @@ def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Membershi
             f"({RIGHT:.0%} of the guesses right, or {RATIO:g} members for each false alarm).",
         )
     if guessed.guesses < PAIRS:
-        apart = f" Labels alone tell {facts.unlike} more apart." if facts.unlike else ""
+        apart = f" Labels alone tell {facts.label_separable} more apart." if facts.label_separable else ""
         return MembershipVerdict(
             OPEN,
             "few",
@@ -276,8 +276,8 @@ def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> Memb
     guessed, tail = evidence.guessed, evidence.tail
     rare = f", and {tail.tpr_high:.1%} of the members stand out" if tail else ""
     hidden = (
-        f" The statistic takes account of {facts.hidden_by}."
-        if facts.hidden_by
+        f" The statistic takes account of {facts.protected_by}."
+        if facts.protected_by
         else f" This holds for sums over {facts.summed} clients, if nobody tells its own part."
         if facts.summed > 1
         else " Nothing hides the data: they leave little trace in these models, which is no protection."
@@ -294,7 +294,7 @@ def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> Memb
 def _share(guessed: PairGuesses) -> str:
     if not guessed.guesses:
         return "none"
-    return f"{guessed.right / guessed.guesses:.1%} (interval {guessed.low:.1%} to {guessed.high:.1%})"
+    return f"{guessed.correct / guessed.guesses:.1%} (interval {guessed.low:.1%} to {guessed.high:.1%})"
 
 
 def _count(pairs: int) -> str:

@@ -30,12 +30,14 @@ from flfw.audit.membership_game.request import (
     vantage_points,
 )
 from flfw.audit.verdicts.groups_needed import memberships_with_groups_needed
+from flfw.client_plan import ClientPlan
 from flfw.data.splits.lazy_parts import sizes
 from flfw.errors import require
-from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.membership.copies import said_of_copies
 from flfw.membership.pairs import MemberPairs, PatientGame
 from flfw.nets.net import Net, Tensors, hits
+from flfw.plan import AuditPlan
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, examples_in
 from flfw.storage.final_model import FinalModel, final_model
@@ -77,8 +79,9 @@ class MembershipAudit:
     """Membership game of a run.
 
     Args:
-        experiment: the run, with membership pairs.
-        task: its data, with the pairs.
+        clients: what the run's clients do.
+        audit: the attacks and what they see.
+        task: the run's data, with the pairs.
         observations: the folder of the server's recordings.
         put: writes the candidates of a name for the attacks, and returns the file.
         fresh: builds the network of the controls.
@@ -90,14 +93,15 @@ class MembershipAudit:
 
     def __init__(
         self,
-        experiment: Experiment,
+        clients: ClientPlan,
+        audit: AuditPlan,
         task: Task,
         observations: Path,
         put: Callable[[str, Tensors], str],
         fresh: Callable[[], Net],
         model: Callable[[Tensors], VictimModel],
     ) -> None:
-        self._experiment, self._task, self._observations = experiment, task, observations
+        self._clients, self._audit, self._task, self._observations = clients, audit, task, observations
         self._put, self._fresh, self._model = put, fresh, model
         self._controls: dict[tuple[int, ...], Controls] = {}
         self.remarks = said_of_copies(task.split.train, task.dataset.train_x, task.split.patients)
@@ -113,29 +117,29 @@ class MembershipAudit:
             InputError: no upload was recorded, or the final model is missing, which the vantage needs.
         """
         recordings = Recordings(self._observations)
-        rounds = tuple(r for r in self._experiment.audited_by(last) if r)
+        rounds = tuple(r for r in self._audit.audited_by(last) if r)
         lines = tuple(line for r in rounds for line in recordings.update_lines(r))
-        require(bool(lines), f"recorded uploads of rounds {self._experiment.audit_rounds} for {attack}", uploads=0)
+        require(bool(lines), f"recorded uploads of rounds {self._audit.probes.audit_rounds} for {attack}", uploads=0)
         took_part = {line["client"] for line in lines}
         self._say_who_is_missing(attack, len(took_part), len(self._targets(lines)))
-        points, shared = vantage_points(self._experiment), self._controls_of(tuple(self._targets(lines)))
+        points, shared = self._vantage_points, self._controls_of(tuple(self._targets(lines)))
         kinds = dict.fromkeys(OUTSIDER if vantage == OUTSIDER else "server" for vantage, _ in points)
         controls = [request for kind in kinds for request in shared.requests(attack, kind)]
         return controls + [self._target(attack, lines, vantage, group, last) for vantage, group in points]
 
     def _target(self, attack: str, lines: Sequence[Line], vantage: str, group: int, last: int) -> MembershipRequest:
         """Return the request to an attack at one vantage, of as many clients as there are to be probes."""
-        experiment, everyone = self._experiment, self._experiment.clients
-        peers = tuple(range(everyone - experiment.colluding, everyone)) if vantage == PEER else ()
+        everyone, local = self._clients.rounds.clients, self._clients.local
+        peers = tuple(range(everyone - self._audit.probes.colluding_attackers, everyone)) if vantage == PEER else ()
         clients = self._targets(line for line in lines if line["client"] not in peers)
         dataset = self._task.dataset
         pairs, labels = self._pairs, dataset.kinds(np.asarray(dataset.train_y))
-        null = untrained_pairs(pairs, clients, labels, experiment.seed)
+        null = untrained_pairs(pairs, clients, labels, self._clients.seed)
         candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
         train = sizes(self._task.split.train)
         known = {"vantage": vantage, "examples": tuple(int(train[client]) for client in clients)}
-        game = MembershipGame("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, **known)
+        game = MembershipGame("", len(candidates.labels), tuple(clients), tuple(steps), local.lr, **known)
         hidden, final = 0, self._final if vantage in (PEER, OUTSIDER) else None
         if vantage in (AGGREGATE, PEER):
             cohorts = tuple(sorted({(one["round"], one["client"], examples_in(one)) for one in lines}))
@@ -144,7 +148,7 @@ class MembershipAudit:
             hidden = group or min(others.values())
         if final and (vantage == OUTSIDER or not final.averaged):
             held = held | final_tensors(final.tensors)
-            game = replace(game, last=last, trained=last * max(game.steps), batch=experiment.batch_size)
+            game = replace(game, last=last, trained=last * max(game.steps), batch=local.batch_size)
         if vantage == PEER:
             lines = [line for line in lines if line["client"] in peers]
         if vantage == OUTSIDER:
@@ -152,15 +156,19 @@ class MembershipAudit:
         game = replace(game, file=self._put("target" if final is None else vantage, held))
         return MembershipRequest(attack, game, tuple(rounds), tuple(lines), candidates, anonymity_set_size=hidden)
 
+    @property
+    def _vantage_points(self) -> list[tuple[str, int]]:
+        return vantage_points(self._audit.probes.vantage, self._audit.sum_sizes)
+
     @cached_property
     def _final(self) -> FinalModel:
         return final_model(self._observations.parent)
 
     def _targets(self, lines: Iterable[Line]) -> list[int]:
-        return sorted({line["client"] for line in lines})[: self._experiment.images]
+        return sorted({line["client"] for line in lines})[: self._audit.probes.images]
 
     def _say_who_is_missing(self, attack: str, took_part: int, scored: int) -> None:
-        every, images = self._experiment.clients, self._experiment.images
+        every, images = self._clients.rounds.clients, self._audit.probes.images
         if scored < every:
             absent = [f"{every - took_part} sent nothing in its rounds"] * (took_part < every)
             beyond = took_part - scored
@@ -172,7 +180,7 @@ class MembershipAudit:
         """Return the controls, which all attacks share."""
         if clients not in self._controls:
             pairs = [self._pairs[client] for client in clients]
-            self._controls[clients] = Controls(self._task, pairs, self._fresh, self._put, self._experiment.seed)
+            self._controls[clients] = Controls(self._task, pairs, self._fresh, self._put, self._clients.seed)
         return self._controls[clients]
 
     @cached_property
@@ -182,8 +190,8 @@ class MembershipAudit:
 
     def _steps(self, client: int) -> int:
         """Return the local steps of a client in a round; the server knows its number of examples."""
-        batches = -(-sizes(self._task.split.train)[client] // self._experiment.batch_size)
-        return max(1, self._experiment.local_epochs * batches)
+        batches = -(-sizes(self._task.split.train)[client] // self._clients.local.batch_size)
+        return max(1, self._clients.local.local_epochs * batches)
 
     def play(
         self,
@@ -242,7 +250,7 @@ class MembershipAudit:
             tests: number of statistics and defences that are tried.
             privacy: the run's claims.
         """
-        seed, items, defence_of = self._experiment.seed, [], clients.defence_of
+        seed, items, defence_of = self._clients.seed, [], clients.defence_of
         unit = "example" if self._task.split.patients is None else "patient"
         easy, one_step, null = (scores.get(kind, {}) for kind in (OVERFITTED, ONE_STEP, NULL))
         for defence in sorted({defence_of(client) for client in asked.game.clients}, key=lambda name: name == "none"):
@@ -273,7 +281,7 @@ class MembershipAudit:
                         unit=unit,
                         controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
                         tests=tests,
-                        hidden_by=clients.protecting_method,
+                        protected_by=clients.protecting_method,
                         accuracy_gap=self._accuracy_gap(asked, there),
                         attack=asked.attack,
                         seed=seed,

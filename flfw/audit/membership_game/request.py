@@ -11,7 +11,7 @@ from flfw.audit.membership_entries import ScoredClient
 from flfw.audit.membership_game.candidates import GameCandidates
 from flfw.audit.membership_game.game import MembershipGame
 from flfw.audit.membership_game.patient_candidates import PatientCandidates
-from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.recording.format import Line
 
 TARGET, OVERFITTED, ONE_STEP = "target", "easy", "one_step"
@@ -131,12 +131,11 @@ class GameAnswer(Protocol):
         ...
 
 
-def vantage_points(experiment: Experiment) -> list[tuple[str, int]]:
+def vantage_points(vantages: Sequence[str], sum_sizes: Sequence[int]) -> list[tuple[str, int]]:
     """Return the vantages of attacks on membership, each with the number of clients in a sum, or 0.
 
     What a client sends in training is the same for all who see it.
     """
-    asked = experiment.vantage
-    sizes = sorted(experiment.groups) if AGGREGATE in asked else []
-    direct = [("server", 0)] if set(asked) - {AGGREGATE, PEER, OUTSIDER} else []
-    return direct + [(AGGREGATE, size) for size in sizes] + [(v, 0) for v in (PEER, OUTSIDER) if v in asked]
+    sizes = sorted(sum_sizes) if AGGREGATE in vantages else []
+    direct = [("server", 0)] if set(vantages) - {AGGREGATE, PEER, OUTSIDER} else []
+    return direct + [(AGGREGATE, size) for size in sizes] + [(v, 0) for v in (PEER, OUTSIDER) if v in vantages]

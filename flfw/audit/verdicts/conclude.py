@@ -36,7 +36,7 @@ def _of_sums(facts: SumFacts | None, ladder: ControlResults, evidence: Evidence)
     if facts and facts.exposed and not evidence.defended and conclusion.verdict not in (*POSITIVE, "attack broken"):
         return facts.exposure()
     if facts and conclusion.cause == "undefended":
-        short = at is not None and 2 * at.short > at.total
+        short = at is not None and 2 * at.unconverged > at.total
         held = SumEvidence(facts, bool(ladder.consistency.passed), short, evidence.messages)
         return verdict_on_sums(held, EASY_SHARE)
     return conclusion

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 from flfw.audit.measures.identification import Identified
@@ -37,7 +37,7 @@ class ControlResult:
         psnr: mean over the probes in dB; None: no example was reconstructed, or this rung has none.
         passed: whether the attack, or the measurement, does here what it must; None: the rung was not climbed.
         seconds: run time of the attack.
-        stopped: why there is no result; None if there is one.
+        failure_reason: why there is no result; None if there is one.
         reason: the result in words, where numbers alone do not tell it.
     """
 
@@ -45,7 +45,7 @@ class ControlResult:
     psnr: float | None
     passed: bool | None
     seconds: float = 0.0
-    stopped: str | None = None
+    failure_reason: str | None = None
     reason: str = ""
 
 
@@ -57,21 +57,22 @@ class ControlResults:
         control: the closed form on softmax regression; it checks the measurement.
         easy: the attack on the same network and data, fresh, undefended, wholly shared, one example, one step.
         consistency: whether the attacker's model of the client, at the true data, gives the recorded message.
-        matched: the attack on the same clients, weights, batch and steps, undefended.
-        told: the adapted attack on the same, behind the same defence in its mildest form.
+        undefended: the attack on the same clients, weights, batch and steps, undefended.
+        weak_defence: the adapted attack on the same, behind the same defence in its mildest form.
     """
 
-    control: ControlResult
+    analytic: ControlResult
     easy: ControlResult
-    consistency: ControlResult = ControlResult("consistency", None, None, stopped="it was not checked")
-    matched: ControlResult = ControlResult("matched", None, None)
-    told: ControlResult = ControlResult("told", None, None)
+    consistency: ControlResult = ControlResult("consistency", None, None, failure_reason="it was not checked")
+    undefended: ControlResult = ControlResult("undefended", None, None)
+    weak_defence: ControlResult = ControlResult("weak_defence", None, None)
 
     def climbed(self) -> Iterator[dict[str, Any]]:
         """Yield the rungs that have a result, or a reason for having none, as result.json holds them."""
-        for control in (self.control, self.easy, self.consistency, self.matched, self.told):
-            if control.passed is not None or control.stopped:
-                yield asdict(control)
+        for field in fields(self):
+            control: ControlResult = getattr(self, field.name)
+            if control.passed is not None or control.failure_reason:
+                yield asdict(control) | {"rung": field.name}
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,14 @@ class Searched:
         truth: median at the true data.
         found: median at the reconstructions, failed ones apart.
         random: median at random guesses.
-        short: messages in which the search ended above the truth, or failed.
+        unconverged: messages in which the search ended above the truth, or failed.
         total: messages with a value at the truth and at a random guess.
     """
 
     truth: float
     found: float
     random: float
-    short: int
+    unconverged: int
     total: int
 
 
@@ -107,7 +108,7 @@ class Evidence:
         defended: whether a defence, or the method's own mechanism, changed what was sent.
         size: size of the target in words, where it is larger than one example and one step.
         outdone: in words, by how much the same attack got further without knowing the defence, if it did.
-        by_chance: examples that were as close as reconstructed ones, but no closer than by chance.
+        chance_match: examples that were as close as reconstructed ones, but no closer than by chance.
         identified: identification among look-alikes by the attack's results, where it was tested.
         pointed: messages that their true data explain better than candidates do, where it was tested.
         settings: number of these tests in the run.
@@ -124,7 +125,7 @@ class Evidence:
     defended: bool
     size: str = ""
     outdone: str = ""
-    by_chance: int = 0
+    chance_match: int = 0
     identified: Identified | None = None
     pointed: Identified | None = None
     settings: int = 1

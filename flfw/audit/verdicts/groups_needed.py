@@ -20,9 +20,9 @@ def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
     Args:
         reached: whether the attack recovered or identified anything, by the size of the group; None: it gave no answer.
 
-    >>> group_needed({1: True, 2: True, 5: False, 10: False}), group_needed({1: False, 2: False})
+    >>> min_safe_sum_size({1: True, 2: True, 5: False, 10: False}), min_safe_sum_size({1: False, 2: False})
     (5, None)
-    >>> group_needed({1: True, 2: None, 5: None}), group_needed({1: True, 2: None, 5: False})
+    >>> min_safe_sum_size({1: True, 2: None, 5: None}), min_safe_sum_size({1: True, 2: None, 5: False})
     (None, 5)
     """
     last = max((size for size, leaked in reached.items() if leaked), default=None)
@@ -44,14 +44,14 @@ def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[s
         positive: the verdicts of an attack that reached something.
     """
     kinds = ("attack", "vantage", "adaptation", "defence", "round", "steps")
-    on_curve = lambda one: one["group"] and one["curve"] in (None, GROUP)  # noqa: E731
+    on_curve = lambda one: one["sum_size"] and one["curve"] in (None, GROUP)  # noqa: E731
     at = lambda one: tuple(one[name] for name in kinds)  # noqa: E731
     reached: dict[tuple[Any, ...], dict[int, bool | None]] = {}
     for one in entries:
         if on_curve(one):
-            reached.setdefault(at(one), {})[one["group"]] = _reached(one, positive)
+            reached.setdefault(at(one), {})[one["sum_size"]] = _reached(one, positive)
     needed = {kind: min_safe_sum_size(sizes) for kind, sizes in reached.items()}
-    return [one | {"group_needed": needed[at(one)] if on_curve(one) else None} for one in entries]
+    return [one | {"min_safe_sum_size": needed[at(one)] if on_curve(one) else None} for one in entries]
 
 
 def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
@@ -60,7 +60,7 @@ def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
         return False
     if one["verdict"] in positive:
         return True
-    broke = one["stopped"] and not one["stopped"].startswith("not applicable")
+    broke = one["failure_reason"] and not one["failure_reason"].startswith("not applicable")
     unknown = broke or one["verdict"] == "attack broken" or one["cause"] == "chance" or one["messages"] < MESSAGES
     return None if unknown else False
 
@@ -77,9 +77,9 @@ def memberships_with_groups_needed(items: Sequence[dict[str, Any]]) -> list[dict
     at = lambda one: (one["attack"], one["statistic"], one["defence"], one["adaptive"], tuple(one["rounds"]))  # noqa: E731
     reached: dict[tuple[Any, ...], dict[int, bool | None]] = {}
     for one in items:
-        if one["group"]:
-            reached.setdefault(at(one), {})[one["group"]] = _REACHED.get(
+        if one["sum_size"]:
+            reached.setdefault(at(one), {})[one["sum_size"]] = _REACHED.get(
                 one["cause"], one["verdict"] == "leaks" or None
             )
     needed = {kind: min_safe_sum_size(sizes) for kind, sizes in reached.items()}
-    return [one | {"group_needed": needed[at(one)] if one["group"] else None} for one in items]
+    return [one | {"min_safe_sum_size": needed[at(one)] if one["sum_size"] else None} for one in items]

@@ -91,7 +91,7 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
     """
     facts = evidence.facts
     size, alone = facts.group, facts.alone
-    first = f"group={1 + facts.colluding * facts.peer}"
+    first = f"sum_size={1 + facts.colluding * facts.peer}"
     if facts.exposed:
         return facts.exposure()
     if facts.lost:
@@ -114,7 +114,10 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
         why = "The search ended short in most sums: the true data explain them better than its results do"
         return Verdict("inconclusive", "search", f"{why}. A longer or better search is needed.")
     if facts.left < LEAST:
-        beside = f", of which {facts.colluding} may work with the attacker (--colluding): {facts.left} are left"
+        beside = (
+            f", of which {facts.colluding} may work with the attacker (--expert colluding_attackers): "
+            f"{facts.left} are left"
+        )
         why = f"Nothing was reconstructed from sums over {size} clients{beside if facts.colluding else ''}"
         return Verdict(
             "inconclusive", "group", f"{why}. At least {LEAST} are needed: a stronger attack may separate so few."

@@ -18,16 +18,17 @@ from flfw.audit.verdicts.evidence import (
 )
 
 _TO_SHOW = {
-    "consistency": "the attacker's model of the client explains the message",
-    "told": "the attack works through this defence where it is weak",
-    "matched": "the attack works on this case without the defence",
+    "consistency": ("consistency", "the attacker's model of the client explains the message"),
+    "weak_defence": ("told", "the attack works through this defence where it is weak"),
+    "undefended": ("matched", "the attack works on this case without the defence"),
 }
+"""Controls that a failure must pass to count, with the cause where one does not, and what it shows."""
 
 
 def verdict_on_messages(ladder: ControlResults, evidence: Evidence) -> Verdict:
     """Return the verdict, its cause and its reason.
 
-    >>> ladder = ControlResults(ControlResult("control", 150.0, True), ControlResult("easy", 9.0, False))
+    >>> ladder = ControlResults(ControlResult("analytic", 150.0, True), ControlResult("easy", 9.0, False))
     >>> verdict(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
     ('inconclusive', 'easy')
     """
@@ -42,7 +43,7 @@ def verdict_on_messages(ladder: ControlResults, evidence: Evidence) -> Verdict:
 
 def _positive(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
     """Conclude from reconstruction or identification; this needs only a sound measurement."""
-    control, identified, pointed = ladder.control, evidence.identified, evidence.pointed
+    control, identified, pointed = ladder.analytic, evidence.identified, evidence.pointed
     if not control.passed:
         reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
         return Verdict(
@@ -88,20 +89,20 @@ def _invalid(ladder: ControlResults) -> Verdict | None:
 
 def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
     """Conclude that the attack is too weak, or makes too little use of its knowledge."""
-    if evidence.by_chance:
+    if evidence.chance_match:
         return Verdict(
             "inconclusive",
             "chance",
-            f"{evidence.by_chance} of {evidence.attacked} examples are as close as reconstructed ones. But the results "
-            "for other messages fit them as well as chance allows: these data are too much alike, or too few, to tell "
-            "a reconstruction from a lucky guess.",
+            f"{evidence.chance_match} of {evidence.attacked} examples are as close as reconstructed ones. But the "
+            "results for other messages fit them as well as chance allows: these data are too much alike, or too few, "
+            "to tell a reconstruction from a lucky guess.",
         )
-    if easy.stopped and not easy.passed:
+    if easy.failure_reason and not easy.passed:
         return Verdict(
             "inconclusive",
             "easy",
-            f"The attack gave nothing on the undefended network with fresh weights ({easy.stopped}), so that its "
-            "failure means nothing.",
+            f"The attack gave nothing on the undefended network with fresh weights ({easy.failure_reason}), so that "
+            "its failure means nothing.",
         )
     if not easy.passed:
         return Verdict(
@@ -141,18 +142,18 @@ def _unearned(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
             f"The attack reconstructed nothing, but not knowing of the defence it got further ({evidence.outdone}): it "
             "makes poor use of what it knows, and its failure means nothing.",
         )
-    for rung, shown in _TO_SHOW.items():
-        step: ControlResult = getattr(ladder, rung)
+    for name, (cause, shown) in _TO_SHOW.items():
+        step: ControlResult = getattr(ladder, name)
         if not step.passed:
-            why = step.stopped or step.reason or f"{step.psnr or 0:.1f} dB"
-            return Verdict("inconclusive", rung, f"It was not shown that {shown} ({why}): its failure means nothing.")
-    if searched and 2 * searched.short > searched.total:
+            why = step.failure_reason or step.reason or f"{step.psnr or 0:.1f} dB"
+            return Verdict("inconclusive", cause, f"It was not shown that {shown} ({why}): its failure means nothing.")
+    if searched and 2 * searched.unconverged > searched.total:
         at_truth, at_result = _apart(searched.truth, searched.found)
         return Verdict(
             "inconclusive",
             "search",
-            f"The search ended short in {searched.short} of {searched.total} messages: the true data explain these "
-            f"better (median of its objective {at_truth}) than its results do ({at_result}; a random guess has "
+            f"The search ended short in {searched.unconverged} of {searched.total} messages: the true data explain "
+            f"these better (median of its objective {at_truth}) than its results do ({at_result}; a random guess has "
             f"{searched.random:.3g}). A longer or better search is needed.",
         )
     if evidence.assumes:

@@ -22,13 +22,13 @@ def refusal(root: Path, damaged: Mapping[Path, str], private: bool = False) -> I
     if private:
         return InputError(
             f"Expected readable images at this site, got {count}; python -m flfw.rehearse at the site names them, and "
-            "--skip-damaged leaves them out."
+            "--expert skip_damaged=true leaves them out."
         )
     named = "; ".join(f"{path} ({why})" for path, why in list(damaged.items())[:_NAMED])
     more = f"; and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
     return InputError(
         f"Expected readable images in {root}, got {count}: {named}{more}. Get these files again, take them out, or "
-        "leave them out with --skip-damaged."
+        "leave them out with --expert skip_damaged=true."
     )
 
 

@@ -128,7 +128,7 @@ def decode(
         if pixels.shape != first.shape:
             raise InputError(
                 f"Expected images of one size, got {paths[0]} of {_size(first)} and {paths[row]} of {_size(pixels)} "
-                f"pixels; resize them with --side {32 if first.shape[2] == 64 else 64}."
+                f"pixels; resize them with --image-size {32 if first.shape[2] == 64 else 64}."
             )
         images[row] = pixels
 

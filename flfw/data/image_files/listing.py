@@ -133,7 +133,7 @@ class Listing:
             if another != size:
                 raise InputError(
                     f"Expected images of one size, got {first} of {size[1]}x{size[0]} and {file} of "
-                    f"{another[1]}x{another[0]} pixels; bring them to one with --resize 64 or --side "
+                    f"{another[1]}x{another[0]} pixels; bring them to one with --expert resize=64 or --image-size "
                     f"{32 if size[1] == 64 else 64}."
                 )
         return size

@@ -27,7 +27,7 @@ from flfw.data.readers.folder import NETS
 from flfw.data.tables import site_tables
 from flfw.errors import InputError, require
 
-SPLIT = "whole"
+SPLIT = "dataset_per_client"
 """The only possible split: each site's clients hold all data of the site."""
 
 _FORM = re.compile(r"(?:([13])x([1-9]\d*)x([1-9]\d*)|([1-9]\d*)):([1-9]\d*)")
@@ -61,7 +61,7 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
     shape = tuple(int(number) for number in parsed.groups()[:4] if number)
     classes, image = int(parsed[5]), len(shape) == 3
     require(image or ending != patients.TAG, f"site:CxHxW:CLASSES{patients.TAG}, of DICOM files", dataset=word)
-    require(pictures.size is None, f"no --resize, as site:{word} names the size", resize=pictures.size)
+    require(pictures.size is None, f"no --expert resize, as site:{word} names the size", resize=pictures.size)
     named = replace(
         pictures,
         size=(shape[1], shape[2]) if image else None,

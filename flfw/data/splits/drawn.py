@@ -15,7 +15,7 @@ import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.schemes import Drawn
+from flfw.data.splits.schemes import SampledOnDemand
 from flfw.data.splits.split_indices import SplitIndices, trainable
 from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
@@ -23,12 +23,12 @@ from flfw.rng import numpy_generator
 _DECKS = 8  # that were asked for last; a round's clients come in order
 
 
-def pools(dataset: Dataset, scheme: Drawn, clients: int, rng: np.random.Generator) -> SplitIndices:
+def pools(dataset: Dataset, scheme: SampledOnDemand, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Return the pools of all draws, as those of one client: training data without victims, and all test data."""
     return SplitIndices([trainable(dataset)], [np.arange(len(dataset.test_y))])
 
 
-def parts(dataset: Dataset, scheme: Drawn, pool: np.ndarray, part: str, clients: int, seed: int) -> LazyParts:
+def parts(dataset: Dataset, scheme: SampledOnDemand, pool: np.ndarray, part: str, clients: int, seed: int) -> LazyParts:
     """Return the parts of all clients.
 
     Args:
@@ -48,7 +48,9 @@ def parts(dataset: Dataset, scheme: Drawn, pool: np.ndarray, part: str, clients:
         return _dealt(pool, size, part, clients, seed)
     labels = np.asarray(getattr(dataset, f"{part}_y"))[pool]
     by_class = [pool[labels == label] for label in range(dataset.classes)]
-    require(scheme.classes <= dataset.classes, f"drawn.classes <= {dataset.classes}", classes=scheme.classes)
+    require(
+        scheme.classes <= dataset.classes, f"sampled_on_demand.classes <= {dataset.classes}", classes=scheme.classes
+    )
     _require(size, sum(sorted(map(len, by_class))[: scheme.classes]), part, scheme)
 
     def of(client: int) -> np.ndarray:
@@ -78,7 +80,9 @@ def _drawn(pool: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     return pool[rng.choice(len(pool), size, replace=False)]
 
 
-def _require(size: int, there: int, part: str, scheme: Drawn) -> None:
+def _require(size: int, there: int, part: str, scheme: SampledOnDemand) -> None:
     if size > there:
         which = f"{scheme.classes} classes may have" if scheme.classes else "there are"
-        raise InputError(f"Expected drawn.{part} <= {there}, the {part} examples that {which}, got {part}={size}.")
+        raise InputError(
+            f"Expected sampled_on_demand.{part} <= {there}, the {part} examples that {which}, got {part}={size}."
+        )

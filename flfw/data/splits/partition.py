@@ -22,18 +22,18 @@ from flfw.data.splits.outside import SplitScheme, source_of
 from flfw.data.splits.schemes import (
     IID,
     AnyScheme,
+    DatasetPerClient,
     Dirichlet,
     Domains,
     Dominant,
-    Drawn,
-    Everything,
+    FullCopy,
     Natural,
     Pathological,
     Pools,
     Sampled,
+    SampledOnDemand,
     Scheme,
     Shards,
-    Whole,
     scheme,
     schemes,
 )
@@ -44,20 +44,20 @@ from flfw.rng import numpy_generator
 __all__ = [
     "IID",
     "AnyScheme",
+    "DatasetPerClient",
     "Dirichlet",
     "Domains",
     "Dominant",
-    "Drawn",
-    "Everything",
+    "FullCopy",
     "Natural",
     "Pathological",
     "Pools",
     "Sampled",
+    "SampledOnDemand",
     "Scheme",
     "Shards",
     "Split",
     "SplitScheme",
-    "Whole",
     "for_each",
     "nobodys",
     "scheme",
@@ -103,10 +103,10 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
     Sampled: sampled.divide,
     Domains: domains.divide,
     Shards: shards.divide,
-    Everything: shards.everything,
+    FullCopy: shards.everything,
     Pools: pools.divide,
-    Whole: whole.divide,
-    Drawn: drawn.pools,
+    DatasetPerClient: whole.divide,
+    SampledOnDemand: drawn.pools,
 }
 TestParts: TypeAlias = Literal["own", "shared"]
 """Whether each client has test examples of its own, or all have the same."""
@@ -131,8 +131,8 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
     natural.refuse_others(dataset, type(scheme).__name__.lower())
     if dataset.train_group is not None and not isinstance(scheme, SplitScheme):
         patients.require_by_patient(dataset, scheme)
-    if isinstance(scheme, Drawn):
-        pool = _kept(dataset, Drawn(), 1, 0)
+    if isinstance(scheme, SampledOnDemand):
+        pool = _kept(dataset, SampledOnDemand(), 1, 0)
         train = drawn.parts(dataset, scheme, pool.train[0], "train", clients, seed)
         tested = drawn.parts(dataset, scheme, pool.test[0], "test", clients, seed)
         one = replace(pool, train=train, test=tested, validation=LazyParts.same(clients, pool.validation[0]))
@@ -170,7 +170,7 @@ def _with_tests_for(dataset: Dataset, scheme: AnyScheme, clients: int) -> Datase
     What a scheme makes of them is not used. Only a user's own scheme may look at the inputs.
     """
     alternate = getattr(scheme, "halves", "") == "alternate"
-    require(not alternate, "--test own for sampled.halves=alternate, whose halves are apart", test="shared")
+    require(not alternate, "--expert test=own for sampled.halves=alternate, whose halves are apart", test="shared")
     tests = len(dataset.test_y)
     units = tests if dataset.test_group is None else len(np.unique(dataset.test_group))
     times = max(1, -(-2 * clients // units))

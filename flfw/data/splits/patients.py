@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import IID, Dirichlet, Everything, Pathological, Scheme, Whole
+from flfw.data.splits.schemes import IID, DatasetPerClient, Dirichlet, FullCopy, Pathological, Scheme, name_of
 from flfw.data.splits.split_indices import SplitIndices, at_most
 from flfw.errors import InputError, require
 
-BY_PATIENT: tuple[type[Scheme], ...] = (IID, Dirichlet, Pathological, Everything, Whole)
+BY_PATIENT: tuple[type[Scheme], ...] = (IID, Dirichlet, Pathological, FullCopy, DatasetPerClient)
 """Schemes that ask for no number of examples, so that they can divide patients."""
 
 
@@ -27,9 +27,9 @@ def require_by_patient(dataset: Dataset, scheme: Scheme) -> None:
     Raises:
         InputError: naming the schemes that do not.
     """
-    known = [one.__name__.lower() for one in BY_PATIENT]
+    known = [name_of(one) for one in BY_PATIENT]
     able = f"split among {', '.join(known)} for {dataset.name}, whose patients stay whole"
-    require(isinstance(scheme, BY_PATIENT), able, split=type(scheme).__name__.lower())
+    require(isinstance(scheme, BY_PATIENT), able, split=name_of(type(scheme)))
 
 
 def divide(

@@ -91,7 +91,7 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class Everything:
+class FullCopy:
     """Whole training part for every client; the test part is cut evenly. See ``flfw.data.splits.shards``."""
 
 
@@ -109,12 +109,12 @@ class Pools:
 
 
 @dataclass(frozen=True)
-class Whole:
+class DatasetPerClient:
     """Whole data set for each client, on data that differ from client to client, see ``flfw.data.splits.whole``."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledOnDemand:
     """Examples dealt to each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
 
     train: int = 20  # examples a client
@@ -122,9 +122,9 @@ class Drawn:
     classes: int = 0  # number of random classes of each client; 0: a client draws from all
 
     def __post_init__(self) -> None:
-        require(self.train >= 1, "drawn.train >= 1", train=self.train)
-        require(self.test >= 1, "drawn.test >= 1", test=self.test)
-        _counts("drawn", classes=self.classes)
+        require(self.train >= 1, "sampled_on_demand.train >= 1", train=self.train)
+        require(self.test >= 1, "sampled_on_demand.test >= 1", test=self.test)
+        _counts("sampled_on_demand", classes=self.classes)
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,10 @@ Scheme: TypeAlias = (
     | Sampled
     | Domains
     | Shards
-    | Everything
+    | FullCopy
     | Pools
-    | Whole
-    | Drawn
+    | DatasetPerClient
+    | SampledOnDemand
     | Natural
 )
 
@@ -167,11 +167,11 @@ _SCHEMES: dict[str, type[Scheme]] = {
     "sampled": Sampled,
     "domains": Domains,
     "shards": Shards,
-    "everything": Everything,
+    "full_copy": FullCopy,
     "pools": Pools,
-    "drawn": Drawn,
+    "sampled_on_demand": SampledOnDemand,
     "natural": Natural,
-    "whole": Whole,
+    "dataset_per_client": DatasetPerClient,
 }
 
 
@@ -182,6 +182,11 @@ def schemes() -> tuple[str, ...]:
 
 AnyScheme: TypeAlias = Scheme | SplitScheme
 """A scheme of the project, or a user's own."""
+
+
+def name_of(kind: type[AnyScheme]) -> str:
+    """Return the name of a scheme; of a user's own, that of its class."""
+    return next((name for name, one in _SCHEMES.items() if one is kind), kind.__name__)
 
 
 def scheme(name: str) -> type[AnyScheme]:

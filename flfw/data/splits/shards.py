@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import Everything, Shards
+from flfw.data.splits.schemes import FullCopy, Shards
 from flfw.data.splits.split_indices import SplitIndices, test_parts, train_size, trainable
 from flfw.errors import InputError
 
@@ -97,6 +97,6 @@ def divide(dataset: Dataset, scheme: Shards, clients: int, rng: np.random.Genera
     return SplitIndices([pool[rows] for rows in dealt], test_parts(dataset, clients, rng))
 
 
-def everything(dataset: Dataset, scheme: Everything, clients: int, rng: np.random.Generator) -> SplitIndices:
+def everything(dataset: Dataset, scheme: FullCopy, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split as for Fed-CDP's small tables: all clients train on all non-victims; the test part is cut evenly."""
     return SplitIndices([trainable(dataset)] * clients, test_parts(dataset, clients, rng))

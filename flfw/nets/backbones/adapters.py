@@ -37,7 +37,7 @@ class AdapterSettings:
     adapter_init: AdapterInit = "torch"  # identity: at first they change nothing
     adapter_norm: AdapterNorm = "batch"  # statistics of their BatchNorm: each client's own, or 0 and 1 for good
     published_bug: bool = False  # of a transformer: without the biases of queries, keys and values, as in their code
-    lora_rank: int = 8  # with --train lora: width of the narrow layers, >= 1
+    lora_rank: int = 8  # with --trainable lora: width of the narrow layers, >= 1
     lora_alpha: float = 16.0  # likewise: a product counts alpha / rank times, > 0
     lora_layers: LoraLayers = "all"  # likewise: every linear layer and convolution, or those of attention
 

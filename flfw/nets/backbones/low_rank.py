@@ -65,7 +65,7 @@ def insert_low_rank(body: nn.Module, rank: int, alpha: float, layers: LoraLayers
     chosen = {name: layer for name, layer in body.named_modules() if _is_adapted(name, layer, layers)}
     if not chosen:
         wanted = "attention in the body, or lora_layers=all" if layers == "attention" else "linear layers, convolutions"
-        raise InputError(f"Expected {wanted} for --train lora, got lora_layers={layers} and no such layer.")
+        raise InputError(f"Expected {wanted} for --trainable lora, got lora_layers={layers} and no such layer.")
     for place, layer in chosen.items():
         parent, _, name = place.rpartition(".")
         assert isinstance(layer, nn.Linear | nn.Conv2d), "chosen by it"

@@ -1,8 +1,8 @@
 """Weights of pretrained networks: files on this machine, never a download and never random numbers unless asked for.
 
-Their place is ``$FLFW_WEIGHTS``, which ``--weights`` sets: a file, a folder, or ``random``. Without it the caches of
-torchvision and of the Hugging Face Hub are searched. Each machine reads its own file; all of a run must hold the same
-numbers, by their SHA-256.
+Their place is ``$FLFW_WEIGHTS``, which ``--expert weights`` sets: a file, a folder, or ``random``. Without it the
+caches of torchvision and of the Hugging Face Hub are searched. Each machine reads its own file; all of a run must
+hold the same numbers, by their SHA-256.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PublishedWeights:
         except OSError as error:
             raise InputError(f"Expected weights of net={net} in {error.filename}, got {error.strerror}.") from error
         wanted = f"weights of net={net} in {' or '.join(map(str, looked))}"
-        raise WeightsMissing(f"Expected {wanted}, got no such file; get {self.where}, and name it by --weights.")
+        raise WeightsMissing(f"Expected {wanted}, got no such file; get {self.where}, and name it by --expert weights.")
 
     def place_and_time(self, net: str) -> tuple[str, int]:
         """Return the place of the weights and the time of their last change: another pair, other weights."""
@@ -122,7 +122,7 @@ def look_in(place: str) -> None:
         try:
             os.environ[VARIABLE] = RANDOM if place == RANDOM else str(Path(place).expanduser().absolute())
         except RuntimeError as error:
-            raise InputError(f"Expected a user's folder for --weights, got {place} ({error}).") from error
+            raise InputError(f"Expected a user's folder for --expert weights, got {place} ({error}).") from error
 
 
 def _of_the_hub(repository: str) -> Path | None:

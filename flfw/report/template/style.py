@@ -2,8 +2,19 @@
 
 # ruff: noqa: E501
 
-STYLE = """\
-:root { --paper:#fcfcfa; --raised:#f3f3ef; --ink:#1b1e22; --soft:#5a616a; --line:#dcdcd5; --accent:#b23a12; --tint:#f9e9e2; color-scheme: light dark; }
+LIGHT = {
+    "paper": "#fcfcfa",
+    "raised": "#f3f3ef",
+    "ink": "#1b1e22",
+    "soft": "#5a616a",
+    "line": "#dcdcd5",
+    "accent": "#b23a12",
+    "tint": "#f9e9e2",
+}
+"""Colours of the page in light mode, by the names of its variables; charts are drawn in them."""
+
+STYLE = f":root {{ {' '.join(f'--{name}:{colour};' for name, colour in LIGHT.items())} color-scheme: light dark; }}\n"
+STYLE += """\
 @media (prefers-color-scheme: dark) { :root { --paper:#15171a; --raised:#1e2125; --ink:#e9e8e4; --soft:#a3a9b1; --line:#34383e; --accent:#ff9468; --tint:#33211a; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; scroll-padding-top: 1rem; }
@@ -29,15 +40,10 @@ nav { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; margin-left: auto; }
 .first { display: grid; grid-template-columns: minmax(0, 620px) minmax(0, 1fr); gap: 1rem 2.75rem; align-items: start; margin: 1.75rem 0 2.5rem; } .first.alone { grid-template-columns: minmax(0, 1fr); }
 figure { margin: 0; } figcaption { margin-top: .6rem; max-width: 40rem; }
 .chart svg { display: block; max-width: 100%; height: auto; overflow: visible; } .chart.narrow { display: none; }
-svg text, svg .name { font-size: 12px; fill: var(--soft); } svg .panel-title { fill: var(--ink); font-weight: 600; font-size: 13px; }
-svg path { fill: none; } svg .grid { stroke: var(--line); } svg .level { stroke: var(--soft); stroke-dasharray: 4 4; } svg .leader { stroke: var(--soft); opacity: .45; }
-svg .curve { stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; } svg .curve.between { stroke-width: 1.25 !important; opacity: .6; stroke-dasharray: 2 4; } svg .curve.ink { stroke: var(--ink); } svg .curve.soft { stroke: var(--soft); } svg .curve.accent { stroke: var(--accent); stroke-width: 2.5; }
-svg .dot.ink { fill: var(--ink); } svg .dot.soft { fill: var(--soft); } svg .dot.accent { fill: var(--accent); } svg .ring { fill: var(--paper); stroke-width: 1.5; stroke: var(--soft); } svg .ring.accent { stroke: var(--accent); }
-svg .name.ink { fill: var(--ink); } svg .name.accent { fill: var(--accent); font-weight: 600; } svg .gap { stroke: var(--accent); opacity: .5; } svg.strip .ring { fill: none; }
 .worst, .gallery { list-style: none; margin: 0; padding: 0; display: grid; gap: 1.1rem; } .worst { grid-template-columns: repeat(4, minmax(0, 5.5rem)); } .gallery { grid-template-columns: repeat(auto-fill, minmax(10.25rem, 1fr)); gap: 1.5rem 1.25rem; }
 .worst .pair { display: grid; gap: 4px; } .gallery .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 4px; } .worst.tabular, .gallery.tabular { grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); } .gallery.tabular:has(.texts) { grid-template-columns: repeat(auto-fill, minmax(min(18rem, 100%), 1fr)); } .gallery .pair.tabular, .worst .pair.tabular { display: block; }
 .pair img, .absent { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; border-radius: 3px; background: var(--raised); } .pair img { image-rendering: pixelated; } .absent { display: grid; place-items: center; color: var(--soft); font-size: .8rem; border: 1px dashed var(--line); }
-.texts { padding: .35rem .5rem; } .texts .line { font: .8rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace; white-space: break-spaces; word-break: break-all; color: var(--ink); } .texts .line + .line { border-top: 1px solid var(--line); } .texts mark { background: none; color: var(--accent); text-decoration: underline; } .strip { display: block; width: 100%; background: var(--raised); border-radius: 4px; } .under { font-size: .8125rem; line-height: 1.45; margin-top: .4rem; color: var(--soft); } .under b { color: var(--ink); font-weight: 600; font-size: .9rem; } .recovered .under b { color: var(--accent); }
+.texts { padding: .35rem .5rem; } .texts .line { font: .8rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace; white-space: break-spaces; word-break: break-all; color: var(--ink); } .texts .line + .line { border-top: 1px solid var(--line); } .texts mark { background: none; color: var(--accent); text-decoration: underline; } .strip { display: block; width: 100%; background: var(--raised); height: auto; border-radius: 4px; } .under { font-size: .8125rem; line-height: 1.45; margin-top: .4rem; color: var(--soft); } .under b { color: var(--ink); font-weight: 600; font-size: .9rem; } .recovered .under b { color: var(--accent); }
 .asked { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem 2.5rem; margin: 1.25rem 0 1.5rem; padding: 1.1rem 0; border: 1px solid var(--line); border-width: 1px 0; } .asked dt { font-weight: 600; line-height: 1.4; } .asked dt small { font-weight: 400; } .asked dd { margin: .3rem 0 0; } .asked b { font-size: 1.15rem; font-weight: 600; } .asked small { display: block; }
 .keyfacts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 1.25rem 2rem; margin: 0 0 2.75rem; padding-top: 1.5rem; border-top: 1px solid var(--line); } .keyfacts dt { color: var(--soft); font-size: .875rem; line-height: 1.4; } .keyfacts dd { margin: 0 0 .15rem; font-size: 1.4rem; line-height: 1.3; font-weight: 500; letter-spacing: -.01em; } .keyfacts div { display: flex; flex-direction: column-reverse; justify-content: flex-end; }
 .scroll { overflow-x: auto; margin: .5rem 0 1.25rem; } .scroll.long { max-height: 30rem; border-bottom: 1px solid var(--line); } .long thead th { position: sticky; top: 0; background: var(--paper); } table { border-collapse: collapse; font-size: .875rem; line-height: 1.45; }

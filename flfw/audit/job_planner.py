@@ -1,4 +1,4 @@
-"""Plan of an audit: which attacks run on which recordings, with which grants."""
+"""Jobs of an audit: which attacks run on which recordings, with which grants."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ from flfw.audit.jobs import EASY, UPLOAD, AttackJob, Exchange, ProbeSet, round_p
 from flfw.audit.knowledge import hidden
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.audit.membership_views import InformedAttacker
-from flfw.audit.uploads import is_audited, read_truth, ticket_of_uploads, upload_key
+from flfw.audit.uploads import read_truth, ticket_of_uploads, upload_key
+from flfw.client_plan import ClientPlan
 from flfw.curves import GROUP
-from flfw.experiment import AGGREGATE, FREE_ON_RESUME, OUTSIDER, PEER, VANTAGES, Experiment
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER, VANTAGES
 from flfw.method import Method
-from flfw.pipeline import isolated_client
+from flfw.plan import AuditPlan
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, is_recorded
-from flfw.resolve import Resolved
 from flfw.task import Task
-
-_WITHHELD = {"dataset": "withheld", "split": "withheld"}  # paths of a user's own data, withheld from attacks
-_NEEDED = ("attack_seconds", "attack_retries")  # kept, although they change no numbers
 
 
 @final
-class Plan:
-    """Jobs of an audit.
+class JobPlanner:
+    """Planner of the jobs of an audit.
 
     Args:
-        resolved: the experiment, with its attacks.
+        clients: what the run's clients do, or do under a control.
+        audit: the attacks and what they see.
         task: the source of the input space.
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         attacks: the attacks by name.
@@ -45,14 +43,16 @@ class Plan:
 
     def __init__(
         self,
-        resolved: Resolved,
+        clients: ClientPlan,
+        audit: AuditPlan,
         task: Task,
         source: Path,
         attacks: Mapping[str, Attack],
         note: Callable[[str], None],
         public: Callable[[], tuple[str, int]],
     ) -> None:
-        self.resolved, self._experiment, self._task, self._source = resolved, resolved.experiment, task, source
+        self.clients, self.audit, self._task, self._source = clients, audit, task, source
+        self._probes = audit.probes
         self.attacks, self._note = attacks, note
         self._public = public
 
@@ -62,9 +62,12 @@ class Plan:
         Without ``last``, the run is taken to be complete. Jobs are the same either way: they hold the requested
         experiment, which clients and attacks both use.
         """
-        audited = self._experiment.audited_by(self._experiment.rounds if last is None else last)
-        probed = [EASY, *(probe_set for r in audited for probe_set in round_probe_sets(self._experiment, r))]
-        sent = [probe_set for r in audited if is_audited(self._experiment, r) for probe_set in self._uploads(r)]
+        audited = self.audit.audited_by(self.audit.rounds if last is None else last)
+        probed = [
+            EASY,
+            *(probe_set for r in audited for probe_set in round_probe_sets(self._probes, self.audit.record, r)),
+        ]
+        sent = [probe_set for r in audited if self.audit.attacks_uploads_of(r) for probe_set in self._uploads(r)]
         return [probe_set for probe_set in probed + sent if self.vantages(probe_set) or self.sums(probe_set)]
 
     def _uploads(self, server_round: int) -> list[ProbeSet]:
@@ -77,9 +80,7 @@ class Plan:
 
     def _upload_lines(self, server_round: int) -> list[Line]:
         """Return the lines of a round's uploads, of as many clients as there are to be probes."""
-        return Recordings((self._source / "observations").absolute()).update_lines(server_round)[
-            : self._experiment.images
-        ]
+        return Recordings((self._source / "observations").absolute()).update_lines(server_round)[: self._probes.images]
 
     def _truth_of(self, client: int, server_round: int) -> Truth | None:
         return read_truth(self._source / "truth", upload_key(server_round, client))
@@ -91,7 +92,7 @@ class Plan:
         if probe_set.vantage:
             return [probe_set.vantage]
         single, on_client = [v for v in VANTAGES if v not in (AGGREGATE, PEER, OUTSIDER)], probe_set.on_client
-        return [v for v in single if v in self._experiment.vantage and (v == "client_example") == on_client]
+        return [v for v in single if v in self._probes.vantage and (v == "client_example") == on_client]
 
     def sums(self, probe_set: ProbeSet) -> list[ProbeSet]:
         """Return the tickets of the views of those who see none of a ticket's messages by itself.
@@ -101,13 +102,13 @@ class Plan:
         """
         if probe_set.rung != "target" or probe_set.on_client or probe_set.source != "probe" or probe_set.vantage:
             return []
-        asked, sizes = self._experiment, self._experiment.groups
+        asked, sizes = self._probes, self.audit.sum_sizes
         sizes = sizes[:1] if probe_set.curve else sizes
         curves = {size: probe_set.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
-        kinds = {AGGREGATE: (0, isolated_client(asked)), PEER: (asked.colluding, None)}
+        kinds = {AGGREGATE: (0, self.clients.task.network.isolated_client), PEER: (asked.colluding_attackers, None)}
         views = [view for vantage, view in kinds.items() if vantage in asked.vantage]
         seen = [probe_set.in_sums(n, curves[n], c, alone) for c, alone in views for n in sorted(sizes) if n > c]
-        last = OUTSIDER in asked.vantage and probe_set.round == max(asked.audited) and not probe_set.curve
+        last = OUTSIDER in asked.vantage and probe_set.round == max(self.audit.audited) and not probe_set.curve
         return [*seen, *([probe_set.outside()] if last else [])]
 
     def jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
@@ -123,7 +124,7 @@ class Plan:
     def _jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
         if probe_set.rung == "control" or not self.vantages(probe_set):
             return []
-        exchanges, updates = self._exchanges(probe_set), self._experiment.audit_source == "update"
+        exchanges, updates = self._exchanges(probe_set), self._probes.audit_source == "update"
         inferring = probe_set.rung == "target" and probe_set.point == (UPLOAD if updates else "target")
         hidden = tuple(e for e in exchanges if self.adapts(probe_set, self.defence_of(e.client)))
         jobs = []
@@ -141,11 +142,11 @@ class Plan:
 
     def defence_of(self, client: int) -> str:
         """Return the defence that a client applies to its messages, or ``none``."""
-        return self._experiment.defence if client in self._experiment.defended_partitions else "none"
+        return self.clients.defences.name if client in self.clients.defences.partitions else "none"
 
     def defences(self) -> list[str]:
         """Return the defences of the probed clients, ``none`` last; clients with and without one are kept apart."""
-        probed = {self.defence_of(slot % self._experiment.clients) for slot in range(self._experiment.images)}
+        probed = {self.defence_of(slot % self.clients.rounds.clients) for slot in range(self._probes.images)}
         return sorted(probed, key=lambda defence: defence == "none")
 
     def defences_of(self, job: AttackJob) -> list[str]:
@@ -159,23 +160,26 @@ class Plan:
         """
         return (
             probe_set.group <= 1
-            and hiding(self.resolved, probe_set, self.vantages(probe_set)[0], defence != "none").adapts
+            and hiding(
+                self.clients, self.audit.settings.adaptation, probe_set, self.vantages(probe_set)[0], defence != "none"
+            ).adapts
         )
 
     @property
     def protecting_method(self) -> str | None:
         """Name of the method, if an operation of its own or tensors that clients keep hide the data; None: neither."""
-        mechanism = self.resolved.method.mechanism
+        mechanism = self.clients.method.mechanism
         is_its_own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
-        return self._experiment.method if is_its_own or hidden(self.resolved) else None
+        return self.clients.name if is_its_own or hidden(self.clients) else None
 
     def missed(self, asked: MembershipRequest, client: int) -> str:
         """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
-        return InformedAttacker(self.resolved, asked.game, asked.attack).missed(client)
+        attack, adaptation = self.audit.memberships[asked.attack], self.audit.settings.adaptation
+        return InformedAttacker(self.clients, adaptation, asked.game, attack).missed(client)
 
     def unread(self, attack: str) -> str:
         """Name the running statistics that clients send and an attack on membership does not read; empty: none."""
-        return "" if self.resolved.membership[attack].reads_statistics else self.resolved.unread_statistics
+        return "" if self.audit.memberships[attack].reads_statistics else self.clients.unread_statistics
 
     def game_job(self, asked: MembershipRequest) -> AttackJob:
         """Return the job of a membership game: the uploads that are granted, the candidates and public data."""
@@ -194,13 +198,13 @@ class Plan:
         return self._common(attack, probe_set, exchanges, adaptive=adaptive, vantage=vantage, **beside)
 
     def _common(self, attack: str, probe_set: ProbeSet, exchanges: tuple[Exchange, ...], **grants: Any) -> AttackJob:
-        dataset, gpu = self._task.dataset, self._experiment.attack_gpus
+        dataset, gpu = self._task.dataset, self.audit.settings.attack_gpus
         return AttackJob(
             attack=attack,
             ticket=probe_set,
             exchanges=exchanges,
             recordings=self._recordings(probe_set),
-            run_config=_told(self._experiment),
+            run_config=dict(self.audit.run_config),
             shape=tuple(dataset.shape),
             classes=dataset.classes,
             mean=tuple(map(float, dataset.mean)),
@@ -212,15 +216,15 @@ class Plan:
 
     def _beside(self, attack: str, probe_set: ProbeSet, slots: Set[int]) -> dict[str, Any]:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
-        uses, resolved = self.attacks[attack].uses, self.resolved
+        uses, clients = self.attacks[attack].uses, self.clients
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
         if probe_set.fresh or probe_set.vantage:  # nobody's own messages are seen
             return grants
-        grants["start"] = "start" in uses and bool(hidden(resolved)) and resolved.method.common_start(resolved.settings)
+        grants["start"] = "start" in uses and bool(hidden(clients)) and clients.method.common_start(clients.settings)
         if "uploads" in uses and not probe_set.on_client:  # an observer on a client sees no other client's upload
             lines = Recordings(self._recordings(probe_set)).update_lines(probe_set.round)
             grants["uploads"] = tuple(line["id"] for line in lines)
-            if not self.attacks[attack].reconstructs and self._experiment.metrics == "all":
+            if not self.attacks[attack].reconstructs and clients.privacy.metrics == "all":
                 train = self._task.split.train
                 grants["examples"] = tuple((line["client"], len(train[line["client"]])) for line in lines)
         if "earlier" in uses and probe_set.source == "probe":
@@ -230,7 +234,7 @@ class Plan:
     def _earlier(self, probe_set: ProbeSet, slots: Set[int]) -> Iterator[str]:
         """Yield the recordings of the attacked probes after earlier rounds, the first round first."""
         recordings = Recordings(self._recordings(probe_set))
-        for server_round in (r for r in sorted(self._experiment.audited) if r < probe_set.round):
+        for server_round in (r for r in sorted(self.audit.audited) if r < probe_set.round):
             for line in recordings.probe_lines(probe_set.rung, server_round, point=probe_set.point):
                 if int(line["config"]["slot"]) in slots:  # another client may not have answered in this round
                     yield line["id"]
@@ -251,7 +255,7 @@ class Plan:
         exchanges = []
         for line in lines:
             slot = int(line["config"]["slot"])
-            if slot >= self._experiment.images:  # this audit is of fewer probes than were recorded
+            if slot >= self._probes.images:  # this audit is of fewer probes than were recorded
                 continue
             truth = read_truth(self._source / "truth", key(probe_set.round, probe_set.recorded, slot))
             if truth is None:
@@ -263,7 +267,7 @@ class Plan:
     def _grouped(self, exchanges: Sequence[Exchange], probe_set: ProbeSet) -> tuple[Exchange, ...]:
         """Return an exchange for each sum; one in which a message is missing, or the isolated client, is left out."""
         by_slot, size = {exchange.slot: exchange for exchange in exchanges}, probe_set.group + probe_set.colluding
-        groups = groups_of(self._experiment.images, self._experiment.clients, size)
+        groups = groups_of(self._probes.images, self.clients.rounds.clients, size)
         whole = [[by_slot[slot] for slot in slots] for slots in groups if by_slot.keys() >= set(slots)]
         if probe_set.isolated is None:
             return tuple(_sum_of(members[: probe_set.group], members[probe_set.group :]) for members in whole)
@@ -294,12 +298,6 @@ def _sum_of(members: Sequence[Exchange], known: Sequence[Exchange]) -> Exchange:
 
 def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
     return tuple(replace(exchange, labels=None) for exchange in exchanges)
-
-
-def _told(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment as every participant knows it, without settings of this machine or without effect."""
-    silent = {name: getattr(Experiment(), name) for name in FREE_ON_RESUME if name not in _NEEDED}
-    return {**replace(experiment, **silent).to_run_config(), **_WITHHELD}
 
 
 def _has_gpu() -> bool:

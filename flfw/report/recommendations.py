@@ -1,4 +1,4 @@
-"""Questions that a reader who decides should put to the federation, derived from its run."""
+"""What a run leaves open: questions to put to the federation, and what was not tested."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, final
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, percent_above
 from flfw.report.page_data import Scope, is_regression
-from flfw.report.questions import AGGREGATE, OUTSIDER, decisive, sees_sums
+from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
 from flfw.report.ranking import POSITIVE, answers
-from flfw.report.run_verdict import NOTHING, is_bound
-from flfw.report.untested import rounds_in_words
+from flfw.report.run_verdict import NOTHING, is_bound, place_shown
 
+_ON_CLIENT = ("client_update", "client_example")
 _NONE = (None, "", "none")
 SEED_WITHHELD = "not granted: the run's seed"  # the beginning of a grant in `flfw.audit.standing`
 _OWN = ("folder:", "site:", "table:", "text:", "csv:", "parquet:", "hf:")
 _STRONGER = {
     "few": "with more messages (--images)",
-    "static": "with an attack that knows what hides the data (--adaptation auto)",
-    "failures": "with more time (--attack-seconds)",
-    "group": "with more clients in a sum (--group)",
+    "static": "with an attack that knows what hides the data (--expert adaptation=auto)",
+    "failures": "with more time (--expert attack_timeout)",
+    "group": "with more clients in a sum (--expert sum_size)",
     "untried": "with other attacks on the sums",
     "noise": "with an attack that knows how the randomness is drawn",
     "control": "once the failed check is mended",
@@ -72,14 +72,14 @@ def _protection(
 ) -> Iterator[Recommendation]:
     shown = _shown(settings)
     entry = shown.entry if shown else {}
-    if entry.get("verdict") == "malicious server only" or config.get("tampered_by"):
-        by = entry.get("tampered_by") or config.get("tampered_by")
+    if entry.get("verdict") == "malicious server only" or config.get("malicious_server"):
+        by = entry.get("malicious_server") or config.get("malicious_server")
         yield Recommendation(
             "How do clients notice a server that changes what they train?", f"Attack {by} did so in this run."
         )
     leaking = [one for one in (entry, row or {}) if one.get("verdict") in POSITIVE]
     if leaking:
-        hidden = leaking[0].get("hidden_by") or leaking[0].get("defence")
+        hidden = leaking[0].get("protected_by") or leaking[0].get("defence")
         if hidden in _NONE:
             question = "Which protection will be switched on, and does an audit with it find less?"
             yield Recommendation(question, "Clients had no defence where this run found its leak (--defence).")
@@ -90,9 +90,13 @@ def _protection(
         yield Recommendation("Will all clients defend themselves?", f"Here only these did: {config.get('defended')}.")
     defence, granted = config.get("defence"), [str(words) for words in entry.get("granted") or []]
     withheld = [words for words in granted if words.startswith(SEED_WITHHELD)]
-    if defence not in _NONE and config.get("defence_draws") == "seed" and any(str(defence) in one for one in withheld):
+    if (
+        defence not in _NONE
+        and config.get("defence_randomness") == "seed"
+        and any(str(defence) in one for one in withheld)
+    ):
         because = "Here the draws come from the seed, and a server that has it can repeat them."
-        yield Recommendation(f"Will {defence} draw in secret (--defence-draws secret)?", because)
+        yield Recommendation(f"Will {defence} draw in secret (--expert defence_randomness=secure)?", because)
 
 
 def _shown(settings: Sequence[AuditEntry]) -> AuditEntry | None:
@@ -124,7 +128,9 @@ def _missing_tests(
             "Will it be tested who can be told to have taken part?", "It was not here (--attack membership)."
         )
     elif row["verdict"] not in ("leaks", "no leak found"):
-        more = "with more pairs (--membership-pairs)" if row.get("cause") == "few" else "so that it gives an answer"
+        more = (
+            "with more pairs (--expert membership_pairs)" if row.get("cause") == "few" else "so that it gives an answer"
+        )
         yield Recommendation(f"Can the test of who took part be repeated {more}?", "It was inconclusive here.")
 
 
@@ -147,14 +153,14 @@ def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator
 def _sums(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
 ) -> Iterator[Recommendation]:
-    config, peer = result.get("config") or {}, (result.get("sums") or {}).get("peer") or {}
+    config, peer = result.get("config") or {}, (result.get("secure_aggregation") or {}).get("peer") or {}
     if peer.get("verdict") == "leaks":
         yield Recommendation(
             "How many clients take part in a round at the least?", "Here a round had too few to hide one."
         )
     summed = [one.entry for one in settings if sees_sums(one)]
     summed += [row for row in membership if row["vantage"] == AGGREGATE]
-    needed = [number(entry.get("group_needed")) for entry in summed]
+    needed = [number(entry.get("min_safe_sum_size")) for entry in summed]
     known = [group for group in needed if group is not None]
     if known and len(known) == len(needed):
         yield Recommendation(
@@ -175,7 +181,7 @@ def _sums(
 
 
 def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Recommendation]:
-    exact = [line for line in privacy if line.get("counted") != "as published" and is_bound(line)]
+    exact = [line for line in privacy if line.get("accounting") != "as published" and is_bound(line)]
     if not exact:
         yield Recommendation(
             "Is there a bound that holds for every attack (differential privacy), and for whom?",
@@ -183,17 +189,17 @@ def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> I
         )
         return
     line = exact[0]
-    certainty = number(line.get("certainty"))
+    certainty = number(line.get("max_guess_accuracy"))
     if certainty is not None and certainty >= 0.9:
         yield Recommendation(
             "Which smaller ε (privacy bound) will be set?",
             f"ε at most {above(line.get('epsilon'))} lets an attacker be right {percent_above(certainty)} of the time.",
         )
-    if any(one.get("noise") == "seed" for one in exact):
+    if any(one.get("noise_source") == "seed" for one in exact):
         yield Recommendation(
             "Will the noise be drawn in secret (noise_source=secure)?", "Here it can be taken off by its seed."
         )
-    units = {str(one.get("unit")) for one in exact if (number(one.get("certainty")) or 0.0) < NOTHING}
+    units = {str(one.get("unit")) for one in exact if (number(one.get("max_guess_accuracy")) or 0.0) < NOTHING}
     if units and not units & {"patient", "client"}:
         yield Recommendation(
             "Does one person have several examples?",
@@ -232,3 +238,62 @@ def _rounds(settings: Sequence[AuditEntry], config: Mapping[str, Any], scope: Sc
             "Will later rounds be audited, too, and again after every change of settings?",
             f"Attacked: {rounds_in_words(scope.rounds)}, of a run of {rounds:g} rounds.",
         )
+
+
+def untested(
+    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], scope: Scope
+) -> list[str]:
+    """Return the questions that were not tested, an item each, the one that matters most first.
+
+    Args:
+        settings: settings of the audit by reconstruction.
+        membership: ``membership`` of result.json.
+        result: result.json.
+        scope: scope of the audit by reconstruction.
+    """
+    config = result.get("config") or {}
+    places = {place_shown(setting) for setting in settings} | {str(row["vantage"]) for row in membership}
+    inferred = result.get("inference") or []
+    places |= {str(one.get("vantage")) for one in inferred}
+    items = []
+    if not settings:
+        items.append(f"Whether training {scope.unit} can be recovered from what clients send.")
+    if not membership:
+        items.append("Whether it can be told that a person took part (membership).")
+    elif all(row.get("unit") != "patient" for row in membership):
+        items.append(f"Whether it can be told that a person with several {scope.unit} took part.")
+    if not inferred:
+        items.append("What a client’s data have in common, such as the kinds of examples in them.")
+    if OUTSIDER not in places:
+        items.append("What the finished model gives away to those who use it.")
+    if not places:
+        return items
+    others = [
+        "other clients" if PEER not in places else "",
+        "somebody on a client’s machine" if not places & set(_ON_CLIENT) else "",
+        "the server, where it reads single messages" if "server" not in places else "",
+        "a server that sees sums alone" if AGGREGATE not in places else "",
+        "a server that follows the rules" if config.get("malicious_server") else "a server that breaks the rules",
+    ]
+    items.append(f"Other observers: {', '.join(filter(None, others))}.")
+    if settings:
+        items.append(f"Other rounds: only {rounds_in_words(scope.rounds)}.")
+    if settings and "update" not in scope.sources:
+        items.append("The messages that training really sent: only messages made for the test were attacked.")
+    if settings and "probe" not in scope.sources:
+        items.append("The easier case for an attacker: messages computed from few examples.")
+    if any(setting.entry.get("verdict") == "no leak found" for setting in settings):
+        best = f"the true {scope.unit} need not be the data that explain it best"
+        items.append(f"Attacks of other kinds: those here look for data that explain a message, and {best}.")
+    items.append("Stronger attacks, other data, other people and other settings than those of this run.")
+    return items
+
+
+def rounds_in_words(rounds: Sequence[int]) -> str:
+    """Return the attacked rounds in words, the time before training as such.
+
+    >>> rounds_in_words([0, 2, 5])
+    'the time before training, round 2 and round 5'
+    """
+    words = ["the time before training" if turn == 0 else f"round {turn}" for turn in rounds]
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else "no round"
