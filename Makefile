@@ -24,7 +24,7 @@ quick: $(VENV)/.installed
 	$(PYTEST) -m "not slow and not nightly" -n 2 --junit-xml build/tests/quick.xml
 
 # Tests of processes (gRPC, Ray, the wheel) that take all cores, or compare times: no other test runs beside one of them.
-ALONE := tests/deploy tests/engines tests/server tests/storage tests/house/test_wheel.py tests/house/test_example.py
+ALONE := tests/deploy tests/engines tests/server tests/files tests/house/test_wheel.py tests/house/test_example.py
 
 slow: $(VENV)/.installed  ## each real part once, in minutes: Ray, gRPC, the wheel, a browser
 	$(PYTEST) -m "slow and not nightly" -n 2 --timeout 900 --junit-xml build/tests/slow.xml $(addprefix --ignore=,$(ALONE))
@@ -43,8 +43,8 @@ CORES ?= 1
 COMMIT ?= main
 
 evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, by COMMIT's code, at the lowest priority; docs/evidence.md
-	$(RUN) -m flfw.papers.evidence.landed $(COMMIT) --minutes $(MINUTES) --cores $(CORES)
-	$(RUN) -m flfw.papers.evidence --page
+	$(RUN) -m research.evidence.landed $(COMMIT) --minutes $(MINUTES) --cores $(CORES)
+	$(RUN) -m research.evidence --page
 
 docs: $(VENV)/.installed  ## the site of docs/ in build/site, without a network; a warning ends it
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

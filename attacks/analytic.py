@@ -16,10 +16,9 @@ from typing import ClassVar, final
 
 import torch
 
-from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.closed_form import ClosedFormAttack
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.adversary.attack import ClosedFormAttack, NotApplicableError
 from flfw.inversion.closed_form.linear import FirstLayer, linear_inputs
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 
 @final

@@ -34,9 +34,9 @@ from torch import Tensor
 
 from flfw.adversary.attack import AttackCost, Models, NotApplicableError
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.fit import Fit
 from flfw.inversion.matching import Distance, cosine_distance, gaussian_likelihood
 from flfw.inversion.priors import neighbour_differences, total_variation, weighted
@@ -44,7 +44,7 @@ from flfw.inversion.search import Closing, SearchConfig, Stage
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
 from flfw.nets.transformer import VisionTransformer, joined, patches
-from flfw.victims.operator import Operator
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _PROJECTION = "extractor.blocks.0.attention.query_key_value.weight"
 _POSITION, _PATCH, _SHIFT = "extractor.position.weight", "extractor.patch.weight", "extractor.patch.bias"

@@ -29,9 +29,9 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.linear import FirstLayer
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _ROUNDING = 1e-6  # a singular value below this share of the largest one is rounding
 

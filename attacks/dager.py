@@ -35,13 +35,12 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.closed_form import ClosedFormAttack
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.adversary.attack import ClosedFormAttack, NotApplicableError
 from flfw.errors import require
 from flfw.inversion.closed_form.token_spans import Span, row_span
 from flfw.inversion.fit import Fit
 from flfw.nets.transformer import TOKENS, Transformer, raw, tokens
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _PROJECTION, _BLOCKS = "extractor.blocks.{}.attention.query_key_value.weight", 2
 _SLACK = 2  # prefixes that are kept for each example, whatever their residual

@@ -35,12 +35,12 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.data.sensitive import SensitiveSamples
 from flfw.errors import require
 from flfw.inversion.closed_form.concealed import SOLVED, choices, rank, separate, solvable
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
 from flfw.inversion.private.known_extractor import by_features, side_by_side
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6  # error of the bias's gradient of one undefended example; float32 leaves 1e-7
 _MOST = 50  # choices of sensitive examples that are tried

@@ -28,11 +28,11 @@ from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.outliers import AsOutliers
 from flfw.inversion.search import SearchConfig, Stage, normal
 from flfw.inversion.search_optimisers import LBFGS
-from flfw.victims.operator import Operator
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ import torch
 from torch import nn
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
@@ -36,6 +35,7 @@ from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, inve
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch, SearchOptimiser
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.rng import torch_generator
 
 _GENERATED = 512  # number of features for the statistics

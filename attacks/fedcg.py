@@ -1,7 +1,8 @@
 """FedCG: read features off a shared classifier's gradient, and decode them with decoders of learnt surrogates.
 
 Paper       none has this attack. Wu et al., IJCAI 2022, arXiv 2111.08211, attack a random extractor, as dlg_statistics
-            does; notebooks in their repository invert the true and retrained extractors (papers/inversions.py).
+            does; notebooks in their repository invert the true and retrained extractors
+            (research/papers/inversions.py).
 Applies     to every method that shares a classifier, by whatever name: fedcg, fedsplit, fedgen; and to fedavg, whose
             extractor is shared.
 Needs       a fully connected first layer of the classifier, with a bias, for features; else they are searched for.
@@ -41,14 +42,14 @@ from torch import Tensor, nn
 
 from flfw.adversary.attack import Attack, AttackCost, Models, NotApplicableError, Private, Uses
 from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.errors import require
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
-from flfw.inversion.closed_form.presence import classes_held
+from flfw.inversion.closed_form.labels import classes_held
 from flfw.inversion.private.known_extractor import by_features
 from flfw.inversion.private.surrogate import SurrogateModels, SurrogateTraining, learn, restarted
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import initialising, torch_generator
 
 _USES: dict[str, Uses] = {

@@ -15,7 +15,7 @@ Granted     the labels, or read off the last layer's gradient (``labels=recovere
 Adaptive    a known mechanism stands inside the objective: a bound, a share of zeros, Soteria's columns, as in GGL, and
             all others; known local steps are unrolled. With CMA-ES private tensors stay at random values.
 Departures  1. The generator is the decoder of a conditional variational autoencoder of 28 to 32 pixels
-               (`flfw.inversion.generative.image_generator`), in place of a large GAN: a minute on one core.
+               (`flfw.inversion.image_generator`), in place of a large GAN: a minute on one core.
             2. One box for z in place of GGL's tanh, as its prior is N(0, 1); no TuRBO.
             3. GGL's budget is 500 generations of 50, one start; GIAS 4 starts of 1,000 steps, then 8,000; GIFD 1,000
                steps a layer. The defaults are shorter, and the distance is the cosine's (``distance=l2``: GGL's).
@@ -37,19 +37,22 @@ from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, NotApplicableError, Preparation, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
-from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.evolution import CMAES
-from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
-from flfw.inversion.generative.spaces import (
+from flfw.inversion.image_generator import (
     LABELS,
     GeneratedImages,
+    ImageGenerator,
     Latent,
     LatentAndWeights,
+    Learning,
+    Lesson,
     Maps,
     OfImages,
     Space,
+    learnt,
     normal_energy,
     unlike_normal,
 )
@@ -57,8 +60,8 @@ from flfw.inversion.matching import cosine_distance, gaussian_likelihood, mean_s
 from flfw.inversion.priors import none, total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch, SearchOptimiser
+from flfw.recording.observation import Knowledge, Reconstruction
 from flfw.rng import torch_generator
-from flfw.victims.operator import Operator
 
 _DRAWN = 256  # z whose maps give a layer's deviation
 _UNGUIDED, _UNGUIDED_PIXELS = 1000, 1_000_000  # most images, and about most values, that are drawn for the floor

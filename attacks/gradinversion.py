@@ -34,9 +34,9 @@ from typing import Literal, final
 
 from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.adversary.observation import Knowledge, Observation
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.consistency import GroupConsistency
 from flfw.inversion.layer_statistics import LayerStatistics, received_statistics, sent_statistics
 from flfw.inversion.matching import gaussian_likelihood, tensor_distances
@@ -44,7 +44,7 @@ from flfw.inversion.priors import energy, neighbour_differences, total_variation
 from flfw.inversion.search import SearchConfig, SearchResult
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
+from flfw.recording.observation import Knowledge, Observation
 
 _NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
 _NEARER = 0.5  # distance over that of searches with the statistics, below which a search without them counts

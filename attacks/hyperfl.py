@@ -38,8 +38,8 @@ import torch
 from torch import nn
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
+from flfw.inversion.client_models.victim import GeneratedVictim, VictimModel
 from flfw.inversion.closed_form.shared_gradient import without_decay
 from flfw.inversion.matching import Distance, cosine_distance, relative_distance
 from flfw.inversion.priors import total_variation, weighted
@@ -56,8 +56,7 @@ from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stag
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
-from flfw.victims.generated import GeneratedVictim
-from flfw.victims.victim import VictimModel
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _LAST, _FINER = 10, 1e-2  # the last search: one over its share of the iterations; its step size over the first one's
 _NOTHING = 1 - 1e-6  # value of either distance just below that of a guess whose gradient is 0

@@ -49,17 +49,16 @@ from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, NotApplicableError, Preparation, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.adversary.observation import Examples, Knowledge
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.flow.recipes import FlowSettings, flow_recipes
-from flfw.inversion.flow.training import PublicImages, trained_flow
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.flow import FlowSettings, PublicImages, flow_recipes, trained_flow
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
 from flfw.inversion.outliers import AsOutliers, cauchy_likelihood
 from flfw.inversion.priors import Prior, neighbour_differences, total_variation, weighted
 from flfw.inversion.search import Closing, SearchConfig, Stage
 from flfw.inversion.search_optimisers import AdamSearch
-from flfw.victims.operator import Operator
+from flfw.recording.observation import Examples, Knowledge
 
 _NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
 

@@ -2,7 +2,7 @@
 
 Paper       label distribution inference by an honest but curious server (Gu and Bai, "LDIA", JISA 74, 2023), which
             learns it from simulated clients; here a closed form: the last bias moves by the shares of the classes
-            minus the mean softmax (`flfw.inversion.closed_form.class_shares`).
+            minus the mean softmax (`flfw.inversion.closed_form.labels`).
 Needs       a shared, fully connected last layer with a bias, plain SGD (with momentum or not) on the cross entropy.
 Granted     what each client uploads in the audited rounds, its number of examples, the learning rate, public examples.
 Exact       for one step, with the mean softmax over the client's own batch, which no server has.
@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.attack import NotApplicableError, Uses
-from flfw.adversary.closed_form import ClosedFormAttack
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction
-from flfw.adversary.upload import Upload
+from flfw.adversary.attack import ClosedFormAttack, NotApplicableError, Upload, Uses
 from flfw.errors import require
-from flfw.inversion.closed_form.class_shares import class_shares, effective_lr
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
+from flfw.inversion.closed_form.labels import class_shares, effective_lr
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction
 
 _AT_ONCE = 64  # public examples in one evaluation
 

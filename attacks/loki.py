@@ -41,9 +41,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import NotApplicableError, Private
-from flfw.adversary.closed_form import ClosedFormAttack
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.adversary.attack import ClosedFormAttack, NotApplicableError, Private
 from flfw.errors import require
 from flfw.inversion.closed_form.client_columns import (
     ClientColumns,
@@ -55,6 +53,7 @@ from flfw.inversion.closed_form.client_columns import (
 from flfw.inversion.closed_form.imprint import BinSettings, dct_query, expected_alone, mean_query, thresholds
 from flfw.nets.malicious_model import ModelModification, in_front
 from flfw.nets.net import Net, Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _FIRST = "spread.weight"  # of the module; what stands before it in a name is the module's place
 

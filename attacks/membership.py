@@ -1,19 +1,19 @@
 """Membership: scores of examples that a client may have trained on, from what it sent; no search.
 
 Paper       Zhu et al., "FedMIA", CVPR 2025, arXiv 2402.06289 (cosine, fedmia); Li et al., ICLR 2023
-            (gradient_difference); the whitened projection of `flfw.membership.whitening`.
+            (gradient_difference); the whitened projection of `flfw.adversary.membership.whitening`.
 Needs       real uploads of training: audited rounds after 0.
 Granted     what clients received and sent in the audited rounds, labelled candidates, public data, lr and steps.
 Statistics  cosine, gradient_difference, whitened and loss_drop: means over the rounds. trajectory: sum over rounds of
             the whitened z-scores. fedmia: the cosine against two other clients or more. label_only and loss_only read
             no client's message: they are floors. Of a published model alone: loss, and rmia with reference
-            models trained on public data (`flfw.membership.reference_models`). lira: the logit of the true class
-            in the upload, against shadow trainings (Carlini et al., S&P 2022; Student-t as in arXiv 2603.11799),
+            models trained on public data (`flfw.adversary.membership.published_model`). lira: the logit of the true
+            class in the upload, against shadow trainings (Carlini et al., S&P 2022; Student-t as in arXiv 2603.11799),
             summed over the rounds;
             lira_update: the same with the whitened projection in the place of the logit. Half of the candidates are
             in a shadow's set, or as many as the client has examples, and public ones up to its number. Both need
             all tensors of the client's model, and local training that is steps on one loss.
-Adaptive    told of what hides the data, `flfw.adversary.informed_membership`: whitened and trajectory, and without
+Adaptive    told of what hides the data, `flfw.adversary.membership.informed`: whitened and trajectory, and without
             noise cosine. Modelled are prune, dp_gaussian, low_precision of more than two bits, and methods that clip
             and add noise; the steps are taken to be at the received weights. A private classifier or extractor is
             stood in for by what public data teach; HyperFL's extractor and its gradient are read off first. With
@@ -32,24 +32,32 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.client_messages import floors, losses_with, mean_gradient_behind, public_examples
-from flfw.adversary.informed_membership import informed_scores
+from flfw.adversary.membership.gradients import Gradient, compared_gradients, gradient_sketches
+from flfw.adversary.membership.informed import informed_scores
+from flfw.adversary.membership.published_model import References, published_scores
+from flfw.adversary.membership.shadow_models import ShadowClients, ShadowSets, confidences, excess_ratio
+from flfw.adversary.membership.statistics import (
+    cosine,
+    excess_loss_drop,
+    fedmia,
+    floors,
+    gradient_difference,
+    label_only,
+    losses_with,
+    mean_gradient_behind,
+    public_examples,
+    trajectory,
+)
+from flfw.adversary.membership.whitening import Whitening
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView, PublishedModel
-from flfw.adversary.observation import Examples
-from flfw.adversary.published_model import References, published_scores
-from flfw.adversary.shadow_training import ShadowClients, confidences
 from flfw.errors import require
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.private.stand_ins import replaceable
-from flfw.membership.gradients import Gradient, compared_gradients, gradient_sketches
-from flfw.membership.shadow_models import excess_ratio
-from flfw.membership.shadow_sets import ShadowSets
-from flfw.membership.sketch import Sketch
-from flfw.membership.statistics import cosine, excess_loss_drop, fedmia, gradient_difference, label_only, trajectory
-from flfw.membership.whitening import Whitening
+from flfw.inversion.private.surrogate import replaceable
+from flfw.inversion.sketch import Sketch
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Examples
 from flfw.rng import torch_generator
-from flfw.victims.victim import PlainVictim, VictimModel
 
 _SUMS = ("lira", "lira_update")
 """Statistics that are summed over the rounds: logarithms of likelihood ratios."""

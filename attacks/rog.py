@@ -37,22 +37,21 @@ from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, Models, NotApplicableError, Preparation, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.attacks.hyperfl import require_reading
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.low_resolution import LowResolution, LowResolutionVictim
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.fit import Fit
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
-from flfw.inversion.post_processing.post_processor import LEAST_SIDE, PostProcessor, PostTraining, trained
-from flfw.inversion.post_processing.simulated import simulated_pairs
+from flfw.inversion.post_processor import LEAST_SIDE, PostProcessor, PostTraining, simulated_pairs, trained
 from flfw.inversion.private.extractor import SurrogateVictim, ends_fully_connected, extractor_of, read_off
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.rng import torch_generator
-from flfw.victims.low_resolution import LowResolution, LowResolutionVictim
-from flfw.victims.operator import Operator
 
 _LAST = 0.1  # step size at the end over the first one
 _UNBOUNDED = (-inf, inf)

@@ -28,15 +28,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.closed_form import ClosedFormAttack
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.adversary.attack import ClosedFormAttack, NotApplicableError
 from flfw.errors import require
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.closed_form.linear import FirstLayer
 from flfw.inversion.closed_form.rectified import SETS, separate_rectified
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.rng import torch_generator
-from flfw.victims.victim import VictimModel
 
 _TRIED = 8  # random inputs on which the network is tried
 

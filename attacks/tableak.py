@@ -31,15 +31,15 @@ from torch import Tensor
 
 from flfw.adversary.attack import AttackCost, NotApplicableError, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
-from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.client_models.relaxed_rows import Categories, RelaxedRows, agreement
 from flfw.inversion.fit import fits
 from flfw.inversion.matching import gaussian_likelihood, tensorwise_cosine_distance
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
-from flfw.victims.operator import Operator
-from flfw.victims.relaxed_rows import Categories, RelaxedRows, agreement
+from flfw.recording.observation import Knowledge, Reconstruction
 
 _SCORES = 1e3  # the greatest score, beyond which a softmax is 0 or 1 in any case
 _NEVER = 1e6  # cost of matching rows of different labels

@@ -16,11 +16,11 @@ from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.recovery import assign
 from flfw.errors import InputError
+from flfw.inversion.client_models.batch_statistics import normalising_by_batch
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, Tensors
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator, torch_generator
-from flfw.victims.batch_statistics import normalising_by_batch
-from flfw.victims.victim import PlainVictim
 
 CLASSES = 10
 _TRAINED_FROM, _TRAINED_ON = 20_000, 10_000

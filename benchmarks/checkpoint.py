@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import output
 from flfw.experiment import Experiment
 from flfw.runs import run as runs
-from flfw.storage.checkpoint import Checkpoints, Snapshot
+from flfw.server.checkpoint import Checkpoints, Snapshot
 
 _GOAL = 0.05
 PARTS = {"checkpoint": output.BenchmarkPart("HyperFL under Ray, a checkpoint after each round", 70, 20)}

@@ -31,12 +31,12 @@ from safetensors.torch import load_file
 
 from benchmarks import output
 from benchmarks.still_method import WATCH
-from flfw import apps
+from flfw.engines import apps
 from flfw.engines.federation import federate
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.nets import Tensors
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.server.context import ServerContext
 
 _METHODS = {"small": "StillMean", "large": "StillHypernetwork"}

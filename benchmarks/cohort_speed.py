@@ -23,10 +23,10 @@ from flfw.client.phases import TrainingPhase, descend_together
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
-from flfw.pipeline import NetworkPlan
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import numpy_generator
-from flfw.task import Task
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task
 
 _EXACT = 1e-10
 

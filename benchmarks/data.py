@@ -40,9 +40,9 @@ from benchmarks import output
 from benchmarks.startup import actors_below
 from flfw import data
 from flfw.experiment import Experiment
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import numpy_generator, torch_generator
-from flfw.task import Task
+from flfw.task.task import Task
 
 _ROOT = Path(__file__).parent.parent
 _CLIENTS, _BATCH, _TURNS = 100, 50, 200

@@ -33,11 +33,11 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from benchmarks import output
 from flfw import nets
 from flfw.clients.defences.dcs2 import DCS2Settings, Search
-from flfw.defence import LocalStep
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import entering, row_norms
+from flfw.nets.training.traced import Traced
 from flfw.rng import initialising, torch_generator
-from flfw.training.traced import Traced
+from flfw.task.defence import LocalStep
 
 _EXACT, _COMPARED = 1e-6, 20
 _GOAL = {"D1": 3.0, "D2": 5.0}

@@ -28,9 +28,9 @@ from typing import Any
 
 from benchmarks import output
 from benchmarks.local_federation import ROOT, SITES, federation
-from flfw.deploy import processes
-from flfw.deploy.layout import FederationLayout, environment
-from flfw.engines.bundle import toml_lines
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout, environment
+from flfw.engines.superlink import toml_lines
 
 _GOAL_S = 4.0
 _COMMON = ["--clients", str(SITES), "--local-epochs", "1", "--split", "iid", "--attack", "none"]

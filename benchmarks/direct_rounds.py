@@ -19,10 +19,10 @@ from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import Phases, side_by_side
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.server.aggregation import Update, update_of
 from flfw.server.context import ServerContext
-from flfw.task import Task
+from flfw.task.task import Task
 
 
 @final

@@ -31,10 +31,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import nets
+from flfw.nets.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
+from flfw.nets.training.optimisers import SGD
+from flfw.nets.training.per_example import ClippedSum, PerExample
 from flfw.rng import initialising, torch_generator
-from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
-from flfw.training.optimisers import SGD
-from flfw.training.per_example import ClippedSum, PerExample
 
 _EXACT = 3e-5
 _CLASSES = 10

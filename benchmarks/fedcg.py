@@ -45,13 +45,13 @@ from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
-from flfw.pipeline import NetworkPlan
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.context import ServerContext
 from flfw.strategies.fedcg import FedCG, FedCGSettings
-from flfw.task import Task
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task
 
 _EXACT = 1e-5
 _ROUNDS = 7  # that are compared in float32

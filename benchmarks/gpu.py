@@ -47,8 +47,8 @@ import torch
 from benchmarks import STARTED, absent, gpu_pack, output
 from benchmarks.turns import rounded
 from flfw.errors import InputError
-from flfw.storage.provenance import code_hash, hardware, installed
-from flfw.storage.sealed import write_atomic
+from flfw.files.provenance import code_hash, hardware, installed
+from flfw.files.sealed import write_atomic
 
 PARTS = {
     "agreement": output.BenchmarkPart("the device beside the processor, the same numbers", 60, 6),

@@ -11,7 +11,7 @@ from pathlib import Path
 from flfw import data
 from flfw.data.files.cache import user_cache
 from flfw.errors import require
-from flfw.storage.sealed import write_atomic
+from flfw.files.sealed import write_atomic
 
 MAX_BYTES = 60_000_000
 _ROOT = Path(__file__).parent.parent

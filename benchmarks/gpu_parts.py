@@ -29,17 +29,17 @@ from benchmarks.direct_rounds import DirectRounds, on
 from benchmarks.our_search import Ours, errors, objective_of, wait
 from benchmarks.their_search import Theirs
 from benchmarks.turns import in_turns, ratio, timed
+from flfw.comparisons.figures.timing import Trainee
 from flfw.errors import RunError
+from flfw.files.provenance import code_hash
+from flfw.files.sealed import write_atomic
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import Graph
 from flfw.nets import Tensors
 from flfw.papers.evidence.priorities import Item, items
 from flfw.papers.evidence.records import FOLDER, file_of
-from flfw.papers.timing import Trainee
-from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import write_atomic
-from flfw.task import Task
+from flfw.task.task import Task
 
 CLOSE: Mapping[str, float] = {
     "float64_gradient": 1e-10,

@@ -26,15 +26,14 @@ from flwr.serverapp import Grid
 from benchmarks.scale_apps import MARKS, dense
 from flfw.client.federated_client import FederatedClient
 from flfw.experiment import Experiment
-from flfw.messages.simulated import representatives
+from flfw.files.provenance import code_hash
+from flfw.messages.inprocess import representatives
 from flfw.nets.net import Net, Tensors
 from flfw.runs import run
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.client_directory import ClientDirectory
-from flfw.server.faults import Failure, FailurePolicy
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy
 from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.server.strategy import FederatedStrategy
-from flfw.storage.provenance import code_hash
 
 COHORT = 100
 _ROOT = Path(__file__).parent.parent
@@ -126,9 +125,9 @@ def side(clients: str, rounds: str, engine: str, folder: str) -> None:
 
 def _enrolment(experiment: Experiment) -> float:
     """Return the processor's seconds of an enrolment in this process, of which nothing is known from an earlier one."""
-    from flfw import apps
+    from flfw.engines import apps
     from flfw.messages.inprocess import InProcessGrid
-    from flfw.plan import plan
+    from flfw.plans.run_plan import plan
 
     asked = plan(experiment).experiment
     grid = InProcessGrid(apps.client, asked.clients, asked.to_run_config(), introduced=True)

@@ -40,10 +40,10 @@ from flfw.data.splits.partition import Split
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.pipeline import NetworkPlan
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import numpy_generator, torch_generator
-from flfw.task import Task
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task
 
 _EXACT = 1e-10
 _IMAGES = 600

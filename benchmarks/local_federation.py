@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flfw.deploy import processes
-from flfw.deploy.layout import FederationLayout
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout
 
 ROOT = Path(__file__).parent.parent
 SITES = 3

@@ -1,9 +1,9 @@
 """Cost of a local iteration by each method: ``python -m benchmarks.local_steps [--json] [--quick] [--only MNIST]``.
 
 The time of a local iteration is that of a client's whole local training in a round, changes of its update included,
-over the number of mini-batches in its epochs (`flfw.papers.timing`). So further work of a method, such as training a
-head first, is divided among them. The experiments are those of the papers' tables, on random inputs of the data's
-shape:
+over the number of mini-batches in its epochs (`flfw.comparisons.figures.timing`). So further work of a method, such as
+training a head first, is divided among them. The experiments are those of the papers' tables, on random inputs of the
+data's shape:
 
 - Table III of Fed-CDP: MNIST, CIFAR-10 and LFW on its convolutional network, Adult and Cancer on two hidden layers.
 - Table 4 of HyperFL: EMNIST on CNN 1, five epochs of batches of 100. It has the seconds of a round.
@@ -24,15 +24,15 @@ import numpy as np
 
 from benchmarks import output
 from flfw import data
+from flfw.comparisons.figures.timing import Trainee, in_turns
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.papers import fed_cdp, hyperfl, published
 from flfw.papers.published import Cell
-from flfw.papers.timing import Trainee, in_turns
-from flfw.pipeline import NetworkPlan
 from flfw.rng import numpy_generator
-from flfw.task import Task
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task
 
 _TURNS = 5
 _PLAIN = ("non-private", "FedAvg")

@@ -41,9 +41,9 @@ from flfw.experiment import Experiment
 from flfw.nets.backbones.adapters import insert
 from flfw.nets.backbones.freezing import frozen
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import torch_generator
-from flfw.task import Task
+from flfw.task.task import Task
 
 _IMAGES, _BATCH, _LR = 160, 16, 0.01
 _GATE_IMAGES = 32

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from benchmarks.attack_victims import Victims
+from flfw.inversion.client_models.cropped_kernels import cropped
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import Fused, stacked, stacked_given
 from flfw.inversion.matching import cosine_distance
@@ -22,7 +23,6 @@ from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import weighted
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Tensors
-from flfw.victims.cropped_kernels import cropped
 
 LR = 0.1
 TV = 0.01

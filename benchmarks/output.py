@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
 from flfw.errors import InputError
-from flfw.storage.provenance import hardware
-from flfw.terminal.parser import Parser
+from flfw.files.parser import Parser
+from flfw.files.provenance import hardware
 
 MARK = "quick: not to be quoted"
 

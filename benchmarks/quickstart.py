@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks import local_steps
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.task import Task
+from flfw.task.task import Task
 
 EXAMPLES, BATCH, LR = 50, 10, 0.01
 

@@ -32,7 +32,7 @@ class ResidualBlock(nn.Module):
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> Net:
-    """Build `flfw.nets.torchvision_networks.resnet18` for images of three channels."""
+    """Build `flfw.nets.cnn.resnet18` for images of three channels."""
     extractor: OrderedDict[str, nn.Module] = OrderedDict()
     extractor["conv1"], extractor["bn1"] = _convolution(shape[0], 64, 7, 2), TolerantBatchNorm(64)
     extractor["relu"], extractor["maxpool"] = nn.ReLU(), nn.MaxPool2d(3, 2, 1)

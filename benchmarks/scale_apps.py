@@ -31,7 +31,7 @@ from flfw.engines import ray_start
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Net, Tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean

@@ -18,9 +18,9 @@ from flfw.client import FederatedClient
 from flfw.client.context import ClientContext
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LocalTraining
 
 
 @final

@@ -15,7 +15,7 @@ from flfw.client.federated_client import FederatedClient
 from flfw.nets import Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise, of_halves
-from flfw.training.optimisers import Adam, Optimiser, StatefulOptimiser, along
+from flfw.nets.training.optimisers import Adam, Optimiser, StatefulOptimiser, along
 
 _GAN_BETAS = (0.5, 0.999)
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from flfw.client.context import ClientContext
-from flfw.client.phased_client import BatchableClient
 from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase
+from flfw.client.stacked_descent import BatchableClient
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.training.joint_low_rank import MOST_STEPS, JointLowRankSGD
-from flfw.training.low_rank import LowRankSGD
-from flfw.training.optimisers import SGD, Optimiser, along
+from flfw.nets.training.low_rank import MOST_STEPS, JointLowRankSGD, LowRankSGD
+from flfw.nets.training.optimisers import SGD, Optimiser, along
 
 _STEP_B = "hypernetwork"  # name of its shuffles
 _MOST_MOMENTUM = 0.95  # above it the factors hold so many steps that dense steps are faster
@@ -26,9 +25,9 @@ _MOST_MOMENTUM = 0.95  # above it the factors hold so many steps that dense step
 class HyperFLClient(BatchableClient):
     """Client with steps A and B of the paper's algorithm 1.
 
-    Step B follows the hypernetwork's gradient in factors (`flfw.training.low_rank`), unless the settings say ``dense``.
-    It is dense as well where factors do not work: for Adam, for a momentum above 0.95, and under a defence that acts on
-    the gradients of local steps, because that defence needs the whole gradient.
+    Step B follows the hypernetwork's gradient in factors (`flfw.nets.training.low_rank`), unless the settings say
+    ``dense``. It is dense as well where factors do not work: for Adam, for a momentum above 0.95, and under a defence
+    that acts on the gradients of local steps, because that defence needs the whole gradient.
 
     Clients that train together do step A one after the other, and step B by `JointHypernetworks`.
     """

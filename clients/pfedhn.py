@@ -9,9 +9,9 @@ from torch import Tensor
 
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets import Tensors
-from flfw.training.optimisers import Optimiser, StatefulOptimiser
+from flfw.nets.training.optimisers import Optimiser, StatefulOptimiser
 
 
 @final

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flfw.client import FederatedClient
 from flfw.nets import Tensors
-from flfw.training.optimisers import along
+from flfw.nets.training.optimisers import along
 
 _SETS = ("control", "own")
 

@@ -14,7 +14,7 @@ from pathlib import Path as _Path
 from types import ModuleType
 from typing import Any
 
-from flfw.earlier_names import EarlierNames, refusal
+from flfw.files.earlier_names import EarlierNames, refusal
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ if not any(isinstance(finder, EarlierNames) for finder in sys.meta_path):
 _INTERFACE = {
     **dict.fromkeys(("InputError", "RunError"), "flfw.errors"),
     "Experiment": "flfw.experiment",
-    **dict.fromkeys(("TableResult", "reproduce_table"), "flfw.papers.interface.tables"),
+    **dict.fromkeys(("TableResult", "reproduce_table"), "flfw.command.api.tables"),
     **dict.fromkeys(
         (
             "MatrixResult",
@@ -41,7 +41,7 @@ _INTERFACE = {
             "run_matrix",
             "run_rehearsal",
         ),
-        "flfw.api",
+        "flfw.command.api",
     ),
 }
 """Module of each name of the interface; ``audit`` is a package, which can be called."""
@@ -70,5 +70,5 @@ class CallablePackage(ModuleType):
     """Package that can be called, because a function of the interface has the package's name."""
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """Call the function of `flfw.api` with the package's name."""
-        return getattr(import_module("flfw.api"), self.__name__.rpartition(".")[2])(*given, **named)
+        """Call the function of `flfw.command.api` with the package's name."""
+        return getattr(import_module("flfw.command.api"), self.__name__.rpartition(".")[2])(*given, **named)

@@ -3,6 +3,8 @@
 Each experiment has its own folder. The folder is named after all settings that decide the numbers, so tables share
 runs. A completed run is read, an interrupted run is resumed, and a run without a checkpoint is started again. Where no
 whole run is needed (`flfw.papers.preset.Source`), the folder holds only a result.json.
+
+Plan of an experiment before it starts: its sizes and its privacy budget; nothing is trained.
 """
 
 from __future__ import annotations
@@ -11,33 +13,61 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, isfinite, prod
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
 from flfw import data, nets, plugins
+from flfw.comparisons.figures import timing
+from flfw.dp.run_accountant import RunAccountant, course
 from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.formats.result_file import read_result, to_json
-from flfw.papers import planned, timing
+from flfw.files.provenance import code_hash
+from flfw.files.result_file import read_result, to_json
+from flfw.files.sealed import sealed, write_atomic
 from flfw.papers.preset import Preset, ResultMetric
 from flfw.papers.published import Cell
 from flfw.papers.reach import Reach, keep, reach, uninformative
-from flfw.plan import without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.runs import run
-from flfw.storage import checkpoint
-from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import sealed, write_atomic
-from flfw.task import Task
+from flfw.server import checkpoint
+from flfw.task.task import Task
+
+
+def planned(experiment: Experiment, task: Task) -> dict[str, Any]:
+    """Return a part of result.json: ``privacy`` as in a finished run, and the sizes of the data and of the run.
+
+    Args:
+        experiment: the resolved experiment.
+        task: task of the experiment.
+
+    Returns:
+        Beside ``privacy``, ``plan``: examples for training and testing in all, numbers in an input, classes, examples
+        and local steps of the client with the most examples, batch size, rounds.
+    """
+    schedule, data = course(plan(experiment).client, task.split), task.dataset
+    sizes = {
+        "train": len(data.train_y),
+        "test": len(data.test_y),
+        "features": prod(data.shape),
+        "classes": data.classes,
+        "examples": schedule.max_examples,
+        "steps": schedule.local_steps,
+        "batch": schedule.batch_size,
+        "rounds": schedule.rounds,
+    }
+    config = {**asdict(experiment), "out": None, "data_root": None, "lpips_weights": None}
+    return {"config": config, "plan": sizes, "privacy": RunAccountant(plan(experiment).client, task.split).entries()}
+
 
 Status = Literal["measured", "not run", "failed"]
 OURS = "variant=ours"
 """Name of the figure that the variant ``ours`` gives, beside that of ``authors``."""
 
 _WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {
-    "plan": planned.planned,
+    "plan": planned,
     "clock": timing.clocked,
 }
 

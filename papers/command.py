@@ -1,25 +1,124 @@
-"""Command ``sim.py --table hyperfl.1 --scale quick``."""
+"""Command ``sim.py --table hyperfl.1 --scale quick``.
+
+Table after its measurement: the text that a terminal shows, and the files that hold it.
+
+Reproduction of a table, cell by cell; measured cells are on disk, so an interrupted call goes on from them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
-from flfw.errors import InputError
+from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.papers import published, show
+from flfw.files.sealed import write_atomic
+from flfw.papers import cells, layout, published
 from flfw.papers.cells import Outcome
 from flfw.papers.layout import sheet
-from flfw.papers.measured_table import MeasuredTable
-from flfw.papers.preset import Scale, presets
-from flfw.papers.reproduce import Reproduction
+from flfw.papers.preset import Preset, Presets, Scale, presets, varied
+from flfw.papers.published import Cell, Table
 from flfw.runs import engine
-from flfw.storage.checkpoint import locked
-from flfw.storage.sealed import write_atomic
+from flfw.server.checkpoint import locked
 
 OUT = Path("runs/papers")
+PENDING = "not reached yet"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Table at a scale, in a folder.
+
+    Attributes:
+        table: the published table.
+        presets: presets of its cells; None: this version has none.
+        scale: scale of the measurement.
+        given: source of the settings that decide no numbers.
+        out: the output folder; the runs lie in ``cells`` below it.
+    """
+
+    table: Table
+    presets: Presets | None
+    scale: Scale
+    given: Experiment
+    out: Path
+
+    def outcomes(self, selected: Sequence[Cell]) -> Iterator[dict[str, Outcome]]:
+        """Measure the selected cells one after the other, with progress on stderr.
+
+        Args:
+            selected: cells of the table; for other cells only finished runs are read.
+
+        Yields:
+            The present outcomes of all cells by path: first before any measurement, then after each measured cell.
+        """
+        chosen = {cell.path for cell in selected}
+        known = {cell.path: self._known(cell, cell.path in chosen) for cell in self.table.cells}
+        yield dict(known)
+        waiting = [outcome for outcome in known.values() if outcome.reason == PENDING]
+        for number, pending in enumerate(waiting, 1):
+            assert pending.preset is not None, "only what has a preset waits"
+            title, started = f"[{number}/{len(waiting)}] {pending.cell.path}", time.monotonic()
+            _say(f"{title}: {_runs(pending.preset)}")
+            outcome = cells.measured(pending.cell, pending.preset, _say)
+            known[pending.cell.path] = outcome
+            _say(f"{title}: after {time.monotonic() - started:.0f} s {_ending(outcome)}")
+            yield dict(known)
+
+    def _known(self, cell: Cell, wanted: bool) -> Outcome:
+        """Return the outcome of a cell without running anything."""
+        preset = self.presets(cell, self.scale) if self.presets else None
+        preset = preset and varied(preset, self.table.name, "authors")
+        reason = cells.obstacle(cell, preset)
+        if preset is None or reason:
+            return Outcome(cell, "not run", reason, preset)
+        try:
+            preset = cells.placed(preset, self.given, self.out / "cells")
+            if cells.is_complete(preset):
+                return cells.read(cell, preset)
+        except InputError as error:
+            return Outcome(cell, "not run", str(error), preset)
+        except RunError as error:
+            return Outcome(cell, "failed", str(error), preset)
+        return Outcome(cell, "not run", PENDING if wanted else "not asked for", preset)
+
+
+def _runs(preset: Preset) -> str:
+    count = len(preset.experiments)
+    return f"{count} {'run' if count == 1 else 'runs'}"
+
+
+def _ending(outcome: Outcome) -> str:
+    if outcome.value is None:
+        return f"{outcome.status}: {outcome.reason}"
+    published = "not available" if outcome.cell.lost else outcome.cell.value
+    return f"{layout.number(outcome.value, outcome.cell.unit)}, published {published}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredTable:
+    """Table after its measurement.
+
+    Attributes:
+        text: published beside measured numbers, of the selected cells.
+        files: paths of the files, each with all cells.
+        complete: whether no selected cell failed, and one was measured.
+    """
+
+    text: str
+    files: tuple[Path, ...]
+    complete: bool
 
 
 def names() -> tuple[str, ...]:
@@ -82,7 +181,7 @@ def measured(reproduction: Reproduction, cell: str) -> MeasuredTable:
         _write(reproduction, known, ".csv", ".md", ".tex")
     shown = [known[chosen.path] for chosen in selected]
     width = shutil.get_terminal_size((120, 24)).columns
-    text = show.terminal(sheet(table, shown, reproduction.scale), width)
+    text = layout.terminal(sheet(table, shown, reproduction.scale), width)
     files = tuple(_path(reproduction, suffix) for suffix in (".csv", ".md", ".tex"))
     statuses = {outcome.status for outcome in shown}
     return MeasuredTable(text, files, "failed" not in statuses and "measured" in statuses)
@@ -112,9 +211,9 @@ def _path(reproduction: Reproduction, suffix: str) -> Path:
 def _write(reproduction: Reproduction, known: Mapping[str, Outcome], *suffixes: str) -> None:
     table, scale, outcomes = reproduction.table, reproduction.scale, known.values()
     makers = {
-        ".csv": lambda: show.csv(table, outcomes, scale),
-        ".md": lambda: show.markdown(sheet(table, outcomes, scale)),
-        ".tex": lambda: show.latex(sheet(table, outcomes, scale)),
+        ".csv": lambda: layout.csv(table, outcomes, scale),
+        ".md": lambda: layout.markdown(sheet(table, outcomes, scale)),
+        ".tex": lambda: layout.latex(sheet(table, outcomes, scale)),
     }
     for suffix in suffixes:
         write_atomic(_path(reproduction, suffix), makers[suffix]().encode())

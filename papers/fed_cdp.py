@@ -9,12 +9,12 @@ Settings    C = 4, sigma = 6, delta = 1e-5; the bound that decays goes from 6 to
             Networks: two 3x3 convolutions and a dense layer for images (net cnn3x3), two hidden layers for tables (net
             mlp). Each client has two shards of the training part sorted by label, on LFW 15; MNIST's are of its first
             50,000 training images, CIFAR-10's of 40,000. With 1,000 and 10,000 clients examples are copied.
-            Table III is timed on one client alone, by papers/timing.py; the ratio to plain training stands beside it.
-            Table VI, and the settings in Table I, are counted before a run; nothing is trained for them.
-            Table VII: batches of 5 on MNIST, of 3 on LFW. Attacked are gradients of the first local iteration, of one
-            victim a client: the batch's as the server gets it (type 0, and the same bytes at the client: type 1), and
-            that of a single example in local training (type 2). Later gradients are not attacked, so one epoch is run.
-            The attack is attacks/cpl.py with the budget on its card.
+            Table III is timed on one client alone, by flfw/comparisons/figures/timing.py; the ratio to plain training
+            stands beside it. Table VI, and the settings in Table I, are counted before a run; nothing is trained for
+            them. Table VII: batches of 5 on MNIST, of 3 on LFW. Attacked are gradients of the first local iteration, of
+            one victim a client: the batch's as the server gets it (type 0, and the same bytes at the client: type 1),
+            and that of a single example in local training (type 2). Later gradients are not attacked, so one epoch is
+            run. The attack is attacks/cpl.py with the budget on its card.
 Quick       At most 10 rounds. Where the paper does not name K it is 100, of which 10 are drawn. Table II keeps K and
             Kt, but copies no image: 50 a client with K = 1,000 (L = 10), 4 with K = 10,000 (L = 1, 2 rounds). Table
             VII: 10 of the 100 victims. Noise, clipping bound and learning rate are the paper's.
@@ -49,8 +49,8 @@ Departures  1. Seed 0: the paper names none. Each client's victims are random ex
             13. Iterations are the attack's outer steps until it has solved a gradient, as its card defines it. A search
                without a solution ends at 300 or where L-BFGS gets stuck. The mean is over the same examples.
             14. Proposition 2, the largest distortion that keeps a label, is a command of its own, in our reading
-               (papers/distortion.py). Not here: results with the bound from a client's median or the learning rate,
-               which the paper names without any.
+               (research/papers/distortion.py). Not here: results with the bound from a client's median or the learning
+               rate, which the paper names without any.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ Departures  0. FedDF, FedGen and FedCG run as in the code of FedCG's comparison,
                prints 5 to 9 dB for FedSplit and FedCG, which is less than either. So a low number shows that this
                search failed, not that there is no leakage.
             8. In no table: the code's options ``distance`` and ``add_noise`` (distance and image_noise of
-               strategies/fedcg.py), and the four attackers of its notebooks (papers/inversions.py), not reported in the
-               paper; two of them hold the victim's extractor or its data.
+               strategies/fedcg.py), and the four attackers of its notebooks (research/papers/inversions.py), not
+               reported in the paper; two of them hold the victim's extractor or its data.
 """
 
 from __future__ import annotations

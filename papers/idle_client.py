@@ -10,8 +10,8 @@ from typing import final
 
 import torch
 
-from flfw.defence import Defence
 from flfw.nets import Tensors
+from flfw.task.defence import Defence
 
 
 @final

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 from flfw import plugins
 from flfw.experiment import Experiment
-from flfw.method import Method
 from flfw.papers.published import Cell
+from flfw.task.method import Method
 
 Scale = Literal["quick", "full"]
 

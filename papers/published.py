@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from flfw.errors import InputError, suggestion
-from flfw.imports import imported
+from flfw.plugins import imported
 
 Key = str | int | float
 

@@ -21,12 +21,12 @@ import torch
 from flfw.dp.run_accountant import course
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.experiment import Experiment
-from flfw.messages.sharing import matches
-from flfw.plan import plan
-from flfw.privacy.course import RunSchedule
+from flfw.files.sealed import write_atomic
+from flfw.files.tensor_names import matches
+from flfw.plans.run_plan import plan
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.rng import initialising
-from flfw.storage.sealed import write_atomic
-from flfw.task import Task
+from flfw.task.task import Task
 
 LEAST_MOVEMENT = 0.1  # of the length of the first weights, below which a model cannot leave its start
 _PLATEAU = (0.99, 1.02)  # of the loss of guessing

@@ -17,7 +17,7 @@ Departures  1. Clients take turns: client k takes part in the rounds t with t = 
                paper optimises every entry; for 1000 rounds that is less than 1 % better: McKenna, ICLR 2025).
             3. No credit for sampling within a turn ("amplified" in the title).
             4. No momentum at the server, and no restarts.
-            5. s_t is solved for from the noisy sums y, in place of x_t + (C^-1 z)_t: see flfw/dp/correlated_noise.py.
+            5. s_t is solved for from the noisy sums y, in place of x_t + (C^-1 z)_t: see flfw/dp/noisy_mean.py.
 
     client k, in its turns:  E epochs of SGD from W_t;  Delta <- Delta min(1, C / |Delta|)
     server:                  y_t <- sum_i c_i x_(t-i) + N(0, sigma^2 C^2)
@@ -32,17 +32,16 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, final
 
-from flfw.dp.correlated_noise import correlated
-from flfw.dp.noisy_mean import clipped_sum, shifted
+from flfw.dp.noisy_mean import clipped_sum, correlated, shifted
 from flfw.dp.settings import DPSettings, mechanism_of_updates
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
+from flfw.nets.training.per_example import Grouping
 from flfw.privacy.banded import optimised_coefficients, root_coefficients
-from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update
-from flfw.training.per_example import Grouping
 
 
 @dataclass(frozen=True)

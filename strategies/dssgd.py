@@ -43,12 +43,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flfw.errors import require
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.nets import Net, Tensors, running_statistics
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LocalTraining
-from flfw.victims.victim import PlainVictim, VictimModel
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,9 @@ from flfw.dp.settings import LEAST_CLIP, DPSGDSettings, require_in_float32
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
-from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update, weighted_mean
 
 

@@ -43,9 +43,9 @@ from flfw.dp.settings import AdaptiveClippingSettings, mechanism_of_updates
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
-from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.privacy.published import Published
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update
 
 

@@ -27,15 +27,15 @@ from typing import Literal, final
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from flfw.inversion.client_models.batch_statistics import normalising_by_batch
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.messages.sharing import Sharing
 from flfw.nets import Tensors
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import PersistentTraining
-from flfw.victims.batch_statistics import normalising_by_batch
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.victim import PlainVictim
 
 
 @dataclass(frozen=True)

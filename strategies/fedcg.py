@@ -50,11 +50,11 @@ from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, imagining, labelled_noise
+from flfw.nets.training.optimisers import Adam
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, distil, speaking, taught
 from flfw.server.training import TrainingServer
-from flfw.task import Task, require_every_class
-from flfw.training.optimisers import Adam
+from flfw.task.task import Task, require_every_class
 
 
 @dataclass(frozen=True)

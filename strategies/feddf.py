@@ -38,12 +38,12 @@ from flfw import data
 from flfw.data import feed
 from flfw.errors import InputError, require
 from flfw.nets import Tensors
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, distil, speaking, taught
 from flfw.server.training import TrainingServer
-from flfw.task import Task
-from flfw.training.optimisers import Adam, PersistentTraining
-from flfw.victims.local_steps import LocalSteps
+from flfw.task.task import Task
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise, of_halves
+from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, speaking
 from flfw.server.training import TrainingServer
-from flfw.training.optimisers import Adam, PersistentTraining
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ from typing import Any, Literal, final
 from flfw.errors import require
 from flfw.messages.replies import UnusableReplyError
 from flfw.nets import Tensors
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LocalTraining
-from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)

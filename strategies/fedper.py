@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import final
 
 from flfw.nets import Tensors
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import PersistentTraining
-from flfw.victims.local_steps import LocalSteps
 
 
 @final

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from flfw.nets import Tensors
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import PersistentTraining
-from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,14 @@ from typing import ClassVar, final
 
 from torch import nn
 
+from flfw.inversion.client_models.victim import GeneratedVictim
 from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet, require_all_weights
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.hypernetwork_training import HypernetworkTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.hypernetwork_training import HypernetworkTraining
-from flfw.victims.generated import GeneratedVictim
 
 
 @final

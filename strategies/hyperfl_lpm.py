@@ -39,17 +39,17 @@ from typing import ClassVar, final
 from torch import nn
 
 from flfw.errors import InputError
+from flfw.inversion.client_models.batch_statistics import normalising_by_batch
+from flfw.inversion.client_models.victim import GeneratedVictim
 from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
 from flfw.nets.backbones.adapters import ConvAdapter, adapters_of
 from flfw.nets.backbones.freezing import freeze
 from flfw.nets.hypernetwork import GeneratedNet, HeadInit
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.hypernetwork_training import HypernetworkTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.hypernetwork_training import HypernetworkTraining
-from flfw.victims.batch_statistics import normalising_by_batch
-from flfw.victims.generated import GeneratedVictim
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from typing import final
 
 from flfw.nets import Tensors
+from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import PersistentTraining
 
 
 @final

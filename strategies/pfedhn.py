@@ -38,8 +38,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, final
 
+from flfw.nets.training.local_steps import LocalSteps
 from flfw.server.hypernetwork import HypernetworkServer, ServerHypernetworkTraining
-from flfw.victims.local_steps import LocalSteps
 
 
 @final

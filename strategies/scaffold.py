@@ -39,13 +39,13 @@ import torch
 from torch import Tensor, nn
 
 from flfw.errors import require
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, Tensors
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LocalTraining
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.victim import PlainVictim
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from hypothesis import settings
 
 from flfw.experiment import Experiment
-from flfw.plan import without_auto
+from flfw.plans.run_plan import without_auto
 
 # No test says how many examples it wants: `--hypothesis-profile nightly` tries a hundred times as many, at random.
 _EXAMPLES = 30

@@ -30,14 +30,19 @@ MAX_DAYS = 30
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "adversarial": ("tests/deploy/test_evil_clients.py", "tests/deploy/test_evil_server.py"),
-    "sites": ("tests/deploy", "tests/rehearse", "tests/verification"),
-    "engines": ("tests/engines", "tests/server", "tests/storage", "tests/client"),
-    "audits": ("tests/audit", "tests/sums", "tests/membership", "tests/matrix", "tests/recording"),
-    "attacks": ("tests/attacks", "tests/inversion", "tests/victims", "tests/aggregates", "tests/defences"),
-    "methods": ("tests/methods", "tests/golden", "tests/training", "tests/nets", "tests/dp", "tests/privacy"),
+    "sites": (
+        "tests/deploy",
+        "tests/command/test_rehearse.py",
+        "tests/runs/test_verify.py",
+        "tests/runs/test_comparison.py",
+    ),
+    "engines": ("tests/engines", "tests/server", "tests/files", "tests/client"),
+    "audits": ("tests/audit", "tests/recorded_apps", "tests/comparisons", "tests/recording"),
+    "attacks": ("tests/attacks", "tests/adversary", "tests/inversion", "tests/defences"),
+    "methods": ("tests/methods", "tests/golden", "tests/nets", "tests/dp", "tests/privacy"),
     "properties": ("tests/properties",),
-    "benchmarks": ("tests/benchmarks",),
-    "papers": ("tests/papers",),
+    "benchmarks": ("tests/benchmarks", "tests/campaigns"),
+    "papers": ("tests/papers", "tests/research"),
     "house": ("tests",),
 }
 """Files and folders of each part. A test belongs to the first part that names it."""
@@ -72,7 +77,7 @@ class Part:
 def part_of(test: str) -> str:
     """Return the part that a test belongs to, by its name.
 
-    >>> part_of("tests/deploy/test_guard.py::test_a_guard"), part_of("tests/api/test_calls.py::test_a_call")
+    >>> part_of("tests/deploy/test_guard.py::test_a_guard"), part_of("tests/command/test_calls.py::test_a_call")
     ('sites', 'house')
     """
     file = test.partition("::")[0]

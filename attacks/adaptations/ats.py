@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from flfw.data.transformations import Operation, Step, patterns, replayed, sequences, undone
-from flfw.victims.operator import DataOperator
+from flfw.inversion.client_models.operator import DataOperator
 
 _MOST = 256  # choices of sequences and signs that are undone
 _MOST_VERSIONS = 64  # of a batch, in an audit's comparison of given data

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from typing import final
 
+from flfw.inversion.client_models.operator import TRAITS, Operator, ResidualMechanism, Trait
 from flfw.inversion.matching import inner
-from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
-from flfw.victims.operator import TRAITS, Operator, Trait
 
 _TINY = 1e-30  # keeps the derivative of the norm finite where the norm is 0
 

@@ -20,10 +20,10 @@ from typing import final
 
 import torch
 
+from flfw.inversion.client_models.operator import ResidualMechanism
 from flfw.inversion.clipped import Clipped
-from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
-from flfw.training.clipping import grouped
+from flfw.nets.training.clipping import grouped
 
 
 @final
@@ -127,7 +127,7 @@ class FedCDPAdaptation(Clipped):
 
 
 def _largest(value: torch.Tensor, ratio: float) -> torch.Tensor:
-    """Zero the smallest entries; unlike `flfw.training.pruning.keep_largest`, fit for vmap and derivatives."""
+    """Zero the smallest entries; unlike `flfw.nets.training.pruning.keep_largest`, fit for vmap and derivatives."""
     sizes = value.detach().abs()
     least = sizes.flatten().topk(value.numel() - int(ratio * value.numel())).values[-1]
     return value * (sizes >= least)

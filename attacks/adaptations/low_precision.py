@@ -20,9 +20,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.membership.adapted import ResidualMechanism
+from flfw.inversion.client_models.operator import Operator, ResidualMechanism, Trait
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator, Trait
 
 _COARSE = 2  # up to this number of bits the error of nearest rounding is no noise
 _TINY = 1e-30  # a tensor of zeros is rounded to zeros

@@ -19,11 +19,11 @@ from typing import final
 
 import torch
 
+from flfw.inversion.client_models.operator import TRAITS, Operator, Trait
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.nets.bottleneck import BOTTLENECK, draws
 from flfw.nets.net import Tensors
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import TRAITS, Operator, Trait
-from flfw.victims.victim import PlainVictim, VictimModel
+from flfw.nets.training.local_steps import LocalSteps
 
 _COMPARED = "compared"
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.membership.adapted import ResidualMechanism
+from flfw.inversion.client_models.operator import TRAITS, Operator, ResidualMechanism, Trait
 from flfw.nets.net import Tensors
-from flfw.victims.operator import TRAITS, Operator, Trait
 
 
 @final

@@ -14,9 +14,9 @@ from typing import final
 
 from torch import Tensor
 
+from flfw.inversion.client_models.operator import TRAITS, Operator, Trait
 from flfw.nets.bottleneck import BOTTLENECK
 from flfw.nets.net import Tensors
-from flfw.victims.operator import TRAITS, Operator, Trait
 
 _COLUMNS = "columns"
 

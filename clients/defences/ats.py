@@ -1,8 +1,8 @@
 """ATS: each training image is transformed by a searched sequence of operations, as if by augmentation.
 
 Paper       Gao et al., "Privacy-preserving Collaborative Learning with Automatic Transformation Search", CVPR 2021,
-            arXiv 2011.12505; extended in TPAMI 2023. A baseline of DCS^2. `flfw.papers.transformation_search` is its
-            search.
+            arXiv 2011.12505; extended in TPAMI 2023. A baseline of DCS^2. `research.papers.transformation_search` is
+            its search.
 Symbols     T a policy: ids of operations, in order; with `+` one of several sequences for each image, uniformly.
 Acts on     the images of each local step, after the augmentation; not on the labels.
 Departures  1. The paper gives each operation a probability. The authors' code lists it and never uses it: the whole
@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from flfw.data.transformations import patterns, sequences, transformed
-from flfw.defence import Defence
 from flfw.errors import InputError, require
+from flfw.task.defence import Defence
 
 _INVERT = "47"
 _IDENTITIES = {"28", "39"}

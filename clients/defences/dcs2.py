@@ -33,15 +33,15 @@ from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, one_hot
 
 from flfw.data.sensitive import SensitiveSamples
-from flfw.defence import Defence, DefendedData, LocalStep
 from flfw.errors import InputError, require
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets import Tensors
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import entering, evaluating
+from flfw.nets.training.optimisers import Adam
+from flfw.nets.training.traced import Traced
 from flfw.rng import normal
-from flfw.training.optimisers import Adam
-from flfw.training.traced import Traced
+from flfw.task.defence import Defence, DefendedData, LocalStep
 
 _LEAST_SHARE, _RIDGE = 0.5, 1e-3  # of the projection
 _TINY = 1e-8  # least length of a gradient

@@ -20,11 +20,11 @@ from typing import Literal, final
 
 import torch
 
-from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
+from flfw.nets.training.gaussian import SecureNoise
 from flfw.rng import is_secret
-from flfw.training.gaussian import SecureNoise
+from flfw.task.defence import Defence
 
 _FAINT = 1e-6  # deviation, below the entries of most gradients
 
@@ -74,8 +74,8 @@ class DPGaussian(Defence):
 def bounded(tensors: Tensors, bound: float) -> Tensors:
     """Scale the floating tensors by one factor, at most 1, so that their joint L2 norm is at most ``bound`` > 0.
 
-    Unlike `flfw.training.optimisers.clip_norm` it changes no tensor in place, and a norm above the bound becomes the
-    bound, even if both are small.
+    Unlike `flfw.nets.training.optimisers.clip_norm` it changes no tensor in place, and a norm above the bound becomes
+    the bound, even if both are small.
 
     >>> bounded({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 2.5)
     {'a': tensor([1.5000]), 'b': tensor([2.])}

@@ -21,10 +21,10 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.rng import uniform
+from flfw.task.defence import Defence
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from typing import Literal, final
 import torch
 from torch import nn
 
-from flfw.defence import Defence
 from flfw.errors import InputError, require
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets import Net
 from flfw.nets.bottleneck import bottlenecks, with_bottleneck
+from flfw.task.defence import Defence
 
 
 @dataclass(frozen=True)

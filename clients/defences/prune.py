@@ -13,10 +13,10 @@ from typing import final
 
 import torch
 
-from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
-from flfw.training.pruning import keep_largest
+from flfw.nets.training.pruning import keep_largest
+from flfw.task.defence import Defence
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from flfw.defence import Defence, LocalStep
 from flfw.errors import InputError, require
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets import Tensors
 from flfw.nets.representation import representation, row_norms
+from flfw.task.defence import Defence, LocalStep
 
 _PARTS = ("extractor", "classifier")  # a hypernetwork or a generator has no data at its input
 _OFFSET = 0.1  # in the denominator of the score; the code's

@@ -27,13 +27,13 @@ from flwr.app import Context, RecordDict
 from sklearn.datasets import load_digits
 from torch import nn
 
-from flfw.adversary.observation import Truth
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.foreign import TrainingDescription, audit
 from flfw.audit.measures.public import PublicData
 from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
+from flfw.recorded_apps import TrainingDescription, audit
+from flfw.recording.observation import Truth
 
 PLAIN, HALVES = ((1, 8, 8), (0.0,), (1.0,)), ((1, 8, 8), (0.5,), (0.5,))  # x and (x - 0.5) / 0.5
 ROWS = ((13,), (0.0,) * 13, (1.0,) * 13)

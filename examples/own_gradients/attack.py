@@ -10,12 +10,12 @@ from torch.nn.functional import cross_entropy
 
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.recovery import assign
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
-from flfw.victims.victim import PlainVictim
 
 INPUTS = InputSpec.from_constants((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x in [0, 1]
 

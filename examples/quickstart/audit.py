@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from quickstart.task import SmallNet, digits, places
 
-from flfw.adversary.observation import Truth
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.foreign import audit
 from flfw.audit.measures.public import PublicData
+from flfw.recorded_apps import audit
+from flfw.recording.observation import Truth
 from flfw.recording.reader import Recordings
 
 

@@ -1,21 +1,28 @@
-"""Base of every attack: a search for the data behind an observation, given some knowledge."""
+"""Base of every attack: a search for the data behind an observation, given some knowledge.
+
+Upload of a client with what is granted about it, for attacks that infer what a client's data are like as a whole.
+
+Base of the attacks that read the data off an observation, without a search by gradients and without labels.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
-from flfw.adversary.upload import Upload
-from flfw.earlier_names import EarlierHooks
+from flfw.files.earlier_names import EarlierHooks
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.fit import Fit
+from flfw.nets.net import Tensors
+from flfw.nets.training.local_steps import LocalSteps
 from flfw.plugins import NoSettings
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction
 
 Models: TypeAlias = frozenset[Literal["defence", "steps", "batch_statistics"]]
 """Mechanisms between the data and the observation: a client-side defence, several local steps, normalisation by the
@@ -27,6 +34,33 @@ the same; the client's upload in the round before it was probed; its answers to 
 
 Private: TypeAlias = Literal["searched for", "searched for in part", "stood in for", "guessed", "not needed"]
 """Treatment of a client's private tensors."""
+
+
+@final
+@dataclass(frozen=True)
+class Upload:
+    """Upload of a client in a round of training.
+
+    Attributes:
+        seen: the observation.
+        model: the attacker's model of the client, with the tensors that it received.
+        local: the client's local training; None: it is more than steps on one loss, or their number is not known.
+        public: public data; None: not granted.
+    """
+
+    seen: Observation
+    model: VictimModel
+    local: LocalSteps | None
+    public: Examples | None
+
+    def weights(self, place: float) -> Tensors:
+        """Return all weights at a place between those received, 0, and those sent, 1; unknown ones are guessed."""
+        before = {**self.model.unknown, **self.model.known}
+        moved = {name: value for name, value in self.seen.sent.items() if name in before}
+        return {
+            name: value.lerp(moved[name], place) if name in moved and value.is_floating_point() else value
+            for name, value in before.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -241,3 +275,20 @@ class Attack(EarlierHooks, AttackPlugin):
 def tuned_on(attacks: Mapping[str, AttackPlugin]) -> list[str]:
     """List the attacks with tuned default settings, each with its data, for the provenance."""
     return [f"{name}: {attack.tuned_on}" for name, attack in attacks.items() if attack.tuned_on]
+
+
+class ClosedFormAttack(Attack, ABC):
+    """Attack that has no iterations and uses no labels."""
+
+    selection: ClassVar[str] = "closed form"
+    """The rule that chooses the result, without the truth; printed in the report."""
+
+    @property
+    def cost(self) -> AttackCost:
+        """A budget without iterations."""
+        return AttackCost(iterations=0, restarts=1, selection=self.selection)
+
+    @property
+    def labels(self) -> str:
+        """``not used``."""
+        return "not used"

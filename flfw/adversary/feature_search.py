@@ -11,9 +11,9 @@ from torch import Tensor
 
 from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.adversary.observation import Knowledge, Observation, mean_gradient
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.closed_form.features import (
     feature_victim,
     features_range,
@@ -25,7 +25,7 @@ from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.priors import energy
 from flfw.inversion.search import SearchConfig
 from flfw.inversion.search_optimisers import LBFGS
-from flfw.victims.operator import Operator
+from flfw.recording.observation import Knowledge, Observation, mean_gradient
 
 _INNER = 20  # evaluations in a step of L-BFGS
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack, Models, NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.choose_operator import alike, choose_operator
+from flfw.inversion.client_models.operator import DataOperator, Operator
 from flfw.inversion.closed_form.labels import NoLabels, recovered
 from flfw.inversion.fit import Fit, fits
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
-from flfw.inversion.settled import alike, choose_operator
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.rng import torch_generator
-from flfw.victims.operator import DataOperator, Operator
 
 GrantedOperator: TypeAlias = Operator | DifferentiableDefence | None
 """Known mechanism between the gradient and the observation, as it stands in the objective; None: none."""

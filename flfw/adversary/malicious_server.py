@@ -15,7 +15,7 @@ from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
-from flfw.task import Task, TaskPlan
+from flfw.task.task import Task, TaskPlan
 
 _NUMBERS_AT_MOST = 200_000_000  # of the public inputs: 0.8 GB
 _EXAMPLES_AT_MOST = 10_000

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackPlugin, NotApplicableError
-from flfw.adversary.observation import Examples
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.net import Tensors
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import Operator
-from flfw.victims.victim import VictimModel
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.recording.observation import Examples
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The audit: probes, the messages that the server saw of them, attacks on these, and a verdict.
 
-``flfw.audit(...)`` calls `flfw.api.audit`.
+``flfw.audit(...)`` calls `flfw.command.api.audit`.
 """
 
 import sys

@@ -15,15 +15,22 @@ from torch import nn
 
 from flfw import plugins
 from flfw.audit.jobs import ProbeSet
-from flfw.client_plan import ClientPlan
-from flfw.defence import Defence
+from flfw.files.tensor_names import matches
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.messages.sharing import matches
-from flfw.method import Method
-from flfw.pipeline import DefencePlan, DefenceStage
+from flfw.inversion.client_models.operator import (
+    Circumstances,
+    Composed,
+    DataOperator,
+    MethodOperator,
+    Operator,
+    Scaled,
+    composes,
+)
 from flfw.rng import torch_generator
-from flfw.victims.composed import Composed, composes
-from flfw.victims.operator import Circumstances, DataOperator, MethodOperator, Operator, Scaled
+from flfw.task.client_plan import ClientPlan
+from flfw.task.defence import Defence
+from flfw.task.method import Method
+from flfw.task.pipeline import DefencePlan, DefenceStage
 
 Acting: TypeAlias = list[tuple[DefenceStage, frozenset[str]]]
 How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]

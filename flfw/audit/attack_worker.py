@@ -19,22 +19,22 @@ import torch
 from torch import nn
 
 from flfw.adversary.attack import Attack, NotApplicableError
-from flfw.adversary.observation import Observation, Reconstruction
 from flfw.adversary.sums import Protocol, summed
+from flfw.audit.controls import under_control
 from flfw.audit.jobs import AttackJob, JobResult, alone, solved
 from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed, protocol, restored
-from flfw.audit.membership_game.game import MembershipGame, as_scores, unusable
+from flfw.audit.membership.game import MembershipGame, as_scores, unusable
 from flfw.audit.membership_views import game_views
 from flfw.audit.queue import Queue
-from flfw.audit.rungs import under_control
-from flfw.audit.standing import unseen
-from flfw.client_plan import ClientPlan
-from flfw.curves import GROUP
+from flfw.audit.threat_model import unseen
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
-from flfw.plan import AuditPlan, plan
+from flfw.experiment.curves import GROUP
+from flfw.plans.run_plan import AuditPlan, plan
+from flfw.recording.observation import Observation, Reconstruction
 from flfw.recording.reader import Recordings
 from flfw.rng import torch_generator
+from flfw.task.client_plan import ClientPlan
 
 _POLL_S = 0.05
 _NICENESS = 10  # training has priority

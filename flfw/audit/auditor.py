@@ -14,35 +14,34 @@ import numpy as np
 
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_process import Attacks, AttackServer, Inline, require_gpu
-from flfw.audit.climb import ControlRunner
+from flfw.audit.conclude import MALICIOUS, POSITIVE, with_groups_needed
+from flfw.audit.control_runs import ControlRunner
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
-from flfw.audit.judge import EntryBuilder, control, easy, easy_words
 from flfw.audit.measures import perceptual
-from flfw.audit.measures.feature_error import Extractors
+from flfw.audit.measures.perceptual import Extractors
 from flfw.audit.measures.public import PublicData
-from flfw.audit.membership_game.membership_audit import MembershipAudit
-from flfw.audit.membership_game.request import MembershipRequest
+from flfw.audit.membership.membership_audit import MembershipAudit
+from flfw.audit.membership.request import MembershipRequest
 from flfw.audit.membership_views import with_informed
 from flfw.audit.probe import control_net
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow
-from flfw.audit.standing import standing
+from flfw.audit.threat_model import standing
 from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdicts.conclude import MALICIOUS, POSITIVE
-from flfw.audit.verdicts.evidence import ControlResult
-from flfw.audit.verdicts.groups_needed import with_groups_needed
-from flfw.client_plan import ClientPlan
-from flfw.curves import GROUP, Point
-from flfw.earlier_names import CONTROLS
+from flfw.audit.verdict import ControlResult
+from flfw.audit.verdict_entries import EntryBuilder, control, easy, easy_words
 from flfw.errors import InputError
+from flfw.experiment.curves import GROUP, Point
+from flfw.files.earlier_names import CONTROLS
+from flfw.files.progress import Steps
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.net import Tensors
-from flfw.plan import AuditPlan
+from flfw.plans.run_plan import AuditPlan
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
-from flfw.task import Task
-from flfw.terminal.progress import Steps
-from flfw.victims.victim import VictimModel
+from flfw.task.client_plan import ClientPlan
+from flfw.task.task import Task
 
 AuditContext = AbstractContextManager["Auditor | None"]
 

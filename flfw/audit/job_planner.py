@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any, final
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.observation import Truth, key
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EASY, UPLOAD, AttackJob, Exchange, ProbeSet, round_probe_sets
 from flfw.audit.knowledge import hidden
-from flfw.audit.membership_game.request import MembershipRequest
+from flfw.audit.membership.request import MembershipRequest
 from flfw.audit.membership_views import InformedAttacker
 from flfw.audit.uploads import read_truth, ticket_of_uploads, upload_key
-from flfw.client_plan import ClientPlan
-from flfw.curves import GROUP
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, VANTAGES
-from flfw.method import Method
-from flfw.plan import AuditPlan
+from flfw.experiment.curves import GROUP
+from flfw.plans.run_plan import AuditPlan
 from flfw.recording.format import Line
+from flfw.recording.observation import Truth, key
 from flfw.recording.reader import Recordings, is_recorded
-from flfw.task import Task
+from flfw.task.client_plan import ClientPlan
+from flfw.task.method import Method
+from flfw.task.task import Task
 
 
 @final

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from flfw.adversary.observation import Reconstruction
-from flfw.audit.membership_game.game import MembershipGame
-from flfw.curves import Point
+from flfw.audit.membership.game import MembershipGame
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.experiment.audit import ProbeSettings
-from flfw.formats.typed import from_json
+from flfw.experiment.curves import Point
+from flfw.files.typed import from_json
+from flfw.recording.observation import Reconstruction
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ProbeSet:
         return replace(self, vantage=OUTSIDER, point=f"{self.point}-{OUTSIDER}")
 
     def at(self, rung: str) -> ProbeSet:
-        """Return the ticket of the same probes on a rung beside the target; see `flfw.audit.rungs`."""
+        """Return the ticket of the same probes on a rung beside the target; see `flfw.audit.controls`."""
         return replace(self, rung=rung, point=f"{self.point}-{rung}")
 
 
@@ -198,7 +198,7 @@ class AttackJob:
         std: standard deviation of the inputs' normalisation, likewise.
         device: device of the attack: ``cpu`` or ``cuda``.
         memory: usable fraction of a GPU's memory.
-        vantage: the attacker's position, a value of `flfw.adversary.observation.Vantage`.
+        vantage: the attacker's position, a value of `flfw.recording.observation.Vantage`.
         adaptive: whether the clients' defence is granted.
         public: the file with the public data, and its number of examples; None: not granted.
         start: whether the initial private tensors of all clients are granted.

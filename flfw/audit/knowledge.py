@@ -10,29 +10,28 @@ from typing import Any, TypeAlias
 import torch
 from safetensors.torch import load_file
 
-from flfw.adversary.attack import Attack
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
-from flfw.adversary.peer_view import others_mean
-from flfw.adversary.sums import Protocol, isolated, pooled
-from flfw.adversary.upload import Upload
+from flfw.adversary.attack import Attack, Upload
+from flfw.adversary.sums import Protocol, isolated, others_mean, pooled
 from flfw.audit.adaptation import hiding
+from flfw.audit.controls import undefended
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.probe import control_net
-from flfw.audit.rungs import undefended
-from flfw.client_plan import ClientPlan
 from flfw.data.feed import raw
+from flfw.files.tensor_names import matches
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.messages.sharing import matches
+from flfw.inversion.client_models.batch_statistics import normalise_by_batch, normalise_by_instance
+from flfw.inversion.client_models.local_steps import SteppedVictim
+from flfw.inversion.client_models.operator import DataOperator, MethodOperator, Operator
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
+from flfw.nets.training.devices import device_of
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising, numpy_generator
-from flfw.training.devices import device_of
-from flfw.victims.batch_statistics import normalise_by_batch, normalise_by_instance
-from flfw.victims.local_steps import LocalSteps, SteppedVictim
-from flfw.victims.operator import DataOperator, MethodOperator, Operator
-from flfw.victims.victim import PlainVictim, VictimModel
+from flfw.task.client_plan import ClientPlan
 
 Order: TypeAlias = tuple[tuple[int, ...], ...]
 """Places of each local step's examples."""

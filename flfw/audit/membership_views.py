@@ -10,24 +10,24 @@ from typing import final
 from safetensors.torch import load_file
 
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
-from flfw.adversary.observation import Observation
 from flfw.audit.adaptation import Protection, hiding
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.knowledge import granted_public, hidden, on_device, protocol
-from flfw.audit.membership_game.game import MembershipGame, views
-from flfw.audit.membership_game.membership_audit import MembershipRequest
-from flfw.audit.membership_game.request import TARGET
+from flfw.audit.membership.game import MembershipGame, views
+from flfw.audit.membership.membership_audit import MembershipRequest
+from flfw.audit.membership.request import TARGET
 from flfw.audit.probe import control_net
-from flfw.client_plan import ClientPlan
 from flfw.data.feed import raw
+from flfw.inversion.client_models.batch_statistics import normalise_by_instance
+from flfw.inversion.client_models.operator import MethodOperator, Operator
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
+from flfw.nets.training.devices import device_of
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.recording.observation import Observation
 from flfw.rng import initialising
-from flfw.training.devices import device_of
-from flfw.victims.batch_statistics import normalise_by_instance
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import MethodOperator, Operator
-from flfw.victims.victim import PlainVictim, VictimModel
+from flfw.task.client_plan import ClientPlan
 
 
 def game_views(

@@ -26,22 +26,22 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from torch import nn
 
-from flfw.adversary.observation import Truth, key
+from flfw.audit.controls import BESIDE
 from flfw.audit.jobs import EXAMPLE, FRESH, ProbeSet
-from flfw.audit.rungs import BESIDE
 from flfw.client.site import Site
 from flfw.experiment.audit import ProbeSettings
 from flfw.messages.reasons import RequestDeclinedError
 from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.wire import broadcast
 from flfw.nets.net import Net, Tensors, loss, targets
-from flfw.pipeline import NetworkPlan
-from flfw.plan import AuditPlan
+from flfw.plans.run_plan import AuditPlan
 from flfw.recording import client_examples as examples
+from flfw.recording.observation import Truth, key
 from flfw.rng import initialising
-from flfw.server.faults import Failure
+from flfw.server.client_directory import Failure
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task, TaskPlan
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task, TaskPlan
 
 LADDER = FRESH
 RUNGS = (*LADDER, "target")

@@ -30,12 +30,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet, digest, failed
 from flfw.errors import InputError
-from flfw.formats.typed import from_json
+from flfw.files.sealed import drop_unfinished, read_checked, with_checksum, write_atomic, write_checked
+from flfw.files.typed import from_json
 from flfw.nets.net import Tensors
-from flfw.storage.sealed import drop_unfinished, read_checked, with_checksum, write_atomic, write_checked
+from flfw.recording.observation import Reconstruction
 
 PUBLIC = "public.safetensors"
 _AGAIN = "remove the queue's folder and start the audit again"

@@ -12,22 +12,20 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor, from_numpy
 
-from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.jobs import AttackJob, Exchange
 from flfw.audit.measures import metrics, recovery
 from flfw.audit.measures.columns import column_chance, column_rates
 from flfw.audit.measures.exchange import MOST_DB, Fitting, luck
-from flfw.audit.measures.feature_error import Extractor
 from flfw.audit.measures.identification import CONTROLLED, Identified, against_controls, identify
-from flfw.audit.measures.perceptual import Perceptual
+from flfw.audit.measures.metrics import reduced_scores, rouges
+from flfw.audit.measures.perceptual import Extractor, Perceptual
 from flfw.audit.measures.permutations import GuessedBatch, exchanged
 from flfw.audit.measures.public import PublicData
-from flfw.audit.measures.reduced import reduced_scores
-from flfw.audit.measures.rouge import rouges
 from flfw.audit.uploads import is_unusable, joined_truth, label_accuracy, opened
 from flfw.data import Dataset
 from flfw.nets.inputs import InputSpec
 from flfw.recording import format as tape
+from flfw.recording.observation import Reconstruction, Truth
 from flfw.rng import numpy_generator
 
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")

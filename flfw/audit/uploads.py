@@ -16,8 +16,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from flfw.adversary.observation import Reconstruction, Truth, key
 from flfw.audit.jobs import UPLOAD, Exchange, ProbeSet
+from flfw.recording.observation import Reconstruction, Truth, key
 
 Noted = Sequence[tuple[np.ndarray, Tensor, Tensor]]
 """Batches of local training: indices in the data set, inputs and labels."""

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from flfw.client.context import ClientContext
-from flfw.defence import LocalStep
-from flfw.earlier_names import EarlierHooks
-from flfw.messages.sharing import matches
+from flfw.files.earlier_names import EarlierHooks
+from flfw.files.tensor_names import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors, hits, loss, regression_metrics, targets
+from flfw.nets.training.devices import device_of
+from flfw.nets.training.optimisers import Optimiser, PersistentTraining, StatefulOptimiser, along, clip_norm
 from flfw.rng import torch_generator
-from flfw.training.devices import device_of
-from flfw.training.optimisers import Optimiser, PersistentTraining, StatefulOptimiser, along, clip_norm
+from flfw.task.defence import LocalStep
 
 _EVALUATION_BATCH = 500
 
@@ -169,7 +169,7 @@ class LocalTrainer(EarlierHooks, ABC):
         return self.ctx.defence.batch(x, y, rng)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return examples on the client's device; see `flfw.task.Task.examples`."""
+        """Return examples on the client's device; see `flfw.task.task.Task.examples`."""
         x, y = self.ctx.task.examples(part, indices, vary)
         if part == "train" and self.noted is not None:
             self.noted.append((indices, x, y))

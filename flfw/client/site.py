@@ -17,7 +17,7 @@ from typing import Any
 from flfw.client.store import ClientStore
 from flfw.errors import InputError
 from flfw.experiment.fields import integer
-from flfw.messages.simulated import FORCED
+from flfw.messages.inprocess import FORCED
 
 _VARIABLES = {"data_root": "FLFW_DATA", "state": "FLFW_STATE", "truth": "FLFW_TRUTH", "examples": "FLFW_EXAMPLES"}
 

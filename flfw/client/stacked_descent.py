@@ -1,8 +1,11 @@
-"""Descent on the gradient of one loss, for a client alone and for some clients by one network with stacked weights."""
+"""Descent on the gradient of one loss, for a client alone and for some clients by one network with stacked weights.
+
+Client halves whose training is a sequence of phases, so that some clients can go through each of them together.
+"""
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, final
@@ -11,20 +14,44 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from flfw.client.federated_client import IN_THEIR_OWN_WAY
-from flfw.client.phased_client import BatchableClient
-from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase
+from flfw.client.federated_client import IN_THEIR_OWN_WAY, FederatedClient
+from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase, one_by_one
 from flfw.errors import require
 from flfw.nets.net import Tensors, loss, running_statistics, targets
-from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, StatefulOptimiser
+from flfw.nets.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, StatefulOptimiser
 
 _FOLLOWED = ("loss", "penalised", "local_loss", "loss_and_direction", "trainable_parameters", "defended")
 """Functions of a client that joint steps stand for: who overrides one of them does not opt in."""
+
 _DENSE = 16  # clients that take joint steps on a CPU
-_VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.PlainSGD`
+_VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.nets.training.optimisers.PlainSGD`
 _NEAR = 1e-2  # part of the largest score by which types of few digits may differ when weights are stacked
 _NUDGE, _SHOWN = 0.1, 80  # by which a trial moves weights; characters of an error that are shown
 _IGNORED = -100  # the label of a row that only fills a batch up; `flfw.nets.net.loss` leaves it out of its mean
+
+
+class BatchableClient(FederatedClient, ABC):
+    """Base of client halves that opt in to training together; `phases` takes the place of `train`."""
+
+    @abstractmethod
+    def phases(self) -> Phases[dict[str, float]]:
+        """Yield each phase of a round's training, and return its metrics, at least ``loss``."""
+
+    def train(self) -> dict[str, float]:
+        """Go through the phases alone."""
+        return one_by_one(self.phases())
+
+    @classmethod
+    def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
+        """Name the reason against joint steps, such as a way of training beside the phases; see the base."""
+        reason = super().not_batchable_reason(model, settings)
+        return reason or ("" if cls.train is BatchableClient.train else IN_THEIR_OWN_WAY)
+
+    def training(self) -> Phases[dict[str, float]]:
+        """Yield the phases, unless a subclass trains in another way."""
+        if type(self).train is not BatchableClient.train:
+            return (yield from super().training())
+        return (yield from self.phases())
 
 
 class GradientClient(BatchableClient, ABC):

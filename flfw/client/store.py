@@ -8,9 +8,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
 from flfw.errors import InputError, OneLine
+from flfw.files.sealed import seal, sealed, unseal
 from flfw.messages.sharing import SharingViolationError
 from flfw.nets.net import Tensors
-from flfw.storage.sealed import seal, sealed, unseal
 
 
 class StateMissingError(OneLine, RuntimeError):

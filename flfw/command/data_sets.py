@@ -15,8 +15,8 @@ from pathlib import Path
 
 from flfw import data
 from flfw.data.files.dataset import DatasetCard
-from flfw.terminal.exit_code import exit_code
-from flfw.terminal.parser import Parser
+from flfw.files.exit_code import exit_code
+from flfw.files.parser import Parser
 
 
 def main(arguments: Sequence[str], program: str = "flfw data") -> int:

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from flfw import plugins
 from flfw.command.record import Command
-from flfw.earlier_names import VALUES
 from flfw.errors import InputError, suggestion
 from flfw.experiment import Experiment
 from flfw.experiment.axes import axes
+from flfw.files.earlier_names import VALUES
 from flfw.plugins import ATTACK, DEFENCE, METHOD
 from flfw.spelling import declared
 from flfw.spelling.names import check_assignments, check_data, check_names, of_the_project
@@ -70,7 +70,7 @@ def check_listed(names: Iterable[str]) -> None:
 
 def _check_folders(command: Command) -> None:
     if command.resume or command.from_ or command.purge or command.compare or command.verify or command.figures:
-        from flfw.storage.folders import require_finished, require_over, require_several, stored_at
+        from flfw.files.folders import require_finished, require_over, require_several, stored_at
 
         for folder in (command.verify, *command.figures):
             if folder and not folder.exists():
@@ -113,7 +113,7 @@ def _check_assignments_of_all(written: Mapping[str, Sequence[str]], experiment: 
 
 def _check_trackers(names: Iterable[str]) -> None:
     if names := of_the_project(names):
-        from flfw.tracking.choice import TRACKER
+        from flfw.runs.tracking.tracker import TRACKER
 
         for name in names:
             plugins.require_known(TRACKER, name)
@@ -121,7 +121,7 @@ def _check_trackers(names: Iterable[str]) -> None:
 
 def _check_out(experiment: Experiment) -> None:
     if experiment.out is not None:
-        from flfw.storage.folders import require_new
+        from flfw.files.folders import require_new
 
         require_new(experiment.out.absolute())
 

@@ -129,7 +129,7 @@ def _unset(flag: Flag) -> str:
 
 def of_rehearsal(words: Sequence[str]) -> str:
     """Return the help of ``flfw rehearse``, whose flags begin with other values than those of a run."""
-    from flfw.rehearse.__main__ import DEFAULT, RehearsalCommand
+    from flfw.command.rehearse import DEFAULT, RehearsalCommand
 
     purpose = (
         "Find out what a site would leak with these settings, on its own data, before it takes part. A rehearsal is "

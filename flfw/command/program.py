@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import flfw
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, translated
 from flfw.errors import InputError, suggestion
-from flfw.terminal.exit_code import exit_code
+from flfw.files.exit_code import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def _rehearse(words: list[str], program: str) -> int:
 
     if pages.asked(words):
         return exit_code(program, lambda: _printed(pages.of_rehearsal(words)))
-    from flfw.rehearse.__main__ import main as rehearse
+    from flfw.command.rehearse import main as rehearse
 
     return rehearse(words, program)
 

@@ -10,8 +10,8 @@ import tyro
 
 from flfw.errors import InputError
 from flfw.experiment import EXPERT, Experiment
-from flfw.formats.paths import with_paths_from_home
-from flfw.terminal.flags import parsed, piped
+from flfw.files.flags import parsed, piped
+from flfw.files.paths import with_paths_from_home
 
 
 @dataclass(frozen=True)

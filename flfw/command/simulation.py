@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flfw.command import help as pages
 from flfw.command.record import Command, parse, refuse_two_tasks
-from flfw.terminal.exit_code import exit_code
+from flfw.files.exit_code import exit_code
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "sim.py") -> int:
@@ -63,7 +63,7 @@ def _perform(command: Command, arguments: list[str], program: str) -> int:
     elif command.pdf is not None:
         return tasks.printed(command, arguments, program)
     else:
-        from flfw.api.summary import summary
+        from flfw.command.api.summary import summary
 
         print(summary(tasks.run(command, arguments, program)))
     return 0

@@ -21,7 +21,7 @@ def run(command: Command, arguments: list[str], program: str) -> Path:
         arguments: its words, which are parsed anew upon the settings of the stored run.
         program: name of the command, for messages.
     """
-    from flfw.api import earlier
+    from flfw.command.api import earlier
     from flfw.runs import run as runs
 
     if command.from_:
@@ -33,14 +33,14 @@ def run(command: Command, arguments: list[str], program: str) -> Path:
 
 def verified(folder: Path, arguments: list[str], program: str) -> int:
     """Repeat a run or an audit and compare its numbers; return the exit code: 0 all repeat, 1 not."""
-    from flfw.verification.verify import verify
+    from flfw.runs.verify import verify
 
     return verify(folder, lambda stored: parse(arguments, stored, program).experiment)
 
 
 def printed(command: Command, arguments: list[str], program: str) -> int:
     """Print finished reports as PDF files, or run first; return the exit code."""
-    from flfw.api.summary import summary
+    from flfw.command.api.summary import summary
     from flfw.report.pdf import browser, write_pdfs
 
     if command.pdf:
@@ -68,14 +68,14 @@ def listed(names: Sequence[str]) -> str:
 
 def compared(folders: Sequence[Path]) -> str:
     """Return finished runs beside each other."""
-    from flfw.matrix.compare import table
+    from flfw.comparisons.compare import table
 
     return table(folders)
 
 
 def figures(command: Command) -> list[Path]:
     """Draw finished runs for a paper; return the paths of the files."""
-    from flfw.papers.figures import write
+    from flfw.comparisons.figures.figures import write
 
     width, asked = None if command.width == "alone" else command.width, command.experiment
     forms = command.format or ("svg",)
@@ -84,9 +84,9 @@ def figures(command: Command) -> list[Path]:
 
 def several(command: Command) -> int:
     """Run every combination of a matrix or every seed; return the exit code."""
-    from flfw import matrix
+    from flfw import comparisons
 
-    return matrix.main(command.matrix, command.seeds, command.experiment)
+    return comparisons.main(command.matrix, command.seeds, command.experiment)
 
 
 def purged(folder: Path) -> str:
@@ -106,7 +106,7 @@ def purged(folder: Path) -> str:
 
 def table(command: Command) -> int:
     """Measure a table or some of its cells; return the exit code."""
-    from flfw.papers.interface.tables import measured
+    from flfw.command.api.tables import measured
 
     result = measured(command.table, command.cell, command.scale, command.experiment)
     print(result.text, *result.files, sep="\n")
@@ -117,8 +117,8 @@ def split_shown(experiment: Experiment) -> str:
     """Draw who would hold what; return a table's columns, the shares and the path of the picture."""
     from flfw.data.splits import picture as shares
     from flfw.data.tables import listing
+    from flfw.files.folders import claimed, make_folder
     from flfw.runs.run import check
-    from flfw.storage.folders import claimed, make_folder
 
     asked = _with_a_method_for(experiment)
     run_plan, task, notes = check(asked)
@@ -141,8 +141,8 @@ def split_shown(experiment: Experiment) -> str:
 def _with_a_method_for(experiment: Experiment) -> Experiment:
     """Return the experiment with another method where its own refuses a regression: no split depends on the method."""
     from flfw import nets
-    from flfw.combinations import refuses_numbers
-    from flfw.plan import plan
+    from flfw.plans.combinations import refuses_numbers
+    from flfw.plans.run_plan import plan
     from flfw.plugins import short_name, split_assignment
 
     nets.look_in(experiment.weights)
@@ -155,6 +155,6 @@ def _with_a_method_for(experiment: Experiment) -> Experiment:
 
 def estimated(experiment: Experiment) -> str:
     """Return the claims that a run would make, and its expected time and memory."""
-    from flfw.api.expectation import expected
+    from flfw.command.api.expectation import expected
 
     return str(expected(experiment, fresh=True))

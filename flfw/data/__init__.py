@@ -2,6 +2,8 @@
 
 The first load on a machine converts the published files to arrays in the user's cache; later ones, such as those of
 every client process, map these and import nothing heavy. A new data set is a reader and a card.
+
+Data sets of generated populations, as clients and splits see them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +31,10 @@ from flfw.data.catalogue import (
 )
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Augmentation, Dataset, DatasetArrays, DatasetCard
-from flfw.data.generated import opened
+from flfw.data.files.population import COMMON, PERSONS, Population, columns
 from flfw.data.image_files.form import ImageFormat
 from flfw.data.readers import pixels
+from flfw.data.readers.pixels import resize
 from flfw.data.tables.names import is_table
 from flfw.errors import InputError
 
@@ -58,6 +62,45 @@ __all__ = [
     "title",
     "without_examples",
 ]
+_PROBED = 0, 1, PERSONS + COMMON - 1  # persons whose first examples identify the data
+_EXAMPLES = 8
+
+
+def _of_population(name: str, card: DatasetCard, population: Population, side: int | None) -> Dataset:
+    """Return a data set of which no example is made before it is read.
+
+    Args:
+        name: name of the data set.
+        card: its card.
+        population: its clients.
+        side: side in pixels to resize the images to; None: as generated.
+    """
+    resized = partial(_resized, side=side)
+    return Dataset(
+        name,
+        *columns(population, "train", resized),
+        *columns(population, "test", resized),
+        classes=card.classes,
+        mean=card.mean,
+        std=card.std,
+        source=card.source,
+        md5_ok=None,
+        digest=cache.digest(name, side, *_first(population)),
+    )
+
+
+def _resized(images: np.ndarray, side: int | None) -> np.ndarray:
+    return images if side is None else resize(images, side)
+
+
+def _first(population: Population) -> list[bytes]:
+    """Return a few examples, by which another generator would be noticed."""
+    return [
+        made(part, person, _EXAMPLES).tobytes()
+        for part in ("train", "test")
+        for person in _PROBED
+        for made in (population.inputs, population.labels)
+    ]
 
 
 def here(name: str, data_root: Path | None, image_format: ImageFormat | None = None) -> DatasetCard:
@@ -160,7 +203,7 @@ def load(
     if side is not None and side < 1:
         raise InputError(f"Expected side >= 1 pixel, got side={side}; leave it out for the published size.")
     if card.population:
-        return opened.generated(name, card, card.population, side)
+        return _of_population(name, card, card.population, side)
     root = _root(card, data_root)
     paths = _present(name, card, root)
     # A user's own images may differ in size, unless they were read without resizing.

@@ -7,25 +7,22 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flfw.data import text
+from flfw.data import generated, text
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.generated import images, logistic
 from flfw.data.image_files.form import ImageFormat
 from flfw.data.readers import (
     adult,
     at_site,
+    by_domain,
     cifar,
-    cinic,
     digit5,
-    domainnet,
     embedded,
     faces,
     folder,
     hub,
     mnist,
     numerals,
-    office,
     table,
     tiny_imagenet,
 )
@@ -33,7 +30,7 @@ from flfw.data.tables import names as tables
 from flfw.data.tables import site_tables
 from flfw.data.tables.names import is_table
 from flfw.errors import InputError, unknown
-from flfw.imports import imported
+from flfw.plugins import imported
 
 _OWN_CONSTANTS = (
     "Inputs are normalised with the mean and deviation of these very examples, so that each of them changes the "
@@ -47,7 +44,7 @@ _CARDS = {
     "adult": adult.ADULT,
     "cancer": embedded.CANCER,
     "cifar10": cifar.CIFAR10,
-    "cinic10": cinic.CINIC10,
+    "cinic10": cifar.CINIC10,
     "digits": embedded.DIGITS,
     "emnist": mnist.EMNIST,
     "fmnist": mnist.FASHION_MNIST,
@@ -63,10 +60,10 @@ _CARDS = {
 _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
     "celeba": faces.celeba,
     "digit5": digit5.digit5,
-    "domainnet": domainnet.domainnet,
-    "office_caltech": office.office_caltech,
-    "synthetic": logistic.synthetic,
-    "synthetic_images": images.synthetic_images,
+    "domainnet": by_domain.domainnet,
+    "office_caltech": by_domain.office_caltech,
+    "synthetic": generated.synthetic,
+    "synthetic_images": generated.synthetic_images,
 }
 """Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from flfw.errors import InputError, require
-from flfw.terminal.exit_code import exit_code
+from flfw.files.exit_code import exit_code
 
 
 def _do(arguments: list[str]) -> int:

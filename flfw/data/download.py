@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flfw import data
-from flfw.terminal.exit_code import exit_code
-from flfw.terminal.parser import Parser
+from flfw.files.exit_code import exit_code
+from flfw.files.parser import Parser
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -24,21 +24,21 @@ from pathlib import Path
 from typing import Any, get_args
 
 from flfw import plugins
-from flfw.deploy import certificates, processes
+from flfw.deploy import files
 from flfw.deploy.files import make, renew, require_new
-from flfw.deploy.layout import FederationLayout, environment, transport
 from flfw.deploy.leftovers import ALSO, plan
 from flfw.deploy.node_config import is_another_policy, note_policy, spent
 from flfw.deploy.policy import Policy, Reasons
-from flfw.deploy.submit import bundle_hash
 from flfw.dp.budget import METRICS
-from flfw.engines.registrations import registered_nodes, registration_file
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout, environment, registered_nodes, registration_file, transport
+from flfw.engines.submit import bundle_hash
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
-from flfw.formats.units import in_units
+from flfw.files.exit_code import exit_code
+from flfw.files.parser import Parser
+from flfw.files.units import in_units
 from flfw.privacy.claims import Unit
-from flfw.terminal.exit_code import exit_code
-from flfw.terminal.parser import Parser
 
 _UP_S = 120.0
 _AGAIN_S = 5.0
@@ -65,7 +65,7 @@ def _init(asked: argparse.Namespace) -> int:
     for method in asked.methods.split(","):
         if ":" not in method:
             plugins.require_known(plugins.METHOD, method)
-    from flfw.method import Method  # with PyTorch, without which the other commands are quick
+    from flfw.task.method import Method  # with PyTorch, without which the other commands are quick
 
     ports = (asked.port, asked.control_port, asked.site_port)
     layout = FederationLayout(asked.folder.absolute(), asked.clients, asked.host, asked.listen, *ports)
@@ -204,7 +204,7 @@ def _certified_until(layout: FederationLayout) -> datetime:
     path = layout.superlink / "server.pem"
     if not path.is_file():
         raise InputError(f"Expected the server's certificate in {path}, got none; restore it or run renew.")
-    return certificates.ends(path.read_bytes())
+    return files.ends(path.read_bytes())
 
 
 def _spent(site: Path, number: int) -> Iterator[str]:

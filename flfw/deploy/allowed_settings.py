@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from flfw.earlier_names import settings_of_today
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.experiment import FREE_ON_RESUME
+from flfw.files.earlier_names import settings_of_today
 
 _OF_THE_POLICY = ("metrics", "record", "defence-randomness")  # it has rules of its own for them
 _OF_THE_SERVER = ("seed", "ema", "final-eval-clients", "epsilon-budget", "server-device")

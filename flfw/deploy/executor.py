@@ -5,18 +5,22 @@
 Flower starts a new process for each message, and its imports take longer than most tasks. Here one process imports the
 libraries once, and each message gets a fork of it. No code of the app is imported before the fork: it comes from the
 app's own bundle, whose hash the site's policy accepted.
+
+Log of a site without characters that move a terminal's cursor: a server chose some of Flower's lines in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, final
@@ -26,7 +30,7 @@ from flwr.supercore.exit import exit_handler
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.utils import get_flwr_home
 
-from flfw.deploy.plain_log import keep_plain
+from flfw.errors import printable
 from flfw.messages.pulling import ask_again_soon
 
 _LIBRARIES = (
@@ -40,6 +44,32 @@ _LIBRARIES = (
     "flwr.serverapp",
 )
 _POLL_S = "0.1"  # interval between two requests for a message, in seconds
+_FLOWERS = "flwr"
+
+
+@final
+class Plain(logging.Filter):
+    """Filter that lets every record pass, with unprintable characters replaced."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Replace unprintable characters in a record; a line break in its arguments is a line break no more."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(printable(arg) if isinstance(arg, str) else arg for arg in record.args)
+        record.msg, record.args = _lines(record.getMessage()), ()
+        if record.exc_info and record.exc_info[1]:
+            record.exc_text = _lines("".join(traceback.format_exception(record.exc_info[1])))
+        return True
+
+
+def keep_plain() -> None:
+    """Make all lines plain that Flower logs in this process, and in its forks, from now on."""
+    logger = logging.getLogger(_FLOWERS)
+    if not any(isinstance(known, Plain) for known in logger.filters):
+        logger.addFilter(Plain())
+
+
+def _lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 @final
@@ -146,8 +176,6 @@ def main(arguments: Sequence[str]) -> None:
 
 
 # --- the process that starts it ------------------------------------------------------------------------------------
-
-
 @final
 class CrashReports:
     """Reports of an executor on processes that died; Flower itself would notice up to a minute later."""

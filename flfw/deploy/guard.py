@@ -5,6 +5,13 @@
 This process applies the policy with code that the site installed: before the app's own process starts, and again before
 an answer leaves. An app cannot change that from within its bundle. But it runs as the same user of the machine, and an
 accepted app has all rights of that user. So `apps` is the most important rule. Run untrusted apps in a container.
+
+Answers of an app, as they lie in a SuperNode before they are sent.
+
+Connection of a site to its server, which outlasts the server's errors.
+
+Flower's SuperNode repeats a call only if the server cannot be reached. After any other error its heartbeats end unseen,
+or its loop does; then its process stays, the server counts the site as absent, and nothing says so.
 """
 
 from __future__ import annotations
@@ -15,27 +22,28 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from math import inf
 from pathlib import Path
 from typing import Any, NoReturn, final
 
+import httpx
 from flwr.app import Error, Message
 from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode, Status, SubStatus
+from flwr.supercore import heartbeat
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_children_ids_from_object_content,
     get_object_tree,
+    iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from grpc import RpcError
+from grpc import RpcError, StatusCode
 
 from flfw.deploy import executor
-from flfw.deploy.answers import WatchedState
-from flfw.deploy.answers import parts as parts_of
-from flfw.deploy.connection import beat_more_often, outlast_errors
+from flfw.deploy.executor import keep_plain
 from flfw.deploy.node_config import announcements, extended, leave_simulations, remarks
-from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import FILE, Quota
 from flfw.errors import DIED, InputError, printable
@@ -43,6 +51,147 @@ from flfw.messages.pulling import ask_again_soon
 
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
 _SHOWN = 200  # characters of a text from an app
+_POLL_S = 0.1
+_LOOKS = ("get_messages", "get_messages_legacy")  # the latter on Flower 1.40 and later
+_BEAT, _BEAT_S = "HEARTBEAT_DEFAULT_INTERVAL", 15  # Flower's own is 30 s; a site that misses two beats is absent
+_CONNECTIONS = ("flwr.client.", "flwr.supernode.")  # before Flower 1.40, and since
+_INVOKERS = (  # functions that make the invoker of a connection: before Flower 1.40, and since
+    ("flwr.supernode.start_client_internal", "_make_fleet_connection_retry_invoker"),
+    ("flwr.supernode.fleet_http_connection", "make_simple_http_retry_invoker"),
+)
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)  # two minutes, since some errors of a server are for good
+_MAY_PASS = (
+    StatusCode.UNKNOWN,
+    StatusCode.INTERNAL,
+    StatusCode.DEADLINE_EXCEEDED,
+    StatusCode.RESOURCE_EXHAUSTED,
+    StatusCode.ABORTED,
+    StatusCode.CANCELLED,
+)
+
+
+@final
+class PatientInvoker:
+    """Invoker of calls that repeats one also after an error of the server, for two minutes.
+
+    Args:
+        invoker: Flower's own, which repeats a call while the server cannot be reached.
+        wait: waits for a number of seconds.
+    """
+
+    def __init__(self, invoker: Any, wait: Callable[[float], None] = time.sleep) -> None:
+        self._invoker, self._wait = invoker, wait
+
+    def invoke(self, target: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Return the result of a call.
+
+        Raises:
+            RpcError, HTTPStatusError: the last try failed, too, or the error is none that may pass.
+        """
+        for pause in _PAUSES_S:
+            try:
+                return self._invoker.invoke(target, *arguments, **named)
+            except (RpcError, httpx.HTTPStatusError) as error:
+                if not _may_pass(error):
+                    raise
+            self._wait(pause)
+        return self._invoker.invoke(target, *arguments, **named)
+
+
+def _may_pass(error: RpcError | httpx.HTTPStatusError) -> bool:
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.is_server_error
+    return error.code() in _MAY_PASS  # pyright: ignore[reportAttributeAccessIssue] all that gRPC raises have it
+
+
+def outlast_errors() -> None:
+    """Let the calls of Flower's SuperNode, and its heartbeats, outlast the server's errors.
+
+    Raises:
+        InputError: this version of Flower makes its connection in another way.
+    """
+    places = [(sys.modules.get(module), name) for module, name in _INVOKERS]
+    places = [(module, name) for module, name in places if hasattr(module, name)]
+    if not places:
+        raise InputError("Expected a SuperNode of Flower 1.39 to 1.42, got one whose calls this code cannot repeat.")
+    for module, name in places:
+        setattr(module, name, _patient(getattr(module, name)))
+    setattr(heartbeat.HeartbeatSender, "_heartbeat", _undying(heartbeat.HeartbeatSender._heartbeat))  # noqa: B010 Flower's
+
+
+def _patient(made: Callable[..., Any]) -> Callable[..., PatientInvoker]:
+    @wraps(made)
+    def make(*arguments: Any, **named: Any) -> PatientInvoker:
+        return PatientInvoker(made(*arguments, **named))
+
+    return make
+
+
+def _undying(beat: Callable[[heartbeat.HeartbeatSender], None]) -> Callable[[heartbeat.HeartbeatSender], None]:
+    @wraps(beat)
+    def beat_again(sender: heartbeat.HeartbeatSender) -> None:
+        try:
+            beat(sender)
+        except Exception as error:
+            raise heartbeat.HeartbeatFailure from error  # Flower sends the next one within 20 s
+
+    return beat_again
+
+
+def beat_more_often() -> None:
+    """Shorten the heartbeat interval, so that a killed site is admitted again soon after its missed beats."""
+    for module in [heartbeat, *(m for name, m in sys.modules.items() if name.startswith(_CONNECTIONS))]:
+        if hasattr(module, _BEAT):
+            setattr(module, _BEAT, _BEAT_S)
+
+
+@final
+class WatchedState:
+    """State of a SuperNode; when it has no answers to return, it first answers for processes that died.
+
+    Args:
+        state: the state.
+        deaths: returns the tasks whose processes have died since the last call.
+        bury: answers for such tasks; it is called only if none of them has left an answer.
+    """
+
+    def __init__(self, state: Any, deaths: Callable[[], Sequence[int]], bury: Callable[[Sequence[int]], None]) -> None:
+        self._state, self._deaths, self._bury = state, deaths, bury
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._state, name)
+        return partial(self._looked_for, attribute) if name in _LOOKS else attribute
+
+    def _looked_for(self, look: Callable[..., Sequence[Message]], **which: Any) -> Sequence[Message]:
+        if not (messages := look(**which)):
+            dead = self._deaths()
+            if not (messages := look(**which)) and dead:  # what a process left before it died is there by now
+                self._bury(dead)
+                messages = look(**which)
+        return messages
+
+
+def parts_of(tree: Any, store: Any, until: float) -> dict[str, bytes]:
+    """Return the parts of an answer by the hash of their bytes; checks hashes and the tree.
+
+    Args:
+        tree: tree of their names.
+        store: store of the parts; the app's process may still be writing to it.
+        until: end of the waiting time for the parts, in seconds since the epoch.
+
+    Raises:
+        ValueError: the parts do not match the tree.
+    """
+    contents: dict[str, bytes] = {}
+    for part in iterate_object_tree(tree):
+        while (content := store.get(part.object_id)) == b"" and time.time() < until:
+            time.sleep(_POLL_S)
+        if not content or hashlib.sha256(content).hexdigest() != part.object_id:
+            raise ValueError("a part that is not what it is called")
+        if get_object_children_ids_from_object_content(content) != [child.object_id for child in part.children]:
+            raise ValueError("a part that is not where it belongs")
+        contents[part.object_id] = content
+    return contents
 
 
 class _Refused(Exception):

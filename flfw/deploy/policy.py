@@ -19,10 +19,11 @@ from flwr.app import Message
 from flfw.deploy.allowed_settings import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
 from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, BudgetExceededError, EpsilonBudget, Metrics
 from flfw.errors import DIED, InputError, require
-from flfw.formats.typed import read_toml
+from flfw.files.tensor_names import matches
+from flfw.files.typed import read_toml
 from flfw.messages.client_info import is_plain
 from flfw.messages.reasons import RequestDeclinedError
-from flfw.messages.sharing import SharingViolationError, matches
+from flfw.messages.sharing import SharingViolationError
 from flfw.privacy.claims import Unit
 
 Reasons: TypeAlias = Literal["own", "all"]

@@ -9,7 +9,7 @@ from typing import final
 from flwr.app import Message
 
 from flfw.errors import InputError, printable
-from flfw.storage.chain import Chain
+from flfw.files.chain import Chain
 
 FILE = Path("ledger") / "answers.jsonl"
 _INTRODUCTION = "query"

@@ -16,7 +16,7 @@ The bound from guesses does not depend on these assumptions. For any scores, a g
 than epsilon allows, since the coins are fair and the scores do not use them. Poor scores only make the bound small.
 
 The mean difference of the scores is a far sharper bound if they are independent of each other, see
-`flfw.privacy.mean_difference`. They are nearly so: a score is a linear function of y, that is of Gaussian noise and of
+`flfw.privacy.lower_bound`. They are nearly so: a score is a linear function of y, that is of Gaussian noise and of
 many coins. It does not matter that canaries are told unequally well. If row i of W makes score i, canary i moves it by
 at most mu s |w_i|, and the spread is at least s times the root mean square of |w_i|. What all scores have in common
 moves both means alike.
@@ -32,26 +32,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flfw.client_plan import ClientPlan
 from flfw.data.canaries import Canaries
-from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.noise_residual import WHOLE, ResidualTest, is_testable
+from flfw.dp.noise_residual import WHOLE, ClippedGradients, ResidualTest, is_testable
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.errors import InputError
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets.net import Tensors
+from flfw.nets.training.devices import one_thread
+from flfw.nets.training.optimisers import LocalTraining, PersistentTraining
 from flfw.privacy.accountants import compute_epsilon
-from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, lower_bound
-from flfw.privacy.mean_difference import shift_of, standardised_mean_difference
+from flfw.privacy.lower_bound import (
+    correct_guesses,
+    gaussian_lower_bound,
+    lower_bound,
+    shift_of,
+    standardised_mean_difference,
+)
 from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
 from flfw.privacy.rounding import at_least, at_most
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.central import sends_one_model
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
-from flfw.training.optimisers import LocalTraining, PersistentTraining
-from flfw.training.threads import one_thread
+from flfw.task.client_plan import ClientPlan
+from flfw.task.task import Task
 
 CONFIDENCE = 0.95
 GUESSED = (0.5, 0.1, 0.03, 0.01)

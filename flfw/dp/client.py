@@ -18,18 +18,16 @@ from flfw.client.context import ClientContext
 from flfw.client.federated_client import IN_THEIR_OWN_WAY
 from flfw.client.phases import Batch, BatchedSteps, Phases
 from flfw.client.stacked_descent import GradientClient
+from flfw.dp.private_metrics import PrivatelyReporting
 from flfw.dp.quantile import answer
-from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.settings import DPSettings, DPSGDSettings, clipped_change
 from flfw.errors import require
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets.net import Tensors, losses
+from flfw.nets.training.clipping import FACTOR, Bound
+from flfw.nets.training.gaussian import GaussianNoise
+from flfw.nets.training.per_example import ClippedSum, PerExample, accumulated, physical, stacked_clipped_sums
 from flfw.rng import drawing_in_secret, secret_choices, secret_coins, secret_generator, torch_generator
-from flfw.training.clipping import FACTOR, Bound
-from flfw.training.gaussian import GaussianNoise
-from flfw.training.per_example import ClippedSum, PerExample
-from flfw.training.physical_batches import accumulated, physical
-from flfw.training.stacked_per_example import stacked_clipped_sums
 
 _CLIPPED = 1 - 1e-5  # a scale below it counts as clipped: with a median for a bound, rounding would decide of one norm
 

@@ -11,16 +11,15 @@ from math import inf
 from typing import Any
 
 from flfw import plugins
-from flfw.client_plan import ClientPlan
-from flfw.combinations import check_clients
 from flfw.dp.budget import BudgetExceededError
-from flfw.dp.private_metrics import metrics_mechanism
-from flfw.dp.reporting import PrivatelyReporting
+from flfw.dp.private_metrics import PrivatelyReporting, metrics_mechanism
 from flfw.dp.run_accountant import mechanism_in
 from flfw.errors import InputError
-from flfw.method import Method
-from flfw.privacy.course import RunSchedule
+from flfw.plans.combinations import check_clients
 from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.run_schedule import RunSchedule
+from flfw.task.client_plan import ClientPlan
+from flfw.task.method import Method
 
 TRAIN, PROBE, EVALUATE = "train", "train.probe", "evaluate"
 _TARGET = "target"  # the rung of a probe that answers as training does

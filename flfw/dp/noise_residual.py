@@ -20,34 +20,95 @@ These shares add up to 0.025 over any number of looks, so honest noise is accuse
 The clipped gradients are computed apart from the clients' code. After a second step nobody knows the gradients without
 the noise of the first: longer rounds are not tested. Nor is an update where the rounding of W_k to float32 would count.
 An update whose clipped gradients are all 0 has no direction: it counts in the other tests alone.
+
+Clipped gradients of single examples at any model, computed apart from the clients' own code.
 """
 
 from __future__ import annotations
 
-from math import exp, sqrt
-from typing import NamedTuple, final
+from collections.abc import Iterator
+from math import exp, inf, sqrt
+from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
-from flfw.client_plan import ClientPlan
 from flfw.data.splits.lazy_parts import sizes
-from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.settings import DPUnitSettings
+from flfw.dp.settings import DPSGDSettings, DPUnitSettings
 from flfw.experiment.training import LocalSettings
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, targets
+from flfw.nets.net import loss as mean_loss
+from flfw.nets.training.clipping import STABILITY, grouped
+from flfw.nets.training.gaussian import MARGIN
 from flfw.server.aggregation import Update
-from flfw.task import Task
-from flfw.training.secure_gaussian import MARGIN
+from flfw.task.client_plan import ClientPlan
+from flfw.task.task import Task
 
 _AT_ONCE = 20_000_000  # numbers in the gradients that are computed together
 _ROUNDING = 0.05  # most that rounding may add to a sum of squares, in its deviations
 WHOLE = 0.025
 """Level of the test of a whole run: the probability that it accuses honest noise, at most."""
+
 _LOOKS = 0.025  # the same for the alarm, over all looks
 _COUNTED = 7  # numbers in the state: rows, cosines, parts along earlier noise, those, the alarm, along gradients, those
 _COSINE = exp(-0.5)
 _COSINE_SPREAD = sqrt((1 + exp(-2)) / 2 - exp(-1))  # deviation of cos N(0, 1)
+
+
+@final
+class ClippedGradients:
+    """Clipped gradients of a task's training examples, as rows with a number for each entry of the model.
+
+    As at the clients, a group of an example's gradient that is not finite is 0.
+
+    Args:
+        task: the task, canaries with their wrong labels.
+        model: network of the run; its weights are not used.
+        settings: of the method; for noisy steps, gradients are clipped.
+
+    Attributes:
+        names: the parameters that are trained, in the order of a row.
+        sizes: numbers in each of them.
+        clip: bound of each group's norm; inf: nothing is clipped.
+    """
+
+    def __init__(self, task: Task, model: nn.Module, settings: Any) -> None:
+        self._task, self._model = task, model
+        self.names = [name for name, p in model.named_parameters() if p.requires_grad]
+        self.sizes = [p.numel() for p in model.parameters() if p.requires_grad]
+        noisy = isinstance(settings, DPSGDSettings)
+        self.clip: float = settings.clip if noisy else inf
+        self._automatic = noisy and settings.clipping == "automatic"
+        self._groups = tuple(grouped(self.names, settings.grouping if noisy else "flat").values())
+
+    def rows(self, sent: Tensors, indices: np.ndarray, at_once: int) -> Iterator[Tensor]:
+        """Compute rows (B, numbers), B <= at_once, for training examples, at a model given by its tensors."""
+        fixed = {n: v for n, v in sent.items() if n not in self.names}
+        moving = {n: sent[n] for n in self.names}
+
+        def loss(parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
+            x, y = x.unsqueeze(0), y.unsqueeze(0)
+            scores = functional_call(self._model, {**parameters, **fixed}, (self._task.inputs.normalise(x),))
+            return mean_loss(scores, targets(scores, x, y))
+
+        each = vmap(grad(loss), in_dims=(None, 0, 0))
+        for start in range(0, len(indices), at_once):
+            x, y = self._task.examples("train", indices[start : start + at_once])
+            gradients: Tensors = each(moving, x, y)
+            flat = {name: gradients[name].flatten(1) for name in self.names}
+            for members in self._groups if self.clip < inf else ():
+                joined = torch.cat([flat[name] for name in members], 1).double()  # float32 loses squares
+                norms = torch.linalg.vector_norm(joined, dim=1, keepdim=True)
+                scale = self.clip / (norms + STABILITY) if self._automatic else (self.clip / norms).clamp(max=1.0)
+                clipped = torch.where(norms.isfinite(), joined * scale, 0.0).to(flat[members[0]].dtype)
+                flat |= dict(zip(members, clipped.split([flat[name].shape[1] for name in members], 1), strict=True))
+            yield torch.cat([flat[name] for name in self.names], 1)
+
+    def row_of(self, tensors: Tensors) -> Tensor:
+        """Join the trained tensors of a model into a row."""
+        return torch.cat([tensors[name].flatten() for name in self.names])
 
 
 class Residual(NamedTuple):

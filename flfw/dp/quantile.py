@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from flfw.nets.net import Net
-from flfw.training.clipping import FACTOR
+from flfw.nets.training.clipping import FACTOR
 
 _LEAST, _MOST = 1e-12, 1e12  # of the factor, which float32 must hold
 

@@ -15,18 +15,18 @@ from typing import Any, final
 import numpy as np
 
 from flfw import data
-from flfw.client_plan import ClientPlan
 from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
 from flfw.errors import require
 from flfw.experiment.training import RoundSettings
-from flfw.method import Method
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
-from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.cohorts import most_participations
+from flfw.task.client_plan import ClientPlan
+from flfw.task.method import Method
 
 _COUNTED = 10_000  # clients
 _VOIDING = {

@@ -13,16 +13,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.dp.quantile import update_multiplier
 from flfw.errors import InputError, require
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets import running_statistics
 from flfw.nets.net import Tensors
-from flfw.privacy.course import RunSchedule
+from flfw.nets.training.clipping import FACTOR, Clipping, Grouping, factors, grouped
+from flfw.nets.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
+from flfw.nets.training.optimisers import LocalTraining
+from flfw.nets.training.per_example import PerExample
 from flfw.privacy.mechanism import Holder, Mechanism
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.rng import torch_generator
-from flfw.training.clipping import FACTOR, Clipping, Grouping, factors, grouped
-from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
-from flfw.training.optimisers import LocalTraining
-from flfw.training.per_example import PerExample
 
 NoiseSource: TypeAlias = Literal["seed", "secure"]
 Unit: TypeAlias = Literal["example", "client"]

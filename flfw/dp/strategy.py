@@ -11,9 +11,9 @@ from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
 from flfw.dp.settings import DPSettings, DPUnitSettings
 from flfw.nets.net import Net, Tensors
-from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 

@@ -1,4 +1,9 @@
-"""Pool of the actors of a simulation: who has which messages, and what becomes of those that a dead actor had."""
+"""Pool of the actors of a simulation: who has which messages, and what becomes of those that a dead actor had.
+
+Seats of the actors of a simulation, and the chunks of messages that each has.
+
+Pace of clients: how many messages an actor is handed at once, from the messages answered before.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, inf
 from typing import Any, final
@@ -25,12 +31,9 @@ from ray.exceptions import (
 )
 
 from flfw.engines.branches import fetchable, places_of, rounded, whole
-from flfw.engines.client_actor import ClientActor, SimulatedApp
-from flfw.engines.errands import PendingMessage, SharedRecords, cohort_sizes, join_cohorts
-from flfw.engines.node_software import check_software
-from flfw.engines.pace import ChunkSizer
+from flfw.engines.client_actor import ClientActor, SimulatedApp, check_software
+from flfw.engines.pending_messages import PendingMessage, SharedRecords, cohort_sizes, join_cohorts
 from flfw.engines.ray_start import first_line
-from flfw.engines.seats import ActorSlot, Chunk
 from flfw.errors import DIED, RunError
 from flfw.messages.message_packing import RecordParts, array_bytes, held, unpack_message
 
@@ -40,6 +43,113 @@ _PLACELESS_S = 30.0
 _EXPIRED_S = 10.0  # so long after a message's life its client may go on
 _WAKE_S = 1.0  # while waiting, overdue actors are looked for
 _NOTHING_S = 0.05  # a pause if nobody is at work
+_CHUNK_S = 0.25
+"""Seconds of work in one chunk: enough to make its way cost little, little enough to hold nobody else up."""
+
+_CHUNK_LEAST_S = 0.02
+"""Seconds of work in one chunk below which it is not divided, to come out even at the end: the way costs more."""
+
+_CHUNK_BYTES = 16_000_000
+"""Bytes of the replies in one chunk; a single reply may be larger."""
+
+_AHEAD_S = 5.0
+"""Longest work of a chunk behind which a second one may wait at the same actor."""
+
+_OVERDUE, _OVERDUE_S = 10.0, 30.0
+"""An actor is overdue that takes so many times the usual time, and so many seconds more."""
+
+_NEW = 0.7  # weight of the latest chunk: the first messages of an actor load code and data
+
+
+@dataclass
+class _Usual:
+    seconds: float
+    size: float
+
+
+@final
+class ChunkSizer:
+    """Seconds and bytes of a reply to each kind of message, by the latest chunks."""
+
+    def __init__(self) -> None:
+        self._usual: dict[str, _Usual] = {}
+
+    def note(self, kind: str, messages: int, seconds: float, size: int) -> None:
+        """Note a chunk that was answered: its messages, its seconds and the bytes of its replies."""
+        new, old = _Usual(seconds / messages, size / messages), self._usual.get(kind)
+        if old:
+            new.seconds = _NEW * new.seconds + (1 - _NEW) * old.seconds
+            new.size = max(new.size, _NEW * new.size + (1 - _NEW) * old.size)
+        self._usual[kind] = new
+
+    def length(self, kind: str, waiting: int, actors: int, summed: bool = False) -> int:
+        """Return how many messages to hand out at once; 1 while it is not known how long they take.
+
+        Args:
+            kind: type of the messages.
+            waiting: messages that no actor has yet: the last of them are handed out in small chunks.
+            actors: number of actors.
+            summed: whether the replies are added up, so that more of them are hardly larger than one.
+        """
+        if (usual := self._usual.get(kind)) is None:
+            return 1
+        by_time, by_size = _CHUNK_S / max(usual.seconds, 1e-6), _CHUNK_BYTES / max(usual.size, 1.0)
+        fewest = min(waiting, ceil(_CHUNK_LEAST_S / max(usual.seconds, 1e-6)))
+        even = max(ceil(waiting / (2 * actors)), min(fewest, ceil(waiting / actors)))
+        return max(1, int(min(by_time, even) if summed else min(by_time, by_size, even)))
+
+    def may_wait_behind(self, kind: str, messages: int) -> bool:
+        """Return whether a chunk of so many messages is soon done and small, so that another may wait for its end.
+
+        Of large replies more would lie in Ray's store than it has room for.
+        """
+        usual = self._usual.get(kind)
+        return usual is not None and messages * usual.seconds < _AHEAD_S and messages * usual.size <= _CHUNK_BYTES
+
+    def usual(self, kind: str) -> float:
+        """Return the seconds that a message usually takes; 0: none was answered."""
+        usual = self._usual.get(kind)
+        return usual.seconds if usual else 0.0
+
+    def is_overdue(self, kind: str, messages: int, seconds: float) -> bool:
+        """Return whether a chunk takes far longer than such chunks do."""
+        usual = self._usual.get(kind)
+        return usual is not None and seconds > _OVERDUE_S + _OVERDUE * messages * usual.seconds
+
+
+@dataclass(eq=False)
+class Chunk:
+    """Jobs that an actor has been handed at once."""
+
+    jobs: list[PendingMessage]
+    branches: list[tuple[int, int]]  # places of the jobs whose replies are added up
+    reply: Any  # Ray's reference
+    began: float  # on the monotonic clock: when it was handed out, or when the one before it was done
+    reported: bool = False  # whether a line about its long time was printed
+
+
+@dataclass(eq=False)
+class ActorSlot:
+    """Place of an actor, and the chunks that it has, of which the first is at work.
+
+    Attributes:
+        actor: Ray's handle.
+        hello: Ray's reference to the actor's equipment, until it has come. Until then the actor gets no message: it
+            may have no place in the cluster, or be gone.
+        starts: actors that were started here since the last one that came.
+        pinned: job that this actor gets first.
+        process: number of its process and address of its node, for people; empty: it has not come.
+        ready: whether it has answered anything: the first message loads code and data.
+        chunks: what it was handed.
+    """
+
+    actor: Any
+    hello: Any
+    starts: int = 1
+    pinned: PendingMessage | None = None
+    process: str = ""
+    ready: bool = False
+    chunks: deque[Chunk] = field(default_factory=deque)
 
 
 @final

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from flwr.app import Message
 
-from flfw.client_plan import ClientPlan
-from flfw.method import Method
 from flfw.server.aggregation import LEVELS, level_between
 from flfw.server.strategy import FederatedStrategy
+from flfw.task.client_plan import ClientPlan
+from flfw.task.method import Method
 
 _TRAIN = "train"
 _FETCHED_S = 600.0  # the replies of a branch wait so long for those before them

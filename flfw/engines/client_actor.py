@@ -1,13 +1,19 @@
-"""Client process of a simulation: a Ray actor that answers the messages of many clients, one after the other."""
+"""Client process of a simulation: a Ray actor that answers the messages of many clients, one after the other.
+
+Software of the nodes of a cluster: an actor on a node with other versions could give other numbers.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,7 +21,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from flfw.engines.node_software import versions
+from flfw.errors import InputError
 from flfw.experiment import Scalar
 from flfw.messages.message_batches import MessageBatches
 from flfw.messages.message_packing import (
@@ -33,9 +39,38 @@ from flfw.messages.npy import made_late
 from flfw.messages.reasons import words_of
 
 if TYPE_CHECKING:
-    from flfw.server.partial_sums import Adder  # it needs torch, which another app may not
+    from flfw.server.partial_sums import Adder
 
 _NOTHING_SHARED: dict[int, int] = {}
+_PACKAGES = ("flfw", "flwr", "torch", "numpy")  # Ray itself refuses other versions of Ray and Python's minor version
+
+
+@cache
+def versions() -> dict[str, str]:
+    """List the versions of Python and of the packages on which numbers depend, in this process."""
+    return {"Python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def check_software(there: Mapping[str, str], host: str) -> None:
+    """Refuse a node whose versions are not this process's.
+
+    Args:
+        there: the versions on the node.
+        host: the node's address.
+
+    Raises:
+        InputError: one differs.
+    """
+    for name, here in versions().items():
+        if there.get(name) != here:
+            raise InputError(f"Expected {name} {here} on every node, as here; got {there.get(name)} on {host}.")
 
 
 @dataclass(frozen=True)

@@ -15,35 +15,35 @@ from flwr.serverapp import Grid
 
 from flfw.adversary.malicious_server import tampered
 from flfw.audit import probe
+from flfw.audit.controls import tickets_beside
 from flfw.audit.jobs import EASY, ProbeSet, round_probe_sets
 from flfw.audit.queue import Queue
-from flfw.audit.rungs import tickets_beside
-from flfw.client_plan import ClientPlan
 from flfw.dp.releases import Releases, RunBudgetExceededError
 from flfw.engines import machine
 from flfw.engines.branches import summable
-from flfw.engines.registrations import registered_nodes
+from flfw.engines.layout import registered_nodes
 from flfw.errors import InputError, RunError
+from flfw.files.progress import Steps
+from flfw.files.provenance import code_hash
+from flfw.files.sealed import drop_unfinished, write_atomic
 from flfw.messages.client_info import too_few_volunteered
-from flfw.messages.simulated import has_one_disk, representatives
+from flfw.messages.inprocess import has_one_disk, representatives
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
-from flfw.plan import RunPlan
+from flfw.plans.run_plan import RunPlan
 from flfw.recording.client_examples import forget_after
 from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.rng import initialising
+from flfw.server.aggregation import MovingAverage
 from flfw.server.central import central_accuracy
+from flfw.server.checkpoint import Checkpoints, server_lock
+from flfw.server.client_directory import Failure, FailurePolicy
 from flfw.server.context import ServerContext
-from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import EarlyStopping
-from flfw.server.moving_average import MovingAverage
 from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
-from flfw.storage.checkpoint import Checkpoints, server_lock
-from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import drop_unfinished, write_atomic
-from flfw.terminal.progress import Steps
+from flfw.task.client_plan import ClientPlan
 
 if TYPE_CHECKING:
     from flfw.dp.canary_audit import CanaryScorer

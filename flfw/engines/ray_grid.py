@@ -3,16 +3,23 @@
 Flower's engine stores every message in a link state, walks all of them for every node ten times a second, keeps a
 Context for each node, and pickles the broadcast anew for every client. Here the broadcast is put into Ray's object
 store once, each actor unpacks it once, and the server's own thread waits for the replies.
+
+Introductions of simulated clients, of which one in each actor is asked for all.
+
+A simulated client has nothing of its own but its number, see `flfw.engines.client_actor.ClientActor`: code, folder of
+the data and GPU, of which an introduction tells, are those of the actor's process. So where all actors introduce
+themselves alike, every other client would say the same with its own number.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, final
+from typing import Any, TypeAlias, final
 from uuid import uuid4
 
 from flwr.app import Message
@@ -21,16 +28,66 @@ from flwr.clientapp import ClientApp
 
 from flfw.engines.actor_pool import ActorPool
 from flfw.engines.client_actor import SimulatedApp
-from flfw.engines.errands import PendingMessage
-from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
+from flfw.engines.pending_messages import PendingMessage
 from flfw.experiment import Scalar
+from flfw.messages.client_info import ClientInfo, speak_for_all
+from flfw.messages.inprocess import FORCED, SimulatedGrid
 from flfw.messages.message_batches import MessageBatches
 from flfw.messages.message_packing import keep, lent_bytes
-from flfw.messages.simulated import FORCED, SimulatedGrid
+from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.streaming import WaitingGrid
 
 _LENT_BYTES = 32_000_000  # of replies that wait for others in Ray's store, which has little room
 _SAMPLE_S = 60.0  # then also the others are asked for their introductions
+Answer: TypeAlias = Callable[[Message], Message]
+"""Function that gives the reply of a client to its message."""
+
+KIND = "query"
+"""Type of the messages that ask for introductions."""
+
+
+@dataclass(eq=False)
+class IntroductionSample:
+    """Jobs of which some were sent, one to each actor.
+
+    Attributes:
+        sent: those that were sent.
+        others: those that wait for their replies.
+        until: time on the monotonic clock from which the others are asked themselves.
+        replies: the replies so far, by the place of the job.
+    """
+
+    sent: list[PendingMessage]
+    others: list[PendingMessage]
+    until: float
+    replies: dict[int, Message] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """True once all replies have come."""
+        return len(self.replies) == len(self.sent)
+
+    def take(self, job: PendingMessage, reply: Message) -> None:
+        """Take a reply, if it is to one of the sample's jobs."""
+        if job in self.sent:
+            self.replies[self.sent.index(job)] = reply
+
+
+def answer_for_all(replies: Sequence[Message]) -> Answer | None:
+    """Return a function that answers for other clients; None: the replies differ, or tell of trouble, or are errors.
+
+    Args:
+        replies: the introduction of a client in each actor.
+    """
+    try:
+        known = [ClientInfo.from_message(reply) for reply in replies]
+    except UnusableReplyError:
+        return None
+    first = known[0]
+    numbered = all(one.partition == reply.metadata.src_node_id - 1 for one, reply in zip(known, replies, strict=True))
+    if not numbered or not speak_for_all(known):
+        return None
+    return lambda asked: replace(first, partition=asked.metadata.dst_node_id - 1).to_message(asked)
 
 
 @final
@@ -48,7 +105,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         shares: what Ray reserves for each actor, as ``num_cpus`` and ``num_gpus``.
         grace: seconds at the end of a message's life in which nobody begins to answer it any more.
         introduced: whether the app answers queries by a `ClientInfo`; then one client in each actor is asked for
-            all, where that is enough: see `flfw.engines.introductions`.
+            all, where that is enough: see `flfw.engines.ray_grid`.
         one_disk: see `SimulatedGrid`.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
         cohorts: how some messages are answered together; None: none are.

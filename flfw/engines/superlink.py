@@ -1,4 +1,7 @@
-"""Engine over Flower's own commands: a private SuperLink, ``flwr run``, and ``flwr ls`` for the final status."""
+"""Engine over Flower's own commands: a private SuperLink, ``flwr run``, and ``flwr ls`` for the final status.
+
+App that is handed to Flower: its code and its pyproject.toml.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flfw.engines.bundle import write_bundle
 from flfw.errors import RunError
 from flfw.experiment import Scalar
+from flfw.files.provenance import sources
 
 _START_S = _SUBMIT_S = 60.0
 _POLL_S = 2.0
@@ -32,6 +35,36 @@ _COLOUR_OR_FRAME = re.compile(r"\x1b\[[0-9;]*m|[╭╮╰╯─│]")
 _APP_RAISED = "Simulation failed with exception: "
 _APP_SAYS_NOTHING = "An error was encountered. Ending simulation."
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
+    """Write a pyproject.toml with the run's configuration; simulated clients get it only from there."""
+    lines = [
+        "[project]",
+        'name = "flfw-run"',
+        'version = "0.1.0"',
+        "[tool.flwr.app]",
+        'publisher = "flfw"',
+        "[tool.flwr.app.components]",
+        'serverapp = "flfw.engines.apps:server"',
+        'clientapp = "flfw.engines.apps:client"',
+        "[tool.flwr.app.config]",
+    ]
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n" + toml_lines(run_config), encoding="utf-8")
+
+
+def toml_lines(run_config: dict[str, Scalar]) -> str:
+    """Format a run's configuration as TOML, one line per key; scalars are written as in JSON."""
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items())
+
+
+def write_bundle(folder: Path, run_config: dict[str, Scalar]) -> None:
+    """Write the running code and its configuration as an app; Flower takes only the modules of a package."""
+    for name, source in sources().items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    write_app(folder, run_config)
 
 
 def run(
@@ -261,8 +294,6 @@ def _last_line(text: str) -> str:
 
 
 # --- the keeper: a process of its own, so that nothing outlives this one, however it ends ---------------------------
-
-
 def _keep(command: list[str]) -> None:
     """Run a command until standard input closes, because its owner is done or dead; then kill all processes it started.
 

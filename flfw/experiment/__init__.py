@@ -2,6 +2,6 @@
 
 from flfw.experiment.audit import AGGREGATE, OUTSIDER, PEER, VANTAGES
 from flfw.experiment.experiment import EXPERT, FREE_ON_RESUME, Experiment
-from flfw.experiment.fields import Scalar
+from flfw.plugins import Scalar
 
 __all__ = ["AGGREGATE", "EXPERT", "FREE_ON_RESUME", "OUTSIDER", "PEER", "VANTAGES", "Experiment", "Scalar"]

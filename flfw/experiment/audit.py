@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flfw.curves import Point, groups, points
 from flfw.errors import require
+from flfw.experiment.curves import Point, groups, points
 from flfw.experiment.fields import MOST, integer, require_at_least, require_at_most, require_finite
 
 AGGREGATE = "aggregate"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from flfw.errors import InputError
-from flfw.formats.paths import from_home
-from flfw.formats.typed import SchemaMismatchError, fit
+from flfw.files.paths import from_home
+from flfw.files.typed import SchemaMismatchError, fit
 
 _LARGEST = 2**63
 

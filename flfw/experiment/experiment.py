@@ -10,14 +10,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from flfw.earlier_names import FLAGS, VALUES, earlier_setting
 from flfw.errors import InputError, require
 from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
 from flfw.experiment.conversion import convert_fields, require_choices
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
-from flfw.experiment.fields import Scalar
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
-from flfw.formats.typed import SchemaMismatchError, fit
+from flfw.files.earlier_names import FLAGS, VALUES, earlier_setting
+from flfw.files.typed import SchemaMismatchError, fit
+from flfw.plugins import Scalar
 
 FREE_ON_RESUME = (
     "on_client_failure",

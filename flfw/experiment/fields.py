@@ -8,9 +8,6 @@ from math import inf
 from flfw.errors import InputError, require
 
 _DIGITS = 18
-
-Scalar = bool | int | float | str
-
 MOST = 1_000_000
 """The most of clients, rounds, steps or examples that a setting can ask for."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from flfw.inversion.client_models.operator import AsOffset
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
@@ -17,7 +18,6 @@ from flfw.inversion.matching import inner
 from flfw.inversion.objective import Given, Guess, Objective
 from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
-from flfw.victims.operator import AsOffset
 
 Nature: TypeAlias = Literal["fixed", "unbiased", "random"]
 
@@ -27,7 +27,7 @@ _FAITHFUL = (0.5, 2.0)
 
 
 class Defends(Protocol):
-    """The hooks of `flfw.defence.Defence`, of which two act on gradients."""
+    """The hooks of `flfw.task.defence.Defence`, of which two act on gradients."""
 
     def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors: ...  # noqa: D102
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors: ...  # noqa: D102
@@ -65,7 +65,7 @@ class DifferentiableDefence:
 
     @property
     def noise(self) -> float | None:
-        """1 where the residual is counted in deviations, else None; see `flfw.victims.operator.Operator.noise`."""
+        """1 where the residual is counted in deviations, else None; see `Operator.noise`."""
         return None if self.deviations is None else 1.0
 
     @property

@@ -23,13 +23,12 @@ from typing import final
 import torch
 from torch import Tensor
 
+from flfw.inversion.client_models.operator import MethodOperator, ResidualMechanism
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.matching import inner
-from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
-from flfw.training.clipping import FACTOR, STABILITY, Clipping, Grouping, grouped
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import MethodOperator
-from flfw.victims.victim import PlainVictim, VictimModel
+from flfw.nets.training.clipping import FACTOR, STABILITY, Clipping, Grouping, grouped
+from flfw.nets.training.local_steps import LocalSteps
 
 _TINY = 1e-30  # keeps the derivative of a norm finite where it is 0
 _PER: dict[Grouping, str] = {"layer": "a layer", "tensor": "a tensor", "flat": "over all tensors"}

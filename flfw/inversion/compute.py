@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias, final
 import torch
 
 from flfw.errors import require
-from flfw.training.devices import products
-from flfw.victims.victim import VictimModel
+from flfw.inversion.client_models.victim import VictimModel
+from flfw.nets.training.devices import products
 
 Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 

@@ -12,13 +12,13 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from flfw.inversion.automatic import DifferentiableDefence, again
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.evaluation import stacked
 from flfw.inversion.graph import LIGHT
 from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.search import SearchConfig, SearchTarget
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
-from flfw.victims.victim import VictimModel
 
 _AT_ONCE, _ENTRIES = 32, 10**8  # most guesses that are evaluated together, and most entries of their gradients
 

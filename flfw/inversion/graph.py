@@ -29,7 +29,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 from torch.utils.flop_counter import flop_registry
 
 from flfw.inversion.compute import ComputeLimits, compiler
-from flfw.training.traced import divided, listed_shortly
+from flfw.nets.training.traced import divided, listed_shortly
 
 LIGHT = 150e6
 """Largest number of floating-point operations of one call for one problem at which vmap pays."""

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from flfw.inversion.client_models.batch_statistics import BatchStatistics
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.net import Tensors
-from flfw.victims.batch_statistics import BatchStatistics
-from flfw.victims.victim import VictimModel
 
 _MEAN, _VARIANCE = "batch_norm.mean.", "batch_norm.variance."
 _TINY = 1e-30  # keeps the gradient of a norm finite where the norm is 0

@@ -7,11 +7,11 @@ from typing import TypeAlias, final
 
 from torch import Tensor
 
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.matching import Distance
 from flfw.inversion.priors import ModelPrior, Prior
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
-from flfw.victims.victim import VictimModel
 
 Guess: TypeAlias = Tensors
 """The variables of a search: ``x`` (B, ...) in normalised units, ``labels`` (B, classes) as logits where they are

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from flfw.inversion.automatic import DifferentiableDefence, changed
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.matching import inner, rms
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
-from flfw.victims.operator import Operator
 
 _SIZES = (1, 2) * 4  # of the trial inputs, over a gradient's
 _FAR = 0.1  # median over root mean square of the errors, below which some are outliers; noise has 0.67

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.net import Tensors
-from flfw.victims.victim import VictimModel
 
 Prior: TypeAlias = Callable[[Tensor], Tensor]
 """Function of a guess (B, ...) in normalised units to a scalar; smaller is more likely."""

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from flfw.errors import InputError
 from flfw.inversion.automatic import DifferentiableDefence, Staged
+from flfw.inversion.client_models.cropped_kernels import cropped
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
 from flfw.inversion.evolution import CandidateEvaluation
@@ -24,9 +27,6 @@ from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import ModelPrior, Prior, none
 from flfw.inversion.search_optimisers import Best, Evaluate, SearchOptimiser
 from flfw.nets.net import Tensors
-from flfw.victims.cropped_kernels import cropped
-from flfw.victims.operator import Operator
-from flfw.victims.victim import VictimModel
 
 Start = Callable[[tuple[int, ...], torch.Generator], Tensor]
 """Draws a first guess of some shape (B, ...), in normalised units."""

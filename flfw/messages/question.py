@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from flfw.errors import InputError, require
-from flfw.formats.typed import fitted
+from flfw.files.typed import fitted
 from flfw.messages.wire import of_kind
 
 _ARRAYS, _CONFIG, _PROBE = "arrays", "config", "train.probe"

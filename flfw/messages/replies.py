@@ -1,4 +1,7 @@
-"""Replies of clients, and the checks that the server makes before it uses them."""
+"""Replies of clients, and the checks that the server makes before it uses them.
+
+Check of a received tensor for values that are no numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,38 @@ from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
+from torch import Tensor
 
 from flfw.errors import printable
-from flfw.messages.finite import is_finite
+from flfw.files.tensor_names import matches
 from flfw.messages.npy import length
 from flfw.messages.reasons import UnusableReplyError, in_one_line
-from flfw.messages.sharing import matches
 from flfw.messages.wire import lent, nbytes, of_kind, unpack
 from flfw.nets.net import Tensors
 
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
-
-
 _HEADER_BYTES = 4096  # two versions of NumPy may differ by so many bytes for the same array
-
-
 _METRICS = 100  # of a reply
 _LARGEST = 1e150  # of a metric: the sum of the squares of a million such is a number
 _NAME = 80  # characters of a name that a client chose, as shown
 _METRIC = re.compile(r"[A-Za-z_][\w .:/()\[\]%+-]{0,63}", re.ASCII)  # no formula of a spreadsheet, no escape sequence
 _MOST = 2**31  # examples of a client
+
+
+def is_finite(value: Tensor) -> bool:
+    """Return whether a tensor has neither NaN nor infinite values; an empty one has none, nor has one of integers.
+
+    The least and the greatest value are NaN if any value is, and infinite if any is: one pass that writes nothing, as
+    against a mask of all values.
+
+    >>> is_finite(torch.tensor([1.0, 2.0])), is_finite(torch.tensor([1.0, torch.nan])), is_finite(torch.tensor([]))
+    (True, False, True)
+    """
+    if value.is_complex():
+        value = torch.view_as_real(value.resolve_conj())
+    if not value.is_floating_point() or not value.numel():
+        return True
+    return all(isfinite(end.item()) for end in torch.aminmax(value))
 
 
 def read_update(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from flfw.errors import OneLine
+from flfw.files.tensor_names import matches
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,15 +104,6 @@ class MessageValidator:
 def shared(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> Tensors:
     """Choose the tensors whose names match one of the patterns; keep their order."""
     return {name: value for name, value in tensors.items() if matches(name, patterns)}
-
-
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a tensor's name matches one of the patterns.
-
-    >>> matches("hypernet.trunk.bias", ("hypernet.*",))
-    True
-    """
-    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def listed(patterns: Sequence[str]) -> str:

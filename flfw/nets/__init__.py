@@ -11,17 +11,13 @@ import torch
 from torch import nn
 
 from flfw.errors import InputError, require, unknown
-from flfw.imports import imported
 from flfw.nets.backbones import ARCHITECTURES, AdapterSettings, Architecture, WeightsMissing, look_in
-from flfw.nets.cnn import cnn1, cnn2, cnn3x3
-from flfw.nets.convnet import convnet32, convnet64
-from flfw.nets.dense import linear, mlp
+from flfw.nets.cnn import alexnet, cnn1, cnn2, cnn3x3, convnet32, convnet64, lenet, lenet5, linear, mlp, resnet18
 from flfw.nets.group_norm import with_group_norm
-from flfw.nets.lenet import lenet, lenet5
 from flfw.nets.net import Net, Tensors, numel, refuse_tied, refuse_untold_types, running_statistics, tensors
-from flfw.nets.torchvision_networks import alexnet, resnet18
 from flfw.nets.transformer import TOKENS, bert_tiny, gpt_next, gpt_tiny, vit_norm, vit_plain
 from flfw.nets.tuned import Trained, Tuning, build_tuned, require_weights, weights_digest
+from flfw.plugins import imported
 
 __all__ = [
     "AdapterSettings",

@@ -4,14 +4,144 @@ HyperFL (Guo et al., AAAI 2025, section 5.1): a generated extractor, one private
 CNN 2 32x32 colour images. The 128-unit layer belongs to the extractor.
 
 Fed-CDP (Wei et al., ICDCS 2021): two 3x3 convolutions and one dense layer, none with a bias, for images of any size.
+
+Fully connected networks: the linear control of every audit, and the network with two hidden layers for tables.
+
+LeNets of the papers: FedCG's LeNet5 and the sigmoid LeNet of the gradient-inversion papers.
+
+ConvNet of the inversion papers, attacked beside a LeNet: eight convolutions with BatchNorm.
+
+AlexNet and ResNet-18 as FedCG's code cuts them (Wu et al., IJCAI 2022): torchvision's, without its weights.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from math import prod
+
 from torch import nn
 
 from flfw.errors import InputError
+from flfw.nets.backbones.batch_norm import TolerantBatchNorm
 from flfw.nets.net import Net
+
+_EXTRACTOR = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
+
+
+def resnet18(shape: tuple[int, ...], classes: int) -> Net:
+    """Build ResNet-18: its first half extracts 128 maps of an eighth of the side in (0, 1), the rest classifies them.
+
+    The authors' images of 224 pixels (``--image-size 224``) give maps of 128x28x28, images of 32 give 128x4x4, images
+    of 8 give one pixel. The extractor has 0.68 million parameters, the classifier 10.5 million.
+    """
+    from torchvision.models import resnet18 as whole  # takes seconds, so it is imported only when the network is built
+
+    net = whole(weights=None, num_classes=classes, norm_layer=TolerantBatchNorm)
+    if shape[0] != 3:
+        net.conv1 = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
+        nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")  # as torchvision's own
+    parts = OrderedDict(net.named_children())
+    for module in net.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False  # per-example gradients and attacks read the layers' outputs
+    extractor = nn.Sequential(OrderedDict((name, parts.pop(name)) for name in _EXTRACTOR))
+    extractor.add_module("sigmoid", nn.Sigmoid())
+    head = parts.pop("fc")
+    return Net(extractor, nn.Sequential(OrderedDict([*parts.items(), ("flatten", nn.Flatten()), ("fc", head)])))
+
+
+def alexnet(shape: tuple[int, ...], classes: int) -> Net:
+    """Build AlexNet: five convolutions extract 256 maps in (0, 1), three dense layers classify them.
+
+    The authors' images of 224 pixels (``--image-size 224``) give maps of 256x6x6; images of 63 pixels, the least, give
+    one pixel. Maps of other sides are averaged or repeated to 6x6, as in torchvision. The extractor has 2.5 million
+    parameters, the classifier 54.6 million: a message is 0.2 GB.
+
+    Torchvision's two dropout layers are left out: they draw from torch's global generator and not from the run's, so
+    runs would not be reproducible; and a server that distils would use other networks than it was sent.
+    """
+    from torchvision.models import alexnet as whole  # takes seconds, so it is imported only when the network is built
+
+    net = whole(weights=None, num_classes=classes)
+    if shape[0] != 3:
+        net.features[0] = nn.Conv2d(shape[0], 64, 11, stride=4, padding=2)
+    for module in net.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False  # per-example gradients and attacks read the layers' outputs
+    dense = [layer for layer in net.classifier if not isinstance(layer, nn.Dropout)]
+    return Net(nn.Sequential(*net.features, nn.Sigmoid()), nn.Sequential(net.avgpool, nn.Flatten(), *dense))
+
+
+def _convnet(shape: tuple[int, ...], classes: int, width: int) -> Net:
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for block in ((width, 2 * width, 2 * width, 4 * width, 4 * width, 4 * width), (4 * width, 4 * width)):
+        for wide in block:
+            layers += [nn.Conv2d(channels, wide, 3, padding=1), nn.BatchNorm2d(wide), nn.ReLU()]
+            channels = wide
+        layers.append(nn.MaxPool2d(3))
+    return Net(nn.Sequential(*layers, nn.Flatten()), nn.Linear(4 * width * 3 * 3, classes))
+
+
+def convnet32(shape: tuple[int, ...], classes: int) -> Net:
+    """Build the ConvNet of width 32, used by DCS^2 for CIFAR-10 and CelebA: 32-10-3 pixels, features 1152."""
+    return _convnet(shape, classes, 32)
+
+
+def convnet64(shape: tuple[int, ...], classes: int) -> Net:
+    """Build the ConvNet of width 64 of public inversion frameworks (Geiping et al., NeurIPS 2020): features 2304."""
+    return _convnet(shape, classes, 64)
+
+
+def lenet5(shape: tuple[int, ...], classes: int) -> Net:
+    """Build LeNet5 as FedCG cuts it (Wu et al., IJCAI 2022): two convolutions extract 16x5x5 features in (0, 1).
+
+    Pooling comes before the sigmoid, as in the authors' code.
+    """
+    extractor = nn.Sequential(
+        nn.Conv2d(shape[0], 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid()
+    )
+    classifier = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(16 * 5 * 5, 120),
+        nn.Sigmoid(),
+        nn.Linear(120, 84),
+        nn.Sigmoid(),
+        nn.Linear(84, classes),
+    )
+    return Net(extractor, classifier)
+
+
+def lenet(shape: tuple[int, ...], classes: int) -> Net:
+    """Build the sigmoid LeNet of DLG (Zhu et al., NeurIPS 2019): strides instead of pooling, weights U(-0.5, 0.5).
+
+    It is twice differentiable everywhere, as L-BFGS on gradients needs.
+    """
+    channels, height, width = shape[0], -(-shape[1] // 4), -(-shape[2] // 4)  # two strides of 2, rounded up: 28 -> 7
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 12, 5, stride=2, padding=2),
+        nn.Sigmoid(),
+        nn.Conv2d(12, 12, 5, stride=2, padding=2),
+        nn.Sigmoid(),
+        nn.Conv2d(12, 12, 5, stride=1, padding=2),
+        nn.Sigmoid(),
+        nn.Flatten(),
+    )
+    net = Net(extractor, nn.Linear(12 * height * width, classes))
+    for parameter in net.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return net
+
+
+def linear(shape: tuple[int, ...], classes: int) -> Net:
+    """Build softmax regression on the raw input; its gradient reveals the input in closed form."""
+    return Net(nn.Flatten(), nn.Linear(prod(shape), classes))
+
+
+def mlp(shape: tuple[int, ...], classes: int) -> Net:
+    """Build two hidden layers of 64 ReLU units; Fed-CDP uses two for tabular data and does not state their widths."""
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+    return Net(extractor, nn.Linear(64, classes))
 
 
 def _block(channels_in: int, channels_out: int, kernel: int, padding: int) -> list[nn.Module]:

@@ -1,4 +1,7 @@
-"""Network with an extractor generated from an embedding by a hypernetwork (Guo et al., AAAI 2025, section 4)."""
+"""Network with an extractor generated from an embedding by a hypernetwork (Guo et al., AAAI 2025, section 4).
+
+Hypernetwork of all clients' personal networks, one embedding for each (Shamsian et al., ICML 2021, section 3).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from flfw.errors import InputError, require
 from flfw.nets.net import Net, Tensors, running_statistics
 
 HeadInit = Literal["torch", "fan_in", "identity"]
-
 _SMALL = 1e-2  # what head_init=identity leaves of the heads' weights
 
 
@@ -165,3 +167,35 @@ def require_all_weights(net: Net) -> None:
             "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
             f"statistics {running[0]}; choose another --net."
         )
+
+
+class PersonalHypernetwork(nn.Module):
+    """Hypernetwork theta_i = h(v_i): an MLP of an embedding, then one linear head for each generated tensor.
+
+    All tensors start as torch draws them: the embeddings from N(0, 1).
+
+    Args:
+        targets: shape of each generated tensor, by its name in the clients' network.
+        clients: number of embeddings.
+        embedding: length of an embedding.
+        hidden: width of the MLP.
+        layers: number of its linear maps after the first, each behind a rectifier; none is behind the last.
+    """
+
+    def __init__(
+        self, targets: Mapping[str, torch.Size], clients: int, embedding: int, hidden: int, layers: int
+    ) -> None:
+        super().__init__()
+        self.targets = dict(targets)
+        self.embeddings = nn.Embedding(clients, embedding)
+        maps: list[nn.Module] = [nn.Linear(embedding, hidden)]
+        for _ in range(layers):
+            maps += [nn.ReLU(), nn.Linear(hidden, hidden)]
+        self.trunk = nn.Sequential(*maps)
+        self.heads = nn.ModuleList(nn.Linear(hidden, prod(shape)) for shape in targets.values())
+
+    def forward(self, clients: Tensor) -> Tensors:
+        """Generate the tensors (m, ...) of some clients (m,) by name."""
+        hidden = self.trunk(self.embeddings(clients))
+        heads = zip(self.targets.items(), self.heads, strict=True)
+        return {name: head(hidden).view(len(clients), *shape) for (name, shape), head in heads}

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from flfw.errors import InputError
-from flfw.nets.backbones.adapters import Adapted, AdapterSettings, insert
+from flfw.nets.backbones.adapters import Adapted, AdapterSettings, insert, insert_low_rank
 from flfw.nets.backbones.architectures import Architecture
 from flfw.nets.backbones.features import FeatureCache
 from flfw.nets.backbones.freezing import digest, fill, freeze
-from flfw.nets.backbones.low_rank import insert_low_rank
 from flfw.nets.net import Net, running_statistics
 from flfw.rng import initialising
 

@@ -11,6 +11,16 @@
 All three are upper bounds for one unit more or less, for any number of adaptively chosen steps. Opacus' PRV computes
 one direction, a unit less; that this is the worse one is proved for Renyi divergences only. The same input gives the
 same number on every machine, as the size of a computation is limited by its grid points and not by time.
+
+Epsilon of passes in which each example takes part in one step, by its own uniform choice ("balls and bins").
+
+Chua et al., "Balls-and-Bins Sampling for DP-SGD", AISTATS 2025, and Feldman and Shenfeld, "Privacy Amplification by
+Random Allocation", NeurIPS 2025: a pass of t steps, which may depend on those before, is dominated by t numbers from
+N(0, z^2), against the same with 1 added to one of them, uniformly chosen. The privacy loss of that pair is computed by
+the authors' package PLD_accounting (Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random
+Allocation", ICML 2026), rounded upwards; passes compose as their losses add up.
+
+More steps in a pass give a smaller epsilon: noise appended to the t numbers, and all shuffled, is the pair of t + 1.
 """
 
 from __future__ import annotations
@@ -19,17 +29,16 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from importlib import import_module
 from math import exp, inf, isfinite, log, sqrt
 from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
 
 from flfw.errors import InputError, require
-from flfw.privacy.allocation import ALLOCATED, allocated_epsilon, merged
 from flfw.privacy.mechanism import GaussianEvent, Mechanisms, gaussian_events
 
 Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
-
 _MOMENTS_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0, 512.0)
 _FEW = (1.01, 1.02, 1.05)  # added to Opacus' orders, 1.1 to 63, for very large epsilons
 _MANY = (*range(64, 128, 4), *range(128, 256, 16), *range(256, 512, 32), 512, 640, 768, 1000)  # for very small ones
@@ -37,6 +46,69 @@ LEAST, LARGEST = 1e-3, 1e6  # multipliers: below the first, epsilon exceeds 5000
 _POINTS, _REACH = 4e6, 300.0  # limits of a PRV: grid points in total (about 8 s), and range of the privacy loss
 _ROUNDING = 1e-9  # share of an epsilon by which divergences of neighbouring orders may be in the wrong order
 _ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # error of a PRV: Opacus' default; the largest; share of epsilon
+_ALLOCATED = (
+    "Passes in which each example chooses a step are counted by PLD_accounting, whichever accountant is asked for."
+)
+"""Note on such a bound."""
+
+_FINEST, _COARSEST, _SHARE = 1e-4, 0.05, 1e-3  # mesh of the losses: limits, and share of the epsilon that is expected
+_FAR = 0.2  # share of the expected epsilon: below it, the mesh was far too coarse
+
+
+def merged(parts: Sequence[GaussianEvent], largest: float) -> dict[tuple[float, float, int], int]:
+    """Count the steps for each multiplier, at most ``largest``, rate and number of bins."""
+    counts: dict[tuple[float, float, int], int] = {}
+    for part in parts:
+        key = min(part.noise_multiplier, largest), part.sampling_rate, part.bins
+        counts[key] = counts.get(key, 0) + part.steps
+    return counts
+
+
+def allocated_epsilon(passes: Sequence[tuple[float, int, int]], delta: float, without: float) -> float:
+    """Return an upper bound on epsilon; inf if the package cannot compute it.
+
+    Args:
+        passes: multiplier z > 0, steps t >= 2 of a pass, and number of such passes.
+        delta: probability in (0, 1).
+        without: the epsilon without credit for the choice, > 0: it decides the first mesh.
+
+    Raises:
+        InputError: PLD_accounting is not installed.
+    """
+    bound = _epsilon(tuple(passes), delta, _mesh(without))
+    if 0 < bound < _FAR * without and _mesh(bound) < _mesh(without):
+        bound = min(bound, _epsilon(tuple(passes), delta, _mesh(bound)))
+    return bound
+
+
+def _mesh(epsilon: float) -> float:
+    return min(max(_SHARE * epsilon, _FINEST), _COARSEST)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(passes: tuple[tuple[float, int, int], ...], delta: float, mesh: float) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that numba would be faster, and numpy's of infinite losses
+        package = _package()
+        config = package.AllocationSchemeConfig(
+            loss_discretization=mesh, convolution_method=package.ConvolutionMethod.FFT
+        )
+        whole: Any = None
+        try:
+            for multiplier, steps, count in passes:
+                params = package.types.PrivacyParams(sigma=multiplier, num_steps=steps, num_epochs=count)
+                losses = package.gaussian_allocation_pld(params=params, config=config)
+                whole = losses if whole is None else whole.compose(losses)
+            return float(whole.get_epsilon_for_delta(delta))
+        except (ValueError, ArithmeticError, RuntimeError, MemoryError):
+            return float("inf")  # too coarse a mesh, or too wide a range: no bound from here
+
+
+def _package() -> Any:
+    try:
+        return import_module("PLD_accounting")
+    except ImportError as error:
+        raise InputError("Expected the package PLD_accounting, got none: pip install PLD_accounting.") from error
 
 
 @final
@@ -46,7 +118,7 @@ class AccountedEpsilon:
 
     Attributes:
         epsilon: an upper bound, >= 0; inf: there is none.
-        accountant: prv, rdp or moments; pld: that of `flfw.privacy.allocation`; exact: the formula for a Gaussian;
+        accountant: prv, rdp or moments; pld: that of `flfw.privacy.accountants`; exact: the formula for a Gaussian;
             none: there was nothing to compute.
         notes: sentences on deviations from the requested computation, with reasons.
     """
@@ -88,7 +160,7 @@ def compute_epsilon(parts: Sequence[GaussianEvent], delta: float, accountant: Ac
     if min(part.bins for part in used) < 2 or not isfinite(without.epsilon) or without.epsilon == 0:
         return without
     allocated = allocated_epsilon([(z, t, n) for (z, _, t), n in merged(used, LARGEST).items()], delta, without.epsilon)
-    return AccountedEpsilon(allocated, "pld", (ALLOCATED,)) if allocated < without.epsilon else without
+    return AccountedEpsilon(allocated, "pld", (_ALLOCATED,)) if allocated < without.epsilon else without
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:

@@ -6,6 +6,8 @@ Two lines in any ServerApp add it:
     grid = RecordingGrid(grid, "recordings")
 
 `flfw.recording.reader` reads the recordings; `flfw.recording.format` describes the files.
+
+Recording of a whole ServerApp in one line, whatever its style.
 """
 
 from __future__ import annotations
@@ -17,25 +19,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 from zipfile import BadZipFile
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message
-from flwr.serverapp import Grid
+from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.serverapp import Grid, ServerApp
 from safetensors import SafetensorError
 
 from flfw import __version__
 from flfw.errors import InputError, require
+from flfw.files.journal import Journal, JournalMark
+from flfw.files.sealed import drop_unfinished
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import views
 from flfw.recording import format as tape
 from flfw.recording.manifest import HEAD, is_exchange, sealed, write_head
 from flfw.recording.records import NoRecord, RecordMap, scalars, unreadable
-from flfw.storage.journal import Journal, JournalMark
-from flfw.storage.sealed import drop_unfinished
 
 _DIGITS = 19  # of a round
+
 # Errors of invalid arrays in NumPy's format and in safetensors.
 _UNREADABLE = (ValueError, TypeError, KeyError, EOFError, MemoryError, BadZipFile, SafetensorError)
 
@@ -314,3 +317,66 @@ def _is_number(value: object) -> bool:
 
 def _readable(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
     return views(ArrayRecord(arrays))
+
+
+Where: TypeAlias = str | Path | Callable[[Context], str | Path]
+"""A folder, or a function that takes it from the run's context."""
+
+
+def recorded(app: ServerApp, folder: Where, records: RecordMap | None = None, **options: Any) -> ServerApp:
+    """Wrap a ServerApp, so that each run records the messages that its Grid passes.
+
+    It works with ``server_fn`` and with ``@app.main()``, which may follow on the wrapped app as well:
+
+        app = recorded(ServerApp(server_fn=server_fn), "/where/recordings/go")
+
+    Args:
+        app: the app.
+        folder: an absolute folder, which may begin with ~, or a function that takes it from the context; each run needs
+            a new one.
+        records: the names of the tensors in the app's messages; None: see `RecordMap`.
+        **options: further arguments of `flfw.recording.grid.RecordingGrid`.
+
+    Raises:
+        InputError: there is no app, or the folder is not absolute.
+    """
+    if not isinstance(app, ServerApp):
+        raise InputError(f"Expected a ServerApp of Flower, got {type(app).__name__}; wrap the app of the server.")
+    if not callable(folder):
+        _absolute(folder)
+    return RecordedApp(app, folder, {"records": records, **options})
+
+
+@final
+class RecordedApp(ServerApp):
+    """A ServerApp around another one, with a recorder in the Grid.
+
+    Args:
+        app: the app.
+        folder: folder of the recordings.
+        options: arguments of the recorder.
+    """
+
+    def __init__(self, app: ServerApp, folder: Where, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._inner, self._folder, self._options = app, folder, options
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        """Run the app on a Grid that records."""
+        folder = _absolute(self._folder(context) if callable(self._folder) else self._folder)
+        self._inner(RecordingGrid(grid, folder, **self._options), context)
+
+    def main(self) -> Callable[..., Any]:
+        """Return the inner app's decorator of the same name."""
+        return self._inner.main()
+
+    def lifespan(self) -> Callable[..., Any]:
+        """Return the inner app's decorator of the same name."""
+        return self._inner.lifespan()
+
+
+def _absolute(folder: str | Path) -> Path:
+    path = Path(folder).expanduser()
+    if not path.is_absolute():
+        raise InputError(f"Expected an absolute folder, got {folder}: Flower runs a copy of the app elsewhere.")
+    return path

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from flfw.errors import InputError
-from flfw.formats.typed import from_json
+from flfw.files.sealed import read_checked, write_atomic, write_checked
+from flfw.files.typed import from_json
 from flfw.recording.format import COMPRESSIONS, FORMAT, MANIFEST, Line
-from flfw.storage.sealed import read_checked, write_atomic, write_checked
 
 HEAD = "manifest.head"
 SIDES = ("sent_to_client", "sent_by_client")

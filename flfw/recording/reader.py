@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from flfw.adversary.observation import Observation, Vantage
 from flfw.errors import InputError
 from flfw.messages.factored_upload import Unfit, expand
 from flfw.nets.net import Tensors
 from flfw.recording.format import MANIFEST, CorruptRecordingError, Line, exchange_id, read
 from flfw.recording.manifest import SIDES, forgotten, is_exchange, read_manifest
+from flfw.recording.observation import Observation, Vantage
 
 _Received = dict[tuple[str, str], Tensors]
 

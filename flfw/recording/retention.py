@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flfw.errors import require
-from flfw.formats.units import in_units
+from flfw.files.folders import require_over
+from flfw.files.units import in_units
 from flfw.recording.format import MANIFEST, Line, sweep
 from flfw.recording.manifest import forgotten, is_exchange, read_manifest, rewrite
 from flfw.recording.reader import places
-from flfw.storage.checkpoint import locked
-from flfw.storage.folders import require_over
+from flfw.server.checkpoint import locked
 
 _GIVES_AWAY = (
     *("observations", "examples", "truth", "reconstructions", "queue", "state", "checkpoint"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flfw.earlier_names import CONTROLS
+from flfw.files.earlier_names import CONTROLS
 from flfw.report.findings import AuditEntry, number, setting_name, sum_words
 
 BRIEF = {

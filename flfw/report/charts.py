@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flfw.curves import GROUP, LADDER
+from flfw.experiment.curves import GROUP, LADDER
 from flfw.report.chart_style import ACCENT, SOFT
 from flfw.report.figures import Chart, Curve, Point, stacked_panels
 from flfw.report.findings import AuditEntry, number, setting_name

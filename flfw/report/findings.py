@@ -18,10 +18,10 @@ from markupsafe import Markup
 from PIL import Image
 from safetensors.numpy import load_file
 
-from flfw.curves import GROUP, LADDER
 from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
-from flfw.formats.rows import read_rows
+from flfw.experiment.curves import GROUP, LADDER
+from flfw.files.rows import read_rows
 from flfw.report.texts import row_pair, text_pair
 
 # An attacker's grants and budget: settings that agree in all of these share one description.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flfw.errors import InputError, RunError
-from flfw.storage.sealed import write_atomic
+from flfw.files.sealed import write_atomic
 
 _NAMES = (
     *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"),

@@ -15,7 +15,7 @@ from flfw.report.run_verdict import NOTHING, is_bound, place_shown
 
 _ON_CLIENT = ("client_update", "client_example")
 _NONE = (None, "", "none")
-SEED_WITHHELD = "not granted: the run's seed"  # the beginning of a grant in `flfw.audit.standing`
+SEED_WITHHELD = "not granted: the run's seed"  # the beginning of a grant in `flfw.audit.threat_model`
 _OWN = ("folder:", "site:", "table:", "text:", "csv:", "parquet:", "hf:")
 _STRONGER = {
     "few": "with more messages (--images)",

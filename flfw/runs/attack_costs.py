@@ -9,17 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from flfw.adversary.attack import Attack, NotApplicableError
-from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.probe import RUNGS
+from flfw.inversion.client_models.batch_statistics import normalise_by_batch
+from flfw.inversion.client_models.local_steps import SteppedVictim
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.compute import StepSample
 from flfw.nets import Tensors
-from flfw.plan import RunPlan, plan
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.plugins import short_name
+from flfw.recording.observation import Examples, Knowledge, Observation, Vantage
 from flfw.rng import torch_generator
 from flfw.runs.timing import at_length
-from flfw.victims.batch_statistics import normalise_by_batch
-from flfw.victims.local_steps import LocalSteps, SteppedVictim
-from flfw.victims.victim import VictimModel
 
 MOST = 8
 """Greatest number of images in a measurement; more take time in proportion."""

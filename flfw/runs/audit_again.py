@@ -8,7 +8,7 @@ from pathlib import Path
 from flfw.audit.jobs import EXAMPLE
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import AuditPlan, RunPlan, needs_pairs
+from flfw.plans.run_plan import AuditPlan, RunPlan, needs_pairs
 from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
 

@@ -19,24 +19,24 @@ from typing import final
 import numpy as np
 
 from flfw.audit.adaptation import hiding
+from flfw.audit.controls import tickets_beside
 from flfw.audit.jobs import UPLOAD, ProbeSet, round_probe_sets, target_probe_set
 from flfw.audit.knowledge import MOST_SEARCHED, unrolled
 from flfw.audit.probe import RUNGS, control_net
-from flfw.audit.rungs import tickets_beside
 from flfw.data.splits import lazy_parts
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack, views
 from flfw.nets.net import Tensors
-from flfw.plan import RunPlan, plan
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.rng import initialising
 from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
 from flfw.runs.costs import Costs, client_of, file_bytes, peak_gib
 from flfw.runs.membership_costs import membership_seconds
 from flfw.runs.timing import announce
-from flfw.task import Task
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.victim import PlainVictim, VictimModel
+from flfw.task.task import Task
 
 
 def audit_costs(run_plan: RunPlan, folder: Path, costs: Costs) -> None:

@@ -29,7 +29,7 @@ from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import shared
 from flfw.messages.wire import nbytes, pack, unpack, views
 from flfw.nets.net import Tensors
-from flfw.plan import RunPlan, plan
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.recording.format import PlainTensors
 from flfw.runs import timing
 from flfw.runs.timing import at_length, fastest_s

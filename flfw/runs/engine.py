@@ -16,15 +16,15 @@ from flwr.serverapp import Grid, ServerApp
 
 from flfw import nets
 from flfw.client.site import Site
-from flfw.client_plan import ClientPlan
 from flfw.dp import message_cost
 from flfw.engines import machine, ray_start
-from flfw.engines.bundle import write_app
+from flfw.engines.superlink import write_app
 from flfw.errors import RunError, require
 from flfw.experiment import Experiment, Scalar
 from flfw.messages.message_batches import MessageBatches
 from flfw.messages.streaming import GRACE_S, GridWrapper
-from flfw.plan import RunPlan
+from flfw.plans.run_plan import RunPlan
+from flfw.task.client_plan import ClientPlan
 
 _LOUD = ("flwr", "ray")
 
@@ -44,7 +44,7 @@ def run(run_plan: RunPlan, site: Site) -> None:
     for name in _LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
-        from flfw.deploy import submit
+        from flfw.engines import submit
 
         submit.run(experiment)
         return
@@ -62,7 +62,7 @@ def check_resources(experiment: Experiment) -> None:
     """
     machine.check_server(experiment, experiment.attack_gpus, experiment.federation is not None)
     if experiment.federation:
-        from flfw.deploy import submit
+        from flfw.engines import submit
 
         submit.check(experiment)
         return
@@ -79,7 +79,7 @@ def check_resources(experiment: Experiment) -> None:
 
 
 def _run_in_process(run_plan: RunPlan, site: Site) -> None:
-    from flfw import apps
+    from flfw.engines import apps
     from flfw.messages.inprocess import InProcessGrid
 
     clients, run_config = run_plan.client.rounds.clients, run_plan.experiment.to_run_config()
@@ -104,7 +104,7 @@ def store_bytes(run_plan: RunPlan) -> int:
 
 def _cohorts(plan: ClientPlan) -> MessageBatches | None:
     """Return how messages of a run are answered together; None: each is answered by itself."""
-    from flfw import apps
+    from flfw.engines import apps
 
     size = min(plan.local.together, plan.rounds.per_round)
     return MessageBatches(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
@@ -113,7 +113,7 @@ def _cohorts(plan: ClientPlan) -> MessageBatches | None:
 def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
     experiment = run_plan.experiment
     ray_start.configure_ray(experiment.ray_address)
-    from flfw import apps
+    from flfw.engines import apps
     from flfw.engines.federation import federate
     from flfw.engines.ray_grid import RayGrid
 
@@ -147,7 +147,7 @@ def _run_on_flowers_engine(run_plan: RunPlan, site: Site) -> None:
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
 
-    from flfw import apps
+    from flfw.engines import apps
     from flfw.engines.federation import federate
 
     stopped = threading.Event()

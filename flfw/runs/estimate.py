@@ -12,14 +12,14 @@ from statistics import fmean
 from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
 from flfw.experiment import Experiment
-from flfw.plan import RunPlan, resolve_attack_process
+from flfw.files.provenance import hardware
+from flfw.plans.run_plan import RunPlan, resolve_attack_process
 from flfw.runs.attack_costs import MOST
 from flfw.runs.costs import LONG_S, Costs
 from flfw.runs.engine import store_bytes
 from flfw.runs.measuring import UNSAID_S, measured, measuring_s
 from flfw.server.aggregation import most_sums
 from flfw.server.distillation import ServerTraining
-from flfw.storage.provenance import hardware
 
 _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
@@ -50,7 +50,7 @@ class ExchangeCosts:
 
 
 EXCHANGES = {
-    # By `python -m benchmarks.exchange`; see docs/performance.md.
+    # By `python -m tests.campaigns.exchange`; see docs/performance.md.
     "ray": ExchangeCosts(start_s=5.0, processor_s=5.4, exchange_s=0.05, message_s=0.0015, writes=0.26),
     # Flower's threads look for messages every 0.1 s, ours every 0.05 s; 1,000 tiny messages take 5 to 6 s.
     "flwr": ExchangeCosts(start_s=20.0, processor_s=20.0, exchange_s=0.3, message_s=0.005, writes=6.0),

@@ -9,7 +9,7 @@ import torch
 from flfw.client.stacked_descent import GradientClient, unstackable
 from flfw.engines import machine
 from flfw.errors import require
-from flfw.plan import RunPlan
+from flfw.plans.run_plan import RunPlan
 from flfw.rng import initialising
 
 _ENGINES = ("inproc", "ray")

@@ -10,9 +10,9 @@ from typing import Any
 from flfw import data, nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.data.splits import partition
-from flfw.defence import Defence
 from flfw.errors import InputError, suggestion
 from flfw.server.strategy import FederatedStrategy
+from flfw.task.defence import Defence
 
 _KINDS = {
     "methods": (plugins.METHOD, FederatedStrategy),

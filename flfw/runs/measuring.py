@@ -20,13 +20,13 @@ from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
-from flfw.plan import RunPlan, plan
+from flfw.files.exit_code import exit_code
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.runs.attack_costs import ENOUGH_S
 from flfw.runs.audit_costs import audit_costs
 from flfw.runs.costs import Costs, client_costs, peak_gib, server_costs
 from flfw.runs.timing import ENOUGH_S as OF_A_CLIENT_S
 from flfw.runs.timing import announced
-from flfw.terminal.exit_code import exit_code
 
 _PROGRAM = "measuring"
 _NAMED = f"{_PROGRAM}: "
@@ -112,7 +112,7 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
 
 
 def _measure(kind: str, config: str, folder: Path, begun: float) -> int:
-    importlib.import_module("flfw.apps")  # the modules that clients and server import
+    importlib.import_module("flfw.engines.apps")  # the modules that clients and server import
     costs: Costs = {"ready_s": min(time.time() - begun, time.process_time()), "base_gib": peak_gib()}
     folder.mkdir()
     kinds = {"client": client_costs, "server": server_costs, "audit": audit_costs}

@@ -11,16 +11,16 @@ import torch
 
 from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView
-from flfw.adversary.observation import Examples
-from flfw.audit.membership_game.game import MembershipGame
+from flfw.audit.membership.game import MembershipGame
 from flfw.audit.membership_views import InformedAttacker
 from flfw.data.splits import lazy_parts
+from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.net import Tensors
-from flfw.plan import RunPlan
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.plans.run_plan import RunPlan
+from flfw.recording.observation import Examples
 from flfw.rng import torch_generator
-from flfw.task import Task
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.victim import VictimModel
+from flfw.task.task import Task
 
 _FEW, _MORE = 4, 68  # candidates; between these numbers the time follows a line
 _NULL = 400  # candidates of the null control, over all clients

@@ -14,23 +14,23 @@ import pandas as pd
 import flfw
 from flfw import data
 from flfw.audit.auditor import Auditor
+from flfw.audit.sums import sums
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
-from flfw.formats.result_entries import breakdowns
-from flfw.formats.result_file import read_result, read_training, to_json
-from flfw.formats.rows import write_rows
-from flfw.plan import RunPlan
-from flfw.provenance import sittings
-from flfw.provenance.external_plugins import outside_of
+from flfw.files.provenance import code_hash, environment, requirements_hash
+from flfw.files.result_entries import breakdowns
+from flfw.files.result_file import read_result, read_training, to_json
+from flfw.files.rows import write_rows
+from flfw.files.sealed import write_atomic
+from flfw.plans.run_plan import RunPlan
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
+from flfw.runs import provenance as sittings
 from flfw.runs.final import finals
+from flfw.runs.provenance import outside_of
 from flfw.runs.run_notes import notes_on_end, notes_on_training, what_came_of_it
-from flfw.storage.provenance import code_hash, environment, requirements_hash
-from flfw.storage.sealed import write_atomic
-from flfw.sums.figures import sums
-from flfw.task import Task
+from flfw.task.task import Task
 
 UNKNOWN = "unknown"
 """Licence or citation of data of which none is stated here."""
@@ -53,7 +53,7 @@ def _weights(experiment: Experiment, of_scores: dict[str, Any] | None) -> dict[s
 def _transport(experiment: Experiment, training: Mapping[str, Any]) -> str:
     """Describe how messages travelled."""
     if experiment.federation:
-        from flfw.deploy.layout import transport
+        from flfw.engines.layout import transport
 
         return f"real clients over {transport()} with TLS"
     return _TRANSPORT[training["engine"]]

@@ -18,28 +18,27 @@ from flfw import data, nets
 from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import AuditContext, auditing
 from flfw.client.site import Site
-from flfw.combinations import check_audit, check_clients
 from flfw.data.splits.lazy_parts import looked_at, sizes
 from flfw.data.tables import plan_file
 from flfw.dp.canary_audit import refuse_canaries
-from flfw.dp.settlement import calibrate_noise
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
-from flfw.method import Method
-from flfw.plan import RunPlan, plan, without_auto
+from flfw.files.folders import make_folder, require_new, unused
+from flfw.plans.combinations import check_audit, check_clients
+from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.plugins import short_name
-from flfw.provenance import sittings
-from flfw.provenance.external_plugins import outside_of
 from flfw.report.page_data import caveats
 from flfw.runs import audit_again as recorded
-from flfw.runs import engine, joining, results
+from flfw.runs import engine, joining, provenance, results
+from flfw.runs.provenance import outside_of
 from flfw.runs.run_notes import notes_on_data
+from flfw.runs.tracking.following import tracked
+from flfw.runs.tracking.tracker import check as check_trackers
 from flfw.server.central import sends_one_model
-from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
-from flfw.storage.folders import make_folder, require_new, unused
-from flfw.task import Task
-from flfw.tracking.choice import check as check_trackers
-from flfw.tracking.following import tracked
+from flfw.server.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
+from flfw.task.method import Method
+from flfw.task.task import Task
 
 
 def run(experiment: Experiment, prefix: str = "") -> Path:
@@ -61,7 +60,7 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
-        sittings.begin(folder, outside_of(run_plan))
+        provenance.begin(folder, outside_of(run_plan))
         with _told_how_to_go_on(folder):
             engine.run(run_plan, _site(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
@@ -121,7 +120,7 @@ def resume(experiment: Experiment) -> Path:
             results.tidy(experiment)
             return folder
         _warn(notes)
-        sittings.begin(folder, outside_of(run_plan))
+        provenance.begin(folder, outside_of(run_plan))
         audit = auditing(run_plan.client, run_plan.audit, task, folder)
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not is_trained(folder):

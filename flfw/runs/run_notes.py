@@ -9,20 +9,20 @@ import numpy as np
 
 from flfw import data
 from flfw.audit.measures.noticed import ISOLATING, TAMPERED, noticed
+from flfw.audit.sums import isolation
 from flfw.client.broadcast_checks import zeros_at_first
-from flfw.client_plan import ClientPlan
 from flfw.data.files.dataset import Dataset
 from flfw.data.tables import listing
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.inversion.compute import compiler
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 from flfw.runs.final import drawn_of
 from flfw.server.central import sends_one_model
-from flfw.storage.provenance import code_hash
-from flfw.sums.isolation import isolation
-from flfw.task import Task, image_format
+from flfw.task.client_plan import ClientPlan
+from flfw.task.task import Task, image_format
 
 _NAMED = 6  # classes with their names in a note
 _SILENT = (

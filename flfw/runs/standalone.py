@@ -20,12 +20,11 @@ from flfw.client.site import home, simulation
 from flfw.engines.federation import federate
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.provenance import sittings
-from flfw.provenance.external_plugins import outside_of
-from flfw.runs import run
+from flfw.files.folders import unused
+from flfw.runs import provenance, run
+from flfw.runs.provenance import outside_of
 from flfw.runs.results import finish
-from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
-from flfw.storage.folders import unused
+from flfw.server.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 
 server = ServerApp()
 
@@ -55,7 +54,7 @@ def serve(grid: Grid, context: Context) -> None:
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         if not is_complete(folder):
-            sittings.begin(folder, outside_of(run_plan))
+            provenance.begin(folder, outside_of(run_plan))
         if not (is_trained(folder) or is_complete(folder)):
             federate(grid, run_plan)
         if not is_complete(folder):

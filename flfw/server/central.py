@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from flwr.app import ArrayRecord
 
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.messages.wire import unpack
-from flfw.method import Method
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import hits
+from flfw.nets.training.devices import one_thread
 from flfw.server.context import ServerContext
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.threads import one_thread
+from flfw.task.method import Method
 
 _AT_ONCE = 500
 

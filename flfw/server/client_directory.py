@@ -1,22 +1,96 @@
-"""Roster of a run's clients: their nodes, their answers, and the clients that are left out."""
+"""Roster of a run's clients: their nodes, their answers, and the clients that are left out.
+
+Nodes of a simulation, which follow from the numbers of its clients.
+
+Failures of clients, and the server's rules for them.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, final
 
 from flwr.app import Message, RecordDict
 
 from flfw.errors import DIED, RunError
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.streaming import GRACE_S
-from flfw.server.faults import Failure, FailurePolicy
-from flfw.server.numbered import NumberedNodes
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FailurePolicy:
+    """Rules for the failures in a run.
+
+    Attributes:
+        on_failure: ``fail``: a failed client ends the run; ``drop``: it is dropped from the round.
+        min_clients: least number of usable updates in a round, >= 1; fewer end the run.
+        deadline: seconds that clients have for a round.
+        replaces_the_dead: whether the engine starts a new process for one that died. If it does not, it also sends
+            all other clients to the dead process, so a death ends the run.
+    """
+
+    on_failure: Literal["fail", "drop"] = "fail"
+    min_clients: int = 1
+    deadline: float = 3600.0
+    replaces_the_dead: bool = True
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Failure of one client, which gave nothing usable.
+
+    Attributes:
+        client: partition of the client; -1 if unknown.
+        reason: one line of text.
+    """
+
+    client: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{f'client {self.client}' if self.client >= 0 else 'a client'}: {self.reason}"
+
+
+@final
+class NumberedNodes(Mapping[int, int]):
+    """Nodes by client, where client i is node i + 1; nothing is stored for each of them.
+
+    Args:
+        clients: number of clients.
+
+    >>> nodes = NumberedNodes(3)
+    >>> dict(nodes), nodes.client_of(3), nodes.client_of(4)
+    ({0: 1, 1: 2, 2: 3}, 2, -1)
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._clients = range(clients)
+
+    def __getitem__(self, client: int) -> int:
+        if client not in self._clients:
+            raise KeyError(client)
+        return client + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @property
+    def clients(self) -> range:
+        """Clients, ascending."""
+        return self._clients
+
+    def client_of(self, node: int) -> int:
+        """Return the client of a node; -1: it is nobody's."""
+        return node - 1 if node - 1 in self._clients else -1
 
 
 class ClientDirectory:

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from flfw.client_plan import ClientPlan
-from flfw.earlier_names import EarlierHooks
 from flfw.experiment.training import LocalSettings
+from flfw.files.earlier_names import EarlierHooks
 from flfw.messages.sharing import Sharing
-from flfw.method import Method
+from flfw.nets.training.devices import device_of
 from flfw.rng import initialising
-from flfw.task import Task
-from flfw.training.devices import device_of
+from flfw.task.client_plan import ClientPlan
+from flfw.task.method import Method
+from flfw.task.task import Task
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 """Progress display for a title and a number of steps; the context's function is called after each step."""

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.nn.functional import kl_div, log_softmax, softmax
 
 from flfw.errors import require
-from flfw.training.optimisers import Optimiser
+from flfw.nets.training.optimisers import Optimiser
 
 _AHEAD = 256  # inputs in one pass of a teacher; more are not faster and fill memory
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, final
 
 from flfw.errors import InputError
-from flfw.server.faults import Failure
+from flfw.server.client_directory import Failure
 
 _STANDARD = ("loss", "acc_global", "acc_local")
 _APART = {*_STANDARD, "round", "client", "upload_bytes", "num-examples", "seconds"}

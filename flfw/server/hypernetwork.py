@@ -15,15 +15,16 @@ from torch import nn
 from torch.func import functional_call
 
 from flfw.errors import InputError, require
-from flfw.messages.sharing import matches, shared
+from flfw.files.tensor_names import matches
+from flfw.messages.sharing import shared
 from flfw.messages.wire import pack
 from flfw.nets import Net, Tensors, running_statistics
-from flfw.nets.personal_hypernetwork import PersonalHypernetwork
+from flfw.nets.hypernetwork import PersonalHypernetwork
+from flfw.nets.training.devices import one_thread
+from flfw.nets.training.optimisers import SGD, LocalTraining, clip_norm
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import SGD, LocalTraining, clip_norm
-from flfw.training.threads import one_thread
 
 _EMBEDDINGS = "embeddings.weight"
 _AT_ONCE = 5  # tensors of the hypernetwork's size in a step: parameters and velocity before and after, the gradient

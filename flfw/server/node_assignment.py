@@ -13,8 +13,7 @@ from flwr.serverapp import Grid
 from flfw.errors import RunError
 from flfw.messages.client_info import ClientInfo, speak_for_all
 from flfw.messages.reasons import UnusableReplyError
-from flfw.server.client_directory import ClientDirectory, unforeseeable
-from flfw.server.numbered import NumberedNodes
+from flfw.server.client_directory import ClientDirectory, NumberedNodes, unforeseeable
 
 ENROLMENT_S = 300.0
 _LATE_S = 30.0  # a round waits so long for the introduction of a site that came late
@@ -58,7 +57,7 @@ class NodeAssignment:
         wait: seconds in which all nodes must have joined; fewer are then enough if the run tolerates failures.
         required: requirements of the run; None: every client fits.
         registered: the client whose key a node holds, by node; a node that says otherwise is left out. None: not known.
-        alike: nodes of a simulation that are asked for all; see `flfw.messages.simulated`. Empty: each is asked.
+        alike: nodes of a simulation that are asked for all; see `flfw.messages.inprocess`. Empty: each is asked.
     """
 
     def __init__(

@@ -5,21 +5,25 @@ server's own checks, adds it up, and sends its numbers alone. The last usable re
 that cannot be used is no part of the sum and goes as it is, so the server refuses it for the same reason. Only a
 simulation's server accepts sums, where no single update is needed: see `summable` in `flfw.engines.branches`. There the
 tensors of a reply are read where they lie, by the server too: they are added up before anybody changes them.
+
+Reading of a round's replies: whole tensors, factors of them, or the sum of those of some clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flfw.errors import RunError
+from flfw.messages.factored_upload import FactoredUpload, FactorReader
 from flfw.messages.message_packing import keep
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.wire import lent, of_kind, pack
+from flfw.nets.net import Tensors
 from flfw.server.aggregation import BranchSums, Update, WeightedSum
 
 _ARRAYS, _METRICS = "arrays", "metrics"
@@ -106,3 +110,57 @@ class SumReader:
         """
         if self._waiting:
             raise RunError(f"Expected all answers beside their sum, got {self._waiting:+d} of them.")
+
+
+@final
+class ReplyReader:
+    """Reader of the replies to one broadcast.
+
+    Args:
+        arrays: the broadcast.
+        uploads: patterns of the names that a client may send.
+        form: settings of a factored upload; None: whole tensors are sent.
+        counted: whether replies tell the number of examples; see `flfw.messages.replies.read_update`.
+        check: function that refuses a client's numbers.
+        summed: whether replies may be sums, and are added up at once; see `flfw.server.partial_sums`.
+    """
+
+    def __init__(
+        self,
+        arrays: ArrayRecord,
+        uploads: Sequence[str],
+        form: FactoredUpload | None,
+        *,
+        counted: bool,
+        check: Callable[[Mapping[str, Any]], None],
+        summed: bool,
+    ) -> None:
+        self._arrays, self._uploads, self._counted, self._check = arrays, uploads, counted, check
+        self._factors = FactorReader(form, uploads, arrays, counted=counted) if form else None
+        self._sums = SumReader() if summed else None
+
+    def __call__(self, reply: Message) -> tuple[Tensors | WeightedSum | None, dict[str, Any], int]:
+        """Return a reply's tensors, numbers and bytes; its tensors are None if they are in a sum that comes later.
+
+        Raises:
+            UnusableReplyError: the reply cannot be used.
+            RunError: a sum has more clients than have answered.
+        """
+        if self._sums and (read := self._sums.read(reply)):
+            return read
+        read = self._factors(reply) if self._factors else self._whole(reply)
+        self._check(read[1])
+        return read
+
+    def _whole(self, reply: Message) -> tuple[Tensors, dict[str, Any], int]:
+        copied = self._sums is None
+        return read_update(reply, self._uploads, self._arrays, counted=self._counted, copied=copied)
+
+    def end(self) -> None:
+        """Refuse a round whose last sum has not come.
+
+        Raises:
+            RunError: it is so.
+        """
+        if self._sums:
+            self._sums.require_complete()

@@ -16,21 +16,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from flfw.files.journal import JournalMark
 from flfw.messages.replies import read_metrics
 from flfw.messages.sharing import Sharing
 from flfw.messages.wire import nbytes, of_kind, pack, unpack
-from flfw.method import Method
 from flfw.nets import Tensors
 from flfw.server.aggregation import MeanOnly, Update, update_of
-from flfw.server.client_directory import ClientDirectory, unforeseeable
+from flfw.server.checkpoint import Snapshot
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, unforeseeable
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
-from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import History
-from flfw.server.reading import ReplyReader
-from flfw.server.robust import RobustMean
-from flfw.server.screening import compared, no_heavier, screened
-from flfw.storage.checkpoint import Snapshot
-from flfw.storage.journal import JournalMark
+from flfw.server.partial_sums import ReplyReader
+from flfw.server.robust import RobustMean, compared, no_heavier, screened
+from flfw.task.method import Method
 
 if TYPE_CHECKING:
     from flfw.server.context import ServerContext
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 class FederatedStrategy(Method, Strategy, ABC):
     """Base of the methods; a real Flower strategy, usable alone in another Flower app.
 
-    Subclasses declare themselves (`flfw.method.Method`) and write `aggregate`; some also override `arrays_for`.
+    Subclasses declare themselves (`flfw.task.method.Method`) and write `aggregate`; some also override `arrays_for`.
 
     Args:
         settings: the method's hyper-parameters, an instance of ``Settings``.

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from flfw.nets import Tensors
+from flfw.nets.training.devices import one_thread
+from flfw.nets.training.optimisers import StatefulOptimiser
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.distillation import GeneratorInputs
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import StatefulOptimiser
-from flfw.training.threads import one_thread
 
 
 class TrainingServer(FederatedStrategy, ABC):

@@ -11,14 +11,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from flfw.earlier_names import KEYS
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.formats.typed import read_json
+from flfw.files.earlier_names import KEYS
+from flfw.files.sealed import write_atomic
+from flfw.files.typed import read_json
 from flfw.papers import cells
 from flfw.papers.evidence.priorities import Item, items
-from flfw.plan import without_auto
-from flfw.storage.sealed import write_atomic
+from flfw.plans.run_plan import without_auto
 
 _NOT_FINITE = ("inf", "-inf", "nan")
 _WORD = re.compile(r"\w+")
@@ -27,7 +27,7 @@ _KEYS_OF_TODAY = {earlier: key for key, earlier in KEYS.items()}  # of result.js
 RENAMED: Mapping[str, str] = {}
 """New name of each renamed setting, ``NAME`` or, of a hyper-parameter, ``set NAME``; with ``=VALUE`` of one value.
 
-After a rename: fill it, run ``python -m flfw.papers.evidence --migrate``, commit the records, and empty it again.
+After a rename: fill it, run ``python -m research.evidence --migrate``, commit the records, and empty it again.
 """
 
 FOLDER = Path(__file__).resolve().parent

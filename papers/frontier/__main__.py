@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flfw.files.exit_code import exit_code
+from flfw.files.parser import Parser
 from flfw.papers.frontier import points
 from flfw.papers.frontier.command import write
-from flfw.terminal.exit_code import exit_code
-from flfw.terminal.parser import Parser
 
 
 def main(arguments: Sequence[str]) -> int:

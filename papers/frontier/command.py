@@ -10,18 +10,16 @@ from pathlib import Path
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.papers.command import OUT, require_free
+from flfw.files.sealed import write_atomic
+from flfw.papers.command import OUT, MeasuredTable, require_free
 from flfw.papers.frontier import chart, measure, page, points
 from flfw.papers.frontier.marks import marks
-from flfw.papers.frontier.points import FrontierPoint, Mark
-from flfw.papers.frontier.table import NAME, in_scale, table
-from flfw.papers.measured_table import MeasuredTable
+from flfw.papers.frontier.points import NAME, FrontierPoint, Mark, in_scale, table
 from flfw.papers.preset import Scale
 from flfw.papers.published import Cell
 from flfw.report.chart_style import rendered
 from flfw.runs import engine
-from flfw.storage.checkpoint import locked
-from flfw.storage.sealed import write_atomic
+from flfw.server.checkpoint import locked
 
 
 def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.papers import fed_cdp_runs, hyperfl, planned, published
+from flfw.papers import cells, fed_cdp_runs, hyperfl, published
 from flfw.papers.evidence import records
 from flfw.papers.frontier.points import Mark
 from flfw.papers.published import Cell
@@ -48,7 +48,7 @@ def _mark(cell: Cell, data: str, method: str, unit: str, how: Experiment, given:
         run_plan, task, _ = run.check(how, new=False)
     except InputError:
         return
-    entries = planned.planned(run_plan.experiment, task)["privacy"]
+    entries = cells.planned(run_plan.experiment, task)["privacy"]
     true = next(one for one in entries if _is(one, unit, "exact") and one["adversary"] == _AGAINST)
     accuracy = float(cell.value) / (100 if cell.unit else 1)
     printed = _printed(data, method)

@@ -13,8 +13,7 @@ from flfw.experiment import Experiment
 from flfw.papers import cells
 from flfw.papers.frontier import price
 from flfw.papers.frontier.lines import FrontierLine
-from flfw.papers.frontier.points import FrontierPoint
-from flfw.papers.frontier.table import in_scale, line_of
+from flfw.papers.frontier.points import FrontierPoint, in_scale, line_of
 from flfw.papers.frontier.trials import TUNING_SEED, Trial, at_seeds, experiment, trials
 from flfw.papers.preset import Preset, Scale
 from flfw.papers.published import Cell

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 import sim
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.attacks.adaptations.ats import ATSAdaptation
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.adaptation import adapted, defence_operator
-from flfw.audit.climb import _apart
+from flfw.audit.control_runs import _apart
 from flfw.audit.jobs import EXAMPLE, AttackJob, Exchange, ProbeSet, solved
 from flfw.audit.knowledge import restored
 from flfw.audit.queue import Queue
 from flfw.clients.defences.ats import ATS, ATSSettings
 from flfw.data.transformations import patterns, replayed, sequences
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from tests.support.attackable import attackable, db, digits, generators

@@ -18,7 +18,8 @@ from flfw.attacks.adaptations.prune import PruneAdaptation
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
-from flfw.defence import Defence
+from flfw.inversion.client_models.operator import Operator, Scaled
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
@@ -26,8 +27,7 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
-from flfw.victims.operator import Operator, Scaled
-from flfw.victims.victim import PlainVictim
+from flfw.task.defence import Defence
 
 
 def seeded(seed: int = 0) -> torch.Generator:

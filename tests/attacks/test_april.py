@@ -15,15 +15,15 @@ from torch.nn.functional import cross_entropy
 import sim
 from flfw import nets
 from flfw.adversary.attack import AttackCost, NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.april import APRIL, APRILSettings, unexplained, weighing_positions
 from flfw.errors import InputError
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.transformer import Block, VisionTransformer, joined, patches
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import torch_generator
-from flfw.victims.operator import Operator
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, db, digits, fresh_net, generators, gradient, seen
 
 SEARCH: dict[str, Any] = {"way": "search"}

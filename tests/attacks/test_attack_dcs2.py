@@ -13,15 +13,14 @@ from flfw.attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import ProbeSet
 from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
-from flfw.defence import LocalStep
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.closed_form.concealed import SOLVED, Separated, choices, rank, separate
-from flfw.inversion.closed_form.concealed_equations import Candidates, Equations
+from flfw.inversion.closed_form.concealed import SOLVED, Candidates, Equations, Separated, choices, rank, separate
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
+from flfw.task.defence import LocalStep
 from tests.support.attackable import attackable, digits, generators
 from tests.support.planned import clients_and_adaptation
 

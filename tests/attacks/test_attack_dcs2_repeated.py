@@ -13,19 +13,19 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import nets
-from flfw.adversary.observation import Knowledge, Observation
 from flfw.attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from flfw.attacks.ig import IG, IGSettings
-from flfw.client.probing import ProbeResponder
+from flfw.client.federated_client import ProbeResponder
 from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
-from flfw.defence import LocalStep
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable
 from flfw.inversion.closed_form.repeated import answers_needed, joined
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
+from flfw.recording.observation import Knowledge, Observation
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
+from flfw.task.defence import LocalStep
 from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient, seen
 
 INPUTS = InputSpec.from_constants((1, 16, 16), (0.5,), (0.25,))

@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 from flfw import data, nets
 from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
-from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.attacks.dlg_statistics import DLGStatistics
 from flfw.attacks.fedcg import FedCGInversion, FedCGInversionSettings
 from flfw.attacks.ig import IG
@@ -28,9 +27,10 @@ from flfw.audit.knowledge import _start
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
-from flfw.audit.standing import standing
+from flfw.audit.threat_model import standing
 from flfw.client.context import ClientContext
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.features import (
     ExtractorVictim,
     feature_victim,
@@ -39,17 +39,17 @@ from flfw.inversion.closed_form.features import (
     first_linear,
     read_features,
 )
-from flfw.inversion.closed_form.presence import classes_held, moved_rows, rising_rows
+from flfw.inversion.closed_form.labels import classes_held, moved_rows, rising_rows
 from flfw.inversion.private.surrogate import SurrogateTraining, learn, restarted
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import InputSpec
-from flfw.plan import plan
+from flfw.nets.training.optimisers import SGD, Adam
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Examples, Knowledge, Observation, Vantage
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run as whole
-from flfw.training.optimisers import SGD, Adam
-from flfw.victims.victim import PlainVictim
 from tests.support.planned import clients_and_attacks, clients_and_audit
 
 

@@ -17,18 +17,18 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from flfw import data, nets
 from flfw.adversary.attack import AttackCost, NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.attacks.hyperfl import HyperFLInversion, HyperFLInversionSettings
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.standing import standing
+from flfw.audit.threat_model import standing
 from flfw.client.store import ClientStore
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim
 from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
 from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.inversion.closed_form.separation import directions, separate
+from flfw.inversion.closed_form.rectified import directions, separate
 from flfw.inversion.closed_form.shared_gradient import Reading, read, serving, without_decay
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.private.embedding_search import search
@@ -37,14 +37,13 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
-from flfw.plan import plan
+from flfw.nets.training.optimisers import SGD
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
-from flfw.storage.checkpoint import stored_experiment
-from flfw.training.optimisers import SGD
-from flfw.victims.generated import GeneratedVictim
-from flfw.victims.victim import PlainVictim
+from flfw.server.checkpoint import stored_experiment
 from tests.support.planned import clients_and_attacks
 
 SIDES = {"cnn1": 28, "mlp": 8, "lenet": 8}

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.adversary.sums import Protocol, pooled
 from flfw.attacks.spear import SPEAR, SPEARSettings
 from flfw.errors import InputError
-from flfw.inversion.closed_form.rectified import separate_rectified
-from flfw.inversion.closed_form.separation import separate
+from flfw.inversion.client_models.victim import PlainVictim
+from flfw.inversion.closed_form.rectified import separate, separate_rectified
 from flfw.nets.inputs import InputSpec
+from flfw.recording.observation import Knowledge, Reconstruction
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, digit_inputs, digits, generators, gradient, seen
 
 

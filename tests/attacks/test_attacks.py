@@ -15,18 +15,17 @@ from torch import Tensor, nn
 
 from flfw import nets, plugins
 from flfw.adversary.attack import Attack, AttackCost, AttackPlugin, NotApplicableError
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.ig import IG, IGSettings
 from flfw.attacks.imprint import Imprint
 from flfw.attacks.loki import Loki
 from flfw.attacks.spear import SPEAR
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
 from flfw.rng import initialising
-from flfw.victims.generated import GeneratedVictim
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, db, digit_inputs, digits, fresh_net, generators, gradient, seen
 from tests.support.small_runs import ByGuess
 from tests.support.tables import attackable_rows

@@ -13,12 +13,12 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.cocktail import Cocktail, CocktailSettings, unmix
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, digits, generators, gradient, seen
 
 INPUTS = InputSpec.from_constants((3, 32, 32), (0.5,) * 3, (0.25,) * 3)

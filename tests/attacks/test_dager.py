@@ -16,13 +16,13 @@ from torch.nn.functional import cross_entropy
 import sim
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.dager import DAGER, DAGERSettings
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.token_spans import Span, row_span
 from flfw.nets.inputs import InputSpec
 from flfw.nets.transformer import Transformer, raw, tokens
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import generators, gradient, seen
 
 LENGTH = 32

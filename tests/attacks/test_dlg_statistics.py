@@ -12,21 +12,21 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.attacks.dlg_statistics import DLGStatistics, DLGStatisticsSettings
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.standing import standing
+from flfw.audit.threat_model import standing
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import InputSpec
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Knowledge, Observation, Vantage
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
 from tests.support.planned import clients_and_attacks
 
 INPUTS = InputSpec.from_constants((1, 6, 6), (0.4,), (0.5,))

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
 from flfw.attacks.adaptations.prune import PruneAdaptation
 from flfw.attacks.generator import GenerativeInversion, GenerativeInversionSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
-from flfw.defence import Defence
 from flfw.errors import InputError
+from flfw.inversion import image_generator
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.generative import image_generator
-from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
-from flfw.plan import plan
+from flfw.inversion.image_generator import ImageGenerator, Learning, Lesson, learnt
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
+from flfw.task.defence import Defence
 from tests.support.attackable import attackable, db, digits, generators
 from tests.support.small_runs import tiny
 from tests.support.tables import attackable_rows

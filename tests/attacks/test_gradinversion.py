@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.gradinversion import GradInversion, GradInversionSettings
 from flfw.audit.measures.recovery import assign
 from flfw.errors import InputError
+from flfw.inversion.client_models.batch_statistics import normalise_by_batch
+from flfw.inversion.client_models.operator import Operator
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.consistency import GroupConsistency
 from flfw.inversion.matching import tensor_distances
 from flfw.inversion.search import SearchResult
 from flfw.nets.net import Net, Tensors, tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import initialising
 from flfw.runs import run as whole
-from flfw.victims.batch_statistics import normalise_by_batch
-from flfw.victims.operator import Operator
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import digit_inputs, digits, generators, gradient, seen
 from tests.support.small_runs import tiny
 
@@ -251,7 +251,7 @@ def test_an_audit_of_uploads_of_one_step_grants_the_running_statistics_before_an
         "image_size": 8,
         "audit_rounds": "1",
     }
-    few |= {"net": "tests.victims.test_batch_statistics:convolutional", "attack": ("gradinversion",)}
+    few |= {"net": "tests.inversion.test_batch_statistics:convolutional", "attack": ("gradinversion",)}
     settings = ("sampled.train=4", "gradinversion.iterations=50", "gradinversion.restarts=1")
     means = []
     for way in ("inferred", "running"):

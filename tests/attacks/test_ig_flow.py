@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import AttackCost, NotApplicableError
-from flfw.adversary.observation import Examples, Knowledge, Observation
 from flfw.attacks import ig
 from flfw.attacks.ig import IG, IGSettings
 from flfw.errors import InputError
-from flfw.inversion.flow.training import Velocity
+from flfw.inversion.flow import Velocity
+from flfw.recording.observation import Examples, Knowledge, Observation
 from tests.support.attackable import attackable, db, digits, generators
 from tests.support.tables import attackable_rows
 

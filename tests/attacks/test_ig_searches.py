@@ -12,9 +12,9 @@ from flfw import nets
 from flfw.adversary.attack import AttackCost
 from flfw.attacks.april import APRIL, APRILSettings
 from flfw.attacks.ig import IG, IGSettings
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.search import SearchConfig
 from flfw.inversion.search_optimisers import AdamSearch
-from flfw.victims.operator import Operator
 from tests.support.attackable import attackable, digits, generators
 
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from flfw import data, nets
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.imprint import (
     ImprintModule,
     bin_sums,
@@ -26,8 +26,8 @@ from flfw.inversion.closed_form.imprint import (
     read_bins,
     thresholds,
 )
+from flfw.recording.observation import Knowledge, Observation
 from flfw.rng import initialising, numpy_generator
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, db, digit_inputs, digits, fresh_net, generators, gradient, seen
 
 PLACE = "extractor.imposed.measure"

@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.observation import Examples, Observation, Vantage
-from flfw.adversary.upload import Upload
+from flfw.adversary.attack import Upload
 from flfw.attacks.label_distribution import LabelDistribution
 from flfw.audit.measures.class_inference import alike, of_presence, of_shares, rates, verdict_on_classes
 from flfw.experiment import Experiment
-from flfw.inversion.closed_form.class_shares import class_shares, effective_lr
+from flfw.inversion.client_models.victim import PlainVictim
+from flfw.inversion.closed_form.labels import class_shares, effective_lr
 from flfw.nets import build
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.recording.observation import Examples, Observation, Vantage
 from flfw.runs import run as whole
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.victim import PlainVictim
 
 RUN: dict[str, Any] = {
     "dataset": "digits", "net": "mlp", "image_size": 8, "clients": 10, "rounds": 1, "local_epochs": 3, "lr": 0.05,

@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation
 from flfw.adversary.sums import summed
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.attacks.loki import Loki, LokiSettings
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.client_columns import (
     ClientColumns,
     bin_ends,
@@ -31,9 +31,9 @@ from flfw.inversion.closed_form.client_columns import (
 )
 from flfw.inversion.closed_form.imprint import expected_alone
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Knowledge, Observation
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run as whole
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, digit_inputs, digits, fresh_net, generators, gradient, seen
 from tests.support.small_runs import ByGuess, tiny
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from flfw import plugins
 from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
-from flfw.adversary.observation import Examples
 from flfw.nets.malicious_model import ModelModification
+from flfw.recording.observation import Examples
 from flfw.rng import torch_generator
 from tests.support.membership_views import MEMBERS, small_view
 

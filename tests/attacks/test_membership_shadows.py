@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
-from flfw.adversary.observation import Examples
 from flfw.attacks.membership import Membership, MembershipSettings
 from flfw.errors import InputError
+from flfw.inversion.client_models.local_steps import SteppedVictim
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
-from flfw.victims.local_steps import LocalSteps, SteppedVictim
-from flfw.victims.victim import PlainVictim
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.recording.observation import Examples
 
 INPUTS = InputSpec.from_constants((60,), (0.0,), (1.0,))
 OVERFITTING = LocalSteps(0.5, steps=100, batch_size=5)

@@ -24,10 +24,12 @@ from flfw.attacks.idlg import IDLG
 from flfw.attacks.ig import IG
 from flfw.audit.adaptation import Protection, hiding
 from flfw.audit.jobs import EASY, EXAMPLE, AttackJob, ProbeSet
-from flfw.audit.standing import ThreatModel, standing
+from flfw.audit.threat_model import ThreatModel, standing
 from flfw.client.context import ClientContext
 from flfw.dp.client import DPClient
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.operator import Circumstances, MethodOperator
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.clipped import Clipped, carried, clipped
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, relative_distance, squared_distance
 from flfw.inversion.priors import total_variation, weighted
@@ -35,9 +37,11 @@ from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import InputSpec
-from flfw.plan import plan
-from flfw.privacy.course import RunSchedule
+from flfw.nets.training.clipping import FACTOR
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.plans.run_plan import plan
 from flfw.privacy.mechanism import Mechanism as Privacy
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.report.findings import read_settings
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
@@ -45,10 +49,6 @@ from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDPSettings
-from flfw.training.clipping import FACTOR
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import Circumstances, MethodOperator
-from flfw.victims.victim import PlainVictim, VictimModel
 from tests.support.planned import clients_and_adaptation, clients_and_attacks
 
 SERVER, CLIENT = "server", "client_example"

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from flfw.adversary.observation import Observation, Vantage
 from flfw.adversary.sums import Protocol, groups_of, pooled
 from flfw.errors import InputError
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Observation, Vantage
 
 
 def seen(client: int, sent: Tensors, received: Tensors) -> Observation:

@@ -17,15 +17,15 @@ from torch import Tensor
 import flfw.attacks.rog as module
 from flfw import data
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import InputError
-from flfw.inversion.post_processing.post_processor import PostProcessor, PostTraining
+from flfw.inversion.client_models.local_steps import SteppedVictim
+from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim
+from flfw.inversion.post_processor import PostProcessor, PostTraining
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.runs import run as whole
-from flfw.victims.generated import GeneratedVictim
-from flfw.victims.local_steps import LocalSteps, SteppedVictim
-from flfw.victims.victim import PlainVictim
 from tests.attacks import test_attack_hyperfl as hyperfl
 from tests.support.attackable import attackable, db, digits, generators, seen
 from tests.support.small_runs import tiny

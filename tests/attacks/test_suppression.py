@@ -14,20 +14,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.adversary.observation import Knowledge, Observation, Vantage
+from flfw.adversary.secure_aggregation import Quantiser
 from flfw.adversary.sums import Protocol, isolated, pooled
-from flfw.aggregates.secagg_plus import Quantiser
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.suppression import Suppression, SuppressionSettings
-from flfw.audit.climb import of_the_sum
+from flfw.audit.control_runs import of_the_sum
 from flfw.audit.jobs import ProbeSet
+from flfw.audit.sums import broadcast
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.net import Net, Tensors
+from flfw.recording.observation import Knowledge, Observation, Vantage
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
-from flfw.sums.broadcasts import broadcast
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient
 from tests.support.small_runs import tiny
 

@@ -13,15 +13,15 @@ from torch import Tensor
 
 import sim
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Reconstruction
 from flfw.attacks.tableak import TabLeak, TabLeakSettings, aligned
 from flfw.audit.measures.recovery import agreed_features
 from flfw.errors import InputError
+from flfw.inversion.client_models.relaxed_rows import Categories, RelaxedRows, agreement
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import tensorwise_cosine_distance
 from flfw.inversion.search import SearchResult
-from flfw.runs import capability
-from flfw.victims.relaxed_rows import Categories, RelaxedRows, agreement
-from flfw.victims.victim import PlainVictim
+from flfw.recording.observation import Reconstruction
+from tests.support import capability
 from tests.support.attackable import generators, seen
 from tests.support.tables import ROWS_NAME, TABLE, attackable_rows, rows_of
 

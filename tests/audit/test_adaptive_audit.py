@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from flfw.adversary.observation import Reconstruction
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.april import APRIL, APRILSettings
 from flfw.attacks.ig import IG
@@ -18,17 +17,18 @@ from flfw.audit.adaptation import adapted, defence_operator
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import EXAMPLE, AttackJob, ProbeSet
 from flfw.audit.queue import Queue
-from flfw.audit.standing import standing
+from flfw.audit.threat_model import standing
 from flfw.clients.defences.prune import Prune, PruneSettings
-from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator, Scaled
 from flfw.nets import Tensors
 from flfw.nets.net import tensors
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Reconstruction
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
-from flfw.victims.operator import Operator, Scaled
+from flfw.task.defence import Defence
 from tests.support.attackable import attackable, digits, generators
 from tests.support.engine_runs import train_by_engine
 from tests.support.planned import clients_and_adaptation, clients_and_attacks, clients_and_audit

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from flfw.audit.verdicts.groups_needed import with_groups_needed
-from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, verdict_on_sums
+from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_sums, with_groups_needed
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs import run as whole

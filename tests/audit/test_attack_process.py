@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.observation import Knowledge, Observation
 from flfw.audit.jobs import EASY, AttackJob, JobResult
 from flfw.audit.queue import Queue
 from flfw.errors import RunError
 from flfw.experiment import Experiment
+from flfw.recording.observation import Knowledge, Observation
 from tests.support.small_runs import ByGuess, tiny
 
 # What a server process need not import to find the attacks here is imported where it is used: it counts as their time.

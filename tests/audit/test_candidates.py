@@ -13,15 +13,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.observation import Reconstruction
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.measures.candidates import candidate_test, disjoint_candidates
 from flfw.audit.measures.exchange import Fitting, exchange
-from flfw.defence import Defence
 from flfw.errors import InputError
 from flfw.nets import Tensors
+from flfw.recording.observation import Reconstruction
 from flfw.rng import numpy_generator, torch_generator
 from flfw.runs import run
+from flfw.task.defence import Defence
 from tests.inversion.test_invertible_defences import defended, digits
 from tests.support.known_answers import base
 from tests.support.pictures import save as save_picture

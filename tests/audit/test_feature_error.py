@@ -13,10 +13,10 @@ from torch import nn
 
 import sim
 from flfw import nets
-from flfw.audit.measures.feature_error import Extractor
+from flfw.audit.measures.perceptual import Extractor
 from flfw.experiment import Experiment
 from flfw.nets.inputs import InputSpec
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.recording.reader import Recordings
 
 INPUTS = InputSpec.from_constants((1, 2, 2), (0.5,), (0.25,))

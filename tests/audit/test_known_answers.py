@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
-from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
-from flfw.plan import plan, without_auto
+from flfw.nets.training.optimisers import LocalTraining
+from flfw.plans.run_plan import plan, without_auto
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LocalTraining
+from flfw.task.defence import Defence
 from tests.support.known_answers import (
     BROKEN,
     GREY_LEVELS,

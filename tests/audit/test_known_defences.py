@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.defence import Defence
 from flfw.nets import Net, Tensors
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LocalTraining
+from flfw.task.defence import Defence
 from tests.support.known_answers import IDENTIFIES, INCONCLUSIVE, LEAKS, NO_LEAK, STATIC, Laboratory, Setup
 from tests.support.small_runs import plug_in
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Models
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
-from flfw.defence import Defence
 from flfw.inversion.fit import Fit
 from flfw.nets import Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
+from flfw.task.defence import Defence
 from tests.support.known_answers import (
     BROKEN,
     IDENTIFIES,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.measures import recovery
 from flfw.audit.measures.exchange import Fitting, PublicTruths, among_public, exchange, luck, nearest
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.permutations import GuessedBatch
 from flfw.audit.measures.public import PublicData
 from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.recording.observation import Reconstruction, Truth
 from flfw.rng import numpy_generator
 from tests.audit.test_queue import EXCHANGES, job
 

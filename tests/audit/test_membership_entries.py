@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry, weigh
-from flfw.audit.membership_entries.evidence import pair_guesses, rejected_epsilon
+from flfw.audit.membership.entry import MembershipControls, claim_against, entry
+from flfw.audit.membership.evidence import ScoredClient, pair_guesses, rejected_epsilon, weigh
 from flfw.errors import InputError
-from flfw.formats.result_entries import MembershipFields
+from flfw.files.result_entries import MembershipFields
 from flfw.privacy.lower_bound import lower_bound
 from flfw.rng import numpy_generator
 

@@ -12,22 +12,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.adversary.sums import Protocol
 from flfw.audit.auditor import Auditor
-from flfw.audit.membership_game.candidates import GameCandidates
-from flfw.audit.membership_game.game import MembershipGame, own_exchanges, views
-from flfw.audit.membership_game.request import NULL, TARGET, MembershipRequest
+from flfw.audit.membership.candidates import GameCandidates
+from flfw.audit.membership.game import MembershipGame, own_exchanges, views
+from flfw.audit.membership.request import NULL, TARGET, MembershipRequest
 from flfw.audit.membership_views import game_views
+from flfw.data.membership_pairs import MemberPairs, PatientGame
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.membership.pairs import MemberPairs, PatientGame
-from flfw.plan import RunPlan, plan
+from flfw.inversion.client_models.victim import PlainVictim
+from flfw.plans.run_plan import RunPlan, plan
+from flfw.recording.observation import Examples, Observation, Vantage
 from flfw.recording.reader import Recordings
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
-from flfw.task import Task
-from flfw.victims.victim import PlainVictim
+from flfw.task.task import Task
 from tests.support.attackable import digit_inputs, fresh_net
 from tests.support.planned import clients_and_adaptation, clients_and_audit
 from tests.support.small_runs import tiny

@@ -12,16 +12,16 @@ import torch
 
 import sim
 from flfw.adversary.attack import NotApplicableError
+from flfw.adversary.membership.gradients import Products
+from flfw.adversary.membership.statistics import cosine
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
-from flfw.adversary.observation import Examples, Observation, Vantage
-from flfw.audit.membership_game.candidates import GameCandidates
-from flfw.audit.membership_game.game import MembershipGame, as_scores, unusable
-from flfw.audit.membership_game.request import MembershipRequest
-from flfw.defence import Defence
+from flfw.audit.membership.candidates import GameCandidates
+from flfw.audit.membership.game import MembershipGame, as_scores, unusable
+from flfw.audit.membership.request import MembershipRequest
 from flfw.errors import InputError
-from flfw.membership.gradients import Products
-from flfw.membership.statistics import cosine
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Examples, Observation, Vantage
+from flfw.task.defence import Defence
 from tests.support.small_runs import plug_in
 
 RUN = "--dataset digits --net linear --engine inproc --rounds 1 --audit-rounds 1 --expert membership_pairs=5"

@@ -21,15 +21,15 @@ from torch import Tensor
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.attacks.membership import Membership
 from flfw.audit.auditor import Auditor
-from flfw.defence import Defence
+from flfw.data.membership_pairs import MemberPairs, draw_pairs
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.membership.pairs import MemberPairs, draw_pairs
 from flfw.nets import Tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.manifest import rewrite
 from flfw.rng import numpy_generator
 from flfw.runs import run as whole
+from flfw.task.defence import Defence
 from tests.support.planned import clients_and_audit
 from tests.support.silent_defences import SendsNothing
 from tests.support.small_runs import plug_in, tiny

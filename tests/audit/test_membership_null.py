@@ -18,19 +18,18 @@ from torch import Tensor
 
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
-from flfw.audit.membership_entries import weigh
-from flfw.audit.membership_game import candidates as module
-from flfw.audit.membership_game.candidates import GameCandidates, untrained_pairs
-from flfw.audit.membership_game.controls import Controls
-from flfw.audit.membership_game.patient_candidates import PatientCandidates
-from flfw.audit.membership_game.request import MembershipRequest
+from flfw.audit.membership import candidates as module
+from flfw.audit.membership.candidates import GameCandidates, PatientCandidates, untrained_pairs
+from flfw.audit.membership.evidence import weigh
+from flfw.audit.membership.membership_audit import Controls
+from flfw.audit.membership.request import MembershipRequest
+from flfw.data.membership_pairs import MemberPairs
 from flfw.experiment import Experiment
-from flfw.membership.pairs import MemberPairs
 from flfw.nets import Net, build
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, numpy_generator
 from flfw.runs import run as whole
-from flfw.task import Task
+from flfw.task.task import Task
 from tests.support.planned import clients_and_audit
 from tests.support.small_runs import tiny
 

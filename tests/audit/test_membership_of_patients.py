@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import sim
-from flfw.audit.membership_entries import claim_against
-from flfw.audit.membership_game.candidates import untrained_pairs
-from flfw.audit.membership_game.patient_candidates import PatientCandidates
+from flfw.audit.membership.candidates import PatientCandidates, untrained_pairs
+from flfw.audit.membership.entry import claim_against
+from flfw.data.membership_pairs import PatientGame, PatientPairs, patient_game, without_held_out
 from flfw.errors import InputError
-from flfw.membership.pairs import PatientGame, PatientPairs, patient_game, without_held_out
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs.run import stored
 from tests.support.pictures import noise, save
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from flfw.audit.membership_entries.evidence import PairGuesses, weigh
-from flfw.audit.membership_entries.scored import ScoredClient
-from flfw.audit.membership_entries.verdict import MembershipFacts, verdict_on_membership
+from flfw.audit.membership.evidence import PairGuesses, ScoredClient, weigh
+from flfw.audit.membership.verdict import MembershipFacts, verdict_on_membership
 from flfw.nets.net import Net, moved_in_training
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
-from flfw.adversary.observation import Examples
 from flfw.attacks.membership import Membership
-from flfw.audit.membership_game.game import MembershipGame
+from flfw.audit.membership.game import MembershipGame
 from flfw.audit.membership_views import InformedAttacker
 from flfw.experiment import Experiment
-from flfw.plan import RunPlan, plan
+from flfw.inversion.client_models.operator import Scaled
+from flfw.plans.run_plan import RunPlan, plan
+from flfw.recording.observation import Examples
 from flfw.runs import run as whole
-from flfw.victims.operator import Scaled
 from tests.support.planned import clients_and_adaptation
 from tests.support.small_runs import tiny
 

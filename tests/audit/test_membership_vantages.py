@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.adversary.observation import Observation, Vantage
 from flfw.adversary.sums import Protocol
-from flfw.audit.membership_game.request import vantage_points
-from flfw.audit.membership_game.seen import in_sums, less_own_parts
-from flfw.audit.verdicts.groups_needed import memberships_with_groups_needed
+from flfw.audit.conclude import memberships_with_groups_needed
+from flfw.audit.membership.game import in_sums, less_own_parts
+from flfw.audit.membership.request import vantage_points
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Observation, Vantage
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
 from flfw.runs.run import stored

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from flfw.adversary.observation import Observation, Vantage
-from flfw.adversary.peer_view import others_mean, rounding
-from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, verdict_on_sums
+from flfw.adversary.sums import others_mean, rounding
+from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_sums
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
+from flfw.recording.observation import Observation, Vantage
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
 

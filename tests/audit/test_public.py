@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.adversary.observation import Truth
-from flfw.audit.foreign.case import nobodys
 from flfw.audit.measures.metrics import psnr, rmsd
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import column_matches, exact_match, recovered
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.errors import InputError
+from flfw.recorded_apps.case import nobodys
+from flfw.recording.observation import Truth
 from flfw.rng import numpy_generator
 
 

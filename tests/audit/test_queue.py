@@ -14,14 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.adversary.observation import Reconstruction
 from flfw.audit.attack_process import Inline
 from flfw.audit.jobs import EASY, AttackJob, Exchange, ProbeSet, failed, solved, target_probe_set
 from flfw.audit.queue import Queue
-from flfw.curves import Point
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
-from flfw.storage.sealed import read_checked
+from flfw.experiment.curves import Point
+from flfw.files.sealed import read_checked
+from flfw.recording.observation import Reconstruction
 
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from flfw.attacks.rog import ROG, ROGSettings
-from flfw.audit.entries import AuditedTarget, entry
+from flfw.audit.entries import AuditedTarget, entry, out_of_reach
 from flfw.audit.jobs import JobResult
-from flfw.audit.measures.reach import out_of_reach
-from flfw.audit.verdicts.evidence import ControlResult, ControlResults
+from flfw.audit.verdict import ControlResult, ControlResults
 
 FLOORS = ("grey", "nearest_public", "unguided")
 

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import interpolate
 
-from flfw.audit.measures.metrics import psnr
-from flfw.audit.measures.reduced import reduced, reduced_scores
+from flfw.audit.measures.metrics import psnr, reduced, reduced_scores
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.jobs import solved
 from flfw.audit.measures.public import PublicData
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.recording.observation import Reconstruction, Truth
 from tests.audit.test_queue import EXCHANGES, job
 
 TRUTH = torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])

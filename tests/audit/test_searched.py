@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.observation import Reconstruction, Truth
-from flfw.audit.climb import ControlRunner
+from flfw.audit.control_runs import ControlRunner
 from flfw.audit.jobs import Exchange, JobResult
-from flfw.audit.verdicts.evidence import Searched
+from flfw.audit.verdict import Searched
 from flfw.inversion.fit import Fit
+from flfw.recording.observation import Reconstruction, Truth
 from tests.audit.test_queue import job
 
 TRUTH = Truth(torch.zeros(1, 1, 2, 2), torch.tensor([0]), torch.tensor([0]))

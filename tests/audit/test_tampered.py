@@ -14,24 +14,24 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flfw import nets
 from flfw.adversary.malicious_server import MaliciousServer
-from flfw.api import summary
+from flfw.audit.conclude import MALICIOUS, of_malicious_server
 from flfw.audit.measures.noticed import noticed
-from flfw.audit.verdicts.conclude import MALICIOUS, of_malicious_server
-from flfw.audit.verdicts.evidence import Verdict
+from flfw.audit.verdict import Verdict
+from flfw.command.api import summary
+from flfw.comparisons import matrices
+from flfw.comparisons.question import Matrix
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.matrix import matrices
-from flfw.matrix.question import Matrix
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
 from flfw.nets.malicious_model import ImposedModule, ModelModification, imposed_names, in_front
 from flfw.nets.net import Net, Tensors
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.recording.reader import Recordings
 from flfw.report import ranking
 from flfw.runs import run as whole
-from flfw.storage.checkpoint import Checkpoints, stored_experiment
+from flfw.server.checkpoint import Checkpoints, stored_experiment
 from tests.support.small_runs import tiny
 
 MEASURE = "extractor.imposed.measure"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flfw.audit.measures import metrics, recovery
+from flfw.audit.measures.metrics import decoded, rouge, rouges
 from flfw.audit.measures.public import PublicData
-from flfw.audit.measures.rouge import decoded, rouge, rouges
 
 TEXT = np.frombuffer(b"the cat sat", np.uint8)
 

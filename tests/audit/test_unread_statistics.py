@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from flfw.audit.verdicts import conclude
-from flfw.audit.verdicts.conclude import of_gradients_alone
-from flfw.audit.verdicts.evidence import Verdict
+from flfw.audit import conclude
+from flfw.audit.conclude import of_gradients_alone
+from flfw.audit.verdict import Verdict
 from flfw.nets.net import Net
 from flfw.runs import run as whole
 from tests.support.foreign_apps import Convolutional, ask, client_app, dense, recorded

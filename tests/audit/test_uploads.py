@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 import sim
-from flfw.adversary.observation import Truth
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import AttackJob
 from flfw.audit.uploads import ticket_of_uploads, truth_of_upload, upload_key
 from flfw.experiment import Experiment
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
+from flfw.recording.observation import Truth
 from flfw.runs import run as whole
 from tests.support.planned import clients_and_audit
 from tests.support.small_runs import tiny

@@ -19,31 +19,32 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import sim
-from flfw import apps, data
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
+from flfw import data
 from flfw.attacks.analytic import Analytic
 from flfw.audit import probe
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import AttackJob
 from flfw.client.site import Site
-from flfw.defence import Defence
-from flfw.engines import federation
+from flfw.engines import apps, federation
 from flfw.errors import InputError, RunError
 from flfw.experiment import VANTAGES, Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.nets import Tensors
 from flfw.nets.inputs import InputSpec
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.recording import client_examples as examples
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last, purge
-from flfw.runs import capability, results
 from flfw.runs import estimate as estimation
+from flfw.runs import results
 from flfw.runs import run as whole
-from flfw.runs.poison import poisoner
-from flfw.storage.checkpoint import Checkpoints
+from flfw.server.checkpoint import Checkpoints
+from flfw.task.defence import Defence
+from tests.support import capability
 from tests.support.attackable import fresh_net
 from tests.support.planned import clients_and_audit
+from tests.support.poison import poisoner
 from tests.support.silent_defences import Blanks, SendsNothing
 from tests.support.small_runs import ByGuess, plug_in, tiny
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.audit import judge
+from flfw.audit import verdict_entries
 from flfw.audit.auditor import auditing
 from flfw.audit.entries import AuditedTarget
 from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import JobResult
 from flfw.audit.measures.identification import Identified
 from flfw.audit.scorer import FLOORS, ScoreRow
-from flfw.audit.verdicts.evidence import (
+from flfw.audit.verdict import (
     CONTROL_DB,
     EASY_SHARE,
     FAILED_SHARE,
@@ -31,12 +31,12 @@ from flfw.audit.verdicts.evidence import (
     Evidence,
     Searched,
     Verdict,
+    verdict_on_messages,
 )
-from flfw.audit.verdicts.verdict import verdict_on_messages
 from flfw.experiment import Experiment
-from flfw.formats.result_entries import breakdowns
+from flfw.files.result_entries import breakdowns
 from flfw.nets import Tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.manifest import rewrite
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
@@ -442,12 +442,12 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
 
 def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
     rows, solution = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
-    assert not judge.easy(rows, 8, solution).passed
-    assert judge.easy(rows, 2, solution).passed
+    assert not verdict_entries.easy(rows, 8, solution).passed
+    assert verdict_entries.easy(rows, 2, solution).passed
 
 
 @pytest.mark.parametrize(("psnr", "words"), [(90.0, "90.0 dB"), (None, "passed")])
 def test_only_images_have_decibels_on_the_terminal(psnr: float | None, words: str) -> None:
     rows, solution = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
-    assert judge.easy_words(rows, judge.easy(rows, 1, solution)) == words
-    assert judge.easy_words([], judge.easy([], 1, solution)) == "no example gave a result"
+    assert verdict_entries.easy_words(rows, verdict_entries.easy(rows, 1, solution)) == words
+    assert verdict_entries.easy_words([], verdict_entries.easy([], 1, solution)) == "no example gave a result"

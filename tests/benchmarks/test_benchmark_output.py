@@ -13,22 +13,11 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks import (
-    attacks,
-    audit_speed,
-    batch_parity,
-    breaching_env,
-    deploy,
-    flow_prior,
-    gpu,
-    hyperfl_upload,
-    output,
-    parity,
-    same_results,
-    spear,
-)
+from benchmarks import attacks, breaching_env, deploy, gpu, output
 from benchmarks.output import MARK, BenchmarkPart, BenchmarkRun
 from flfw import data
+from research.measurements import batch_parity, flow_prior, hyperfl_upload, parity, spear
+from tests.campaigns import audit_speed, same_results
 from tests.support.paths import ROOT
 
 SOURCES = sorted((ROOT / "benchmarks").glob("*.py"))

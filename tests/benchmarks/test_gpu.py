@@ -18,7 +18,7 @@ from benchmarks.attack_victims import victims
 from benchmarks.direct_rounds import DirectRounds
 from benchmarks.gpu_parts import Amount, apart, too_far
 from flfw import nets
-from flfw.api import run
+from flfw.command.api import run
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.rng import initialising

@@ -15,17 +15,19 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from flfw import apps, nets, plugins
+from flfw import nets, plugins
 from flfw.client.store import ClientStore
-from flfw.defence import Defence
+from flfw.engines import apps
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
+from flfw.files.tensor_names import matches
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError, matches
+from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError
 from flfw.messages.wire import pack, unpack
 from flfw.nets import NetCard
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.server import FederatedStrategy
-from flfw.storage.provenance import code_hash
+from flfw.task.defence import Defence
 from tests.support.method_rounds import METHODS, by_method, initial_tensors, make_client, normed
 from tests.support.paths import ROOT
 

@@ -11,22 +11,22 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
-from flfw.adversary.observation import Knowledge
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest, parallel, zeros_at_first
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.crafted_backbone import craft_adapters, craft_body
 from flfw.inversion.closed_form.imprint import imprint
 from flfw.inversion.closed_form.shared_gradient import serving
 from flfw.messages.sharing import shared
-from flfw.nets.backbones.low_rank import LoraLayers
+from flfw.nets.backbones.adapters import LoraLayers
 from flfw.nets.backbones.weights import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Knowledge
 from flfw.rng import initialising, torch_generator
 from flfw.strategies.scaffold import ControlledNet, Scaffold
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import digit_inputs, digits, fresh_net, generators, gradient, seen
 from tests.support.method_rounds import METHODS, PRETRAINED, by_method, initial_tensors
 

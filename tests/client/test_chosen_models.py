@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flfw import apps
+from flfw.engines import apps
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
-from flfw.plan import plan
-from flfw.storage.provenance import code_hash
+from flfw.plans.run_plan import plan
 from tests.support.method_rounds import initial_tensors
 
 PIXEL, ONE, OTHER, CLIENT = 28, 3, 0, 1

@@ -13,9 +13,9 @@ from flfw.client.stacked_descent import GradientClient
 from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
 from flfw.messages.wire import pack, views
-from flfw.plan import plan
+from flfw.nets.training.optimisers import SGD, Optimiser
+from flfw.plans.run_plan import plan
 from flfw.runs.joining import resolve_batched_clients
-from flfw.training.optimisers import SGD, Optimiser
 from tests.support.joint_clients import apart, asked, clients
 from tests.support.rounds import exactly, fresh
 

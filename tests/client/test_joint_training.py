@@ -16,7 +16,7 @@ from flfw.clients.hyperfl import JointHypernetworks, joint_hypernetworks
 from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
 from flfw.messages.wire import pack, views
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs.joining import apart as kept_apart
 from flfw.runs.joining import resolve_batched_clients
 from tests.support import tiny_backbone

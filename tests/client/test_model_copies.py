@@ -15,18 +15,17 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 from torch.nn.utils.parametrizations import spectral_norm
 
-from flfw import apps
 from flfw.client import FederatedClient
-from flfw.client.context import ClientContext
-from flfw.client.model_copies import ModelCopies, Uncopied, copied
+from flfw.client.context import ClientContext, ModelCopies, Uncopied, copied
+from flfw.engines import apps
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets import Tensors
-from flfw.plan import plan
+from flfw.nets.training.optimisers import LocalTraining
+from flfw.plans.run_plan import plan
 from flfw.server.strategy import FederatedStrategy
-from flfw.storage.provenance import code_hash
-from flfw.training.optimisers import LocalTraining
 from tests.support.method_rounds import METHODS, by_method, initial_tensors, make_client
 
 BUILT_EACH_TIME = ("fedcg",)  # its discriminator has spectral norms

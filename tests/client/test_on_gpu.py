@@ -13,7 +13,7 @@ from torch import Tensor
 from flfw import plugins
 from flfw.client.federated_client import FederatedClient
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from tests.support import joint_clients
 from tests.support.method_rounds import METHODS, PRETRAINED, by_method, initial_tensors, make_client
 from tests.support.pretend_gpu import Pretended, pretended_gpu

@@ -17,20 +17,21 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 
 import sim
-from flfw import apps, data, nets
+from flfw import data, nets
 from flfw.data.image_files import images
 from flfw.data.splits import partition
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
-from flfw.dp.settlement import calibrate_noise
+from flfw.engines import apps
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import unpack
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import initialising
 from flfw.runs import run
 from flfw.runs.run import check as run_check
-from flfw.storage.checkpoint import Checkpoints, require_same_data
+from flfw.server.checkpoint import Checkpoints, require_same_data
 from tests.support.pictures import noise, save
 
 NAME = "site:1x6x8:2"

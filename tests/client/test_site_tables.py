@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flfw import data
+from flfw.command.rehearse import main as rehearse
 from flfw.data.columns import main as columns
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import plan_file
@@ -17,8 +18,7 @@ from flfw.data.tables.site_tables import name_of
 from flfw.dp.budget import EpsilonBudget
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
-from flfw.plan import plan
-from flfw.rehearse.__main__ import main as rehearse
+from flfw.plans.run_plan import plan
 from tests.client.test_site_data import trained
 
 WARD = Column("ward", "categorical", categories=("A", "B"), other=True)

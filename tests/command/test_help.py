@@ -17,7 +17,7 @@ from flfw.command.flags import GROUPS, TASKS, flags, grouped
 from flfw.command.program import main
 from flfw.command.record import parse
 from flfw.command.subcommands import SUBCOMMANDS, translated
-from flfw.terminal.exit_code import exit_code
+from flfw.files.exit_code import exit_code
 from tests.support.paths import ROOT
 
 

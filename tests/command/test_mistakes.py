@@ -15,11 +15,10 @@ import pytest
 import torch
 
 import sim
-from flfw.command import early
+from flfw.command import early, rehearse
 from flfw.command.record import parse
 from flfw.engines import machine
 from flfw.errors import InputError
-from flfw.rehearse import __main__ as rehearse
 from tests.support.paths import ROOT
 
 MOST_S = 1.0
@@ -148,7 +147,7 @@ def skip_on_a_gpu(line: str) -> None:
         pytest.skip("this machine may have a GPU, of which PyTorch is asked")
 
 
-ROWS = [*(("sim.py", *one) for one in MISTAKES), *(("flfw.rehearse", *one) for one in IN_A_REHEARSAL)]
+ROWS = [*(("sim.py", *one) for one in MISTAKES), *(("flfw.command.rehearse", *one) for one in IN_A_REHEARSAL)]
 
 
 @pytest.mark.parametrize(

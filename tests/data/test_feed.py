@@ -9,7 +9,7 @@ import torch
 
 from flfw.data import feed
 from flfw.errors import InputError
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 
 RAMP = torch.arange(3 * 6 * 5, dtype=torch.uint8).view(1, 3, 6, 5) + 1  # no pixel is black, none occurs twice
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import sim
-from flfw.adversary.observation import Truth
 from flfw.data import ImageFormat, describe, load, names
 from flfw.data.files import cache
 from flfw.data.image_files import layout
 from flfw.data.splits.partition import IID, split
 from flfw.errors import InputError
+from flfw.recording.observation import Truth
 from tests.support.pictures import noise, save, truncate
 
 

@@ -14,12 +14,11 @@ import pytest
 
 from flfw import data
 from flfw.data.files.population import COMMON, PERSONS, STRIDE
-from flfw.data.generated.images import SkewedImages
-from flfw.data.generated.logistic import LogisticClients, _client
+from flfw.data.generated import LogisticClients, SkewedImages, _client
 from flfw.data.splits.partition import IID, Natural, SampledOnDemand, split
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.runs import run
 from tests.support.paths import ROOT
 

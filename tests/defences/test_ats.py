@@ -27,7 +27,7 @@ from flfw.data.transformations import (
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import torch_generator
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked

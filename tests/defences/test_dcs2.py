@@ -17,11 +17,11 @@ import sim
 from flfw import nets
 from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search, projected
 from flfw.data.sensitive import SensitiveSamples
-from flfw.defence import DefendedData, LocalStep
 from flfw.errors import InputError
 from flfw.nets.inputs import InputSpec
-from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings
 from flfw.rng import initialising, torch_generator
+from flfw.task.defence import DefendedData, LocalStep
+from flfw.task.pipeline import DefenceStage, Pipeline, PipelineSettings
 from tests.support import rounds
 
 INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))

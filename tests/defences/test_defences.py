@@ -14,13 +14,13 @@ from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
-from flfw.defence import Defence, LocalStep
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.plugins import build_settings
 from flfw.runs.final import final_accuracies
+from flfw.task.defence import Defence, LocalStep
 from tests.support.small_runs import tiny
 
 Rounding = Literal["nearest", "stochastic"]

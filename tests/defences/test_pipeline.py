@@ -19,28 +19,27 @@ from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.prune import PruneAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.audit.adaptation import Protection, adapted, defence_operator, hiding, relies_on_noise
+from flfw.audit.controls import MATCHED, TOLD, under_control
 from flfw.audit.jobs import EXAMPLE, ProbeSet
-from flfw.audit.rungs import MATCHED, TOLD, under_control
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.precode import PrecodeSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings
-from flfw.defence import Defence, LocalStep
+from flfw.comparisons import Matrix
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.matrix import Matrix
+from flfw.inversion.client_models.operator import Composed, Operator, Scaled, composes
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks
 from flfw.nets.inputs import InputSpec
-from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
-from flfw.plan import RunPlan, plan, without_auto
+from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
-from flfw.victims.composed import Composed, composes
-from flfw.victims.operator import Operator, Scaled
-from flfw.victims.victim import PlainVictim
+from flfw.task.defence import Defence, LocalStep
+from flfw.task.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked, clients_and_adaptation
 from tests.support.small_runs import plug_in

@@ -15,12 +15,14 @@ from flfw import nets
 from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.audit.adaptation import hiding
+from flfw.audit.controls import MATCHED, TOLD, undefended, under_control
 from flfw.audit.jobs import ProbeSet
-from flfw.audit.rungs import MATCHED, TOLD, undefended, under_control
 from flfw.client import FederatedClient
 from flfw.clients.defences.precode import Precode, PrecodeSettings
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.operator import composes
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
@@ -28,12 +30,10 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks, penalty
 from flfw.nets.inputs import InputSpec
-from flfw.plan import plan, without_auto
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.run import run
-from flfw.victims.composed import composes
-from flfw.victims.local_steps import LocalSteps
-from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked, clients_and_adaptation
 

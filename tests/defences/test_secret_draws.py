@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.api.arguments import experiment_of
 from flfw.client.context import ClientContext
+from flfw.command.api.arguments import experiment_of
 from flfw.command.record import parse
-from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
-from flfw.plan import RunPlan, plan, without_auto
+from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.rng import torch_generator
 from flfw.runs import run
+from flfw.task.defence import Defence
 from tests.support.method_rounds import initial_tensors
 
 SEED, ROUND, PARTITION, PROBE, STD = 7, 1, 0, (3,), 3.0

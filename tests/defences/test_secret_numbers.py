@@ -9,9 +9,9 @@ import torch
 
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
-from flfw.defence import Defence
 from flfw.nets.bottleneck import VariationalBottleneck
 from flfw.rng import is_secret, normal, secret_generator, uniform
+from flfw.task.defence import Defence
 
 
 def twins() -> tuple[torch.Generator, torch.Generator]:

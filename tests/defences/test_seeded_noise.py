@@ -11,11 +11,11 @@ import torch
 from flfw.attacks.ig import IG
 from flfw.audit.adaptation import draws_from_seed
 from flfw.audit.jobs import AttackJob, ProbeSet
-from flfw.audit.standing import standing
+from flfw.audit.threat_model import standing
 from flfw.client.context import ClientContext
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.experiment import Experiment
-from flfw.plan import RunPlan, plan, without_auto
+from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.report.recommendations import SEED_WITHHELD
 from flfw.rng import torch_generator
 from tests.support.method_rounds import initial_tensors

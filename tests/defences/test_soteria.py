@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from flfw import nets
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings, scores
-from flfw.defence import LocalStep
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
@@ -24,9 +24,9 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import tensors
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
+from flfw.task.defence import LocalStep
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from flfw.deploy.layout import FederationLayout
+from flfw.engines.layout import FederationLayout
 
 _LINES = 40
 _USUAL = "[92mINFO"  # Flower's colour for what goes well

@@ -13,7 +13,7 @@ from flfw.deploy.allowed_settings import FREE, pins_of
 from flfw.deploy.policy import Policy
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from tests.support.paths import ROOT
 
 DEFAULT = Experiment().to_run_config()

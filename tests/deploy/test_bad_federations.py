@@ -13,13 +13,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 import sim
-from flfw import apps
-from flfw.engines import federation
+from flfw.engines import apps, federation
 from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.server.client_directory import ClientDirectory
 from flfw.server.node_assignment import NodeAssignment, Requirements
 from tests.support.pictures import noise, save

@@ -13,7 +13,7 @@ from flwr.supercore import heartbeat
 from flwr.supernode import start_client_internal
 from grpc import RpcError, StatusCode
 
-from flfw.deploy.connection import PatientInvoker, outlast_errors
+from flfw.deploy.guard import PatientInvoker, outlast_errors
 from flfw.errors import InputError
 
 

@@ -26,15 +26,15 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 import flfw
-from flfw.deploy import certificates, processes, submit
+from flfw.deploy import files
 from flfw.deploy.__main__ import main
-from flfw.deploy.certificates import Pair
-from flfw.deploy.layout import FederationLayout, environment, transport
+from flfw.deploy.files import Pair
 from flfw.deploy.node_config import note_policy
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget
 from flfw.dp.site_ledger import FILE, MessageEntry, charge
-from flfw.engines.registrations import registered_nodes, registration_file
+from flfw.engines import processes, submit
+from flfw.engines.layout import FederationLayout, environment, registered_nodes, registration_file, transport
 from flfw.errors import InputError, RunError
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
@@ -51,7 +51,7 @@ HOSTS = ("fed.example.org", "127.0.0.1", "10.1.2.3")
 
 @pytest.fixture(scope="module")
 def authority() -> Pair:
-    return certificates.authority()
+    return files.make_authority()
 
 
 def verify(server: Pair, by: Pair, host: str) -> int:
@@ -64,22 +64,22 @@ def verify(server: Pair, by: Pair, host: str) -> int:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_authority_vouches_for_the_server_under_each_of_its_names(authority: Pair, host: str) -> None:
-    assert verify(certificates.server(authority, HOSTS), authority, host) == 2
+    assert verify(files.make_server(authority, HOSTS), authority, host) == 2
 
 
 def test_nobody_vouches_for_another_name_or_another_authoritys_server(authority: Pair) -> None:
-    server, other = certificates.server(authority, HOSTS), certificates.authority()
+    server, other = files.make_server(authority, HOSTS), files.make_authority()
     with pytest.raises(VerificationError):
         verify(server, authority, "example.org")
     with pytest.raises(VerificationError):
         verify(server, other, HOSTS[0])
     with pytest.raises(VerificationError):
-        verify(certificates.server(other, HOSTS), authority, HOSTS[0])
+        verify(files.make_server(other, HOSTS), authority, HOSTS[0])
 
 
 def test_a_servers_key_signs_no_servers(authority: Pair) -> None:
-    server = certificates.server(authority, HOSTS)
-    forged = certificates.server(server, HOSTS)
+    server = files.make_server(authority, HOSTS)
+    forged = files.make_server(server, HOSTS)
     leaf, between = (x509.load_pem_x509_certificate(one.public) for one in (forged, server))
     store = Store([x509.load_pem_x509_certificate(authority.public)])
     with pytest.raises(VerificationError):
@@ -103,24 +103,24 @@ def handshake(server: Pair, by: Pair, host: str, folder: Path) -> str | None:
 
 
 def test_tls_is_spoken_with_the_authoritys_server_alone(authority: Pair, tmp_path: Path) -> None:
-    server = certificates.server(authority, HOSTS)
+    server = files.make_server(authority, HOSTS)
     assert handshake(server, authority, "10.1.2.3", tmp_path) == "TLSv1.3"
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(server, certificates.authority(), "10.1.2.3", tmp_path)
+        handshake(server, files.make_authority(), "10.1.2.3", tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(server, authority, "10.1.2.4", tmp_path)
 
 
 def test_certificates_end(authority: Pair) -> None:
-    for certificate, days in ((authority, 3650), (certificates.server(authority, HOSTS), 730)):
-        left = certificates.ends(certificate.public) - datetime.datetime.now(datetime.UTC)
+    for certificate, days in ((authority, 3650), (files.make_server(authority, HOSTS), 730)):
+        left = files.ends(certificate.public) - datetime.datetime.now(datetime.UTC)
         assert datetime.timedelta(days=days - 1) < left < datetime.timedelta(days=days + 1)
 
 
 def test_a_sites_key_is_one_that_flower_takes() -> None:
     from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes, uses_nist_ec_curve
 
-    one, other = certificates.node(), certificates.node()
+    one, other = files.make_node(), files.make_node()
     private, public = load_ssh_private_key(one.private, None), load_ssh_public_key(one.public)
     assert private.public_key() == public  # type: ignore[union-attr]
     assert uses_nist_ec_curve(bytes_to_public_key(public_key_to_bytes(public)))  # type: ignore[arg-type]

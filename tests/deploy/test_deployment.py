@@ -29,14 +29,15 @@ import flfw
 import sim
 from flfw import nets
 from flfw.deploy import __main__ as deployment
-from flfw.deploy import certificates, processes
-from flfw.deploy.layout import FederationLayout, environment, transport
+from flfw.deploy import files
 from flfw.dp import site_ledger
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout, environment, transport
+from flfw.nets.training.devices import one_thread
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.privacy.rounding import at_most
-from flfw.training.threads import one_thread
 from tests.support.sites_at_work import free_ports
 
 pytestmark = [
@@ -60,7 +61,7 @@ from typing import final
 import torch
 from flfw.server.aggregation import weighted_mean
 from flfw.client.federated_client import FederatedClient
-from flfw.defence import Defence
+from flfw.task.defence import Defence
 from flfw.server.strategy import FederatedStrategy
 
 
@@ -327,7 +328,7 @@ def test_the_port_for_sites_speaks_http_2_over_tls(federation: FederationLayout)
 
 @pytest.mark.slow
 def test_the_server_is_known_by_its_own_authority_alone(federation: FederationLayout, tmp_path: Path) -> None:
-    (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
+    (tmp_path / "ca.crt").write_bytes(files.make_authority().public)
     with pytest.raises(ssl.SSLCertVerificationError):
         over_tls(federation, tmp_path / "ca.crt", ["h2"])
 
@@ -352,14 +353,14 @@ def as_site_0(layout: FederationLayout, folder: Path, changed: dict[str, Path]) 
 def test_a_key_that_is_not_registered_is_refused(federation: FederationLayout, tmp_path: Path) -> None:
     key = tmp_path / "node-key"
     key.touch(0o600)
-    key.write_bytes(certificates.node().private)
+    key.write_bytes(files.make_node().private)
     _, message = as_site_0(federation, tmp_path / "other", {"--auth-supernode-private-key": key})
     assert "SuperNode ID" not in message and "305" in message
 
 
 @pytest.mark.slow
 def test_a_supernode_with_another_authority_is_not_connected(federation: FederationLayout, tmp_path: Path) -> None:
-    (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
+    (tmp_path / "ca.crt").write_bytes(files.make_authority().public)
     _, message = as_site_0(federation, tmp_path / "other", {"--root-certificates": tmp_path / "ca.crt"})
     assert "SuperNode ID" not in message
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flfw.deploy import processes
-from flfw.deploy.layout import FederationLayout
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout
 from tests.support import sites_at_work as sites
 from tests.support.client_lies import DOZEN, ENROLMENT, FACTORS, TRAINING
 from tests.support.lying import EVIL, Lie

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
 
-from flfw.deploy import processes
-from flfw.deploy.layout import FederationLayout, environment
-from flfw.deploy.submit import bundle
 from flfw.dp import site_ledger
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout, environment
+from flfw.engines.submit import bundle
 from tests.support import sites_at_work as sites
 from tests.support.agreed_runs import (
     AGREED,

@@ -31,13 +31,13 @@ from grpc import RpcError
 
 from flfw.client.site import Site as Folders
 from flfw.deploy.allowed_settings import AllowedSettings
+from flfw.deploy.executor import keep_plain
 from flfw.deploy.guard import PolicyGuard, main
 from flfw.deploy.node_config import announcements, extended
-from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import Quota
 from flfw.dp.budget import EpsilonBudget, budgeted
-from flfw.engines.bundle import toml_lines
+from flfw.engines.superlink import toml_lines
 from flfw.experiment import Experiment
 from tests.support.app_bundle import fab
 from tests.support.guarded_site import GuardedSite as Site

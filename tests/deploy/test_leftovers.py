@@ -18,11 +18,11 @@ import pytest
 from flwr.supercore.state.schema import corestate_models, linkstate_models, objectstore_models
 from sqlalchemy import create_engine
 
-from flfw.deploy import database
+from flfw.deploy import leftovers
 from flfw.deploy.__main__ import main
-from flfw.deploy.layout import FederationLayout
+from flfw.engines.layout import FederationLayout
 from flfw.experiment import Experiment
-from flfw.storage.checkpoint import Checkpoints, stored_experiment
+from flfw.server.checkpoint import Checkpoints, stored_experiment
 from tests.support.paths import ROOT
 from tests.support.sites_at_work import free_ports
 
@@ -206,9 +206,9 @@ def test_the_database_keeps_keys_and_dates_and_no_byte_of_an_array(
     fed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = fed / "superlink" / "superlink.db"
-    before = database.size(path)
+    before = leftovers.size(path)
     purge(fed, capsys)
-    assert database.size(path) < before - 3 * len(ARRAY)
+    assert leftovers.size(path) < before - 3 * len(ARRAY)
     assert [rows(path, table) for table in ("node", "run", "task")] == [1, 3, 3]
     assert [rows(path, table) for table in ("objects", "run_objects", "message_res", "task_logs")] == [0] * 4
     assert b"what a client sent" not in b"".join(file.read_bytes() for file in path.parent.glob("superlink.db*"))
@@ -301,11 +301,11 @@ def test_a_real_federation_is_tidied_and_goes_on(tmp_path: Path, capsys: pytest.
             assert process.wait(60) == 143
         assert list(temporary.iterdir()) == []  # also where Flower's own programs were killed
         over, cut = (stored_experiment(tmp_path / name).id for name in ("over", "cut"))
-        before = database.size(layout.superlink / "superlink.db")
+        before = leftovers.size(layout.superlink / "superlink.db")
         capsys.readouterr()
         lines = purge(fed, capsys)
         assert lines[0].startswith("ended 3 processes")
-        assert database.size(layout.superlink / "superlink.db") < before / 2
+        assert leftovers.size(layout.superlink / "superlink.db") < before / 2
         assert not (layout.site(0) / "state" / over).exists() and (layout.site(0) / "state" / cut).exists()
         assert not any((folder / "tmp").exists() for folder in (layout.superlink, layout.site(0), layout.site(1)))
         assert main(["up", str(fed)]) == 0  # the keys are known still

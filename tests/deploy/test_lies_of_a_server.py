@@ -17,10 +17,10 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
-from flfw import apps
 from flfw.deploy.node_config import extended
-from flfw.deploy.submit import bundle
 from flfw.dp import site_ledger
+from flfw.engines import apps
+from flfw.engines.submit import bundle
 from tests.support.agreed_runs import POOR, PRIVATE, REASON, RICH, honest_question, policy_of, require_agreed
 from tests.support.guarded_site import GuardedSite, nodes
 from tests.support.lying_superlink import Errand

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from flfw.deploy.__main__ import main
-from flfw.storage.checkpoint import is_complete
+from flfw.server.checkpoint import is_complete
 from tests.support.paths import ROOT
 from tests.support.sites_at_work import free_ports
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from flwr.supercore import sql_mixin
 
-from flfw.deploy import processes, server_launcher
-from flfw.deploy.layout import FederationLayout
+from flfw.deploy import server_launcher
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout
 from tests.support.sites_at_work import COMMON, SITES, at_work, deploy, made, result, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, when it builds

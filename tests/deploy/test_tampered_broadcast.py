@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flfw.deploy import processes
-from flfw.deploy.layout import FederationLayout
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout
 from tests.support.paths import ROOT
 from tests.support.sites_at_work import at_work, deploy, free_ports
 

@@ -18,26 +18,25 @@ from torch import Tensor
 
 import sim
 from flfw.clients.fed_sdp import FedSDPClient
-from flfw.defence import Defence
+from flfw.deploy.rehearsal import plan_rehearsal
 from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import course, least_summed
 from flfw.dp.settings import clipped_change
-from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
-from flfw.plan import plan
+from flfw.nets.training.gaussian import MARGIN, PER_STEP, SecureNoise, grid_step, shared_step
+from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import ADVERSARIES, claim
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.privacy.rounding import at_most
-from flfw.rehearse.plan import plan_rehearsal
 from flfw.runs import run
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.gaussian import SecureNoise
-from flfw.training.secure_gaussian import MARGIN, PER_STEP, grid_step, shared_step
+from flfw.task.defence import Defence
 from tests.dp.test_run_accountant import DELTA, OTHERS, apart, asked, claims, held
 from tests.support.method_rounds import initial_tensors, make_client
 from tests.support.resumed_runs import kill_in_round

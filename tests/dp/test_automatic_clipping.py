@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.dp.clipped_gradients import ClippedGradients
+from flfw.dp.noise_residual import ClippedGradients
 from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings, clipped_change
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.nets.training.clipping import Grouping
+from flfw.nets.training.per_example import ClippedSum, PerExample
+from flfw.plans.run_plan import plan
 from flfw.rng import initialising, torch_generator
-from flfw.training.clipping import Grouping
-from flfw.training.per_example import ClippedSum, PerExample
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net
 from tests.support.refusals import assert_refused
 

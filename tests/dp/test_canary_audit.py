@@ -23,20 +23,20 @@ from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
 from flfw.dp.canary_audit import GUESSED, CanaryScorer, _told, beside_the_claims, claimed_shift, lower
 from flfw.dp.client import DPClient
-from flfw.dp.clipped_gradients import ClippedGradients
+from flfw.dp.noise_residual import ClippedGradients
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.pipeline import NetworkPlan
-from flfw.plan import plan, without_auto
+from flfw.nets.training.clipping import Bound
+from flfw.nets.training.per_example import ClippedSum
+from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, gaussian_rejects, p_value
 from flfw.privacy.mechanism import Mechanism
 from flfw.rng import numpy_generator
 from flfw.server.aggregation import Update
-from flfw.storage.checkpoint import Checkpoints, Snapshot
-from flfw.task import Task
-from flfw.training.clipping import Bound
-from flfw.training.per_example import ClippedSum
+from flfw.server.checkpoint import Checkpoints, Snapshot
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task
 
 NONE = np.zeros(0, np.int64)
 

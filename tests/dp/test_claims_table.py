@@ -11,9 +11,9 @@ import pytest
 import flfw
 from flfw import plugins
 from flfw.dp.settings import DPSGDSettings
-from flfw.method import Method
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.privacy.claims import Claim
+from flfw.task.method import Method
 from tests.dp.test_run_accountant import asked, claims
 
 PAGE = Path(flfw.__file__).parent.parent / "docs" / "privacy.md"

@@ -11,10 +11,10 @@ from flfw import data
 from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.partition import Natural, SampledOnDemand, Split, for_each, nobodys, split
 from flfw.dp.private_metrics import most_examples, most_held
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant, course, is_known
-from flfw.dp.settlement import calibrate_noise
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 
 DIGITS = data.load("digits")
 MILLION = 1_000_000

@@ -17,11 +17,11 @@ import torch
 
 import sim
 from flfw.client.context import ClientContext
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
-from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
 

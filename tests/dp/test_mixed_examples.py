@@ -11,14 +11,14 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.client.context import ClientContext
-from flfw.combinations import check_clients
 from flfw.dp.client import DPClient
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import mixes_examples
-from flfw.plan import RunPlan, plan, without_auto
+from flfw.nets.training.per_example import PerExample
+from flfw.plans.combinations import check_clients
+from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.rng import initialising
-from flfw.training.per_example import PerExample
 from tests.support.odd_nets import Running
 
 ODD = "tests.support.odd_nets"

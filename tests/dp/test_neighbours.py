@@ -19,7 +19,7 @@ from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
-from flfw.plan import RunPlan, plan, without_auto
+from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
 from tests.support.method_rounds import initial_tensors, make_client

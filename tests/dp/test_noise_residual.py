@@ -16,15 +16,14 @@ from flfw.client.context import ClientContext
 from flfw.clients.dp_fedavg import DPFedAvgClient
 from flfw.dp.canary_audit import beside_the_claims
 from flfw.dp.client import DPClient
-from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.noise_residual import WHOLE, NoiseTest, Residual, ResidualTest, is_testable
+from flfw.dp.noise_residual import WHOLE, ClippedGradients, NoiseTest, Residual, ResidualTest, is_testable
 from flfw.experiment import Experiment
-from flfw.plan import plan, without_auto
+from flfw.nets.training.clipping import Bound
+from flfw.nets.training.gaussian import GaussianNoise
+from flfw.nets.training.per_example import ClippedSum
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
-from flfw.training.clipping import Bound
-from flfw.training.gaussian import GaussianNoise
-from flfw.training.per_example import ClippedSum
 
 
 class LessNoise(DPClient):

@@ -12,11 +12,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flfw.dp.client import DPClient
-from flfw.dp.reporting import loss_bound
+from flfw.dp.private_metrics import loss_bound
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.nets.net import tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from tests.support.method_rounds import make_client
 
 

@@ -17,7 +17,7 @@ from flfw.dp.run_accountant import RunAccountant, course
 from flfw.dp.site_ledger import most_repeated
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
 from flfw.privacy.mechanism import GaussianEvent, Mechanism

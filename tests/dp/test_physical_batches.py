@@ -16,9 +16,9 @@ from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
-from flfw.plan import plan
-from flfw.training.per_example_parts import Formed
-from flfw.training.physical_batches import physical
+from flfw.nets.training.per_example import physical
+from flfw.nets.training.per_example_layers import Formed
+from flfw.plans.run_plan import plan
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client
 from tests.support.refusals import assert_refused
 

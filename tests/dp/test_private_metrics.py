@@ -25,21 +25,20 @@ from flfw.data.splits.partition import Split
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import PRIVATE_METRICS
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
-from flfw.dp.private_metrics import encoded, most_examples, most_held, released
-from flfw.dp.reporting import ROWS, PrivatelyReporting, loss_bound
+from flfw.dp.private_metrics import ROWS, PrivatelyReporting, encoded, loss_bound, most_examples, most_held, released
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
-from flfw.dp.settlement import calibrate_noise
 from flfw.dp.site_ledger import MessageEntry
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.plan import RunPlan, plan, without_auto
+from flfw.nets.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
+from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.runs import run
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from tests.dp import test_site_ledger as site
 from tests.dp.test_releases import killed, result_of
 from tests.dp.test_run_accountant import DELTA, UNEVEN, apart, asked, claims

@@ -22,19 +22,19 @@ from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.noisy_mean import quantile_mean
 from flfw.dp.quantile import answer, moved, update_multiplier
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings
-from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.nets.training.clipping import FACTOR
+from flfw.nets.training.gaussian import SeededNoise
+from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.rng import torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
-from flfw.training.clipping import FACTOR
-from flfw.training.gaussian import SeededNoise
 from tests.support.method_rounds import initial_tensors, make_client
 from tests.support.refusals import assert_refused
 from tests.support.resumed_runs import cut_short

@@ -13,18 +13,17 @@ import pytest
 from scipy.stats import binom
 
 import sim
-from flfw.dp.releases import Releases, RunBudgetExceededError
+from flfw.dp.releases import Releases, RequestedRounds, RunBudgetExceededError
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
-from flfw.dp.settlement import calibrate_noise
 from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent
 from flfw.runs import run
 from flfw.server.cohorts import drawn, secretly_drawn
-from flfw.storage.asked import RequestedRounds
 from tests.dp.test_run_accountant import DELTA, OTHERS, apart, asked, claims
 from tests.support.resumed_runs import kill_in_round
 

@@ -16,18 +16,18 @@ from torch import nn
 import sim
 from flfw import nets
 from flfw.data.splits.partition import Split
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant, course
 from flfw.dp.settings import DPSGDSettings
-from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.papers import published
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
-from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import GaussianEvent
+from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.cohorts import Sampling, drawn
 from flfw.spelling import declared
 from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings

@@ -13,17 +13,17 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from flfw import apps
 from flfw.dp.budget import EpsilonBudget
+from flfw.engines import apps
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
-from flfw.plan import plan
-from flfw.storage.provenance import code_hash
-from flfw.training.per_example import PerExample
-from flfw.training.secure_gaussian import add_secure_gaussian
+from flfw.nets.training.gaussian import add_secure_gaussian
+from flfw.nets.training.per_example import PerExample
+from flfw.plans.run_plan import plan
 from tests.support.method_rounds import initial_tensors, make_client
 
 BUDGET = EpsilonBudget(1e4)

@@ -21,19 +21,19 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from PIL import Image
 from scipy.stats import norm
 
-from flfw import apps
 from flfw.dp import site_ledger
 from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost
 from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of, read
+from flfw.engines import apps
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast
-from flfw.plan import RunPlan, plan
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
-from flfw.storage.checkpoint import Checkpoints
+from flfw.server.checkpoint import Checkpoints
 
 DELTA = 1e-5
 BUDGET = EpsilonBudget(10.0, DELTA)

@@ -12,8 +12,8 @@ from zipfile import ZipFile
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from flfw.engines.bundle import write_bundle
-from flfw.storage.provenance import code_hash, sources
+from flfw.engines.superlink import write_bundle
+from flfw.files.provenance import code_hash, sources
 
 # Flower names a pattern's kind by a word that its library no longer likes.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -45,7 +45,7 @@ def test_flower_carries_every_module_of_the_repository(tmp_path: Path) -> None:
         fab.extractall(tmp_path)
     assert _modules(REPOSITORY) - packed == set()
     # Symbolic links do not travel: the folders are found beside flfw/.
-    code = "import flfw.attacks.ig, flfw.storage.provenance as p; print(flfw.attacks.ig.__file__, p.code_hash())"
+    code = "import flfw.attacks.ig, flfw.files.provenance as p; print(flfw.attacks.ig.__file__, p.code_hash())"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, check=True
     )

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import sim
-from benchmarks.ray_nodes import end_all
+from tests.campaigns.ray_nodes import end_all
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "examples" / "cluster"

@@ -14,11 +14,11 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from safetensors.torch import load_file
 
-from flfw import apps
 from flfw.dp.budget import EpsilonBudget
 from flfw.dp.client import JointNoisySteps
 from flfw.dp.message_cost import cost
 from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of
+from flfw.engines import apps
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -27,7 +27,7 @@ from flfw.messages.message_batches import MessageBatches
 from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import broadcast, pack
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import run
 from tests.support.actor_app import app, together
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
@@ -125,7 +125,7 @@ def test_a_cohort_changes_a_run_by_rounding_alone(tmp_path: Path) -> None:
 def test_ray_equals_in_process_bit_for_bit_in_cohorts(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flfw.engines.pace._OVERDUE_S", inf)  # on a busy machine no cohort is to be divided
+    monkeypatch.setattr("flfw.engines.actor_pool._OVERDUE_S", inf)  # on a busy machine no cohort is to be divided
     experiment = small(method=method, set=("hidden=16", "embedding=8") if method == "hyperfl" else ())
     here = train_by_engine(experiment, tmp_path / "inproc")
     there = train_by_engine(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")

@@ -14,13 +14,13 @@ import torch
 from flwr.app import ArrayRecord
 
 from flfw import plugins
+from flfw.audit.controls import tickets_beside
 from flfw.audit.jobs import target_probe_set
-from flfw.audit.rungs import tickets_beside
 from flfw.client.store import ClientStore, StateMissingError
 from flfw.engines import machine
 from flfw.errors import RunError
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.recording.reader import Recordings
 from flfw.runs import engine
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine

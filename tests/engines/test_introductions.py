@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from flfw import apps
-from flfw.engines.errands import PendingMessage
-from flfw.engines.introductions import IntroductionSample, answer_for_all
+from flfw.engines import apps
+from flfw.engines.pending_messages import PendingMessage
+from flfw.engines.ray_grid import IntroductionSample, answer_for_all
 from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid

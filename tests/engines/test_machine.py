@@ -141,7 +141,7 @@ def test_nothing_is_written_when_a_share_is_refused(tmp_path: Path, capsys: pyte
 SEES = """
     import json, os, pathlib, time
     from typing import final
-    from flfw.defence import Defence
+    from flfw.task.defence import Defence
 
 
     @final

@@ -24,10 +24,9 @@ from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.server.aggregation import Update, update_of, weighted_mean
-from flfw.server.partial_sums import SumReader
-from flfw.server.reading import ReplyReader
+from flfw.server.partial_sums import ReplyReader, SumReader
 from tests.support.engine_runs import rows_without_times, train_by_engine
 
 app = ClientApp()
@@ -286,7 +285,7 @@ def test_a_run_with_sums_ends_with_the_bits_of_one_without(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Branches are handed out whole once the time of a reply is known, after round 1."""
-    monkeypatch.setattr("flfw.engines.pace._CHUNK_S", inf)  # also on a slow machine
+    monkeypatch.setattr("flfw.engines.actor_pool._CHUNK_S", inf)  # also on a slow machine
     read, sums = SumReader.read, list[int]()
 
     def noted(self: SumReader, reply: Message) -> Any:

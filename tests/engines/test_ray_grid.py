@@ -155,7 +155,7 @@ def test_an_actor_killed_from_outside_is_replaced(grid: Any) -> None:
 def test_a_client_that_hangs_holds_up_only_itself(grid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its actor is ended; the others of its chunk are asked again, and so is it."""
     warm(grid)
-    monkeypatch.setattr("flfw.engines.pace._OVERDUE_S", 3.0)
+    monkeypatch.setattr("flfw.engines.actor_pool._OVERDUE_S", 3.0)
     replies = grid.send_and_receive(asked(range(CLIENTS), "hangs", [0], tmp_path), timeout=240)
     assert partitions(replies) == list(range(CLIENTS))
 
@@ -166,7 +166,7 @@ def test_an_actor_that_hangs_with_one_message_alone_is_named_and_ended_once_othe
 ) -> None:
     """Alone it may be at work on a large client; and its client's next message, which waits, keeps no other back."""
     warm(grid)
-    monkeypatch.setattr("flfw.engines.pace._OVERDUE_S", 1.0)
+    monkeypatch.setattr("flfw.engines.actor_pool._OVERDUE_S", 1.0)
     held = grid.push_messages(asked([0], "hangs", [0], tmp_path))
     held += grid.push_messages(asked([0]))
     printed, until = "", time.monotonic() + 60

@@ -158,7 +158,7 @@ def test_a_node_with_other_versions_is_refused_in_one_line(monkeypatch: pytest.M
     from flfw.engines.ray_grid import RayGrid
 
     here = {**known_versions(), "torch": "1.0"}
-    monkeypatch.setattr("flfw.engines.node_software.versions", lambda: here)
+    monkeypatch.setattr("flfw.engines.client_actor.versions", lambda: here)
     other = RayGrid(app, 1, {}, actors=1, shares={"num_cpus": 0.25})
     with pytest.raises(InputError, match=r"^Expected torch 1\.0 on every node, as here; got \d\S+ on [\d.]+\.$"):
         other.send_and_receive([message(1)], timeout=120)
@@ -166,6 +166,6 @@ def test_a_node_with_other_versions_is_refused_in_one_line(monkeypatch: pytest.M
 
 
 def known_versions() -> dict[str, str]:
-    from flfw.engines.node_software import versions
+    from flfw.engines.client_actor import versions
 
     return versions()

@@ -19,10 +19,10 @@ import ray
 from flwr.app import ConfigRecord, Message, RecordDict
 
 import sim
-from benchmarks.ray_nodes import RayNodes, ray_nodes
-from benchmarks.same_results import differences, numbers
 from flfw.client.site import Site
 from flfw.engines import machine, ray_start
+from tests.campaigns.ray_nodes import RayNodes, ray_nodes
+from tests.campaigns.same_results import differences, numbers
 from tests.support.awkward_app import app
 
 pytestmark = [pytest.mark.early, pytest.mark.timeout(900)]

@@ -24,11 +24,11 @@ from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack
-from flfw.pipeline import NetworkPlan
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.context import ServerContext
-from flfw.task import Task
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task
 from tests.golden.cases import Arrays, Case
 from tests.support import rounds
 

@@ -23,8 +23,8 @@ from torch.nn.functional import normalize
 from torch.nn.utils import parametrizations
 
 from flfw.experiment import Experiment
-from flfw.plan import plan
-from flfw.training import per_example
+from flfw.nets.training import per_example
+from flfw.plans.run_plan import plan
 from tests.golden import cases
 from tests.golden.cases import Case
 from tests.golden.parties import Outcome, outcomes

@@ -114,7 +114,7 @@ def _has(card: str, label: str) -> bool:
 def plugins_named_in_the_core(sources: Sequence[Source]) -> Iterator[str]:
     """Find string constants of flfw/ that are the name of a plug-in.
 
-    Docstrings, the command line and the defaults of the experiment may name plug-ins.
+    Docstrings, the command line, figures and the defaults of the experiment may name plug-ins.
     """
     plugins = {
         source.parts[-1]: source.name
@@ -122,7 +122,7 @@ def plugins_named_in_the_core(sources: Sequence[Source]) -> Iterator[str]:
         if "/".join(source.parts[:-1]) in PLUGINS and source.parts[-1] != "__init__"
     }
     for source in sources:
-        if source.parts[0] != "flfw" or source.parts[1] == "command":
+        if source.parts[0] != "flfw" or source.parts[1] == "command" or source.parts[1:3] == ("comparisons", "figures"):
             continue
         allowed = _docstrings(source) | (_defaults(source) if source.parts[1] == "experiment" else set())
         for node in source.nodes:

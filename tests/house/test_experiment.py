@@ -18,7 +18,7 @@ import sim
 from flfw.command.record import Command
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plan import without_auto
+from flfw.plans.run_plan import without_auto
 from flfw.plugins import build_settings
 from tests.support.paths import ROOT
 
@@ -428,7 +428,7 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
     from flfw import data, nets, plugins
     from flfw.data.splits import partition
     from flfw.papers import command
-    from flfw.papers.frontier.table import NAME
+    from flfw.papers.frontier.points import NAME
 
     methods, attacks = plugins.names(plugins.METHOD), plugins.names(plugins.ATTACK)
     defences = plugins.names(plugins.DEFENCE)

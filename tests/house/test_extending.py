@@ -24,7 +24,7 @@ BLOCK = re.compile(
     r"^```\w+\n(?:#|//|<!--) ([\w./]+\.\w+)(?:, (after|in place of): (.*?))?(?: -->)?\n(.*?)^```$", re.M | re.S
 )
 COMMAND = re.compile(r"^python sim\.py (.*)$", re.M)
-COPIED = ("flfw", "strategies", "clients", "attacks", "papers", "docs", "tests", "benchmarks", "examples")
+COPIED = ("flfw", "strategies", "clients", "attacks", "papers", "docs", "tests", "benchmarks", "research", "examples")
 FILES = ("sim.py", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 NAMES = "fedavgm or qfedavg or fedper_k or drop_entries or layerwise or all_units or wine or quantity or perceptron"
 SMALL = "--clients 2 --rounds 1 --local-epochs 1 --images 2 --engine inproc --audit-rounds 0 --show-samples no"

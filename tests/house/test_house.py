@@ -113,12 +113,12 @@ def test_the_rules_look_at_every_layer() -> None:
 
 
 WRONG_IMPORTS = {
-    "flfw/errors.py": "from flfw.task import Task",
-    "flfw/pipeline.py": "def f():\n    from flfw.strategies import fedavg",
+    "flfw/errors.py": "from flfw.task.task import Task",
+    "flfw/task/pipeline.py": "def f():\n    from flfw.strategies import fedavg",
     "clients/sgd.py": "import flfw.attacks.ig as a",
-    "flfw/curves.py": "import benchmarks.dp",
+    "flfw/experiment/curves.py": "import benchmarks.dp",
     "flfw/data/files/columns.py": "import flfw.data.tables.listing",
-    "flfw/task.py": "import cloudpickle",
+    "flfw/task/task.py": "import cloudpickle",
     "papers/hyperfl.py": "import attacks.ig",
 }
 
@@ -126,7 +126,7 @@ WRONG_IMPORTS = {
 @pytest.mark.slow
 def test_wrong_imports_break_the_contracts(tmp_path: Path) -> None:
     """Each contract of pyproject.toml is kept by the sources, and names each import that breaks it."""
-    for name in ("flfw", "strategies", "clients", "attacks", "papers", "benchmarks"):
+    for name in ("flfw", "strategies", "clients", "attacks", "papers", "benchmarks", "research"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     contracts = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -137,7 +137,11 @@ def test_wrong_imports_break_the_contracts(tmp_path: Path) -> None:
     (tmp_path / "flfw" / "attic.py").touch()
     printed = lint_imports(tmp_path)
     assert [contract["name"] for contract in contracts if f"{contract['name']} BROKEN" not in printed] == []
-    for line in ("flfw.errors -> flfw.task", "flfw.clients.sgd -> flfw.attacks.ig", "flfw.papers.hyperfl -> attacks"):
+    for line in (
+        "flfw.errors -> flfw.task.task",
+        "flfw.clients.sgd -> flfw.attacks.ig",
+        "flfw.papers.hyperfl -> attacks",
+    ):
         assert line in printed
     assert "flfw.attic" in printed
 
@@ -157,7 +161,7 @@ def test_a_client_process_imports_nothing_heavy() -> None:
     ]
     code = (
         "import importlib, sys\n"
-        f"for name in ['flfw.apps', *{modules}]: importlib.import_module(name)\n"
+        f"for name in ['flfw.engines.apps', *{modules}]: importlib.import_module(name)\n"
         f"print([name for name in {heavy} if name in sys.modules], 'flfw.clients.sgd' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -174,6 +178,7 @@ FOLDERS = {
     "examples",
     "flfw",
     "papers",
+    "research",
     "strategies",
     "tests",
 }

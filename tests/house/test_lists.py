@@ -14,7 +14,7 @@ from flfw.adversary.attack import AttackPlugin
 from flfw.client import FederatedClient
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS, translated
 from flfw.experiment import FREE_ON_RESUME
-from flfw.formats.result_entries import MembershipFields
+from flfw.files.result_entries import MembershipFields
 from flfw.server.strategy import FederatedStrategy
 from tests.support.paths import ROOT
 

@@ -20,7 +20,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.nets.backbones.weights import VARIABLE
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import run
 from tests.support import outside_parts, tiny_backbone
 from tests.support.small_runs import tiny
@@ -103,7 +103,7 @@ def test_a_table_of_ones_own_is_measured(tmp_path: Path, capsys: pytest.CaptureF
             {"split": "tests.support.outside_parts:STRIPES"},
             "split=tests.support.outside_parts:STRIPES to be a concrete ",
         ),
-        ({"split": "flfw.data.splits.outside:SplitScheme"}, "split=flfw.data.splits.outside:SplitScheme to be a concr"),
+        ({"split": "flfw.data.splits.schemes:SplitScheme"}, "split=flfw.data.splits.schemes:SplitScheme to be a concr"),
         ({"set": ("Turns.skips=1",)}, "a field of Turns among skip; got Turns.skips; did you mean skip?"),
     ],
 )

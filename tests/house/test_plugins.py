@@ -16,10 +16,10 @@ import pytest
 from flfw import plugins
 from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.client.federated_client import FederatedClient
-from flfw.defence import Defence
 from flfw.errors import InputError
 from flfw.plugins import ATTACK, CLIENT, DEFENCE, METHOD, PluginKind
 from flfw.server.strategy import FederatedStrategy
+from flfw.task.defence import Defence
 from tests.support.paths import ROOT
 
 KINDS: dict[PluginKind, tuple[str, type]] = {
@@ -37,7 +37,7 @@ SHIPPED = [
 
 HALF_A_DEFENCE = """
 from abc import abstractmethod
-from flfw.defence import Defence
+from flfw.task.defence import Defence
 
 class Outline(Defence):
     @abstractmethod
@@ -113,7 +113,7 @@ def test_somebodys_own_class_is_found(foreign) -> None:
     [
         ("somebodys.walls:Bystander", "to be a concrete Defence, got <class 'somebodys.walls.Bystander'>."),
         ("somebodys.walls:Outline", "to be a concrete Defence, got <class 'somebodys.walls.Outline'>."),
-        ("somebodys.walls:Defence", "to be a concrete Defence, got <class 'flfw.defence.Defence'>."),
+        ("somebodys.walls:Defence", "to be a concrete Defence, got <class 'flfw.task.defence.Defence'>."),
         ("somebodys.walls:Moat", "to be a concrete Defence, got None."),
     ],
 )
@@ -209,7 +209,7 @@ SHIELD = '''
 
 from dataclasses import dataclass
 
-from flfw.defence import Defence
+from flfw.task.defence import Defence
 from mylab.attacks import TARGET
 from mylab.strategies.scaling import scaled
 

@@ -17,13 +17,13 @@ from flfw import nets, plugins
 from flfw.data.feed import constants
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.method import Method
 from flfw.nets.conditional_gan import diversity_loss, of_halves
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
 from flfw.server.context import ServerContext
+from flfw.task.method import Method
 from tests.support.method_rounds import make_client
 from tests.support.paths import ROOT
 from tests.support.small_runs import tiny

@@ -95,9 +95,9 @@ def test_nothing_else_is_at_the_top(installed: Installed, name: str) -> None:
 
 
 def test_an_installed_app_has_the_checkouts_code(installed: Installed) -> None:
-    from flfw.storage.provenance import code_hash
+    from flfw.files.provenance import code_hash
 
-    line = "from flfw.storage.provenance import code_hash; print(code_hash())"
+    line = "from flfw.files.provenance import code_hash; print(code_hash())"
     assert installed("python", "-c", line).strip() == code_hash()
 
 

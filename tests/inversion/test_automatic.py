@@ -13,15 +13,15 @@ from torch import Tensor
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
-from flfw.defence import Defence
 from flfw.errors import InputError
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.settled import AsNoise, AsSelection, choose_operator
+from flfw.inversion.choose_operator import AsNoise, AsSelection, choose_operator
+from flfw.inversion.client_models.operator import AsOffset
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Tensors, build, tensors
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
-from flfw.victims.operator import AsOffset
-from flfw.victims.victim import PlainVictim
+from flfw.task.defence import Defence
 
 
 class Scales(Defence):

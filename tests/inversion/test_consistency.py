@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.consistency import GroupConsistency, registered
 from flfw.inversion.matching import squared_distance
@@ -18,7 +19,6 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import tensors
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
 
 
 def images(*shape: int, seed: int = 0) -> Tensor:

@@ -12,8 +12,15 @@ from torch.nn.functional import cross_entropy, unfold
 
 from flfw import nets
 from flfw.errors import InputError
-from flfw.inversion.closed_form.crafted_backbone import CraftedAdapters, craft_adapters, craft_body, layout_of
-from flfw.inversion.closed_form.lone_patches import PatchReadings, group, read_patches
+from flfw.inversion.closed_form.crafted_backbone import (
+    CraftedAdapters,
+    PatchReadings,
+    craft_adapters,
+    craft_body,
+    group,
+    layout_of,
+    read_patches,
+)
 from flfw.inversion.closed_form.shared_gradient import read, serving
 from flfw.nets.backbones.adapters import repeated_rows
 from flfw.nets.backbones.freezing import digest

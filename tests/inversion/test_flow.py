@@ -10,10 +10,19 @@ import torch
 from torch import Tensor
 
 from flfw.errors import InputError
-from flfw.inversion.flow.denoising import GuidedFlow, PlugAndPlay, denoiser
-from flfw.inversion.flow.recipes import FlowSettings, flow_recipes
-from flfw.inversion.flow.training import FlowTraining, PublicImages, Velocity, flow_loss, trained_flow
-from flfw.inversion.flow.velocity import VelocityNet
+from flfw.inversion.flow import (
+    FlowSettings,
+    FlowTraining,
+    GuidedFlow,
+    PlugAndPlay,
+    PublicImages,
+    Velocity,
+    VelocityNet,
+    denoiser,
+    flow_loss,
+    flow_recipes,
+    trained_flow,
+)
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.objective import Guess
 from flfw.inversion.search import Closing, SearchConfig, Stage

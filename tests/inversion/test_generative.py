@@ -15,15 +15,18 @@ from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evolution import CMAES
 from flfw.inversion.fit import fits
-from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
-from flfw.inversion.generative.spaces import (
+from flfw.inversion.image_generator import (
     LABELS,
     GeneratedImages,
+    ImageGenerator,
     Latent,
     LatentAndWeights,
+    Learning,
+    Lesson,
     Maps,
     OfImages,
     Space,
+    learnt,
     unlike_normal,
 )
 from flfw.inversion.matching import squared_distance

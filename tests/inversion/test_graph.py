@@ -18,6 +18,8 @@ from torch.nn.functional import conv2d
 
 from flfw.errors import InputError
 from flfw.inversion import graph
+from flfw.inversion.client_models.batch_statistics import normalise_by_batch
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.compute import ComputeLimits, compiler
 from flfw.inversion.graph import Graph, peak_bytes
 from flfw.inversion.matching import cosine_distance
@@ -28,8 +30,6 @@ from flfw.nets import Net, Tensors, tensors
 from flfw.nets.backbones.freezing import freeze
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
-from flfw.victims.batch_statistics import normalise_by_batch
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import digit_inputs, digits
 
 HERE = ComputeLimits()

@@ -13,6 +13,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from flfw.errors import InputError
 from flfw.inversion import evaluation, graph
+from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim, VictimModel
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
@@ -22,8 +23,6 @@ from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator, torch_generator
-from flfw.victims.generated import GeneratedVictim
-from flfw.victims.victim import PlainVictim, VictimModel
 
 INPUTS = InputSpec.from_constants((2, 6, 6), (0.4, 0.5), (0.2, 0.3))
 

@@ -13,23 +13,22 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.dlg import DLG, DLGSettings
 from flfw.attacks.ig import IG, IGSettings
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
-from flfw.defence import Defence
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.choose_operator import AsNoise, added, alike, choose_operator
+from flfw.inversion.client_models.operator import AsOffset, Scaled
 from flfw.inversion.closed_form.labels import recovered
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.objective import Objective, Problem
-from flfw.inversion.offset import added
 from flfw.inversion.outliers import AsOutliers, Errors, cauchy_likelihood, errors, shrunk
 from flfw.inversion.priors import none
-from flfw.inversion.settled import AsNoise, alike, choose_operator
 from flfw.nets import Tensors
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import torch_generator
-from flfw.victims.operator import AsOffset, Scaled
+from flfw.task.defence import Defence
 from tests.support.attackable import attackable, db, digits, generators, seen
 
 Change = Callable[[Tensor, torch.Generator], Tensor]

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.closed_form.labels import NoLabels, counts, recovered, single, unique
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim, VictimModel
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 ROWS = InputSpec.from_constants((6,), (0.0,) * 6, (1.0,) * 6)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flfw.inversion.client_models.batch_statistics import normalise_by_batch
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.layer_statistics import LayerStatistics, batch_statistics, received_statistics, sent_statistics
 from flfw.inversion.matching import tensor_distances
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
@@ -13,8 +15,6 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import tensors
 from flfw.rng import initialising, torch_generator
-from flfw.victims.batch_statistics import normalise_by_batch
-from flfw.victims.victim import PlainVictim
 
 SPACE = InputSpec.from_constants((2,), (0.0,) * 2, (1.0,) * 2)
 X = torch.tensor([[1.0, 0.0], [3.0, 4.0]])

@@ -6,15 +6,13 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from flfw.inversion.private.stand_ins import replaceable, stood_in
-from flfw.inversion.private.surrogate import SurrogateTraining
+from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim
+from flfw.inversion.private.surrogate import SurrogateTraining, replaceable, stood_in
 from flfw.nets import build
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator
-from flfw.victims.generated import GeneratedVictim
-from flfw.victims.victim import PlainVictim
 
 INPUTS = InputSpec.from_constants((1, 4, 4), (0.0,), (1.0,))
 LR = 0.1

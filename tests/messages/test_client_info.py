@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from flfw import apps
+from flfw.engines import apps
 from flfw.errors import RunError
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.replies import UnusableReplyError
-from flfw.plan import plan
-from flfw.server.client_directory import ClientDirectory
-from flfw.server.faults import FailurePolicy
+from flfw.plans.run_plan import plan
+from flfw.server.client_directory import ClientDirectory, FailurePolicy
 from flfw.server.node_assignment import NodeAssignment, Requirements
-from flfw.storage.provenance import code_hash
 
 WAIT = 0.2  # seconds for all to join
 TRUE = ClientInfo(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")

@@ -23,24 +23,23 @@ from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.clients.defences.prune import Prune
-from flfw.defence import Defence
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.messages.factored_upload import FactoredUpload, FactorReader, Unfit, expand
-from flfw.messages.factors import Factors, Layers, factored
+from flfw.messages.factored_upload import FactoredUpload, FactorReader, Factors, Layers, Unfit, expand, factored
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.replies import UnusableReplyError
 from flfw.messages.sharing import SharingViolationError
 from flfw.messages.wire import deflate, nbytes, pack
 from flfw.nets import Tensors
-from flfw.plan import plan, without_auto
+from flfw.nets.training.hypernetwork_training import HypernetworkTraining
+from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.format import FORMAT, MANIFEST, PlainTensors
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.runs import engine
 from flfw.server.aggregation import Update
 from flfw.strategies.hyperfl import HyperFL
-from flfw.training.hypernetwork_training import HypernetworkTraining
+from flfw.task.defence import Defence
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 PATTERN = "net.heads.*"

@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from flfw.messages.finite import is_finite
+from flfw.messages.replies import is_finite
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS = (1, 2, 7, 8, 9, 16, 17, 33, 63, 65, 1000, 40001)  # below, at and above what a processor compares at once

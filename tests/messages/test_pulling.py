@@ -14,7 +14,7 @@ from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal
 from flwr.supernode.runtime import run_clientapp
 
-from flfw.deploy.connection import beat_more_often
+from flfw.deploy.guard import beat_more_often
 from flfw.messages.pulling import ask_again_soon
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from flfw import apps
+from flfw.engines import apps
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.question import read_question
 from flfw.runs.final import final_accuracies
-from flfw.storage.provenance import code_hash
 
 CONFIG: dict[str, Any] = {"round": 1, "client": 0, "version": 0, "experiment": "abc", "code": "x", "deadline": 60}
 PROBE = {"rung": "easy", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "easy"}

@@ -10,7 +10,8 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
-from flfw.messages.sharing import matches, shared
+from flfw.files.tensor_names import matches
+from flfw.messages.sharing import shared
 from flfw.messages.wire import deflate, inflate, nbytes, pack, unpack, views
 
 TENSORS = {

@@ -14,7 +14,7 @@ from scipy.stats import binom, chi2
 
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent
 from flfw.rng import secret_choices, torch_generator

@@ -21,22 +21,21 @@ from scipy.stats import chi2, norm
 from torch import Tensor
 
 import sim
-from flfw.dp.correlated_noise import correlated
+from flfw.dp.noisy_mean import correlated
+from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
-from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets.net import Tensors
-from flfw.plan import plan
+from flfw.nets.training.gaussian import MARGIN, GaussianNoise, SecureNoise, grid_step
+from flfw.plans.run_plan import plan
 from flfw.privacy.banded import optimised_coefficients, root_coefficients, running_deviations
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.dp_ftrl import DPFTRL, DPFTRLSettings
-from flfw.training.gaussian import GaussianNoise, SecureNoise
-from flfw.training.secure_gaussian import MARGIN, grid_step
 from tests.support import rounds
 from tests.support.method_rounds import initial_tensors, make_client
 from tests.support.planned import checked

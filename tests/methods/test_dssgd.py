@@ -20,7 +20,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import initialising, torch_generator
 from flfw.runs import engine
 from flfw.server.aggregation import Update

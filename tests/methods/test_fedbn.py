@@ -16,9 +16,9 @@ import sim
 from flfw import nets
 from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.batch_statistics import normalising_by_batch
 from flfw.nets import NetCard
 from flfw.strategies.fedbn import FedBN, FedBNSettings
-from flfw.victims.batch_statistics import normalising_by_batch
 from tests.support import rounds
 from tests.support.method_rounds import normed
 

@@ -17,7 +17,7 @@ from flfw.client.store import ClientStore
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import torch_generator
 from flfw.runs import run
 from tests.support import rounds

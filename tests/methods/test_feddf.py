@@ -17,10 +17,10 @@ import sim
 from flfw import nets
 from flfw.experiment import Experiment
 from flfw.nets import NetCard
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import torch_generator
 from flfw.strategies import feddf
-from flfw.task import TaskPlan
+from flfw.task.task import TaskPlan
 from tests.support import rounds
 from tests.support.method_rounds import normed
 from tests.support.pictures import noise, save

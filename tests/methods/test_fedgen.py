@@ -15,7 +15,7 @@ from flfw.client.store import ClientStore
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import torch_generator
 from tests.support import rounds
 from tests.support.planned import checked

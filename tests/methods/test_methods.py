@@ -17,8 +17,9 @@ from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore
 from flfw.data import feed
 from flfw.experiment import Experiment
-from flfw.messages.sharing import SharingViolationError, matches
-from flfw.plan import plan, without_auto
+from flfw.files.tensor_names import matches
+from flfw.messages.sharing import SharingViolationError
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.final import final_accuracies
 from flfw.server.strategy import FederatedStrategy

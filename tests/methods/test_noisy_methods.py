@@ -29,12 +29,12 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.nets import Net
-from flfw.plan import plan
+from flfw.nets.training.gaussian import SeededNoise
+from flfw.plans.run_plan import plan
 from flfw.rng import numpy_generator, secret_generator, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, most_participations
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.gaussian import SeededNoise
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
 from tests.support.resumed_runs import cut_short
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 import sim
 from flfw.adversary.attack import Uses
-from flfw.adversary.observation import Knowledge, Observation
 from flfw.data.splits.partition import Split
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
+from flfw.recording.observation import Knowledge, Observation
 from flfw.recording.reader import Recordings
 from flfw.runs import run
 from flfw.runs.estimate import Estimate, Memory, Seconds, lines

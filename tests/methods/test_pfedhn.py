@@ -21,17 +21,16 @@ from flfw import nets
 from flfw.client.federated_client import FederatedClient
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.tensor_names import matches
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.sharing import matches
 from flfw.messages.wire import pack, unpack, views
 from flfw.nets import Net, NetCard
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 from flfw.runs import run
 from flfw.server.aggregation import Update
-from flfw.server.client_directory import ClientDirectory
-from flfw.server.faults import FailurePolicy
+from flfw.server.client_directory import ClientDirectory, FailurePolicy
 from flfw.server.hypernetwork import HypernetworkServer, ServerHypernetworkTraining
 from tests.support import rounds
 from tests.support.engine_runs import train_by_engine

@@ -13,14 +13,14 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, relu
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.tensor_names import matches
 from flfw.inversion.closed_form.shared_gradient import read
-from flfw.messages.sharing import matches
 from flfw.nets import running_statistics
 from flfw.nets.backbones.freezing import digest, frozen
 from flfw.nets.backbones.weights import VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.plan import plan
-from flfw.training.per_example import PerExample
+from flfw.nets.training.per_example import PerExample
+from flfw.plans.run_plan import plan
 from tests.support import rounds, tiny_backbone
 
 _GENERATED = 2 * 5  # tensors of two adapters

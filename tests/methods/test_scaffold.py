@@ -17,7 +17,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net, NetCard
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import audit_costs
 from flfw.server.aggregation import Update
 from flfw.strategies.scaffold import Scaffold, ScaffoldSettings

@@ -21,9 +21,9 @@ import sim
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Tensors
+from flfw.nets.training.optimisers import SGD
 from flfw.server.aggregation import Update
 from flfw.server.training import TrainingServer
-from flfw.training.optimisers import SGD
 from tests.support.paths import ROOT
 from tests.support.resumed_runs import without_times
 from tests.support.rounds import place
@@ -86,7 +86,7 @@ from flfw.server.aggregation import Update
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.server.context import ServerContext
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.messages.wire import pack
 
 def kilobytes(what):

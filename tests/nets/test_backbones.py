@@ -27,11 +27,10 @@ from flfw.nets import (
     running_statistics,
     weights_digest,
 )
-from flfw.nets.backbones.adapters import BottleneckAdapter, ConvAdapter
+from flfw.nets.backbones.adapters import BottleneckAdapter, ConvAdapter, LowRank
 from flfw.nets.backbones.architectures import ARCHITECTURES
 from flfw.nets.backbones.features import FeatureCache
 from flfw.nets.backbones.freezing import digest, frozen
-from flfw.nets.backbones.low_rank import LowRank
 from flfw.nets.backbones.weights import VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.tuned import Backbone

@@ -16,9 +16,9 @@ import sim
 from flfw import nets
 from flfw.experiment import Experiment
 from flfw.nets.group_norm import group_norm
+from flfw.nets.training.per_example import PerExample
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run
-from flfw.training.per_example import PerExample
 
 NORMED = {"convnet32": (3, 32, 32), "convnet64": (3, 32, 32), "resnet18": (1, 16, 16)}
 WITHOUT = {"cnn1": (1, 28, 28), "cnn2": (3, 32, 32), "lenet": (1, 8, 8), "mlp": (1, 8, 8), "alexnet": (3, 64, 64)}

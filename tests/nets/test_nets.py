@@ -14,9 +14,9 @@ import sim
 from flfw.errors import InputError
 from flfw.nets import Net, build, card, names, numel, tensors
 from flfw.nets.hypernetwork import GeneratedNet, Hypernetwork
+from flfw.nets.training.hypernetwork_training import HypernetworkTraining
 from flfw.rng import initialising, torch_generator
 from flfw.strategies.hyperfl import HyperFL
-from flfw.training.hypernetwork_training import HypernetworkTraining
 
 SHAPES = {
     "alexnet": (1, 63, 63),

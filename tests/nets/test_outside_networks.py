@@ -12,10 +12,10 @@ import sim
 from flfw import nets
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, draws_in_training, refuse_tied, tensors
-from flfw.plan import plan
-from flfw.victims.victim import PlainVictim
+from flfw.plans.run_plan import plan
 from tests.support.planned import checked
 
 

@@ -9,14 +9,15 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d, cross_entropy, gelu, layer_norm, one_hot
 
 from flfw.errors import InputError
+from flfw.inversion.client_models.local_steps import SteppedVictim
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, build, numel, tensors
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import hits, targets
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.per_example import PerExample
 from flfw.nets.transformer import Transformer, VisionTransformer, raw, tokens
 from flfw.rng import initialising, torch_generator
-from flfw.training.per_example import PerExample
-from flfw.victims.local_steps import LocalSteps, SteppedVictim
-from flfw.victims.victim import PlainVictim
 
 
 def fresh(name: str, length: int = 8, classes: int = 3) -> Net:

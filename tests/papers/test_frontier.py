@@ -15,18 +15,17 @@ from scipy.stats import norm
 from flfw import plugins
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.method import Method
-from flfw.papers import cells, planned
+from flfw.files.provenance import code_hash
+from flfw.papers import cells
 from flfw.papers.frontier import command as frontier
 from flfw.papers.frontier import measure, page, points, trials
 from flfw.papers.frontier.lines import LINES, FrontierLine
 from flfw.papers.frontier.marks import marks
-from flfw.papers.frontier.points import FrontierPoint, Mark
-from flfw.papers.frontier.table import table
+from flfw.papers.frontier.points import FrontierPoint, Mark, table
 from flfw.papers.frontier.trials import DATA, Data, Trial
 from flfw.papers.published import Cell, Table
 from flfw.runs import run
-from flfw.storage.provenance import code_hash
+from flfw.task.method import Method
 from tests.support.paths import ROOT
 
 EXAMPLE, CLIENT = (
@@ -99,7 +98,7 @@ def test_every_method_that_claims_something_has_a_line() -> None:
 def test_a_line_names_its_strongest_adversary(line: FrontierLine, tiny: None) -> None:
     trial = Trial("mlp" if line.personal else "linear", 1.0, 0.1, 1, 10)
     run_plan, task, _ = run.check(trials.experiment(line, "digits", trial, 2.0, 0, "quick"))
-    claims = planned.planned(run_plan.experiment, task)["privacy"]
+    claims = cells.planned(run_plan.experiment, task)["privacy"]
     epsilons = {one["adversary"]: float(one["epsilon"]) for one in claims if one["unit"] == line.unit}
     assert epsilons[line.against] == pytest.approx(2, abs=2e-3)
     assert isinf(epsilons["server"]) == (line.against != "server")

@@ -21,22 +21,22 @@ import pytest
 
 from flfw import data, plugins
 from flfw.data.splits import partition
-from flfw.defence import Defence
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.nets.backbones.weights import VARIABLE
-from flfw.papers import cells, command, fed_cdp, fedcg, hyperfl, low_resolution, published, show
+from flfw.papers import cells, command, fed_cdp, fedcg, hyperfl, layout, published
 from flfw.papers.cells import Outcome
+from flfw.papers.command import Reproduction
 from flfw.papers.layout import Sheet, number, sheet
 from flfw.papers.preset import Preset, Presets, ResultMetric, Scale, presets, varied
 from flfw.papers.published import Cell, Table
-from flfw.papers.reproduce import Reproduction
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.plugins import build_settings
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.mechanism import Mechanism
-from flfw.storage.checkpoint import locked
-from flfw.storage.provenance import code_hash
+from flfw.server.checkpoint import locked
+from flfw.task.defence import Defence
 from tests.support.paths import ROOT
 from tests.support.planned import checked
 
@@ -230,7 +230,7 @@ def test_hyperfl_s_table_of_rog_has_the_ceiling_of_each_size_beside_it() -> None
 
 def test_the_images_that_are_enlarged_are_a_set_s_first_ones(tmp_path: Path) -> None:
     whole = replace(data.describe("mnist"), read=lambda root, side: _numbered(3000))
-    arrays = low_resolution.first(whole).read(tmp_path, None)
+    arrays = hyperfl.first(whole).read(tmp_path, None)
     assert [len(part) for part in (arrays.train_x, arrays.train_y, arrays.test_x, arrays.test_y)] == [1000] * 4
     assert arrays.train_y[-1] == 999 and arrays.test_y[0] == 0
 
@@ -805,7 +805,7 @@ def test_a_number_that_says_nothing_is_marked_with_the_reason(tmp_path: Path) ->
     result["final"]["acc_global"] = 0.127
     (folder / "result.json").write_text(json.dumps(result))
     outcome = cells.read(cell("fedavg"), preset)
-    shown = show.markdown(sheet(published.table("hyperfl.1"), [outcome], "quick"))
+    shown = layout.markdown(sheet(published.table("hyperfl.1"), [outcome], "quick"))
     reason = "it moves by 0.096, and the accuracy is that of guessing"
     assert (
         outcome.uninformative == reason
@@ -908,7 +908,7 @@ def laid_out() -> Sheet:
 
 
 def test_the_terminal_shows_published_above_measured() -> None:
-    lines = show.terminal(laid_out(), 120).splitlines()
+    lines = layout.terminal(laid_out(), 120).splitlines()
     assert lines[:2] == ["tiny.1  A tiny table", "Nobody et al., 2026."]
     assert "Columns: dataset; numbers: accuracy (%)" in lines
     assert "QUICK: 2 seeds, 2 rounds of 1 epoch; not the paper's settings; departures: papers/tiny.py" in lines
@@ -928,7 +928,7 @@ def test_all_columns_of_measured_numbers_stand_side_by_side(name: str, columns: 
         Outcome(member, "measured", "", None, 61.411, deviation, {"x": 61.4}, codes=("older",))
         for member in given.cells
     ]
-    lines = show.terminal(sheet(given, shown, scale), 120).splitlines()
+    lines = layout.terminal(sheet(given, shown, scale), 120).splitlines()
     row = given.cells[0].row[0]
     assert [line.count("paper ") for line in lines if line.startswith(f"{row} ")] == [columns]
     assert "".join(lines).count("*") == len(given.cells) + 1  # and the footnote
@@ -939,20 +939,20 @@ def test_all_columns_of_measured_numbers_stand_side_by_side(name: str, columns: 
 def test_the_widest_table_fits_the_terminal(name: str, width: int) -> None:
     given = published.table(name)
     shown = [Outcome(member, "not run", f"reason {member.row}") for member in given.cells]
-    whole = show.terminal(sheet(given, shown, "full"), width)
+    whole = layout.terminal(sheet(given, shown, "full"), width)
     assert max(map(len, whole.splitlines())) <= width
     assert whole.count("paper ") >= len(given.cells) and "…" not in whole
     assert whole.count("not run [") == len(given.cells)
 
 
 def test_a_block_that_is_too_wide_goes_on_below() -> None:
-    lines = show.terminal(laid_out(), 40).splitlines()
+    lines = layout.terminal(laid_out(), 40).splitlines()
     assert sum(line.startswith("a_b") for line in lines) == 2
     assert max(map(len, lines)) <= 40
 
 
 def test_markdown_has_as_many_columns_in_each_row() -> None:
-    text = show.markdown(laid_out())
+    text = layout.markdown(laid_out())
     grid = [line for line in text.splitlines() if line.startswith("|")]
     bars = {len(re.findall(r"(?<!\\)\|", line)) for line in grid}
     assert bars == {5} and len(grid) == 4
@@ -960,7 +960,7 @@ def test_markdown_has_as_many_columns_in_each_row() -> None:
 
 
 def test_latex_is_balanced_and_has_as_many_columns_in_each_row() -> None:
-    text = show.latex(laid_out())
+    text = layout.latex(laid_out())
     assert "QUICK: 2 seeds" in text
     body = [line for line in text.splitlines() if not line.startswith("%")]
     assert body[0] == r"\begin{tabular}{lrrr}" and r"\end{tabular}" in body
@@ -976,7 +976,7 @@ def test_latex_is_balanced_and_has_as_many_columns_in_each_row() -> None:
 
 def test_csv_has_a_row_for_every_cell() -> None:
     given = published.table("fed_cdp.6")
-    text = show.csv(given, [Outcome(member, "not run", 'a, "quoted" reason') for member in given.cells], "full")
+    text = layout.csv(given, [Outcome(member, "not run", 'a, "quoted" reason') for member in given.cells], "full")
     read = pd.read_csv(io.StringIO(text))
     assert len(read) == 40 and set(read.reason) == {'a, "quoted" reason'}
     assert list(read.columns[:4]) == ["table", "row", "dataset", "metric"]

@@ -16,19 +16,20 @@ import pandas as pd
 import pytest
 
 from flfw import data
+from flfw.comparisons.figures import timing
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
-from flfw.papers import cells, command, fed_cdp, fed_cdp_runs, planned, published, show, timing
+from flfw.files.provenance import code_hash
+from flfw.papers import cells, command, fed_cdp, fed_cdp_runs, layout, published
 from flfw.papers.cells import Outcome
+from flfw.papers.command import Reproduction
 from flfw.papers.layout import sheet
 from flfw.papers.preset import Preset, ResultMetric, Scale
 from flfw.papers.published import Cell, Table
-from flfw.papers.reproduce import Reproduction
-from flfw.pipeline import NetworkPlan
-from flfw.plan import plan, without_auto
-from flfw.storage.provenance import code_hash
-from flfw.task import Task
+from flfw.plans.run_plan import plan, without_auto
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import Task
 from tests.support.planned import checked
 
 TABLE = published.table("fed_cdp.7")
@@ -166,7 +167,7 @@ def sized(run: Experiment) -> Task:
 
 @cache  # both levels of a row are one plan
 def entries_of(run: Experiment) -> list[dict[str, Any]]:
-    return planned.planned(run, sized(run))["privacy"]
+    return cells.planned(run, sized(run))["privacy"]
 
 
 @pytest.mark.parametrize("cell", published.table("fed_cdp.6").cells, ids=lambda cell: cell.path)
@@ -371,10 +372,10 @@ def shown() -> list[Outcome]:
 
 def test_a_yes_or_no_stands_beside_the_published_one() -> None:
     page = sheet(TABLE, shown(), "quick")
-    assert "| non-private | Y / **N** (also 0.42) | 0.1549 / **0.25** (also 3) | 6 / **12** |" in show.markdown(page)
-    (line,) = [line for line in show.terminal(page, 120).splitlines() if line.lstrip().startswith("ours N")]
+    assert "| non-private | Y / **N** (also 0.42) | 0.1549 / **0.25** (also 3) | 6 / **12** |" in layout.markdown(page)
+    (line,) = [line for line in layout.terminal(page, 120).splitlines() if line.lstrip().startswith("ours N")]
     assert re.fullmatch(r" +ours N +ours 0\.25 +ours 12", line)
-    result = pd.read_csv(io.StringIO(show.csv(TABLE, shown(), "quick")))
+    result = pd.read_csv(io.StringIO(layout.csv(TABLE, shown(), "quick")))
     assert list(result.measured) == ["N", "0.25", "12.0"]
 
 

@@ -15,7 +15,7 @@ from flfw.papers import cells, fedcg, published
 from flfw.papers.layout import sheet
 from flfw.papers.preset import Preset, Scale
 from flfw.papers.published import Cell
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from tests.support.planned import checked
 
 METHODS = ["Local", "FedAvg", "FedProx", "FedDF", "FedSplit", "FedGen", "FedCG"]

@@ -10,8 +10,8 @@ import pytest
 
 from flfw.experiment import Experiment
 from flfw.papers.reach import Reach, keep, reach, uninformative
-from flfw.plan import plan, without_auto
-from flfw.task import Task
+from flfw.plans.run_plan import plan, without_auto
+from flfw.task.task import Task
 
 STEPS = {
     "clients": 4,

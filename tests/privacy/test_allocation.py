@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flfw.errors import InputError
-from flfw.privacy import allocation
+from flfw.privacy import accountants
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.calibration import noise_for
 from flfw.privacy.claims import claim
@@ -125,7 +125,7 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     def absent(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(allocation, "import_module", absent)
+    monkeypatch.setattr(accountants, "import_module", absent)
     with pytest.raises(InputError, match="Expected the package PLD_accounting, got none"):
         compute_epsilon((GaussianEvent(2.125, 1.0, 4, 8),), 1e-5)
     assert exp(compute_epsilon((GaussianEvent(2.125, 1.0, 4),), 1e-5).epsilon) > 1

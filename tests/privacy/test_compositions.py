@@ -11,7 +11,6 @@ import pytest
 from scipy.optimize import brentq, minimize_scalar
 
 from flfw.errors import InputError
-from flfw.papers import compositions
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.compositions import (
     advanced,
@@ -23,6 +22,7 @@ from flfw.privacy.compositions import (
     step_epsilon,
 )
 from flfw.privacy.mechanism import GaussianEvent
+from research.papers import compositions
 from tests.support.paths import ROOT
 
 DELTA = 1e-5

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.canary_bounds import SHAPES
 from flfw.dp.canary_audit import _told
 from flfw.errors import InputError
-from flfw.privacy.mean_difference import FEWEST, largest_difference, shift_of, standardised_mean_difference
+from flfw.privacy.lower_bound import FEWEST, largest_difference, shift_of, standardised_mean_difference
 from flfw.rng import numpy_generator
+from research.measurements.canary_bounds import SHAPES
 
 
 def drawn(seed: int, m: int, mu: float) -> tuple[np.ndarray, np.ndarray]:

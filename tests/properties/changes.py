@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from flfw.files.sealed import with_checksum
 from flfw.recording.manifest import HEAD, sealed
-from flfw.storage.sealed import with_checksum
 
 Operator: TypeAlias = Callable[[bytes], SearchStrategy[bytes]]
 """Function of some content that returns a strategy of changed ones."""

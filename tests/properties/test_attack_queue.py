@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import EASY, AttackJob, Exchange, ProbeSet, solved
 from flfw.audit.queue import Queue
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.storage.sealed import read_checked, with_checksum, write_checked
+from flfw.files.sealed import read_checked, with_checksum, write_checked
+from flfw.recording.observation import Reconstruction
 from tests.properties.changes import (
     Change,
     broken,

@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from flfw import apps
+from flfw.engines import apps
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.reasons import RequestDeclinedError
 from flfw.messages.sharing import Form, MessageValidator, Sharing, SharingViolationError
 from flfw.messages.wire import forms, pack, views
 from flfw.nets.net import Tensors
-from flfw.plan import plan
-from flfw.storage.provenance import code_hash
+from flfw.plans.run_plan import plan
 from tests.properties.message_changes import changed_arrays, changed_record, changed_scalars
 from tests.properties.reading import plain, require_refused_or_valid
 

@@ -16,12 +16,12 @@ from hypothesis.extra import numpy as npst
 from hypothesis.strategies import DataObject
 
 from flfw.client.store import ClientStore, StateMissingError
+from flfw.dp.releases import RequestedRounds
 from flfw.experiment import Experiment
+from flfw.files.sealed import seal
 from flfw.messages.sharing import SharingViolationError
 from flfw.messages.wire import pack
-from flfw.storage.asked import RequestedRounds
-from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
-from flfw.storage.sealed import seal
+from flfw.server.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
 from tests.properties.changes import (
     broken,
     changed_bytes,

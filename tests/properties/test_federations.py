@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw.client.site import Site
-from flfw.deploy import certificates, processes
-from flfw.deploy.layout import FederationLayout
+from flfw.deploy import files as certificates
 from flfw.dp.budget import budgeted
-from flfw.engines.registrations import registered_nodes
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout, registered_nodes
 from flfw.errors import InputError
 from tests.properties.changes import changed_bytes, changed_toml, changed_tree, unsealed
 from tests.properties.reading import Folder, Reader, require_refused_or_valid
@@ -45,7 +45,7 @@ def is_layout(read: Any) -> bool:
 
 def renewed(place: Path) -> bool:
     by = certificates.Pair((place / "ca.key").read_bytes(), (place / "ca.crt").read_bytes())
-    made = certificates.server(by, ["127.0.0.1"])
+    made = certificates.make_server(by, ["127.0.0.1"])
     return certificates.ends(made.public) > certificates.ends((place / "ca.crt").read_bytes())
 
 
@@ -57,7 +57,7 @@ def are_nodes(nodes: Any) -> bool:
 def readers(scratch: Path) -> dict[str, Reader]:
     FederationLayout(scratch, 3).write()
     files = {"federation.toml": (scratch / "federation.toml").read_bytes()}
-    authority = certificates.authority()
+    authority = certificates.make_authority()
     pair = {"ca.crt": authority.public, "ca.key": authority.private}
     pid = {"superlink/superlink.pid": b"999999999 12345\n"}
     anything = unsealed(changed_bytes)

@@ -16,8 +16,8 @@ from flfw.dp import site_ledger
 from flfw.dp.budget import BudgetExceededError, EpsilonBudget
 from flfw.dp.site_ledger import MessageEntry, Spent
 from flfw.errors import InputError
+from flfw.files.chain import Chain
 from flfw.privacy.mechanism import Mechanism
-from flfw.storage.chain import Chain
 from tests.properties.changes import Change, changed_json, either, rechained, unchained, unsealed
 from tests.properties.reading import Folder, Reader, require_refused_or_valid
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from flfw import apps
 from flfw.deploy.allowed_settings import AllowedSettings, pins_of
 from flfw.deploy.policy import Policy
+from flfw.engines import apps
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid

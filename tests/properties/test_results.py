@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from flfw.api.summary import summary
+from flfw.command.api.summary import summary
+from flfw.comparisons import compare, matrices, tables
+from flfw.comparisons.matrices import fill_defaults
+from flfw.comparisons.question import Matrix
+from flfw.comparisons.rows import read
 from flfw.errors import RunError
 from flfw.experiment import Experiment
-from flfw.formats.result_file import read_training
-from flfw.matrix import compare, matrices, tables
-from flfw.matrix.cells import fill_defaults
-from flfw.matrix.question import Matrix
-from flfw.matrix.rows import read
+from flfw.files.result_file import read_training
 from flfw.papers import cells as paper_cells
 from flfw.papers.evidence import records
 from flfw.papers.frontier import points
 from flfw.papers.preset import ResultMetric
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.report.report import write_report
 from flfw.runs.audit_again import require_recorded
 from flfw.runs.results import last_round, read_earlier

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flfw.formats.typed import from_json
+from flfw.files.typed import from_json
 from tests.properties.changes import changed_json, odd
 from tests.properties.reading import require_refused_or_valid
 

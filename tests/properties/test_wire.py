@@ -15,22 +15,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from hypothesis.strategies import DataObject
 
-from flfw import apps
+from flfw.engines import apps
 from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
-from flfw.messages.factored_upload import FactoredUpload, FactorReader, _layers, _packed
-from flfw.messages.factors import Factors
+from flfw.messages.factored_upload import FactoredUpload, FactorReader, Factors, _layers, _packed
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.reasons import UnusableReplyError, in_one_line
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import forms, pack, views
-from flfw.plan import RunPlan, plan
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.runs.final import final_accuracies
-from flfw.server.faults import FailurePolicy
+from flfw.server.client_directory import FailurePolicy
 from flfw.server.history import History
 from flfw.server.node_assignment import NodeAssignment, Requirements
 from tests.properties.changes import words

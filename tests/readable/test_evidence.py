@@ -15,14 +15,14 @@ FOLDER = "evidence"
 
 
 def listed(folder: Path) -> Ended:
-    """``python -m flfw.papers.evidence --list --folder FOLDER``."""
+    """``python -m research.evidence --list --folder FOLDER``."""
     words = ["evidence", "--list", "--folder", str(folder), "--only", "fed_cdp.5/Adult/0/"]
 
     def program() -> int:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", words)
-            patch.delitem(sys.modules, "flfw.papers.evidence.__main__", raising=False)  # another test imported it
-            runpy.run_module("flfw.papers.evidence", run_name="__main__", alter_sys=True)
+            patch.delitem(sys.modules, "research.evidence.__main__", raising=False)  # another test imported it
+            runpy.run_module("research.evidence", run_name="__main__", alter_sys=True)
         return 0
 
     return ended(program)

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from flfw.defence import Defence
 from flfw.nets import Tensors
 from flfw.plugins import NoSettings
+from flfw.task.defence import Defence
 from tests.readable.outside import HERE, WARNINGS, simulation
 
 pytestmark = WARNINGS
 
 RUN = (
-    "--method fieldlab.momentum:FedAvgM --defence ownlab.shield:Shield"
+    "--method fieldlab.momentum:FedAvgM --defence fieldlab.shield:Shield"
     " --attack fieldlab.all_units:AllUnits fieldlab.layerwise:Layerwise ownlab.loss_after:LossAfter"
     " --set beta=0.5 Shield.scale=0.5 Layerwise.iterations=1 --dataset digits --net linear --split iid --clients 2"
     " --rounds 1 --local-epochs 1 --images 1 --membership-pairs 5 --audit-rounds 0,1 --engine inproc --no-pictures"
@@ -40,7 +40,7 @@ def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [rung["psnr"] > 100 for rung in shielded["ladder"] if rung["rung"] == "easy"] == [True]
     assert [entry["statistic"] for entry in result["membership"]] == ["loss_after"]
     outside = {one["name"] for one in result["provenance"]["sittings"][0]["outside"]}
-    assert {"fieldlab.momentum:FedAvgM", "ownlab.shield:Shield"} <= outside
+    assert {"fieldlab.momentum:FedAvgM", "fieldlab.shield:Shield"} <= outside
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("--method ownlab.momentum:FedAvgM", "flfw.errors.InputError"),
         ("--attack ownlab.all_units:AllUnits", "flfw.adversary.attack.NotApplicableError"),
         ("--attack ownlab.layerwise:Layerwise", "flfw.inversion.search_optimisers"),
+        ("--defence ownlab.shield:Shield", "flfw.task.defence"),
     ],
 )
 def test_a_package_of_version_0_1_is_refused_with_the_names_of_today(

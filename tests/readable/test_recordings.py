@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from flfw.adversary.observation import Truth
 from flfw.attacks.analytic import Analytic
-from flfw.audit.foreign import audit
 from flfw.audit.measures.public import PublicData
 from flfw.errors import InputError
+from flfw.recorded_apps import audit
+from flfw.recording.observation import Truth
 from tests.readable import own_app
 from tests.readable.outside import copied, require_one_line
 

@@ -14,10 +14,9 @@ from safetensors.numpy import load, save
 
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
-from flfw.recording.compact import compacted, restored
+from flfw.recording.compact import Prediction, best, compacted, distances, moved, restored
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.manifest import rewrite
-from flfw.recording.prediction import Prediction, best, distances, moved
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last
 

@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 from flfw import __version__
 from flfw.audit.probe import is_sound
 from flfw.errors import InputError
+from flfw.files.journal import JournalMark
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.storage.journal import JournalMark
 
 app = ClientApp()
 

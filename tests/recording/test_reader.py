@@ -17,15 +17,15 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save
 
-from flfw.adversary.observation import Vantage
 from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.recording import manifest
 from flfw.recording.grid import RecordingGrid
+from flfw.recording.observation import Vantage
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last, purge
-from flfw.storage.checkpoint import locked
+from flfw.server.checkpoint import locked
 
 app = ClientApp()
 

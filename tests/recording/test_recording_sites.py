@@ -13,19 +13,18 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flfw import apps
-from flfw.adversary.observation import Truth
 from flfw.client.site import Site
-from flfw.engines import federation
+from flfw.engines import apps, federation
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
+from flfw.recording.observation import Truth
 from flfw.recording.reader import Recordings
 from flfw.runs import engine, run
 from flfw.runs.results import finish
-from flfw.storage.provenance import code_hash
 from tests.support.method_rounds import initial_tensors
 
 

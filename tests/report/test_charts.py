@@ -160,6 +160,6 @@ def test_a_strip_shows_each_feature_beside_the_attackers() -> None:
 
 @pytest.mark.slow
 def test_who_writes_no_page_does_without_matplotlib() -> None:
-    code = "import flfw.report.report, flfw.matrix.page, sys; print('matplotlib' in sys.modules)"
+    code = "import flfw.report.report, flfw.comparisons.page, sys; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

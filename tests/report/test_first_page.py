@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flfw.api.summary import claimed
+from flfw.command.api.summary import claimed
 from flfw.report.findings import read_settings
 from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
 from flfw.report.page_data import scope, unit_of

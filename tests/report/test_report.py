@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flfw.api.summary import summary
+from flfw.command.api.summary import summary
 from flfw.errors import InputError
 from flfw.report.findings import png_uri
 from flfw.report.page_data import FailureLine, first_screen

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flfw.api.summary import summary
+from flfw.audit import conclude
+from flfw.audit import verdict as verdicts
 from flfw.audit.measures.statistics import most_missed
-from flfw.audit.verdicts import conclude, sum_conclusion
-from flfw.audit.verdicts import verdict as verdicts
+from flfw.command.api.summary import summary
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_data import most_missed as shown_missed
@@ -172,7 +172,7 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     source = "".join(map(inspect.getsource, (verdicts, conclude)))
-    on_sums = re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
+    on_sums = re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)",', inspect.getsource(conclude))
     causes = (
         set(re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)"', source))
         | {cause for cause, _ in verdicts._TO_SHOW.values()}

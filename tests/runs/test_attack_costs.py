@@ -14,14 +14,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import Models, Uses
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.experiment import Experiment
 from flfw.inversion import compute
-from flfw.plan import RunPlan, plan
+from flfw.inversion.client_models.victim import PlainVictim
+from flfw.plans.run_plan import RunPlan, plan
+from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.rng import initialising, torch_generator
 from flfw.runs import timing
 from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
-from flfw.victims.victim import PlainVictim
 from tests.support.clock import Clock
 from tests.support.small_runs import ByGuess, plug_in
 

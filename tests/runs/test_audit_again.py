@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sim
-from flfw.adversary.observation import Knowledge, Observation, Vantage, mean_gradient
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
+from flfw.recording.observation import Knowledge, Observation, Vantage, mean_gradient
 from flfw.recording.reader import Recordings
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import fresh_net
 
 RUN = (

@@ -14,18 +14,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from flfw import plugins
-from flfw.adversary.attack import Attack, AttackPlugin, NotApplicableError, Uses
+from flfw.adversary.attack import Attack, AttackPlugin, NotApplicableError, Upload, Uses
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
-from flfw.adversary.observation import Knowledge, Observation
-from flfw.adversary.upload import Upload
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.sealed import read_checked
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.malicious_model import ModelModification
-from flfw.runs import capability
+from flfw.recording.observation import Knowledge, Observation
 from flfw.runs import run as whole
-from flfw.runs.capability import Capability, check
-from flfw.storage.sealed import read_checked
+from tests.support import capability
+from tests.support.capability import Capability, check
 from tests.support.small_runs import ByGuess, tiny
 
 # --- attacks that a server process finds here as tests.runs.test_capability:Class ---

@@ -148,7 +148,12 @@ def run(words: list[str], folder: str, *before: str) -> subprocess.CompletedProc
         ("ro", ["-m", "flfw.deploy", "init", "{disk}/fed"], 2, "(Read-only file system)"),
         ("size=20k", ["sim.py", *command_lines.RUN, "--attack", "none", "--out", "{disk}/run"], 1, "No space left"),
         ("ro", ["sim.py", *command_lines.RUN, "--attack", "none", "--out", "{disk}/run"], 2, "(Read-only file system)"),
-        ("ro", ["-m", "flfw.papers.figures", "{run}", "--out", "{disk}/run"], 2, "(Read-only file system)"),
+        (
+            "ro",
+            ["-m", "flfw.comparisons.figures.figures", "{run}", "--out", "{disk}/run"],
+            2,
+            "(Read-only file system)",
+        ),
     ],
 )
 def test_a_full_or_read_only_disk_is_one_line(

@@ -18,14 +18,14 @@ import torch
 from benchmarks.process_family import descendants
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
+from flfw.files.folders import require_folder
 from flfw.nets import Tensors
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import costs, measuring, membership_costs, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check
 from flfw.server.aggregation import Update
-from flfw.storage.folders import require_folder
 from flfw.strategies.fedcg import FedCG
 from tests.support.clock import Clock
 from tests.support.paths import ROOT

@@ -16,6 +16,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from flfw import data
 from flfw.audit.measures.columns import column_rates
 from flfw.audit.measures.public import PublicData
+from flfw.command.rehearse import main as rehearse
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
@@ -23,8 +24,7 @@ from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
-from flfw.plan import plan
-from flfw.rehearse.__main__ import main as rehearse
+from flfw.plans.run_plan import plan
 from flfw.report.page_data import caveats
 from flfw.report.texts import row_pair
 from flfw.runs.run import check, run

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import sim
-from flfw.adversary.observation import Truth
+from flfw.comparisons import Matrix, matrices
+from flfw.comparisons.matrices import PreparedMatrix
+from flfw.deploy.rehearsal import plan_rehearsal
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.matrix import Matrix, matrices
-from flfw.matrix.cells import PreparedMatrix
-from flfw.rehearse.plan import plan_rehearsal
+from flfw.files.folders import claimed
+from flfw.recording.observation import Truth
 from flfw.runs import run as module
 from flfw.runs.final import best_validation
-from flfw.storage.folders import claimed
 
 AUDITED = (
     "--method fedavg --net lenet --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic ig "

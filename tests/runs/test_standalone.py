@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from flfw import apps
 from flfw.client import site
+from flfw.engines import apps
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.runs import standalone
-from flfw.storage.checkpoint import Checkpoints, Snapshot
+from flfw.server.checkpoint import Checkpoints, Snapshot
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from flfw.errors import InputError
+from flfw.nets.training.optimisers import SGD
 from flfw.rng import torch_generator
 from flfw.server import distillation
 from flfw.server.distillation import GeneratorInputs, ServerTraining, distil, speaking, taught
-from flfw.training.optimisers import SGD
 
 
 def test_a_students_step_is_the_difference_of_probabilities() -> None:

@@ -15,8 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from safetensors.torch import load_file
 
 import sim
-from flfw import apps
-from flfw.engines import federation
+from flfw.engines import apps, federation
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
@@ -24,11 +23,10 @@ from flfw.messages.reasons import in_one_line
 from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.client_directory import ClientDirectory
-from flfw.server.faults import Failure, FailurePolicy
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy
 from flfw.server.node_assignment import NodeAssignment
 from flfw.strategies.fedavg import FedAvg
 from tests.support.method_rounds import initial_tensors, make_client
@@ -40,7 +38,7 @@ FAULTY = """
     from typing import final
     import torch
     from flfw.client.federated_client import FederatedClient
-    from flfw.defence import Defence
+    from flfw.task.defence import Defence
     from flfw.server.aggregation import weighted_mean
     from flfw.server.strategy import FederatedStrategy
 
@@ -292,7 +290,7 @@ def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
 ) -> None:
     import dataclasses
 
-    from flfw.storage.provenance import code_hash
+    from flfw.files.provenance import code_hash
 
     experiment = dataclasses.replace(small, on_client_failure=on_failure, attack=("analytic",), images=2)
     assert experiment.out is not None

@@ -18,18 +18,15 @@ from flfw.client.site import Site
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
-from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.simulated import representatives
-from flfw.plan import plan, without_auto
+from flfw.messages.inprocess import InProcessGrid, representatives
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import numpy_generator
 from flfw.runs import engine
 from flfw.server import cohorts
-from flfw.server.client_directory import ClientDirectory
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, NumberedNodes
 from flfw.server.cohorts import drawn, drawn_last, in_turn, secretly_drawn
-from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import History
 from flfw.server.node_assignment import NodeAssignment
-from flfw.server.numbered import NumberedNodes
 
 MANY = 10_000
 MILLION = 1_000_000
@@ -223,7 +220,7 @@ def test_only_clients_that_take_part_leave_anything_behind(tmp_path: Path, clien
 def test_an_engine_that_asks_each_client_gets_the_same_numbers(tmp_path: Path) -> None:
     """The grid of a million clients, with a Context for each of 30, and one without."""
     training, _ = trained(tmp_path / "one", 30)
-    from flfw import apps
+    from flfw.engines import apps
 
     folder = tmp_path / "two"
     folder.mkdir()

@@ -16,9 +16,9 @@ from torch import Tensor
 import sim
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import run
-from flfw.server.moving_average import MovingAverage
+from flfw.server.aggregation import MovingAverage
 from tests.support.method_rounds import initial_tensors
 from tests.support.refusals import assert_refused
 from tests.support.resumed_runs import cut_short

@@ -15,7 +15,7 @@ import sim
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.robust import RobustMean, RobustName

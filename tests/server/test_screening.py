@@ -14,12 +14,12 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.experiment import Experiment
+from flfw.files.tensor_names import matches
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.sharing import matches
 from flfw.messages.wire import pack, unpack
-from flfw.plan import plan
-from flfw.server.faults import FailurePolicy
-from flfw.server.screening import bound_of, change, no_heavier, screened
+from flfw.plans.run_plan import plan
+from flfw.server.client_directory import FailurePolicy
+from flfw.server.robust import bound_of, change, no_heavier, screened
 from flfw.server.strategy import FederatedStrategy
 from tests.support.rounds import fresh, place
 

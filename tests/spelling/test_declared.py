@@ -9,10 +9,10 @@ import pytest
 
 from flfw import nets, plugins
 from flfw.adversary.attack import AttackPlugin
-from flfw.defence import Defence
-from flfw.method import Method
 from flfw.plugins import ATTACK, DEFENCE, METHOD
 from flfw.spelling import declared
+from flfw.task.defence import Defence
+from flfw.task.method import Method
 
 BASES: dict[str, type] = {"method": Method, "defence": Defence, "attack": AttackPlugin}
 PLUGINS = [(kind, name) for kind in (METHOD, DEFENCE, ATTACK) for name in plugins.names(kind)]

@@ -14,11 +14,11 @@ from flwr.app import ArrayRecord, RecordDict
 from flfw.deploy.allowed_settings import pins_of
 from flfw.deploy.policy import Policy
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.wire import broadcast
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
-from flfw.storage.provenance import code_hash
 from tests.support import sites_at_work as sites
 from tests.support.asking import Question
 

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.audit.measures.metrics import psnr
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.rng import initialising, torch_generator
-from flfw.victims.victim import PlainVictim
 
 
 def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:

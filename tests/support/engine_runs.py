@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flfw.client.site import Site
 from flfw.experiment import Experiment
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.runs import engine
 
 
@@ -28,7 +28,7 @@ def rows_without_times(training: dict) -> list:
 
 BROKEN = """
 from typing import final
-from flfw.defence import Defence
+from flfw.task.defence import Defence
 
 @final
 class Broken(Defence):

@@ -17,7 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from flfw.deploy.connection import beat_more_often
+from flfw.deploy.guard import beat_more_often
 from tests.support.client_lies import TABLES, lie_about
 from tests.support.forgery import Sent
 

@@ -15,12 +15,12 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.observation import Truth
 from flfw.attacks.analytic import Analytic
-from flfw.audit.foreign import audit
 from flfw.audit.measures.public import PublicData
 from flfw.messages.inprocess import InProcessGrid
+from flfw.recorded_apps import audit
 from flfw.recording.grid import RecordingGrid
+from flfw.recording.observation import Truth
 from flfw.rng import initialising, numpy_generator, torch_generator
 
 SPACE = ((1, 6, 6), (0.5,), (0.25,))

@@ -15,7 +15,7 @@ from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack, views
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from tests.support.rounds import fresh
 
 SIZES = (23, 50, 7, 41)

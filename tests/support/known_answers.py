@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flfw.adversary.attack import Attack, AttackCost
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.plan import plan, without_auto
+from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.format import PlainTensors, exchange_id
 from flfw.recording.manifest import rewrite
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
 from tests.support.pictures import save as save_picture

@@ -14,10 +14,10 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.recorddict_pb2 import MetricRecord as ProtoRecord
 from flwr.proto.recorddict_pb2 import MetricRecordValue as ProtoValue
 
+from flfw.files.provenance import code_hash
 from flfw.messages.client_info import ClientInfo
-from flfw.messages.factors import Layers
+from flfw.messages.factored_upload import Layers
 from flfw.messages.wire import views
-from flfw.storage.provenance import code_hash
 from tests.support.forgery import (
     Forged,
     Sent,

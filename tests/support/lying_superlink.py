@@ -22,7 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
-from flfw.deploy.layout import FederationLayout
+from flfw.engines.layout import FederationLayout
 from tests.support.forgery import Sent
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from flfw.defence import Defence
 from flfw.nets import Tensors
+from flfw.task.defence import Defence
 from tests.support.small_runs import tiny
 
 

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from flfw import nets
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
-from flfw.adversary.observation import Examples
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.net import Tensors
-from flfw.victims.victim import PlainVictim
+from flfw.recording.observation import Examples
 from tests.support.attackable import digit_inputs, digits, fresh_net, gradient
 
 LR = 0.1

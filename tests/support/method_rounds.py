@@ -14,9 +14,9 @@ from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.nets import Net
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining

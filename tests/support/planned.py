@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flfw.client_plan import ClientPlan
-from flfw.combinations import check_audit, check_clients
 from flfw.experiment.audit import AttackSettings
-from flfw.plan import AuditPlan, RunPlan
+from flfw.plans.combinations import check_audit, check_clients
+from flfw.plans.run_plan import AuditPlan, RunPlan
+from flfw.task.client_plan import ClientPlan
 
 
 def checked(run_plan: RunPlan) -> RunPlan:

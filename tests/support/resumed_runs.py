@@ -14,8 +14,8 @@ from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.runs import run
+from flfw.server.checkpoint import Checkpoints, Snapshot
 from flfw.server.strategy import FederatedStrategy
-from flfw.storage.checkpoint import Checkpoints, Snapshot
 
 
 def without_times(value: Any) -> Any:

@@ -15,14 +15,14 @@ from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
-from flfw.messages.sharing import matches
+from flfw.files.tensor_names import matches
 from flfw.messages.wire import pack
-from flfw.plan import plan
+from flfw.plans.run_plan import plan
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.context import ServerContext
 from flfw.server.strategy import FederatedStrategy
-from flfw.task import Task
+from flfw.task.task import Task
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flfw.defence import Defence
 from flfw.nets import Tensors
+from flfw.task.defence import Defence
 
 
 class SendsNothing(Defence):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from flfw.deploy import __main__ as deployment
-from flfw.deploy import processes
-from flfw.deploy.layout import FederationLayout, environment
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout, environment
 from tests.support.paths import ROOT
 
 SITES = 3

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack, AttackCost
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.experiment import Experiment
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
 
 
 def tiny(out: Path | None = None, **changes: Any) -> Experiment:

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flfw.adversary.observation import Examples, Knowledge, Observation
 from flfw.data import DatasetArrays, DatasetCard
+from flfw.inversion.client_models.relaxed_rows import Categories
+from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import tensors
 from flfw.nets.inputs import InputSpec
+from flfw.recording.observation import Examples, Knowledge, Observation
 from flfw.rng import torch_generator
-from flfw.victims.relaxed_rows import Categories
-from flfw.victims.victim import PlainVictim
 from tests.support.attackable import fresh_net, gradient, seen
 
 TABLE = Categories(groups=((1, 2, 3), (4, 5)), open=(False, True), numbers=(0,))

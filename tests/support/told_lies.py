@@ -18,12 +18,12 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
 from safetensors.torch import load_file
 
-from flfw import apps
+from flfw.engines import apps
 from flfw.engines import federation as engine
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.plan import plan, without_auto
-from flfw.training.threads import one_thread
+from flfw.nets.training.devices import one_thread
+from flfw.plans.run_plan import plan, without_auto
 from tests.support import sites_at_work as sites
 from tests.support.client_lies import lie_about
 from tests.support.lying import EVIL, Lie, honest

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flfw.tracking import AuditMetrics, RunEnd, TrackedRun, Tracker
+from flfw.runs.tracking import AuditMetrics, RunEnd, TrackedRun, Tracker
 
 
 class Noting(Tracker):

@@ -2,13 +2,55 @@
 
 Numbers are compared by their differences. Tokens of text, which are stored as whole numbers, are equal or not, and two
 texts differ by the number of places in which they do: each such place counts as a squared difference of 1.
+
+Scores of enlarged images in the size in which their data set has them.
+
+ROUGE of texts of bytes: the words, and the pairs of words, that a reconstruction shares with the true text.
+
+Lin, "ROUGE: A Package for Automatic Evaluation of Summaries", 2004; the F-measure, on words in lower case. A sequence
+of bytes may begin and end within words, whose parts count as words here.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from flfw.errors import require
 
 _WINDOW = 11  # pixels; SSIM's Gaussian window of deviation 1.5
+
+
+def reduced(image: np.ndarray, side: int) -> np.ndarray:
+    """Resize an image (C, H, W) to (C, side, side): bilinear, antialiased, as `flfw.data.readers.pixels.resize` does.
+
+    >>> reduced(np.full((1, 8, 8), 0.5, np.float32), 2).tolist()
+    [[[0.5, 0.5], [0.5, 0.5]]]
+    """
+    block = torch.from_numpy(np.ascontiguousarray(image, np.float32))[None]
+    return interpolate(block, size=(side, side), mode="bilinear", antialias=True, align_corners=False)[0].numpy()
+
+
+def reduced_scores(truth: np.ndarray, guess: np.ndarray | None, side: int) -> dict[str, float | None]:
+    """Return PSNR in dB and SSIM of a reconstruction, both images reduced.
+
+    The truth is reduced too, as enlarging and reducing it blurs it: a reconstruction that has all of it scores 200 dB.
+
+    Args:
+        truth: (C, H, W) in [0, 1].
+        guess: the same; None: the attack gave none.
+        side: pixels of the data set's own images; 0: they were not enlarged, and there are no such scores.
+    """
+    if not side:
+        return {}
+    if guess is None:
+        return {"reduced_psnr": None, "reduced_ssim": None}
+    a, b = reduced(truth, side), reduced(np.clip(guess, 0, 1), side)
+    return {"reduced_psnr": psnr(a, b), "reduced_ssim": ssim(a, b)}
 
 
 def is_text(x: np.ndarray) -> bool:
@@ -68,3 +110,48 @@ def ssim(truth: np.ndarray, reconstruction: np.ndarray) -> float | None:
     a, b = truth.astype(np.float64), np.clip(reconstruction, 0, 1).astype(np.float64)
     options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
     return float(structural_similarity(a, b, data_range=1.0, channel_axis=0, **options))  # type: ignore[arg-type]
+
+
+GRAMS = (1, 2)
+"""Lengths of the runs of words that are compared."""
+
+
+def decoded(tokens: np.ndarray) -> str:
+    """Return the text of bytes (T,), without the zero bytes that fill it up; a broken character becomes a mark.
+
+    >>> decoded(np.array([72, 105, 255, 0, 0], np.uint8))
+    'Hi\\ufffd'
+    """
+    require(is_text(tokens), "tokens", dtype=tokens.dtype)
+    return tokens.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
+
+
+def rouge(truth: str, guess: str, grams: int) -> float:
+    """Compute the F-measure, in [0, 1], of the runs of ``grams`` words in two texts; without any run it is 0.
+
+    >>> rouge("the cat sat", "the cat ran off", 1)  # 2 of 3 words, and 2 of 4
+    0.5714285714285714
+    >>> rouge("the cat sat", "cat the sat", 2)
+    0.0
+    """
+    a, b = (_runs(text, grams) for text in (truth, guess))
+    total = a.total() + b.total()
+    return 2 * (a & b).total() / total if total else 0.0
+
+
+def rouges(truth: np.ndarray, guess: np.ndarray | None, floor: np.ndarray) -> dict[str, float | None]:
+    """Compute the scores ``rouge_1`` and ``rouge_2`` of a guess, and those of a guess without the message.
+
+    Args:
+        truth: bytes (T,).
+        guess: bytes (T,); None: the attack gave nothing, and its scores are None.
+        floor: bytes (T,) of a random public text, for ``floor_rouge_1`` and ``floor_rouge_2``.
+    """
+    true, beside = decoded(truth), decoded(floor)
+    scores = {f"rouge_{n}": None if guess is None else rouge(true, decoded(guess), n) for n in GRAMS}
+    return scores | {f"floor_rouge_{n}": rouge(true, beside, n) for n in GRAMS}
+
+
+def _runs(text: str, grams: int) -> Counter[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.lower())
+    return Counter(zip(*(words[start:] for start in range(grams)), strict=False))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from flfw.errors import InputError
-from flfw.formats.typed import read_json
+from flfw.files.typed import read_json
 
 T = TypeVar("T")
 

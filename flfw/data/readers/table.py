@@ -16,10 +16,10 @@ from flfw.data.files import cache
 from flfw.data.files.columns import NumberTarget, TableSchema
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables.names import TableName, TableSettings
-from flfw.data.tables.planned import patients_of, require_columns, tested, with_plan
+from flfw.data.tables.plan_file import patients_of, require_columns, tested, with_plan
 from flfw.data.tables.reading import Table
 from flfw.errors import InputError
-from flfw.formats.typed import read_json
+from flfw.files.typed import read_json
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _GROUPS = ("train_group", "test_group")

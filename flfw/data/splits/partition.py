@@ -16,9 +16,8 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits import domains, dominant, drawn, mixtures, natural, patients, pools, sampled, shards, whole
+from flfw.data.splits import domains, dominant, drawn, mixtures, patients, pools, shards
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.outside import SplitScheme, source_of
 from flfw.data.splits.schemes import (
     IID,
     AnyScheme,
@@ -34,8 +33,13 @@ from flfw.data.splits.schemes import (
     SampledOnDemand,
     Scheme,
     Shards,
+    SplitScheme,
+    divide_whole,
+    natural_parts,
+    refuse_others,
     scheme,
     schemes,
+    source_of,
 )
 from flfw.data.splits.split_indices import SplitIndices, at_most
 from flfw.errors import InputError, require
@@ -100,12 +104,12 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
     Dirichlet: mixtures.dirichlet,
     Pathological: mixtures.pathological,
     Dominant: dominant.divide,
-    Sampled: sampled.divide,
+    Sampled: domains.divide_sampled,
     Domains: domains.divide,
     Shards: shards.divide,
     FullCopy: shards.everything,
     Pools: pools.divide,
-    DatasetPerClient: whole.divide,
+    DatasetPerClient: divide_whole,
     SampledOnDemand: drawn.pools,
 }
 TestParts: TypeAlias = Literal["own", "shared"]
@@ -126,9 +130,9 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
         raise InputError(f"Expected clients >= 1, got clients={clients}; pass --clients.")
     if isinstance(scheme, Natural):
         none = np.zeros(0, np.int64)
-        cut = natural.parts(dataset, scheme, clients, test)
+        cut = natural_parts(dataset, scheme, clients, test)
         return Split(cut.train, cut.test, cut.validation, none, none, dataset.common_tests)
-    natural.refuse_others(dataset, type(scheme).__name__.lower())
+    refuse_others(dataset, type(scheme).__name__.lower())
     if dataset.train_group is not None and not isinstance(scheme, SplitScheme):
         patients.require_by_patient(dataset, scheme)
     if isinstance(scheme, SampledOnDemand):

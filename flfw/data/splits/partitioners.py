@@ -15,7 +15,7 @@ import numpy as np
 from datasets import Dataset as Table
 from flwr_datasets.partitioner import DirichletPartitioner, Partitioner, PathologicalPartitioner
 
-from flfw.data.splits import domains, dominant, pools, sampled, shards
+from flfw.data.splits import domains, dominant, pools, shards
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
@@ -69,7 +69,7 @@ class DominantPartitioner(_AtOnce):
 
 @final
 class SampledPartitioner(_AtOnce):
-    """Disjoint random samples of equal size; see ``flfw.data.splits.sampled``.
+    """Disjoint random samples of equal size; see ``flfw.data.splits.domains``.
 
     Args:
         num_partitions: clients.
@@ -83,7 +83,7 @@ class SampledPartitioner(_AtOnce):
 
     def _assign(self) -> Sequence[np.ndarray]:
         rng = numpy_generator(self._seed, "split")
-        return sampled.draw(self.dataset.num_rows, self.num_partitions, self._examples, 0, rng)[0]
+        return domains.draw_sampled(self.dataset.num_rows, self.num_partitions, self._examples, 0, rng)[0]
 
 
 @final

@@ -101,7 +101,7 @@ def _counted(part: Sized, described: str = "") -> str:
 
 
 def _victims(dataset: Dataset) -> str:
-    """Return the words on the examples that an audit attacks; as `flfw.task.Task.victim_pool` takes them."""
+    """Return the words on the examples that an audit attacks; as `flfw.task.task.Task.victim_pool` takes them."""
     if not len(dataset.victims):
         return "none are set apart: an audit attacks training examples of the clients"
     return f"{len(dataset.victims):,} training examples that no client holds"

@@ -1,13 +1,66 @@
-"""Split schemes and their settings; 0 examples means the data set's default number."""
+"""Split schemes and their settings; 0 examples means the data set's default number.
+
+Split schemes of a user's own, named as ``package.module:Class``.
+
+Split of data that have clients from the start: a client holds the examples that are its own.
+
+Such data are generated on demand (`flfw.data.generated`): before a client is asked for, it costs nothing.
+
+Split of data that are separate from the start: a client holds its whole data set.
+
+The client gets the whole training part; the test part is halved at random into validation and test. On one machine
+there is only one client. Data that only the sites have (`flfw.data.readers.at_site`) differ between sites, and every
+client of a site holds all data of that site.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from flfw.data.splits.outside import SplitScheme, outside
+import numpy as np
+
+from flfw.data.files.dataset import Dataset
+from flfw.data.files.population import PERSONS, STRIDE
+from flfw.data.splits.lazy_parts import LazyParts
+from flfw.data.splits.split_indices import SplitIndices, at_most, even, trainable
 from flfw.errors import InputError, require, unknown
+from flfw.plugins import imported
+
+
+class SplitScheme(ABC):
+    """Scheme of a user's own: a frozen dataclass with its settings as fields, ``--set Class.field=value``."""
+
+    @abstractmethod
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Cut a data set.
+
+        Args:
+            dataset: the data; ``dataset.victims`` are no client's.
+            clients: number of clients, >= 1.
+            rng: generator of all random choices.
+        """
+
+
+def outside(name: str) -> type[SplitScheme]:
+    """Return the class that ``package.module:Class`` names.
+
+    Raises:
+        InputError: there is no such class, or it is no concrete `SplitScheme`.
+    """
+    scheme = imported(name, "split")
+    if not (inspect.isclass(scheme) and issubclass(scheme, SplitScheme)) or inspect.isabstract(scheme):
+        raise InputError(f"Expected split={name} to be a concrete SplitScheme, got {scheme!r}.")
+    return scheme
+
+
+def source_of(scheme: SplitScheme) -> str:
+    """Return the text of a scheme's file, so that a changed scheme is another one."""
+    return Path(inspect.getfile(type(scheme))).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -54,7 +107,7 @@ class Dominant:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Random disjoint samples for the clients and one for the server, see ``flfw.data.splits.sampled``."""
+    """Random disjoint samples for the clients and one for the server, see ``flfw.data.splits.domains``."""
 
     train: int = 2000  # examples a client
     distillation: int = 32_000  # at most; from the examples that no client holds
@@ -110,7 +163,7 @@ class Pools:
 
 @dataclass(frozen=True)
 class DatasetPerClient:
-    """Whole data set for each client, on data that differ from client to client, see ``flfw.data.splits.whole``."""
+    """Whole data set for each client, on data that differ from client to client, see ``flfw.data.splits.schemes``."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +182,7 @@ class SampledOnDemand:
 
 @dataclass(frozen=True)
 class Natural:
-    """Examples that a client has of its own in generated data, see ``flfw.data.splits.natural``."""
+    """Examples that a client has of its own in generated data, see ``flfw.data.splits.schemes``."""
 
     train: int = 50  # examples a client
     test: int = 20  # likewise
@@ -158,7 +211,6 @@ Scheme: TypeAlias = (
     | SampledOnDemand
     | Natural
 )
-
 _SCHEMES: dict[str, type[Scheme]] = {
     "iid": IID,
     "dirichlet": Dirichlet,
@@ -196,3 +248,44 @@ def scheme(name: str) -> type[AnyScheme]:
     if name not in _SCHEMES:
         raise unknown(f"a split among {', '.join(_SCHEMES)}, or package.module:Class", "split", name, _SCHEMES)
     return _SCHEMES[name]
+
+
+def natural_parts(dataset: Dataset, scheme: Natural, clients: int, test: str) -> SplitIndices:
+    """Return the parts of all clients; with ``test="shared"`` all have the test examples that are no client's.
+
+    Raises:
+        InputError: the data have no clients of their own, or more are asked for than there are.
+    """
+    without = f"another --split for {dataset.name}, whose examples are no client's"
+    require(dataset.is_generated, without, split="natural")
+    at_most(PERSONS, clients, f"{dataset.name} has no more")
+    for name, size in (("train", scheme.train), ("test", scheme.test)):
+        require(size <= STRIDE, f"natural.{name} <= {STRIDE}", **{name: size})
+    train = LazyParts(clients, scheme.train, lambda one: one * STRIDE + np.arange(scheme.train), copies=1)
+    own_tests = LazyParts(clients, scheme.test, lambda one: one * STRIDE + np.arange(scheme.test), copies=1)
+    tests = LazyParts.same(clients, dataset.common_tests) if test == "shared" else own_tests
+    return SplitIndices(train, tests, LazyParts.same(clients, np.zeros(0, np.int64)))
+
+
+def refuse_others(dataset: Dataset, scheme: str) -> None:
+    """Refuse to cut generated data, which are not all there, by another scheme.
+
+    Raises:
+        InputError: the data are generated.
+    """
+    if dataset.is_generated:
+        raise InputError(
+            f"Expected split=natural for {dataset.name}, whose clients have examples of their own, got split={scheme}."
+        )
+
+
+def divide_whole(dataset: Dataset, scheme: DatasetPerClient, clients: int, rng: np.random.Generator) -> SplitIndices:
+    """Split a data set of one client into training, validation and test indices.
+
+    Raises:
+        InputError: there are several clients, which would hold the same data.
+    """
+    alone = f"clients=1 with split=dataset_per_client, as all of {dataset.name} is one client's; choose another --split"
+    require(clients == 1, alone, clients=clients)
+    validation, test = even(len(dataset.test_y), 2, rng)
+    return SplitIndices([trainable(dataset)], [test], [validation])

@@ -121,16 +121,16 @@ def _look(root: Path, card: DatasetCard, digest: str) -> DatasetCard:
 
 
 def _read(root: Path, side: int | None, digest: str) -> DatasetArrays:
-    from flfw.data.tables import planned, reading
+    from flfw.data.tables import plan_file, reading
 
     schema, files = _planned(root, digest), files_of(root)
     tables = [reading.read(path, path.suffix.removeprefix("."), TableSettings()) for path in files]
-    (x, y), *more = [planned.with_plan(table, schema, path) for table, path in zip(tables, files, strict=True)]
-    groups = planned.patients_of(tables, schema.patient, files)
+    (x, y), *more = [plan_file.with_plan(table, schema, path) for table, path in zip(tables, files, strict=True)]
+    groups = plan_file.patients_of(tables, schema.patient, files)
     if more:
         chosen = np.arange(len(y) + len(more[0][1])) >= len(y)
         x, y = np.concatenate([x, more[0][0]]), np.concatenate([y, more[0][1]])
     else:
-        chosen = planned.tested(y, groups, bool(schema.classes))
+        chosen = plan_file.tested(y, groups, bool(schema.classes))
     both = (None, None) if groups is None else (groups[~chosen], groups[chosen])
     return DatasetArrays(x[~chosen], y[~chosen], x[chosen], y[chosen], train_group=both[0], test_group=both[1])

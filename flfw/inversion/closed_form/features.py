@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
-from flfw.victims.victim import PlainVictim, VictimModel
 
 CLASSIFIER, EXTRACTOR = "classifier", "extractor"
 _FEATURES = "features"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from flfw.victims.victim import VictimModel
+from flfw.inversion.client_models.victim import VictimModel
 
 
 class FirstLayer(NamedTuple):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from flfw.inversion.client_models.victim import GeneratedVictim
 from flfw.inversion.closed_form.shared_gradient import Reading, generate
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked
@@ -21,7 +22,6 @@ from flfw.inversion.graph import Graph
 from flfw.inversion.matching import relative_distance
 from flfw.inversion.search_optimisers import SearchOptimiser
 from flfw.nets.net import Tensors
-from flfw.victims.generated import GeneratedVictim
 
 
 def search(

@@ -17,13 +17,13 @@ from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
 from flfw.errors import InputError
-from flfw.inversion.closed_form.separation import directions, separate
+from flfw.inversion.client_models.victim import VictimModel
+from flfw.inversion.closed_form.rectified import directions, separate
 from flfw.inversion.closed_form.shared_gradient import Reading, read
 from flfw.inversion.matching import cosine_distance, relative_distance
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
-from flfw.victims.victim import VictimModel
 
 _EXTRACTOR, _CLASSIFIER, _WEIGHTS, _GRADIENT = "extractor.", "classifier.", "weights.", "gradient."
 _COTANGENTS, _FREE, _SIZE = "cotangents", "directions", "size"
@@ -113,7 +113,7 @@ class SurrogateVictim(ReadVictim):
 
     z are the outputs of the extractor's last layer with weights, and delta_b is the derivative of the client's loss by
     them. So this loss has the client's gradient at the client's data. For one example, delta is the gradient of a fully
-    connected last layer's bias. For several, `flfw.inversion.closed_form.separation` separates them; where it fails,
+    connected last layer's bias. For several, `flfw.inversion.closed_form.rectified` separates them; where it fails,
     they are known up to a mixing, (B, B), that is searched for with the data. For any other last layer, such as a
     convolution, whose bias sums over positions, all of delta is searched for.
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from flfw.errors import InputError
+from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.closed_form.features import EXTRACTOR
 from flfw.nets.net import Tensors
-from flfw.victims.victim import PlainVictim, VictimModel
 
 _MEAN, _VARIANCE = "statistics.mean", "statistics.variance"
 

@@ -15,9 +15,8 @@ from typing import final
 import torch
 from torch import nn
 
-from flfw.adversary.attack import NotApplicableError
-from flfw.adversary.closed_form import ClosedFormAttack
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.adversary.attack import ClosedFormAttack, NotApplicableError
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 
 @final

@@ -20,12 +20,12 @@ from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from torch import nn
 
 from flfw.errors import InputError, require
 from flfw.nets import Tensors
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import PersistentTraining
-from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""Statistics of a candidate: numbers that are higher for examples that an update was trained on.
+
+``W`` is the broadcast model, ``W_k`` the one that client k sent back, and u = (W - W_k) / (lr steps), about the mean
+gradient of its examples. All of them are pure functions of what `flfw.adversary.membership.gradients` computes.
+
+Readings of clients' messages that attacks on membership share: mean gradients, losses, floors, public examples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from flfw.adversary.attack import NotApplicableError
+from flfw.adversary.membership.gradients import Products
+from flfw.adversary.membership_attack import MembershipRound, MembershipView
+from flfw.errors import require
+from flfw.inversion.client_models.victim import VictimModel
+from flfw.nets.net import Tensors, losses
+from flfw.recording.observation import Examples
+
+_STABILITY = 1e-8  # FedMIA's, added to a variance
+_BANDS = 10  # of labels that are numbers
+
+
+def cosine(products: Products) -> Tensor:
+    """Compute the cosine (N,), in [-1, 1], of each candidate's gradient and the update; 0 where one of them is 0.
+
+    FedMIA's second measurement (Zhu et al., CVPR 2025, arXiv 2402.06289). Under "out" its mean is near that of the
+    class's other examples, not 0.
+    """
+    lengths = products.norms * products.length
+    return torch.where(lengths == 0, 0.0, products.products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny))
+
+
+def gradient_difference(products: Products) -> Tensor:
+    """Compute |u|^2 - |u - g|^2 = 2 <g, u> - |g|^2 (N,): how much nearer to 0 the update is without the candidate.
+
+    The update must have the scale of a mean gradient. Li et al., "Effective Passive Membership Inference Attacks in
+    Federated Learning Against Overparameterized Models", ICLR 2023.
+    """
+    return 2 * products.products - products.norms**2
+
+
+def excess_loss_drop(before: Tensor, after: Tensor, others: Tensor) -> Tensor:
+    """Compute the drop of each loss in the client's update, less the mean drop in other clients' updates.
+
+    What all clients learn lowers the losses of all examples of a class; the difference of the differences is left.
+
+    Args:
+        before: (N,) losses at W.
+        after: (N,) losses at the client's W_k.
+        others: (K, N) losses at the W_k of K >= 1 other clients of the round, which do not hold the candidates.
+
+    Raises:
+        InputError: shapes that do not belong together, or no other client.
+    """
+    wanted = "losses (N,), (N,) and (K, N) of K >= 1 other clients"
+    fitting = others.dim() == 2 and len(others) >= 1 and before.shape == after.shape == others.shape[1:]
+    require(fitting, wanted, shapes=", ".join(str(tuple(part.shape)) for part in (before, after, others)))
+    return (before - after) - (before - others).mean(0)
+
+
+def against_others(target: Tensor, others: Tensor, prior: float = 4.0) -> Tensor:
+    """Compute z-scores (N,) of a measurement at the target client in the world where the candidate is out.
+
+    That world is what the same measurement gives at the other clients of the round. A variance from few of them is
+    poor, so that it is drawn to the mean variance of all candidates, which counts as ``prior`` degrees of freedom.
+
+    Args:
+        target: (N,) the measurement at the target client.
+        others: (K, N) the same at K >= 2 other clients, which must not hold the candidates.
+        prior: degrees of freedom of the mean variance, >= 0; 0: each candidate's own variance alone, as in FedMIA.
+
+    Raises:
+        InputError: shapes that do not belong together, fewer than 2 other clients, or a negative prior.
+    """
+    fitting = others.dim() == 2 and len(others) >= 2 and others.shape[1:] == target.shape
+    require(fitting, "(N,) and (K, N) of K >= 2 other clients", shapes=f"{tuple(target.shape)}, {tuple(others.shape)}")
+    require(prior >= 0, "prior >= 0", prior=prior)
+    free = len(others) - 1
+    variances = others.var(0)
+    variance = (prior * variances.mean() + free * variances) / (prior + free) + _STABILITY
+    return (target - others.mean(0)) / variance.sqrt()
+
+
+def trajectory(scores: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Compute the weighted sum of z-scores over rounds, as a z-score itself (N,).
+
+    Args:
+        scores: (T, N) z-scores of T >= 1 rounds.
+        weights: (T,) weight of each round, >= 0 and not all 0; None: all alike.
+
+    Raises:
+        InputError: no rounds, or weights that are none.
+    """
+    require(scores.dim() == 2 and len(scores) >= 1, "z-scores (T, N) of T >= 1 rounds", shape=tuple(scores.shape))
+    weights = torch.ones(len(scores)) if weights is None else weights
+    right = weights.shape == scores.shape[:1] and bool((weights >= 0).all()) and bool(weights.any())
+    require(right, f"{len(scores)} weights >= 0, not all 0", weights=weights.tolist())
+    weights = weights.to(scores)
+    return (weights / torch.linalg.vector_norm(weights)) @ scores
+
+
+def fedmia(target: Tensor, others: Tensor) -> Tensor:
+    """Compute FedMIA's score (N,): the mean over rounds of the normal distribution function of each round's z-score.
+
+    Zhu et al., CVPR 2025, arXiv 2402.06289: each candidate's mean and variance are those of the other clients.
+
+    Args:
+        target: (T, N) the measurement at the target client in T rounds.
+        others: (T, K, N) the same at K >= 2 other clients.
+
+    Raises:
+        InputError: shapes that do not belong together, or fewer than 2 other clients.
+    """
+    rounds = [against_others(one, rest, prior=0.0) for one, rest in zip(target, others, strict=True)]
+    return torch.special.ndtr(torch.stack(rounds)).mean(0)
+
+
+def within_class(scores: Tensor, labels: Tensor, public: Tensor, public_labels: Tensor) -> Tensor:
+    """Compute scores (N,) less the mean, over the deviation, of public examples of the same class.
+
+    A statistic differs by class for reasons that have nothing to do with membership. A class with fewer than two
+    public examples is compared with all of them.
+
+    Args:
+        scores: (N,) of the candidates.
+        labels: (N,) their classes.
+        public: (P,) the same statistic of public examples, P >= 2.
+        public_labels: (P,) their classes.
+
+    Raises:
+        InputError: fewer than 2 public examples.
+    """
+    require(len(public) >= 2, "at least 2 public examples", public=len(public))
+    result = torch.empty_like(scores)
+    for label in labels.unique():
+        same = public[public_labels == label]
+        same = public if len(same) < 2 else same
+        places = labels == label
+        result[places] = (scores[places] - same.mean()) / same.std().clamp(min=_STABILITY)
+    return result
+
+
+def label_only(labels: Tensor, members: Tensor, others: Tensor) -> Tensor:
+    """Compute the floor that needs no update (N,): the share of members among labelled examples of the same class.
+
+    Where members and non-members have other classes, this alone tells them apart; no attack may be praised for it.
+
+    Args:
+        labels: (N,) classes of the candidates.
+        members: (M,) classes of known members.
+        others: (M',) classes of known non-members.
+    """
+    if labels.is_floating_point():  # numbers: bands of about as many candidates each
+        cuts = torch.quantile(labels.double(), torch.arange(1, _BANDS, device=labels.device).double() / _BANDS)
+        labels, members, others = (
+            torch.bucketize(part.double(), cuts, right=True) for part in (labels, members, others)
+        )
+    classes = int(torch.cat([labels, members, others]).max()) + 1
+    inside, outside = (torch.bincount(part, minlength=classes).double() for part in (members, others))
+    return (inside / (inside + outside).clamp(min=1))[labels]
+
+
+def mean_gradient_behind(one: MembershipRound, sent: Tensors) -> Tensors:
+    """Return about the mean gradient behind a message.
+
+    Raises:
+        NotApplicableError: no tensor is received and sent back.
+    """
+    both = [name for name, value in sent.items() if name in one.received and value.is_floating_point()]
+    if not both:
+        raise NotApplicableError("membership needs tensors that clients receive and send back")
+    return {name: (one.received[name] - sent[name]) / (one.lr * one.steps) for name in both}
+
+
+@torch.no_grad()
+def losses_with(victim: VictimModel, sent: Tensors, examples: Examples) -> Tensor:
+    """Return the loss of each example (N,), with the sent tensors in the place of those received."""
+    held = {**victim.known, **victim.unknown}
+    held |= {name: value for name, value in sent.items() if name in held}
+    scores = functional_call(victim.model, held, (victim.inputs.normalise(examples.samples),))
+    return losses(scores, examples.samples, examples.labels)
+
+
+def floors(view: MembershipView) -> dict[str, Tensor]:
+    """Return the statistics that read no client's message, (N,) each."""
+    labels, last = view.candidates.labels, view.model(view.rounds[-1].received)
+    return {
+        "label_only": label_only(labels, labels, view.public.labels),
+        "loss_only": -losses_with(last, {}, view.candidates),
+    }
+
+
+def public_examples(view: MembershipView, most: int) -> tuple[Tensor, Tensor]:
+    """Return public inputs and labels, evenly spread over all where there are more than the most."""
+    count = len(view.public.labels)
+    places = torch.linspace(0, count - 1, min(most, count)).long()
+    return view.public.samples[places], view.public.labels[places]

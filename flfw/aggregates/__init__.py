@@ -1,1 +1,0 @@
-"""Sums over clients, as behind secure aggregation: what the protocol adds to them, and what they still tell."""

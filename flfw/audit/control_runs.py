@@ -1,0 +1,333 @@
+"""Rungs of the audited cases: checks of the description, and attacks on the same case where the data must leak.
+
+Every rung is climbed on demand and once for each case. A target that leaks needs none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, isfinite
+from pathlib import Path
+from statistics import median
+from typing import final
+
+import numpy as np
+import torch
+
+from flfw.adversary.attack import Attack, NotApplicableError
+from flfw.adversary.secure_aggregation import Quantiser
+from flfw.adversary.sums import Protocol
+from flfw.adversary.sums import rounding as of_the_model
+from flfw.audit.controls import MATCHED, TOLD, under_control
+from flfw.audit.job_planner import JobPlanner
+from flfw.audit.jobs import AttackJob, JobResult
+from flfw.audit.knowledge import grant, observed
+from flfw.audit.measures.agreement import Agreement, agreement, resolution
+from flfw.audit.measures.candidates import candidate_test, disjoint_candidates, numbered
+from flfw.audit.measures.identification import Identified
+from flfw.audit.scorer import ScoreRow
+from flfw.audit.uploads import read_truth, truth_keys
+from flfw.audit.verdict import EASY_SHARE, ControlResult, Searched
+from flfw.errors import InputError
+from flfw.inversion.client_models.operator import DataOperator
+from flfw.inversion.fit import Fit
+from flfw.nets.net import Tensors
+from flfw.plans.run_plan import AuditPlan
+from flfw.recording.observation import Knowledge, Observation, Reconstruction, Truth
+from flfw.recording.reader import Recordings
+from flfw.rng import numpy_generator, torch_generator
+from flfw.task.client_plan import ClientPlan
+from flfw.task.task import Task
+
+_SHORT = 1e-5  # of the way from a random guess to the truth that a search may lack: about what float32 rounds
+_CANDIDATES, _LEAST, _SHARE = 99, 19, 10  # at most as many as a tenth of the search's iterations, within these bounds
+
+Attempt = Callable[[JobPlanner, AttackJob], tuple[JobResult, list[ScoreRow]]]
+"""Runs a job of a plan; returns its solution and a row for each example."""
+
+Opened = tuple[Observation, Knowledge, Truth]
+"""A message, the knowledge granted about it, and its truth."""
+
+
+@final
+class ControlRunner:
+    """Rungs of one audit.
+
+    Args:
+        clients: what the run's clients do.
+        audit: the attacks and what they see.
+        plan_of: builds the planner of the jobs of clients under a control.
+        attempt: runs a job of a plan.
+        truth: the folder of the clients' examples.
+        task: the source of further examples of the clients.
+    """
+
+    def __init__(
+        self,
+        clients: ClientPlan,
+        audit: AuditPlan,
+        plan_of: Callable[[ClientPlan], JobPlanner],
+        attempt: Attempt,
+        truth: Path,
+        task: Task,
+    ) -> None:
+        self._clients, self._audit = clients, audit
+        self._plan_of, self._attempt, self._truth = plan_of, attempt, truth
+        self._task = task
+        self._plans: dict[str, JobPlanner | None] = {}
+        self._done: dict[tuple[str, str, str], ControlResult] = {}
+
+    def beside(self, job: AttackJob, rung: str) -> ControlResult:
+        """Return the result of a job's attack on a rung beside its target.
+
+        Args:
+            job: attack on a target; on ``told`` its adapted form runs, on ``matched`` its plain one.
+            rung: ``matched`` or ``told``.
+        """
+        at = job.attack, job.ticket.name, rung
+        if at not in self._done:
+            self._done[at] = self._climbed(job, rung)
+        return self._done[at]
+
+    def _climbed(self, job: AttackJob, rung: str) -> ControlResult:
+        plan, beside = self._plan(rung), self._job(job, rung)
+        if plan is None:
+            hider = self._clients.defences.name
+            hider = self._clients.name if hider == "none" else hider
+            return ControlResult(
+                rung, None, None, failure_reason=f"{hider} has no settings for this rung: write `weakest_settings`"
+            )
+        if beside is None or not beside.exchanges:
+            return ControlResult(rung, None, None, failure_reason="its probes were not recorded")
+        solution, rows = self._attempt(plan, beside)
+        values = [row["db"] for row in rows if row["db"] is not None]
+        share = sum(row["recovered"] for row in rows) / max(1, len(rows))
+        mean = sum(values) / len(values) if values else None
+        reason = f"{share:.0%} of the examples reconstructed" + (f", {mean:.1f} dB on average" if values else "")
+        passed = share >= EASY_SHARE
+        return ControlResult(
+            rung, mean, passed, round(solution.seconds, 3), None if values else solution.stopped, reason
+        )
+
+    def consistency(self, job: AttackJob, clients: Sequence[int], hidden: bool) -> ControlResult:
+        """Return whether the attacker's model of the client, at the true examples, gives the message.
+
+        Args:
+            job: attack on a target, without an adaptation.
+            clients: the clients in question.
+            hidden: whether something hides the data; then the messages of the ``matched`` rung are checked.
+        """
+        checked = self._job(job, MATCHED) if hidden else job
+        if checked is None:
+            return ControlResult("consistency", None, None, failure_reason="no undefended probes were recorded")
+        if checked.ticket.group and not checked.ticket.colluding and self._cut(checked):
+            return ControlResult(
+                "consistency", None, None, failure_reason="secure aggregation cut the largest numbers off"
+            )
+        compared: list[Agreement] = []
+        for observation, knowledge, truth in self._open(checked):
+            if observation.client not in clients:
+                continue
+            if knowledge.model.unknown:
+                return ControlResult("consistency", None, None, failure_reason="clients keep tensors private")
+            shown, constants = knowledge.model.observed(observation.sent)
+            trial = knowledge.model.gradient(truth.samples, truth.labels, {}, constants)
+            rounding = (
+                resolution(observation.sent, observation.received, shown, knowledge.steps) if knowledge.weights else 0.0
+            )
+            rounding += of_the_sum(shown, observation, knowledge.weights, job)
+            compared.append(agreement(shown, [trial], rounding))
+        if not compared:
+            return ControlResult("consistency", None, None, failure_reason="none of its messages could be checked")
+        worst = max(compared, key=lambda one: (one.outcome == "failed", one.outcome == "not possible", one.off))
+        if worst.outcome == "not possible":
+            return ControlResult("consistency", None, None, failure_reason=worst.sentence.rstrip("."))
+        return ControlResult("consistency", None, worst.agrees, reason=worst.sentence)
+
+    def _cut(self, job: AttackJob) -> bool:
+        """Return whether secure aggregation clips any message of a job's sums."""
+        ids = [id_ for exchange in job.exchanges for id_ in exchange.summed]
+        seen = Recordings(job.recordings).observations(ids)
+        return Protocol(0).cuts([one.sent for one in seen if one is not None])
+
+    def lost(self, job: AttackJob) -> bool:
+        """Return whether rounding may be as large as the message in half of a job's sums; so where none was seen."""
+        errors = [
+            of_the_sum(observation.sent, observation, knowledge.weights, job)
+            for observation, knowledge, _ in self._open(job)
+        ]
+        return not errors or median(errors) >= 1
+
+    def candidates(
+        self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult
+    ) -> Identified | None:
+        """Hold other data of the same client and classes against each message; None: it cannot be done.
+
+        Args:
+            job: attack on a target; its probes are attacked, not uploads.
+            attack: the job's attack, whose distance compares data with a message.
+            clients: the clients in question.
+            result: the job's solution; where the client changes its data in too many ways for the distance, the
+                changed data are compared with it.
+        """
+        if job.ticket.source != "probe" or job.ticket.pooled or not self._task.has_data:
+            return None
+        opened = [one for one in self._open(job) if one[0].client in clients]
+        most = min(_CANDIDATES, max(_LEAST, attack.cost.iterations * attack.cost.restarts // _SHARE))
+        drawn = self._drawn(opened, most)
+        results = _by_slot(job, result)
+
+        def explain(message: int) -> list[float] | None:
+            truth = opened[message][2]
+            others = (self._task.examples("train", places)[0] for places in drawn[message])
+            guesses = [truth, *(replace(truth, samples=samples) for samples in others)]
+            values = self._fits(job, attack, opened[message], guesses)
+            if values is None:
+                observation, knowledge, _ = opened[message]
+                return _apart(knowledge.operator, results.get(observation.slot), guesses)
+            return [value.distance for value in values]
+
+        def alike(message: int) -> np.ndarray:
+            places = [opened[message][2].indices.numpy(), *drawn[message]]
+            return numbered([self._task.examples("train", batch)[0].numpy() for batch in places])
+
+        return candidate_test([len(places) for places in drawn], explain, alike)
+
+    def _drawn(self, opened: Sequence[Opened], most: int) -> list[np.ndarray]:
+        """Draw candidates for messages (n, B), as training indices; no example serves twice, and no victim at all."""
+        drawn = [np.empty((0, 0), np.intp)] * len(opened)
+        taken = np.concatenate([truth.indices.numpy() for _, _, truth in opened] or [np.empty(0, np.intp)])
+        for client in dict.fromkeys(observation.client for observation, _, _ in opened):
+            mine = [place for place, (observation, _, _) in enumerate(opened) if observation.client == client]
+            pool = np.setdiff1d(self._task.victim_pool(client), taken)
+            rng = numpy_generator(self._clients.seed, "candidates", client)
+            dataset = self._task.dataset
+            labels = [dataset.kinds(opened[place][2].labels.numpy()) for place in mine]
+            there = dataset.kinds(dataset.train_y[pool])
+            for place, chosen in zip(mine, disjoint_candidates(labels, there, rng, most), strict=True):
+                drawn[place] = pool[chosen]
+                taken = np.append(taken, drawn[place])
+        return drawn
+
+    def searched(self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult) -> Searched | None:
+        """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.
+
+        Args:
+            job: attack on a target.
+            attack: the job's attack.
+            clients: the clients in question.
+            result: the job's solution.
+        """
+        results = _by_slot(job, result)
+        values: list[tuple[float, float, float]] = []
+        for opened in self._open(job):
+            observation, _, truth = opened
+            if observation.client not in clients or observation.slot not in results:
+                continue
+            rng = torch_generator(self._clients.seed, f"random guess {job.attack}", observation.round, observation.slot)
+            noise = torch.rand(truth.samples.shape, generator=rng)
+            fits = self._fits(job, attack, opened, [truth, results[observation.slot], Reconstruction(noise)])
+            if fits is None:
+                return None
+            truth_at, found_at, noise_at = (fit.objective for fit in fits)
+            if isfinite(truth_at) and isfinite(noise_at):  # else, as for the cosine with a message of zeros, no search
+                values.append((truth_at, found_at if isfinite(found_at) else inf, noise_at))  # inf: the search failed
+        short = sum(at > truth + _SHORT * max(noise - truth, 0.0) for truth, at, noise in values)
+        reached = [at for _, at, _ in values if isfinite(at)]
+        if not reached:
+            return None
+        at_truth, at_noise = (median(value[place] for value in values) for place in (0, 2))
+        return Searched(at_truth, median(reached), at_noise, unconverged=short, total=len(values))
+
+    def _fits(
+        self, job: AttackJob, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]
+    ) -> list[Fit] | None:
+        """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
+        observation, knowledge, _ = opened
+        rng = torch_generator(self._clients.seed, f"objective {job.attack}", observation.round, observation.slot)
+        placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
+        try:
+            return attack.objective(observation, knowledge, placed, rng)
+        except (InputError, NotApplicableError):  # the search itself said so before
+            return None
+
+    def _open(self, job: AttackJob) -> list[Opened]:
+        """Return the observations of a job with the knowledge granted about each, and the truth."""
+        clients = under_control(self._clients, job.ticket.rung)
+        assert clients is not None, "a job is made only under controls that there are"
+        clients = clients.with_input_space(job.shape, job.classes)
+        recordings = Recordings(job.recordings)
+        try:
+            seen = [o for o in observed(job, recordings, clients.seed, clients.task.network.malicious) if o is not None]
+        except InputError:  # a sum of no single model
+            return []
+        uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
+        adaptation, attack = self._audit.settings.adaptation, self._audit.reconstructions[job.attack]
+        granted = grant(replace(job, device="cpu"), clients, adaptation, attack, seen, uploads)
+        pairs = zip(*granted, strict=True)
+        names = {exchange.slot: truth_keys(job.ticket, exchange) for exchange in job.exchanges}
+        opened = []
+        for o, knowledge in pairs:
+            parts = [read_truth(self._truth, name) for name in names[o.slot]]
+            whole = [part for part in parts if part is not None]
+            if len(whole) == len(parts):
+                opened.append((o, knowledge, Truth.joined(whole) if job.ticket.group else whole[0]))
+        return opened
+
+    def _plan(self, rung: str) -> JobPlanner | None:
+        if rung not in self._plans:
+            changed = under_control(self._clients, rung)
+            self._plans[rung] = None if changed is None else self._plan_of(changed)
+        return self._plans[rung]
+
+    def _job(self, job: AttackJob, rung: str) -> AttackJob | None:
+        """Return the same attack on a rung beside the target."""
+        plan = self._plan(rung)
+        jobs = [] if plan is None else plan.jobs(job.ticket.at(rung))
+        matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (rung == TOLD)]
+        return matching[0] if matching else None
+
+
+def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: AttackJob) -> float:
+    """Return the relative error of a mean or sum of a group that rounding explains: of the protocol, or the model."""
+    probe_set = job.ticket
+    group = (
+        probe_set.group if probe_set.isolated is None else 1 / max(1, probe_set.group)
+    )  # of an isolated client, the sum
+    if not probe_set.group or not shown:
+        return 0.0
+    names = [n for n in shown if n in observation.sent]
+    changes = [observation.sent[n].double() - (observation.received[n].double() if weights else 0) for n in names]
+    length = sum(float(change.square().sum()) for change in changes) ** 0.5
+    if not length:
+        return inf
+    if probe_set.colluding:
+        step = 1.0 if weights else float(job.run_config["lr"])
+        return (
+            of_the_model(observation.received, names, probe_set.group + probe_set.colluding, probe_set.group)
+            / step
+            / length
+        )
+    # Rounding at random has at most a deviation of half a step in each number of each client.
+    return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
+
+
+def _by_slot(job: AttackJob, result: JobResult) -> dict[int, Reconstruction]:
+    return {e.slot: r for e, r in zip(job.exchanges, result.reconstructions, strict=True) if r is not None}
+
+
+def _apart(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:
+    """Compute the distance of a search's result from the nearest versions of each batch; None: it is not known.
+
+    A result is compared with examples of its own label, as the order within a label is not known.
+    """
+    if not isinstance(mechanism, DataOperator) or result is None or result.searched is None:
+        return None
+    values = []
+    for guess in guesses:
+        labels = guess.labels if result.labels is None else result.labels
+        each = mechanism.augmentation_distance(guess.samples, result.searched)
+        each = each.masked_fill(guess.labels[:, None] != labels[None, :], inf)
+        values.append(float(each.min(1).values.square().sum()))
+    return values

@@ -1,0 +1,79 @@
+"""Rungs beside an audited case: the same clients, examples, weights and sizes, with less between data and message.
+
+    matched   nothing hides the data: no defence, and the method's mechanism changes nothing; a defence that changes the
+              network stays, in the form that hides nothing
+    told      what hides the data acts in its mildest form, through which a message is known to leak; of a pipeline,
+              every stage does
+
+Clients answer the probes of both with their own code, as they answer the target's. The rungs are recorded where an
+attack can adapt to what hides the data, and attacked only where the target's failure could count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from flfw.adversary.attack import Attack
+from flfw.audit.adaptation import hiding
+from flfw.audit.jobs import ProbeSet
+from flfw.task.client_plan import ClientPlan
+from flfw.task.pipeline import Pipeline, PipelineSettings
+
+MATCHED, TOLD = "matched", "told"
+BESIDE = (MATCHED, TOLD)
+
+
+@lru_cache(maxsize=16)  # a client is asked for many probes under one control
+def under_control(plan: ClientPlan, rung: str) -> ClientPlan | None:
+    """Return a plan as clients carry it out on a rung; None: it has no such rung.
+
+    Args:
+        plan: of the run's clients.
+        rung: any rung; on all but `BESIDE` the plan is unchanged.
+    """
+    if rung not in BESIDE:
+        return plan
+    method, settings, stages = plan.method, plan.settings, plan.defences.stages
+    changed = method.disabled_settings(settings) if rung == MATCHED else method.weakest_settings(settings)
+    left = (Pipeline.disabled_settings if rung == MATCHED else Pipeline.weakest_settings)(PipelineSettings(stages))
+    if changed is None or left is None:
+        return None
+    return _with_stages(replace(plan, settings=changed), left)
+
+
+def undefended(plan: ClientPlan) -> ClientPlan:
+    """Return a plan as clients that do not use its defence carry it out: in the network that it may change."""
+    if not plan.defences.changes_network:
+        return plan
+    left = Pipeline.disabled_settings(PipelineSettings(plan.defences.stages))
+    return plan if left is None else _with_stages(plan, left)
+
+
+def _with_stages(plan: ClientPlan, left: PipelineSettings) -> ClientPlan:
+    """Return a plan with these stages of its defence, in these settings; without one nobody uses a defence."""
+    partitions = plan.defences.partitions if left.stages else frozenset[int]()
+    return plan.with_defences(replace(plan.defences, stages=left.stages, partitions=partitions))
+
+
+def tickets_beside(
+    plan: ClientPlan, attacks: Iterable[Attack], adaptation: str, probe_set: ProbeSet
+) -> Iterator[ProbeSet]:
+    """Yield the tickets of the rungs beside a target's probes; none where no attack adapts.
+
+    Args:
+        plan: of the run's clients.
+        attacks: those of the audit.
+        adaptation: of attackers, as the experiment has it.
+        probe_set: the target's probes.
+    """
+    if any("defence" in attack.models for attack in attacks) and _adapts(plan, adaptation, probe_set):
+        yield from (probe_set.at(rung) for rung in BESIDE if under_control(plan, rung) is not None)
+
+
+def _adapts(plan: ClientPlan, adaptation: str, probe_set: ProbeSet) -> bool:
+    vantage = "client_example" if probe_set.on_client else "server"
+    defended = len(plan.defences.partitions)
+    kinds = ([True] if defended else []) + ([False] if defended < plan.rounds.clients else [])
+    return any(hiding(plan, adaptation, probe_set, vantage, defended).adapts for defended in kinds)

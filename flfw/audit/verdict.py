@@ -1,0 +1,321 @@
+"""Verdict on single messages: a pure function from an attack's results to one of six words, its cause and a sentence.
+
+A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
+nothing hides the data, and through the same defence where it is weak. `ControlResults` holds these easier cases.
+
+Evidence for a verdict: the results of an attack on its targets, and the ladder of easier cases below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+from flfw.audit.measures.identification import Identified
+from flfw.audit.measures.statistics import most_missed, significant
+
+_TO_SHOW = {
+    "consistency": ("consistency", "the attacker's model of the client explains the message"),
+    "weak_defence": ("told", "the attack works through this defence where it is weak"),
+    "undefended": ("matched", "the attack works on this case without the defence"),
+}
+"""Controls that a failure must pass to count, with the cause where one does not, and what it shows."""
+
+CONTROL_DB = 40.0
+EASY_SHARE = 0.5
+FAILED_SHARE = 0.5
+MESSAGES = 8  # least number of independent messages for "no leak found": they exclude, at 95 %, that 32 % leak
+
+
+class Verdict(NamedTuple):
+    """Verdict of an attack on a target.
+
+    Attributes:
+        verdict: ``leaks``, ``identifies``, ``no leak found``, ``static only``, ``inconclusive`` or ``attack broken``.
+        cause: what decided it, in one word.
+        reason: what decided it, in sentences.
+    """
+
+    verdict: str
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ControlResult:
+    """Result of a rung of the ladder below an audit.
+
+    Attributes:
+        rung: ``control``, ``easy``, ``consistency``, ``matched`` or ``told``.
+        psnr: mean over the probes in dB; None: no example was reconstructed, or this rung has none.
+        passed: whether the attack, or the measurement, does here what it must; None: the rung was not climbed.
+        seconds: run time of the attack.
+        failure_reason: why there is no result; None if there is one.
+        reason: the result in words, where numbers alone do not tell it.
+    """
+
+    rung: str
+    psnr: float | None
+    passed: bool | None
+    seconds: float = 0.0
+    failure_reason: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ControlResults:
+    """Easier cases below an audited case.
+
+    Attributes:
+        control: the closed form on softmax regression; it checks the measurement.
+        easy: the attack on the same network and data, fresh, undefended, wholly shared, one example, one step.
+        consistency: whether the attacker's model of the client, at the true data, gives the recorded message.
+        undefended: the attack on the same clients, weights, batch and steps, undefended.
+        weak_defence: the adapted attack on the same, behind the same defence in its mildest form.
+    """
+
+    analytic: ControlResult
+    easy: ControlResult
+    consistency: ControlResult = ControlResult("consistency", None, None, failure_reason="it was not checked")
+    undefended: ControlResult = ControlResult("undefended", None, None)
+    weak_defence: ControlResult = ControlResult("weak_defence", None, None)
+
+    def climbed(self) -> Iterator[dict[str, Any]]:
+        """Yield the rungs that have a result, or a reason for having none, as result.json holds them."""
+        for field in fields(self):
+            control: ControlResult = getattr(self, field.name)
+            if control.passed is not None or control.failure_reason:
+                yield asdict(control) | {"rung": field.name}
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Values of an attack's objective, which it minimises, over the messages of a setting.
+
+    Attributes:
+        truth: median at the true data.
+        found: median at the reconstructions, failed ones apart.
+        random: median at random guesses.
+        unconverged: messages in which the search ended above the truth, or failed.
+        total: messages with a value at the truth and at a random guess.
+    """
+
+    truth: float
+    found: float
+    random: float
+    unconverged: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Results of an attack on its targets.
+
+    Attributes:
+        recovered: examples that were reconstructed.
+        attacked: examples that were attacked.
+        messages: independent messages among them; a batch is one.
+        failed: share of the examples without any result, in [0, 1].
+        adaptive: whether the attack knew every operation between the data and the sent tensors.
+        private: whether clients keep tensors of the model private.
+        defended: whether a defence, or the method's own mechanism, changed what was sent.
+        size: size of the target in words, where it is larger than one example and one step.
+        outdone: in words, by how much the same attack got further without knowing the defence, if it did.
+        chance_match: examples that were as close as reconstructed ones, but no closer than by chance.
+        identified: identification among look-alikes by the attack's results, where it was tested.
+        pointed: messages that their true data explain better than candidates do, where it was tested.
+        settings: number of these tests in the run.
+        searched: values of the objective, where the attack has one.
+        assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
+    """
+
+    recovered: int
+    attacked: int
+    messages: int
+    failed: float
+    adaptive: bool
+    private: bool
+    defended: bool
+    size: str = ""
+    outdone: str = ""
+    chance_match: int = 0
+    identified: Identified | None = None
+    pointed: Identified | None = None
+    settings: int = 1
+    searched: Searched | None = None
+    assumes: bool = False
+
+
+def verdict_on_messages(ladder: ControlResults, evidence: Evidence) -> Verdict:
+    """Return the verdict, its cause and its reason.
+
+    >>> ladder = ControlResults(ControlResult("analytic", 150.0, True), ControlResult("easy", 9.0, False))
+    >>> verdict(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
+    ('inconclusive', 'easy')
+    """
+    return (
+        _positive(ladder, evidence)
+        or _invalid(ladder)
+        or _incapable(ladder.easy, evidence)
+        or _unearned(ladder, evidence)
+        or _nothing_found(evidence)
+    )
+
+
+def _positive(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
+    """Conclude from reconstruction or identification; this needs only a sound measurement."""
+    control, identified, pointed = ladder.analytic, evidence.identified, evidence.pointed
+    if not control.passed:
+        reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
+        return Verdict(
+            "attack broken",
+            "control",
+            f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
+            "faulty, and this says nothing about the method.",
+        )
+    if evidence.recovered:
+        share = f"{evidence.recovered / evidence.attacked:.0%} of the"
+        share = f"{evidence.recovered} of {evidence.attacked}" if share == "0% of the" else share
+        return Verdict("leaks", "recovered", f"{share} attacked examples were reconstructed.")
+    if identified and significant(identified.p, evidence.settings):
+        return Verdict(
+            "identifies",
+            "identified",
+            f"Nothing was reconstructed, but {identified.count} of {identified.compared} results point to the true one "
+            f"among look-alikes of its class; guesses that saw nothing do so in {identified.chance or 0:.1%} "
+            f"(p = {identified.p:.1g}, one of {evidence.settings} tests).",
+        )
+    if pointed and significant(pointed.p, evidence.settings):
+        return Verdict(
+            "identifies",
+            "candidates",
+            f"Nothing was reconstructed, but {pointed.count} of {pointed.compared} messages are explained better by "
+            "their true data than by any other data of the same client and classes; messages that do not depend on the "
+            f"data are so in {pointed.chance or 0:.1%} (p = {pointed.p:.1g}, one of {evidence.settings} tests). Who "
+            "holds a client's records can tell which were used, without any search.",
+        )
+    return None
+
+
+def _invalid(ladder: ControlResults) -> Verdict | None:
+    if ladder.consistency.passed is not False:
+        return None
+    return Verdict(
+        "attack broken",
+        "consistency",
+        f"The description does not explain the message. {ladder.consistency.reason} What was attacked is not what the "
+        "audit takes it for, and this says nothing about the method.",
+    )
+
+
+def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
+    """Conclude that the attack is too weak, or makes too little use of its knowledge."""
+    if evidence.chance_match:
+        return Verdict(
+            "inconclusive",
+            "chance",
+            f"{evidence.chance_match} of {evidence.attacked} examples are as close as reconstructed ones. But the "
+            "results for other messages fit them as well as chance allows: these data are too much alike, or too few, "
+            "to tell a reconstruction from a lucky guess.",
+        )
+    if easy.failure_reason and not easy.passed:
+        return Verdict(
+            "inconclusive",
+            "easy",
+            f"The attack gave nothing on the undefended network with fresh weights ({easy.failure_reason}), so that "
+            "its failure means nothing.",
+        )
+    if not easy.passed:
+        return Verdict(
+            "inconclusive",
+            "easy",
+            f"The attack does not even work on the undefended network with fresh weights ({easy.psnr or 0:.1f} dB on "
+            "average): a stronger attack or a larger budget is needed before its failure means anything.",
+        )
+    if evidence.failed >= FAILED_SHARE:
+        reason = f"The attack gave no result for {evidence.failed:.0%} of the attacked examples."
+        return Verdict("inconclusive", "failures", reason)
+    if not evidence.adaptive and (evidence.private or evidence.defended):
+        return Verdict(
+            "static only",
+            "static",
+            "The attack did not know, or made no use of, all that stands between the data and what was sent: its "
+            "failure is not evidence of protection.",
+        )
+    if not evidence.defended:
+        larger = f", here with {evidence.size}" if evidence.size else ""
+        return Verdict(
+            "inconclusive",
+            "undefended",
+            f"No defence hides the data in what was sent{larger}: the attack is too weak for this case, and its "
+            "failure is not evidence of protection.",
+        )
+    return None
+
+
+def _unearned(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
+    """Conclude that a failure on the case itself does not count."""
+    searched, messages = evidence.searched, evidence.messages
+    if evidence.outdone:
+        return Verdict(
+            "inconclusive",
+            "outdone",
+            f"The attack reconstructed nothing, but not knowing of the defence it got further ({evidence.outdone}): it "
+            "makes poor use of what it knows, and its failure means nothing.",
+        )
+    for name, (cause, shown) in _TO_SHOW.items():
+        step: ControlResult = getattr(ladder, name)
+        if not step.passed:
+            why = step.failure_reason or step.reason or f"{step.psnr or 0:.1f} dB"
+            return Verdict("inconclusive", cause, f"It was not shown that {shown} ({why}): its failure means nothing.")
+    if searched and 2 * searched.unconverged > searched.total:
+        at_truth, at_result = _apart(searched.truth, searched.found)
+        return Verdict(
+            "inconclusive",
+            "search",
+            f"The search ended short in {searched.unconverged} of {searched.total} messages: the true data explain "
+            f"these better (median of its objective {at_truth}) than its results do ({at_result}; a random guess has "
+            f"{searched.random:.3g}). A longer or better search is needed.",
+        )
+    if evidence.assumes:
+        return Verdict(
+            "inconclusive",
+            "noise",
+            "The attack took the defence's randomness for noise that is independent in each entry and message. If it "
+            "has a structure, somebody who knows it may remove it. Claim `independent_noise` in the defence if it has "
+            "none, or write an adaptation that removes it.",
+        )
+    if messages < MESSAGES:
+        return Verdict(
+            "inconclusive",
+            "few",
+            f"Nothing was reconstructed from {messages} independent messages, but at least {MESSAGES} are needed: "
+            f"{most_missed(max(1, messages)):.0%} of such messages could leak and none of these be seen to.",
+        )
+    return None
+
+
+def _nothing_found(evidence: Evidence) -> Verdict:
+    pointed = evidence.pointed
+    held = "Candidates were compared with its results, not with the message itself, which may tell more."
+    if pointed:
+        held = (
+            f"Other data of the same clients and classes were held against {pointed.compared} messages: the true data "
+            f"explain {pointed.count} of them best (p = {pointed.p:.2g}, no finding among {evidence.settings} tests)."
+        )
+    return Verdict(
+        "no leak found",
+        "nothing",
+        "The attack reconstructs the same clients' data without the defence and through its mildest form. It knew all "
+        "that stands between the data and what was sent, but no seed of random draws, and reconstructed nothing within "
+        "its budget. Up to "
+        f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to. "
+        f"{held}",
+    )
+
+
+def _apart(one: float, other: float) -> tuple[str, str]:
+    """Print two values with as many digits, 3 to 9, as tell them apart."""
+    pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(3, 10)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])

@@ -1,0 +1,61 @@
+"""Expectation of a run before it starts: its claims of privacy, its notes, and its costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from flfw.command.api.summary import claimed
+from flfw.dp.run_accountant import RunAccountant
+from flfw.errors import InputError
+from flfw.experiment import Experiment
+from flfw.files.folders import require_folder
+from flfw.runs.engine import check_resources
+from flfw.runs.estimate import Estimate, estimate, lines
+from flfw.runs.run import check
+from flfw.runs.timing import since_start_s
+
+
+@final
+@dataclass(frozen=True)
+class Expectation:
+    """Expectation of a run; as text, the lines that the command line prints.
+
+    Attributes:
+        privacy: the claims, as in result.json.
+        notes: notes on the data and the settings.
+        costs: time, memory, traffic and disk.
+    """
+
+    privacy: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
+    costs: Estimate
+
+    def __str__(self) -> str:
+        return "\n".join([*claimed(self.privacy), *self.notes, lines(self.costs)])
+
+
+def expected(experiment: Experiment, fresh: bool = False) -> Expectation:
+    """Check an experiment and measure its costs for some seconds; nothing is written.
+
+    Args:
+        experiment: the experiment.
+        fresh: this process was started for this call, so that its age is the time of its imports and data. The age
+            of a notebook says nothing of these.
+
+    Raises:
+        InputError: something asked for does not exist or does not fit.
+        RunError: a measurement failed, as the run would.
+    """
+    if experiment.ray_address:
+        raise InputError(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
+    run_plan, task, notes = check(experiment)
+    task.require_data("--estimate")
+    check_resources(run_plan.experiment)
+    assert run_plan.experiment.out is not None, "check names the folder"
+    require_folder(run_plan.experiment.out)
+    own_s, began = since_start_s() if fresh else 0.0, time.process_time()
+    privacy = tuple(RunAccountant(run_plan.client, task.split).entries())
+    return Expectation(privacy, tuple(notes), estimate(run_plan, time.process_time() - began, own_s))

@@ -1,0 +1,1 @@
+"""Figures of finished runs: charts and tables for a paper, by matplotlib."""

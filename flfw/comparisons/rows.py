@@ -1,0 +1,231 @@
+"""Leakage of one finished run, read back: the entries of result.json and the rows of audit.csv."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from flfw import plugins
+from flfw.adversary.attack import Attack
+from flfw.comparisons.utility import ACCURACIES, family
+from flfw.errors import InputError
+from flfw.files.folders import require_finished
+from flfw.files.result_file import read_result
+from flfw.files.rows import read_rows
+from flfw.report.findings import was_informed
+
+# Floors in dB; other floor columns are shares.
+_FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
+
+
+class AttackSetting(NamedTuple):
+    """An attack on one round of a run, from one vantage, on clients with or without a defence.
+
+    ``adaptive``: the attacker knew all processing between the data and its observation; ``informed``: it adapted to the
+    defence or to the method.
+    """
+
+    attack: str
+    defence: str
+    adaptive: bool
+    vantage: str
+    source: str
+    round: int
+    informed: bool = False
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Fields of the setting except the attacker's knowledge."""
+        return self.defence, self.vantage, self.source, self.round
+
+    @property
+    def kind(self) -> str:
+        """Knowledge of the attacker, and its source and vantage if these are not the usual ones."""
+        protected_by = "the method" if self.defence == "none" else self.defence
+        recipe = _recipe(self.attack)
+        static = f"built against {recipe}" if recipe in self.defence.split("+") else "static"
+        words = f"told of {protected_by}" if self.informed else "adaptive" if self.adaptive else static
+        places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
+        return ", ".join([words, *(place.replace("_", " ") for place in places)])
+
+    def answers(self, static: AttackSetting) -> bool:
+        """Return whether this attack answers for a static attack that recovered nothing."""
+        same = self.attack == static.attack and self.informed and not static.informed
+        return self != static and self.place == static.place and (self.adaptive or same)
+
+
+@cache
+def _recipe(attack: str) -> str:
+    """Return the defence whose recipe an attack solves; empty: none, or the attack cannot be found."""
+    try:
+        return plugins.load_class(plugins.ATTACK, attack, Attack).against
+    except InputError:
+        return ""
+
+
+@final
+@dataclass(frozen=True)
+class MatrixRow:
+    """Result for one attacked image or record.
+
+    Attributes:
+        setting: attack and round.
+        seed: seed of the run.
+        place: client, slot and index in the batch, as text.
+        example: position in the training part, as text; empty if the run did not write it.
+        label: label, as text.
+        psnr: PSNR in dB; None for records of numbers and if the attack failed.
+        ssim: SSIM; None as for ``psnr``, and for small images.
+        rmsd: root-mean-square deviation; None if the attack failed.
+        failed: whether the attack gave no result.
+        recovered: whether it counts as reconstructed.
+        floor: PSNR in dB of the best guess without an update.
+    """
+
+    setting: AttackSetting
+    seed: int
+    place: tuple[str, str, str]
+    example: str
+    label: str
+    psnr: float | None
+    ssim: float | None
+    rmsd: float | None
+    failed: bool
+    recovered: bool
+    floor: float | None
+
+    @property
+    def message(self) -> str:
+        """Message that the image came in: the images of one batch are not independent of one another."""
+        return f"{self.seed}/{self.place[0]}/{self.place[1]}"
+
+    @property
+    def closeness(self) -> float | None:
+        """PSNR in dB, for records of numbers computed from the deviation; None if the attack failed."""
+        if self.psnr is not None or self.rmsd is None:
+            return self.psnr
+        return -20 * math.log10(max(self.rmsd, 1e-10))
+
+    @property
+    def counted(self) -> float | None:
+        """`closeness`, or the best floor of a failed image; None only if that is missing."""
+        return self.floor if self.closeness is None else self.closeness
+
+
+@final
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run.
+
+    Attributes:
+        folder: folder of the run.
+        result: content of result.json.
+        rows: attacked images of the plain targets: no lower rung, no point of a curve.
+    """
+
+    folder: Path
+    result: Mapping[str, Any]
+    rows: tuple[MatrixRow, ...]
+
+    @property
+    def seed(self) -> int:
+        """Seed of everything random."""
+        return int(self.result["config"]["seed"])
+
+    @property
+    def utilities(self) -> dict[str, float | None]:
+        """Final accuracies by their keys, of a regression also errors; None: not measured, or not reported."""
+        final = self.result.get("final") or {}
+        keys = dict.fromkeys(one.key for one in (*ACCURACIES, *family([final])))
+        return {key: None if final.get(key) is None else float(final[key]) for key in keys}
+
+    @property
+    def is_noisy(self) -> bool:
+        """True if the accuracies that clients reported have noise."""
+        return self.result["config"].get("metrics") == "private"
+
+    @property
+    def claims(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """Claims of the run by unit and adversary, as in result.json; empty: the method makes none."""
+        exact = [line for line in self.result.get("privacy") or [] if line["accounting"] == "exact"]
+        return {(line["unit"], line["adversary"]): line for line in exact}
+
+    @property
+    def entries(self) -> list[tuple[AttackSetting, Mapping[str, Any]]]:
+        """Plain targets with their entries in result.json."""
+        return [(_setting(e), e) for e in self.result.get("audit") or [] if not e.get("curve")]
+
+
+def read(folder: Path) -> FinishedRun:
+    """Read a finished run from its folder.
+
+    Raises:
+        InputError: there is no finished run, or it is damaged.
+    """
+    require_finished(folder)
+    try:
+        result = read_result(folder)
+        seed = int(result["config"]["seed"])
+        rows: list[MatrixRow] = []
+        if (folder / "audit.csv").is_file():
+            settings = {setting for setting, _ in FinishedRun(folder, result, ()).entries}
+            lines = read_rows(folder / "audit.csv")
+            rows = [_row(line, seed, settings) for line in lines if _is_plain_target(line)]
+        run = FinishedRun(folder, result, tuple(rows))
+        _ = run.utilities, [float(line["epsilon"]) for line in run.claims.values()], run.entries
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"Expected a run of this version in {folder}, got a damaged one: {error!r}.") from error
+    return run
+
+
+def _is_plain_target(line: Mapping[str, str]) -> bool:
+    return (line.get("rung") or "target") == "target" and not line.get("curve")
+
+
+def _setting(entry: Mapping[str, Any]) -> AttackSetting:
+    texts = (str(entry.get(key) or default) for key, default in (("vantage", "server"), ("source", "probe")))
+    defence = str(entry.get("defence") or "none")
+    setting = AttackSetting(
+        str(entry["attack"]), defence, _true(entry.get("adaptive")), *texts, round=int(float(entry["round"]))
+    )
+    return setting._replace(informed=bool(entry.get("adaptation")))
+
+
+def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> AttackSetting:
+    """Return the run's setting for a row; a row of a failed attack may lack the attacker's knowledge."""
+    plain, informed = _setting(line)._replace(informed=False), was_informed(line)
+    possible = [setting for setting in (plain, plain._replace(informed=True)) if setting in settings] or [plain]
+    return next((setting for setting in possible if setting.informed == informed), possible[0])
+
+
+def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> MatrixRow:
+    floors = [_number(line.get(f"floor_{name}")) for name in _FLOORS]
+    index = _number(line.get("index"))
+    return MatrixRow(
+        setting=_setting_of(line, settings),
+        seed=seed,
+        place=(line.get("client") or "", line.get("probe_slot") or "", line.get("image") or ""),
+        example="" if index is None else f"{index:.0f}",
+        label=line.get("label") or "",
+        psnr=_number(line.get("psnr")),
+        ssim=_number(line.get("ssim")),
+        rmsd=_number(line.get("rmsd")),
+        failed=_true(line.get("failed")),
+        recovered=_true(line.get("recovered")),
+        floor=max((floor for floor in floors if floor is not None), default=None),
+    )
+
+
+def _number(text: str | None) -> float | None:
+    value = float(text) if text else math.nan
+    return value if math.isfinite(value) else None
+
+
+def _true(value: object) -> bool:
+    return str(value).strip().lower() in ("true", "1", "1.0")

@@ -1,1 +1,0 @@
-"""Data sets that are generated on demand, for any number of clients."""

@@ -1,0 +1,385 @@
+"""The membership game: pairs of a client's examples of one class, of which a fair coin chooses one to train on.
+
+As both are of one class, labels tell nothing. As the coins are fair, independent and unknown to the training, a guess
+on each pair is a test of epsilon for the replacement of one example, see `flfw.privacy.lower_bound`.
+
+Training examples that stand in the data more than once: they are in no pair of the membership game.
+
+The game asks whether a member can be told from an example on which nobody trained. An example that is held out while
+others train on a copy of it is no such example: it looks like a member, and a statistic that finds all members is right
+no more often than a coin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from flfw.errors import InputError, require
+from flfw.rng import numpy_generator
+
+FEWEST = 2
+"""Smallest number of pairs of a client: with one, nothing is left of it once a threshold is chosen."""
+
+MOST_CLIENTS = 10_000
+"""Largest number of clients whose pairs are drawn, each on its own."""
+
+_BYTES = 16  # of a digest: no two of a billion inputs have the same by chance
+
+
+def copied(train: Sequence[np.ndarray], inputs: np.ndarray, owners: np.ndarray | None = None) -> np.ndarray:
+    """Tell of each example whether all that its owner has is in the training data of another owner, too.
+
+    Args:
+        train: for each client the places of its training examples.
+        inputs: (N, ...) of all training examples. Labels do not count: a copy with another label is trained on as well.
+        owners: (N,) the patient of each; None: each example is its own owner.
+
+    Returns:
+        (N,), False for examples of no client.
+
+    >>> copied([np.array([0, 1]), np.array([2, 3])], np.array([[1.0], [2.0], [2.0], [3.0]])).tolist()
+    [False, True, True, False]
+    """
+    owners = np.arange(len(inputs)) if owners is None else owners
+    places = np.unique(np.concatenate(list(train)))
+    digests = [_digest(inputs[place]) for place in places]
+    holders: dict[bytes, set[int]] = {}
+    for place, digest in zip(places, digests, strict=True):
+        holders.setdefault(digest, set()).add(int(owners[place]))
+    unique = {int(owners[p]) for p, digest in zip(places, digests, strict=True) if len(holders[digest]) == 1}
+    marked = np.zeros(len(inputs), bool)
+    marked[places] = ~np.isin(owners[places], list(unique))
+    return marked
+
+
+def games(
+    train: Sequence[np.ndarray],
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    patients: np.ndarray | None,
+    seed: int,
+    most: int | None,
+) -> tuple[MemberPairs | PatientGame, ...]:
+    """Draw the pairs of every client, of patients if they are known, with nothing in them that has copies.
+
+    Args:
+        train: for each client the places of its training examples.
+        inputs: (N, ...) of all training examples.
+        labels: (N,) their classes.
+        patients: (N,) their patients; None: not known.
+        seed: of the experiment.
+        most: largest number of pairs of a client; None: as many as there are.
+
+    Raises:
+        InputError: see `flfw.data.membership_pairs`.
+    """
+    marked = copied(train, inputs, patients)
+    if patients is None:
+        return game(train, labels, seed, most, marked)
+    return patient_game(train, labels, patients, seed, most, marked)
+
+
+def _digest(row: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=_BYTES).digest()
+
+
+def said_of_copies(train: Sequence[np.ndarray], inputs: np.ndarray, owners: np.ndarray | None) -> list[str]:
+    """Say how many training examples are in no pair, as they stand in the data more than once; empty: none.
+
+    Args:
+        train: as for `copied`, with or without those that are held out.
+        inputs: likewise.
+        owners: likewise.
+    """
+    marked = copied(train, inputs, owners)
+    if not marked.any():
+        return []
+    who = "training examples" if owners is None else "training examples are of patients that"
+    what = "stand in the data more than once" if owners is None else "have nothing but what others have as well"
+    return [
+        f"{int(marked.sum()):,} {who} {what}. They are in no pair of the membership game, and all of them are trained "
+        "on: of a copy that is held out nobody could say that it was not. Whether they can be told is not known."
+    ]
+
+
+@final
+@dataclass(frozen=True)
+class MemberPairs:
+    """Pairs of one client's examples.
+
+    Attributes:
+        members: (P,) places of the examples that are trained on.
+        held_out: (P,) places of their counterparts, which nobody trains on.
+    """
+
+    members: np.ndarray
+    held_out: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return len(self.members)
+
+    def part(self, start: int, stop: int) -> MemberPairs:
+        """Return the pairs from one place to before another."""
+        return MemberPairs(self.members[start:stop], self.held_out[start:stop])
+
+
+def draw_pairs(
+    places: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int | None = None
+) -> MemberPairs:
+    """Pair a client's examples within classes in a random order: which of a pair comes first is its coin.
+
+    An example that is left over in its class is in no pair; it may be trained on.
+
+    Args:
+        places: (n,) distinct places of the client's examples.
+        labels: (n,) their classes.
+        rng: generator of the order; neither the training nor an attacker may have it.
+        most: largest number of pairs; None: as many as there are.
+
+    Raises:
+        InputError: places that repeat, or a number of pairs below 1.
+    """
+    require(len(np.unique(places)) == len(places) == len(labels), "distinct places, a label each", places=len(places))
+    require(most is None or most >= 1, "most >= 1", most=most)
+    rows = [np.zeros((0, 2), places.dtype)]
+    for label in np.unique(labels):
+        same = rng.permutation(places[labels == label])
+        rows.append(same[: len(same) // 2 * 2].reshape(-1, 2))
+    pairs = np.concatenate(rows)
+    pairs = pairs[rng.permutation(len(pairs))[:most]]
+    return MemberPairs(pairs[:, 0], pairs[:, 1])
+
+
+@final
+@dataclass(frozen=True)
+class PatientPairs:
+    """Pairs of one client's patients.
+
+    Attributes:
+        members: (P,) numbers of the patients all of whose examples are trained on.
+        held_out: (P,) numbers of their counterparts, of whom nobody trains on any example.
+        unlike: (P,) number of examples by which a pair's numbers of each class differ; 0: the mixes are the same.
+    """
+
+    members: np.ndarray
+    held_out: np.ndarray
+    unlike: np.ndarray
+
+
+def draw_patient_pairs(
+    labels: np.ndarray, patients: np.ndarray, rng: np.random.Generator, most: int | None = None
+) -> PatientPairs:
+    """Pair a client's patients with mixes of classes as near as the data allow, and toss a fair coin for each pair.
+
+    Patients are taken in a random order. Each is paired with the one left whose numbers of examples of each class
+    differ least from its own (the sum of the differences; the first in that order of several). The coins are tossed
+    afterwards, so that also where mixes differ nothing but the training tells which of a pair is the member. With an
+    odd number of patients one is in no pair.
+
+    Args:
+        labels: (n,) classes of all of the client's examples.
+        patients: (n,) their patients.
+        rng: generator of order and coins; neither the training nor an attacker may have it.
+        most: largest number of pairs, those that differ least; None: as many as there are.
+
+    Raises:
+        InputError: not a patient for each label, or a number of pairs below 1.
+    """
+    require(len(labels) == len(patients), "a patient for each label", labels=len(labels), patients=len(patients))
+    require(most is None or most >= 1, "most >= 1", most=most)
+    each, row = np.unique(patients, return_inverse=True)
+    mixes = np.zeros((len(each), int(labels.max(initial=0)) + 1), np.int64)
+    np.add.at(mixes, (row, labels), 1)
+    left = rng.permutation(len(each))
+    pairs, unlike = np.zeros((len(each) // 2, 2), np.int64), np.zeros(len(each) // 2, np.int64)
+    for place in range(len(pairs)):
+        first, left = left[0], left[1:]
+        apart = np.abs(mixes[left] - mixes[first]).sum(axis=1)
+        nearest = int(apart.argmin())
+        pairs[place], unlike[place] = (first, left[nearest]), apart[nearest]
+        left = np.delete(left, nearest)
+    kept = np.argsort(unlike, kind="stable")[:most]
+    chosen = rng.permuted(each[pairs[kept]], axis=1)
+    return PatientPairs(chosen[:, 0], chosen[:, 1], unlike[kept])
+
+
+@final
+@dataclass(frozen=True)
+class PatientGame:
+    """Pairs of one client's patients, with the places of all of their examples.
+
+    Attributes:
+        pairs: the pairs.
+        places: (n,) distinct places of the examples of all patients in them.
+        patients: (n,) the patient of each.
+    """
+
+    pairs: PatientPairs
+    places: np.ndarray
+    patients: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs.members)
+
+    @property
+    def members(self) -> np.ndarray:
+        """Places of the examples of the patients that are trained on."""
+        return self.places[np.isin(self.patients, self.pairs.members)]
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """Places of the examples of their counterparts, which nobody trains on."""
+        return self.places[np.isin(self.patients, self.pairs.held_out)]
+
+    def part(self, start: int, stop: int) -> PatientGame:
+        """Return the pairs from one place to before another, with their examples alone."""
+        each = (self.pairs.members, self.pairs.held_out, self.pairs.unlike)
+        pairs = PatientPairs(*(column[start:stop] for column in each))
+        kept = np.isin(self.patients, np.concatenate([pairs.members, pairs.held_out]))
+        return PatientGame(pairs, self.places[kept], self.patients[kept])
+
+
+def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute a score for each patient: the mean of its examples' z-scores.
+
+    A z-score is the score less the mean of its class, over the deviation of all these differences. Nothing in it
+    depends on membership. If there is no deviation, all are 0.
+
+    Args:
+        scores: (N,) scores of all candidates, higher for members.
+        labels: (N,) their classes.
+        patients: (N,) their patients.
+
+    Returns:
+        The numbers of the patients, ascending, and their scores.
+
+    Raises:
+        InputError: not a label and a patient for each score, or scores that are not finite.
+    """
+    whole = len(scores) == len(labels) == len(patients)
+    require(whole, "a label and a patient for each score", scores=len(scores), patients=len(patients))
+    require(bool(np.isfinite(scores).all()), "finite scores", scores="NaN or infinity")
+    of_class = np.unique(labels, return_inverse=True)[1]
+    centred = scores - (np.bincount(of_class, scores) / np.bincount(of_class))[of_class]
+    deviation = float(np.sqrt(np.mean(centred**2))) if len(scores) else 0.0
+    z = centred / deviation if deviation > 0 else np.zeros(len(scores))
+    each, row = np.unique(patients, return_inverse=True)
+    return each, np.bincount(row, z, minlength=len(each)) / np.bincount(row, minlength=len(each))
+
+
+def game(
+    train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int | None, copied: np.ndarray | None = None
+) -> tuple[MemberPairs, ...]:
+    """Draw the pairs of every client, each with a generator of its own, which no attack is granted.
+
+    Args:
+        train: for each client the places of its training examples.
+        labels: (N,) classes of all training examples.
+        seed: of the experiment.
+        most: largest number of pairs of a client; None: as many as there are.
+        copied: (N,) whether an example is in no pair, see `flfw.data.membership_pairs`; None: none is.
+
+    Raises:
+        InputError: very many clients, clients that share examples, or one with fewer than `FEWEST` pairs.
+    """
+    few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
+    require(len(train) <= MOST_CLIENTS, few, clients=len(train))
+    held, copies = np.unique(np.concatenate(list(train)), return_counts=True)
+    apart = "clients without common training examples for membership-pairs, as with another --split"
+    require(len(held) == copies.sum(), apart, shared=int((copies > 1).sum()))
+    pairs = []
+    for client, held_here in enumerate(train):
+        rng = numpy_generator(seed, "membership pairs", client)
+        places = _without(held_here, copied)
+        pairs.append(draw_pairs(places, labels[places], rng, most))
+        if len(pairs[-1].members) < FEWEST:
+            raise InputError(
+                f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --expert "
+                f"membership_pairs, "
+                f"got {len(pairs[-1].members)} at client {client}; take fewer --clients or another --split."
+                + _of_copies(len(held_here) - len(places))
+            )
+    return tuple(pairs)
+
+
+def patient_game(
+    train: Sequence[np.ndarray],
+    labels: np.ndarray,
+    patients: np.ndarray,
+    seed: int,
+    most: int | None,
+    copied: np.ndarray | None = None,
+) -> tuple[PatientGame, ...]:
+    """Draw the pairs of every client's patients, each with a generator of its own, which no attack is granted.
+
+    Args:
+        train: for each client the places of its training examples.
+        labels: (N,) classes of all training examples.
+        patients: (N,) their patients.
+        seed: of the experiment.
+        most: largest number of pairs of a client; None: as many as there are.
+        copied: (N,) whether an example is of a patient in no pair, see `flfw.data.membership_pairs`; None: none is.
+
+    Raises:
+        InputError: very many clients, a patient at two of them, or a client with fewer than `FEWEST` pairs.
+    """
+    few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
+    require(len(train) <= MOST_CLIENTS, few, clients=len(train))
+    _, owners = np.unique(np.concatenate([np.unique(patients[places]) for places in train]), return_counts=True)
+    apart = "each patient at one client for membership-pairs, as with another --split"
+    require(bool((owners == 1).all()), apart, shared=int((owners > 1).sum()))
+    games = []
+    for client, held_here in enumerate(train):
+        places = _without(held_here, copied)
+        whose = patients[places]
+        drawn = draw_patient_pairs(labels[places], whose, numpy_generator(seed, "membership pairs", client), most)
+        if len(drawn.members) < FEWEST:
+            raise InputError(
+                f"Expected {2 * FEWEST} patients or more at each client for --expert membership_pairs, got "
+                f"{len(np.unique(whose))} at client {client}; take fewer --clients or another --split."
+                + _of_copies(len(held_here) - len(places))
+            )
+        kept = np.isin(whose, np.concatenate([drawn.members, drawn.held_out]))
+        games.append(PatientGame(drawn, places[kept], whose[kept]))
+    return tuple(games)
+
+
+def _without(places: np.ndarray, copied: np.ndarray | None) -> np.ndarray:
+    return places if copied is None else places[~copied[places]]
+
+
+def _of_copies(count: int) -> str:
+    return f" {count} of its examples have copies, and are in no pair." if count else ""
+
+
+def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[MemberPairs | PatientGame]) -> tuple[np.ndarray, ...]:
+    """Return every client's places without those that are held out; the rest stays, in the same order."""
+    return tuple(places[~np.isin(places, drawn.held_out)] for places, drawn in zip(train, pairs, strict=True))
+
+
+def correct_pairs(members: np.ndarray, held_out: np.ndarray, guesses: int) -> int:
+    """Count the right guesses on the pairs whose scores differ most; equal scores count as wrong.
+
+    Args:
+        members: (P,) scores of the members of the pairs.
+        held_out: (P,) scores of their counterparts.
+        guesses: number of pairs that are guessed, fixed before the scores are seen.
+
+    Raises:
+        InputError: more guesses than pairs, or scores that are not finite.
+    """
+    require(len(members) == len(held_out), "a counterpart for each", members=len(members), held_out=len(held_out))
+    require(0 <= guesses <= len(members), f"0 <= guesses <= {len(members)}", guesses=guesses)
+    apart = members - held_out
+    require(bool(np.isfinite(apart).all()), "finite scores", scores="NaN or infinity")
+    boldest = np.argsort(-np.abs(apart), kind="stable")[:guesses]
+    return int((apart[boldest] > 0).sum())

@@ -1,0 +1,258 @@
+"""What a run asks of privacy, settled before it begins: the noise for a target, the last round of a budget, its source.
+
+A target is met by the least noise, a budget by the last round that keeps it. Both apply to the unit that the method
+protects, an example or a client, against the server; against an outsider where the server adds the noise; and against
+who sees sums alone where each client adds a share of the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from flfw.data.splits.lazy_parts import LazyParts, total
+from flfw.data.splits.partition import Split
+from flfw.dp.private_metrics import PrivatelyReporting
+from flfw.dp.run_accountant import RunAccountant, is_known, least_summed
+from flfw.errors import InputError, require
+from flfw.plans.run_plan import RunPlan
+from flfw.plugins import short_name, split_assignment
+from flfw.privacy.accountants import Accountant, compute_epsilon
+from flfw.privacy.calibration import noise_for
+from flfw.privacy.mechanism import Mechanism, gaussian_events
+from flfw.privacy.rounding import at_most
+from flfw.task.client_plan import ClientPlan
+
+_NOISE, _SOURCE, _SHARES = "noise_multiplier", "noise_source", "noise_shares"
+_IN_THEIR_OWN = (
+    "No epsilon is claimed here, as only each site knows its number of examples: a site with a budget counts for "
+    "itself (python -m flfw.deploy status)."
+)
+
+
+def calibrate_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
+    """Find the noise for a target, and the last round within a budget.
+
+    Args:
+        run: the run. Settings that were found before stay as they are.
+        split: of its data.
+
+    Returns:
+        The run with the noise among its settings and with no more rounds than the budget allows; notes.
+
+    Raises:
+        InputError: the method claims nothing, the noise was set as well, not even one round keeps the budget, a sum may
+            hold fewer shares of the noise than make it up, only sites know their numbers of examples and the settings
+            need them, or private metrics would protect nothing.
+    """
+    run = _with_secret_noise(run)
+    plan, privacy = run.client, run.client.privacy
+    _require_whole_noise(plan)
+    _require_noise_of_others(plan, split)
+    _require_noise_for_metrics(plan, split)
+    notes = [*_of_sites(plan, split), *_remarks(plan, split, probed=bool(run.audit.audited))]
+    if privacy.target_epsilon and privacy.epsilon_budget:
+        raise InputError(
+            "Expected either --target-epsilon or --expert epsilon_budget, got both; a target is met by the last round."
+        )
+    if privacy.target_epsilon:
+        run = _with_noise_for(run, split)
+    if privacy.epsilon_budget and (last := _last_round(plan, split)) < plan.rounds.rounds:
+        run = run.replaced(rounds=last)
+        notes.append(
+            f"Training ends after round {last} of {plan.rounds.rounds}: another one would exceed "
+            f"--expert epsilon_budget={privacy.epsilon_budget:g}."
+        )
+    return run, notes
+
+
+def _of_sites(plan: ClientPlan, split: Split) -> list[str]:
+    """Return notes on data of sites, for which nothing is claimed here: their numbers of examples are not known.
+
+    Raises:
+        InputError: a target or a budget, which would need these numbers, or noise that the server can repeat.
+    """
+    if is_known(split) or _mechanism(plan, split) is None:
+        return []
+    for name in ("target_epsilon", "epsilon_budget"):
+        flag = name.replace("_", "-")
+        way = f"no --{flag} for {plan.task.data.dataset}, as only each site knows its number of examples"
+        asked = getattr(plan.privacy, name)
+        require(not asked, f"{way}; let the sites set budgets", **{name: asked})
+    source = getattr(plan.settings, "noise_source", "secure")
+    require(source == "secure", f"noise_source=secure for {plan.task.data.dataset}", noise_source=source)
+    return [_IN_THEIR_OWN]
+
+
+def _mechanism(plan: ClientPlan, split: Split) -> Mechanism | None:
+    """Return the method's mechanism; of data that only sites have, as if each had one example."""
+    one_each = LazyParts(plan.rounds.clients, 1, lambda client: np.array([client]), copies=1)
+    return RunAccountant(plan, split if is_known(split) else replace(split, train=one_each)).mechanism
+
+
+def _require_noise_for_metrics(plan: ClientPlan, split: Split) -> None:
+    """Refuse private metrics beside a method that protects nothing against the server, or whose clients have none."""
+    if plan.privacy.metrics != "private":
+        return
+    mechanism, method = _mechanism(plan, split), plan.name
+    noisy = mechanism is not None and issubclass(plan.client_class, PrivatelyReporting)
+    require(noisy, "a method whose clients add noise for --metrics private", method=method)
+    assert mechanism is not None
+    if mechanism.void:
+        raise InputError(
+            f"Expected settings with which something can be claimed for --metrics private. {mechanism.void}"
+        )
+    server = "noise at the clients for --metrics private; the server adds it, so use --metrics all or none"
+    require(mechanism.noised_by == "client", server, method=method)
+
+
+def _remarks(plan: ClientPlan, split: Split, probed: bool) -> list[str]:
+    privacy = plan.privacy
+    if (mechanism := RunAccountant(plan, split).mechanism) is None:
+        return []
+    notes, examples = [], total(split.train)
+    if probed:
+        notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
+    if (
+        (privacy.target_epsilon or privacy.epsilon_budget)
+        and mechanism.noise_divisor > 1
+        and mechanism.min_summed_updates > 1
+    ):
+        notes.append(
+            "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a "
+            "share of the noise; against the server, which sees every update, it is larger."
+        )
+    if privacy.delta * examples >= 1:
+        notes.append(
+            f"delta={privacy.delta:g} is not below one over the {examples} examples: with such a probability one of "
+            "them may be given away whole."
+        )
+    return notes
+
+
+def _require_whole_noise(plan: ClientPlan) -> None:
+    """Refuse more shares of the noise than there surely are in a sum; a single client is one of others elsewhere."""
+    shares, colluding = getattr(plan.settings, _SHARES, 1), plan.privacy.colluding_clients
+    summed = least_summed(plan.rounds, colluding)
+    honest = " of clients that do not collude" if colluding else ""
+    surely = (
+        f"{_SHARES} <= {summed}, the updates{honest} that are surely in a round's sum (--sample, --expert min_clients)"
+    )
+    require(plan.rounds.clients == 1 or shares <= summed, surely, **{_SHARES: shares})
+
+
+def _require_noise_of_others(plan: ClientPlan, split: Split) -> None:
+    """Refuse colluding clients where a sum counts as its single updates: of theirs nothing is known."""
+    colluding = plan.privacy.colluding_clients
+    if not colluding:
+        return
+    noisy, rest = getattr(plan.settings, "update_deviation", 0.0) > 0, "counts no noise of other clients in a sum"
+    by_method = f"colluding-clients=0 with method={plan.name}, which {rest}"
+    require(noisy, by_method, colluding_clients=colluding)
+    mechanism = _mechanism(plan, split)
+    beside = f"colluding-clients=0 with defence={plan.defences.name}, beside which a claim {rest}"
+    require(mechanism is not None and mechanism.colluding > 0, beside, colluding_clients=colluding)
+
+
+def require_calibrated(target_epsilon: float, assignments: Sequence[str]) -> None:
+    """Refuse to train for a target epsilon whose noise was not computed: other noise would be used.
+
+    Args:
+        target_epsilon: of the run; 0: none.
+        assignments: settings of plug-ins, as ``--set`` has them.
+
+    Raises:
+        InputError: naming the program that computes it.
+    """
+    is_set = any(split_assignment(one)[0].rpartition(".")[2] == _NOISE for one in assignments)
+    way = f"a run started by sim.py, which finds the noise for --target-epsilon, or {_NOISE}=... in set"
+    require(not target_epsilon or is_set, way, target_epsilon=target_epsilon)
+
+
+def _with_noise_for(run: RunPlan, split: Split) -> RunPlan:
+    given = _assigned(run, _NOISE)
+    unset = tuple(one for one in run.task.assignments if one not in given)
+    (counted, *beside), accountant = _goal(run.replaced(set=unset).client, split, "target-epsilon")
+    target, delta = run.client.privacy.target_epsilon, run.client.privacy.delta
+    if beside:
+        taken = compute_epsilon(gaussian_events(beside), delta, accountant).epsilon
+        more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
+        require(taken < target, more, target_epsilon=target)
+    least = noise_for(target, counted, delta, accountant, beside)[0]
+    noise = f"{_NOISE}={least!r}"
+    if given and given != [noise]:
+        raise InputError(
+            f"Expected either --target-epsilon or --set {_NOISE}, got both, and with these settings {target:g} needs "
+            f"{least:.4g}; leave one out, or resume with the settings that the run began with."
+        )
+    return run.replaced(set=(*unset, noise))
+
+
+def _assigned(run: RunPlan, field: str) -> list[str]:
+    """Return the assignments of a field of the method."""
+    names = (field, f"{short_name(run.client.name)}.{field}")
+    return [one for one in run.task.assignments if split_assignment(one)[0] in names]
+
+
+def _with_secret_noise(run: RunPlan) -> RunPlan:
+    """Choose secret noise for real clients, in words that the run's record shows, unless a source was chosen."""
+    if not run.client.real or _assigned(run, _SOURCE) or not hasattr(run.client.settings, _SOURCE):
+        return run
+    return run.replaced(set=(*run.task.assignments, f"{_SOURCE}=secure"))
+
+
+def within_budget(plan: ClientPlan, split: Split, rounds: int, again: int, summed: int = 0) -> bool:
+    """Return whether a run keeps its budget after so many rounds, with some asked for again; see `RunAccountant`."""
+    return _spent(plan, split, rounds, again, summed) <= plan.privacy.epsilon_budget
+
+
+def _spent(plan: ClientPlan, split: Split, rounds: int, again: int = 0, summed: int = 0) -> float:
+    fewer = replace(plan, rounds=replace(plan.rounds, rounds=rounds))
+    counted, accountant = _goal(fewer, split, "epsilon-budget", again, summed)
+    return compute_epsilon(gaussian_events(counted), plan.privacy.delta, accountant).epsilon
+
+
+def _last_round(plan: ClientPlan, split: Split) -> int:
+    """Return the last round that keeps the run's budget, by bisection."""
+
+    def spent(rounds: int) -> float:
+        return _spent(plan, split, rounds)
+
+    budget, least = plan.privacy.epsilon_budget, spent(1)
+    require(least <= budget, f"epsilon-budget >= {at_most(least, 4)}, which one round takes", epsilon_budget=budget)
+    if spent(plan.rounds.rounds) <= budget:
+        return plan.rounds.rounds
+    low, high = 1, plan.rounds.rounds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if spent(middle) <= budget else (low, middle)
+    return low
+
+
+def _goal(
+    plan: ClientPlan, split: Split, flag: str, again: int = 0, summed: int = 0
+) -> tuple[tuple[Mechanism, ...], Accountant]:
+    """Return the mechanisms and the accountant of a target or a budget, for the unit that is clipped.
+
+    The method's mechanism is the first. That of private metrics follows, if there are any and they are counted.
+    """
+    ledger, privacy = RunAccountant(plan, split, again, summed), plan.privacy
+    mechanism, reported = ledger.mechanism, ledger.reported
+    if mechanism is None:
+        raise InputError(f"Expected a method that claims privacy for --{flag}, got method={plan.name}.")
+    published = ledger.published if privacy.accounting == "paper" else None
+    if published and mechanism.clipped in published.units:
+        return (published.units[mechanism.clipped],), published.accountant
+    if mechanism.void:
+        raise InputError(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
+    if plan.real and privacy.metrics == "all" and mechanism.noised_by == "client":
+        raise InputError(
+            f"Expected --metrics private or none with --{flag} on real clients, got metrics=all: their server receives "
+            "what they report, and nothing is claimed against it."
+        )
+    counted = (mechanism, reported) if reported else (mechanism,)
+    if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
+        counted = tuple(replace(part, max_copies=1) for part in counted)
+    return tuple(part if part.noise_divisor > 1 else part.alone for part in counted), privacy.accountant

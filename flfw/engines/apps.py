@@ -1,0 +1,337 @@
+"""The two Flower apps, the same in simulation and in deployment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from flfw import data, nets
+from flfw.audit import probe, uploads
+from flfw.audit.controls import under_control
+from flfw.client.broadcast_checks import require_plausible
+from flfw.client.context import ClientContext
+from flfw.client.deadline import until
+from flfw.client.federated_client import FederatedClient
+from flfw.client.phases import JointStepsFailed, side_by_side
+from flfw.client.site import Site
+from flfw.dp import message_cost
+from flfw.dp.budget import budgeted
+from flfw.dp.resolve_noise import require_calibrated
+from flfw.dp.site_ledger import charge_message
+from flfw.errors import InputError, require
+from flfw.experiment import Experiment
+from flfw.experiment.training import DataSettings
+from flfw.files.provenance import code_hash
+from flfw.messages.client_info import ClientInfo
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.question import read_question
+from flfw.messages.reasons import QUIET, WITHHELD, RequestDeclinedError
+from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError
+from flfw.messages.wire import forms, pack, views
+from flfw.nets import Tensors
+from flfw.nets.training.devices import one_thread
+from flfw.plans.run_plan import RunPlan, plan
+from flfw.server.node_assignment import ENROLMENT_S
+from flfw.task.client_plan import ClientPlan
+from flfw.task.pipeline import NetworkPlan
+from flfw.task.task import TaskPlan, image_format
+
+server = ServerApp()
+client = ClientApp()
+
+
+# --- the server ---------------------------------------------------------------------------------------------------
+
+
+@server.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
+    from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
+
+    experiment = Experiment.from_run_config(context.run_config)
+    joins = isinstance(grid, InProcessGrid)
+    require(
+        joins or experiment.together == 1,
+        "--batched-clients 1 on Flower's own engines",
+        batched_clients=experiment.batched_clients,
+    )
+    nets.look_in(experiment.weights)  # the server alone: its own user named the place
+    federate(grid, plan(experiment))
+
+
+# --- the client ---------------------------------------------------------------------------------------------------
+
+
+@client.query()
+def introduce(message: Message, context: Context) -> Message:
+    """Describe this node: partition, hash of the code, presence of a GPU, shape and classes of the data."""
+    with until(message.metadata.created_at + ENROLMENT_S, context):
+        site = Site.from_config(context.node_config, "none")
+        volunteered = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
+        known = ClientInfo(_partition(context), code_hash(), torch.cuda.is_available(), volunteered)
+        try:
+            task = plan(Experiment.from_run_config(context.run_config)).task
+            _require_weights(task.network)
+            root = str(context.node_config.get("data-root", ""))
+            shape, classes = _own_space(task, root)
+            known = replace(known, shape=shape, classes=classes, labels=_own_labels(task.data, root))
+        except InputError as error:  # only this client fails: others may go on without it
+            known = replace(known, trouble=_words_on(error, context))
+        return known.to_message(message)
+
+
+def _require_weights(network: NetworkPlan) -> None:
+    """Refuse a run whose pretrained network is not the one on this machine."""
+    if (architecture := nets.card(network.name).architecture) is not None:
+        nets.require_weights(architecture, network.tuning.sha256 if network.tuning else "")
+
+
+def _words_on(trouble: InputError, context: Context) -> str:
+    """Return the words on trouble with the data that the server gets; a quiet site keeps them in its log."""
+    if QUIET not in context.node_config:
+        return str(trouble)
+    print(f"flfw: {trouble}", file=sys.stderr, flush=True)
+    return WITHHELD
+
+
+@lru_cache(maxsize=4)
+def _own_space(task: TaskPlan, data_root: str) -> tuple[tuple[int, ...], int]:
+    """Return shape and number of classes of the data on this machine, cached for all clients of a site.
+
+    They are read from the data set's card. For a folder of files the card is made by a slow search of the folder.
+    """
+    return replace(task).input_space  # a new plan: this one may hold the answer of another site in this process
+
+
+def _own_labels(settings: DataSettings, data_root: str) -> str:
+    """Return a digest of this site's class names, if only sites have the data; else an empty string.
+
+    Raises:
+        InputError: the data do not fit the settings.
+    """
+    if not data.is_at_sites(settings.dataset):
+        return ""
+    return data.here(settings.dataset, Path(data_root) if data_root else None, image_format(settings, None)).labels
+
+
+@client.train()
+def train(message: Message, context: Context, charged: bool = False) -> Message:
+    """Do one round of local training; the site's ledger may have the message already."""
+    with _at_work(message, context, message_cost.TRAIN, charged) as (worker, border, config, received):
+        _note_truth(worker, context)
+        return _trained(message, context, worker, border, worker.fit_named(received, config["version"]))
+
+
+def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+    """Do one round of local training of some clients at once.
+
+    A client that fails by itself does not take part any more. Where joint steps fail, nobody can tell whose fault it
+    is: then each of the others trains alone. Its site's ledger has the message already, and nothing has left it.
+
+    Args:
+        asked: messages to clients of one class in one round, each with the client's context.
+
+    Returns:
+        The reply of each client, or its failure.
+    """
+    answers: dict[int, Message | Exception] = {}
+    with suppress(JointStepsFailed):
+        _train_at_once(asked, answers)
+    for place in [place for place in range(len(asked)) if place not in answers]:
+        answers[place] = _attempted(partial(train, *asked[place], charged=True))
+    return [answers[place] for place in range(len(asked))]
+
+
+def _train_at_once(asked: Sequence[tuple[Message, Context]], answers: dict[int, Message | Exception]) -> None:
+    entered: dict[int, tuple[FederatedClient, MessageValidator, dict[str, Any], dict[str, np.ndarray]]] = {}
+    with ExitStack() as stack:
+        for place, (message, context) in enumerate(asked):
+            try:
+                at_work = stack.enter_context(_at_work(message, context, message_cost.TRAIN))
+                _note_truth(at_work[0], context)
+                entered[place] = at_work
+            except Exception as error:  # this client's failure alone
+                answers[place] = error
+        works = [worker.round(received, config["version"]) for worker, _, config, received in entered.values()]
+        results = side_by_side([worker for worker, *_ in entered.values()], works)
+        for (place, (worker, border, *_)), result in zip(entered.items(), results, strict=True):
+            failed = isinstance(result, Exception)
+            answers[place] = result if failed else _attempted(partial(_trained, *asked[place], worker, border, result))
+
+
+def _attempted(answer: Callable[[], Message]) -> Message | Exception:
+    try:
+        return answer()
+    except Exception as error:  # as the engine takes it for one client
+        return error
+
+
+def _note_truth(worker: FederatedClient, context: Context) -> None:
+    """Let a client note the examples of its training where an audit needs them."""
+    site = Site.from_config(context.node_config, worker.ctx.run)
+    gives_all = site.truth is not None and site.volunteered is None
+    worker.noted = [] if gives_all and _plan_of(context).audit.attacks_uploads_of(worker.ctx.round) else None
+
+
+def _trained(
+    message: Message,
+    context: Context,
+    worker: FederatedClient,
+    border: MessageValidator,
+    result: tuple[Tensors, dict[str, Any]],
+) -> Message:
+    """Build the answer to a message that asked for training, and write down the noted examples."""
+    site, ctx = Site.from_config(context.node_config, worker.ctx.run), worker.ctx
+    sent, metrics = result
+    if site.truth is not None and worker.noted is not None:
+        varied = ctx.plan.task.data.augment != "none"
+        uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, varied)
+    return _reply(message, border, sent, metrics)
+
+
+@client.train("probe")
+def answer_probe(message: Message, context: Context) -> Message:
+    """Answer a probe by the update that a few of the client's own examples make; no state is changed."""
+    with _at_work(message, context, message_cost.PROBE) as (worker, border, config, received):
+
+        def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
+            worker.load_received(received, config["version"])
+            return worker.gradient(x, y) if steps == 1 else worker.stepped(x, y, steps)
+
+        def example(x: Tensor, y: Tensor) -> Tensors:
+            worker.load_received(received, config["version"])
+            return worker.observed(x, y, worker.generator("probe"))
+
+        ctx = worker.ctx
+        site = Site.from_config(context.node_config, config["experiment"])
+        asked = config, received, ctx.task, ctx.plan.seed, _plan_of(context).audit, ctx.partition, site
+        sent = probe.answer(*asked, worker.stored, target, example)
+        metrics = {"num-examples": config["batch"], "partition": ctx.partition}  # both as the server knows them
+        return _reply(message, border, sent, metrics if ctx.plan.privacy.metrics == "all" else {})
+
+
+@client.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate on the client's own test data, before and after a local training."""
+    with _at_work(message, context, message_cost.EVALUATE) as (worker, border, config, received):
+        return _reply(message, border, {}, worker.evaluate_named(received, config["version"]))
+
+
+@contextmanager
+def _at_work(
+    message: Message, context: Context, kind: str, charged: bool = False
+) -> Iterator[tuple[FederatedClient, MessageValidator, dict[str, Any], dict[str, np.ndarray]]]:
+    """Build the client half for a message and check the message's arrays; on one thread, until the deadline.
+
+    Args:
+        message: message from the server.
+        context: context of this node.
+        kind: type of the message; probes of the ladder have their own network and border.
+        charged: whether the site's ledger has the message already.
+
+    Yields:
+        The client half, the border that checks the answer, and the message's scalars and arrays.
+    """
+    try:
+        config, arrays = read_question(message, kind)
+    except InputError as error:  # in the message, and not in this client's data
+        raise RequestDeclinedError(str(error)) from error
+    if config["code"] != code_hash():
+        raise RequestDeclinedError(
+            f"runs other code ({code_hash()}) than the server ({config['code']}); install the same"
+        )
+    asked = _plan_of(context).client
+    require_calibrated(asked.privacy.target_epsilon, asked.task.assignments)
+    if config["round"] > (most := asked.rounds.rounds + (kind == message_cost.EVALUATE)):
+        raise RequestDeclinedError(f"was asked for round {config['round']} of a run that has {most}")
+    probed = kind == message_cost.PROBE
+    now = _on_rung(asked, config["rung"]) if probed else asked
+    if budgeted(context.node_config) is not None:
+        message_cost.require_countable(asked, kind, config)
+    site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
+    with until(message.metadata.created_at + config["deadline"], context), one_thread():
+        ctx = ClientContext(
+            plan=now,
+            task=now.task.load(site.data_root),
+            partition=partition,
+            round=int(config["round"]),
+            defence=now.defences.of_client(partition),
+            store=site.store(config["experiment"], partition),
+            # The server may put these numbers into any message, and probes are not counted as training is.
+            probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
+            run=config["experiment"],
+        )
+        _require_enough(context, len(ctx.task.split.train[partition]))
+        now.method.check_client(ctx.task, partition, now.settings)
+        worker, received = now.client_class(ctx), _received(arrays, partition)
+        below = config["rung"] if probed and config["rung"] in probe.LADDER else ""
+        border = _ladder_border(ctx, below) if below else worker.border
+        border.check_received(received)
+        if "check-broadcast" in context.node_config:
+            fresh = _control_net(ctx, below) if below else worker.model
+            require_plausible(received, fresh, f"{kind} in round {ctx.round}")
+        if not charged:
+            charge_message(context, asked, kind, config, ctx)
+        yield worker, border, config, received
+
+
+def _require_enough(context: Context, examples: int) -> None:
+    """Refuse to answer where the site has fewer training examples than its policy asks for."""
+    if examples < (fewest := int(context.node_config.get("fewest-examples", 0))):
+        raise RequestDeclinedError(
+            f"has fewer training examples in this run than the {fewest} that its policy asks for"
+        )
+
+
+def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a message, or refuse it if they cannot be read."""
+    try:
+        return views(arrays)
+    except ValueError as error:
+        raise SharingViolationError(f"client {partition} was sent arrays that cannot be read: {error}") from error
+
+
+def _on_rung(plan: ClientPlan, rung: str) -> ClientPlan:
+    """Return the plan as this client carries it out for the probes of a rung."""
+    if (changed := under_control(plan, rung)) is None:
+        raise RequestDeclinedError(f"was asked for a probe on a rung that the experiment does not have: {rung}")
+    return changed
+
+
+def _ladder_border(ctx: ClientContext, rung: str) -> MessageValidator:
+    """Build the border of one of the audit's easier rungs: its whole new network, and no tensor of the method."""
+    with torch.device("meta"):
+        net = _control_net(ctx, rung)
+    return MessageValidator(ctx.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
+
+
+def _control_net(ctx: ClientContext, rung: str) -> nets.Net:
+    dataset = ctx.task.dataset
+    return probe.control_net(rung, ctx.task.network, ctx.plan.seed, dataset.shape, dataset.classes)
+
+
+def _reply(message: Message, border: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
+    """Build the answer to the server: tensors leave the client only here."""
+    border.check_sent(sent)
+    content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
+    return Message(content, reply_to=message)
+
+
+def _plan_of(context: Context) -> RunPlan:
+    return plan(Experiment.from_run_config(context.run_config))
+
+
+def _partition(context: Context) -> int:
+    return int(context.node_config["partition-id"])

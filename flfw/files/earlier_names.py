@@ -1,0 +1,415 @@
+"""Names of earlier versions: where somebody's own code has one, the refusal names the one of today.
+
+An import of an earlier name ends in one line, and so does a class with a hook of an earlier name. The tables hold
+modules that moved, and names that the pages on extending, recording and Python documented; other names may change
+without a word. `flfw` puts the finder
+in front of Python's own.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "flfw.adversary.client_messages": "flfw.adversary.membership.statistics",
+        "flfw.adversary.closed_form": "flfw.adversary.attack",
+        "flfw.adversary.informed_membership": "flfw.adversary.membership.informed",
+        "flfw.adversary.observation": "flfw.recording.observation",
+        "flfw.adversary.published_model": "flfw.adversary.membership.published_model",
+        "flfw.adversary.shadow_training": "flfw.adversary.membership.shadow_models",
+        "flfw.aggregates.disaggregation": "flfw.adversary.secure_aggregation",
+        "flfw.aggregates.embedding_span": "flfw.adversary.secure_aggregation",
+        "flfw.aggregates.secagg_plus": "flfw.adversary.secure_aggregation",
+        "flfw.aggregates.single_contributors": "flfw.adversary.secure_aggregation",
+        "flfw.apps": "flfw.engines.apps",
+        "flfw.audit.attack_server": "flfw.audit.attack_process",
+        "flfw.audit.climb": "flfw.audit.control_runs",
+        "flfw.audit.judge": "flfw.audit.verdict_entries",
+        "flfw.audit.rungs": "flfw.audit.controls",
+        "flfw.audit.standing": "flfw.audit.threat_model",
+        "flfw.audit.verdicts.conclude": "flfw.audit.conclude",
+        "flfw.audit.verdicts.evidence": "flfw.audit.verdict",
+        "flfw.audit.verdicts.groups_needed": "flfw.audit.conclude",
+        "flfw.audit.verdicts.sum_conclusion": "flfw.audit.conclude",
+        "flfw.audit.verdicts.verdict": "flfw.audit.verdict",
+        "flfw.client.descent": "flfw.client.local_trainer",
+        "flfw.client.workplace": "flfw.client.context",
+        "flfw.client_plan": "flfw.task.client_plan",
+        "flfw.combinations": "flfw.plans.combinations",
+        "flfw.curves": "flfw.experiment.curves",
+        "flfw.data.splits.cut": "flfw.data.splits.split_indices",
+        "flfw.defence": "flfw.task.defence",
+        "flfw.deploy.layout": "flfw.engines.layout",
+        "flfw.deploy.processes": "flfw.engines.processes",
+        "flfw.deploy.submit": "flfw.engines.submit",
+        "flfw.dp.settlement": "flfw.dp.resolve_noise",
+        "flfw.earlier_names": "flfw.files.earlier_names",
+        "flfw.engines.errands": "flfw.engines.pending_messages",
+        "flfw.engines.pace": "flfw.engines.actor_pool",
+        "flfw.engines.seats": "flfw.engines.actor_pool",
+        "flfw.inversion.descent": "flfw.inversion.search_optimisers",
+        "flfw.inversion.generative.spaces": "flfw.inversion.image_generator",
+        "flfw.inversion.settled": "flfw.inversion.choose_operator",
+        "flfw.membership.copies": "flfw.data.membership_pairs",
+        "flfw.membership.pairs": "flfw.data.membership_pairs",
+        "flfw.membership.sketch": "flfw.inversion.sketch",
+        "flfw.method": "flfw.task.method",
+        "flfw.papers.captions": "flfw.comparisons.figures.figures",
+        "flfw.papers.charts": "flfw.comparisons.figures.charts",
+        "flfw.papers.cite": "flfw.comparisons.figures.cite",
+        "flfw.papers.comparisons": "flfw.comparisons.figures.comparisons",
+        "flfw.papers.compositions": "research.papers.compositions",
+        "flfw.papers.distortion": "research.papers.distortion",
+        "flfw.papers.drawing": "flfw.comparisons.figures.drawing",
+        "flfw.papers.embeddings": "flfw.comparisons.figures.embeddings",
+        "flfw.papers.features": "flfw.comparisons.figures.features",
+        "flfw.papers.figures": "flfw.comparisons.figures.figures",
+        "flfw.papers.gains": "flfw.comparisons.figures.gains",
+        "flfw.papers.grids": "flfw.comparisons.figures.grids",
+        "flfw.papers.inversions": "research.papers.inversions",
+        "flfw.papers.leakage_charts": "flfw.comparisons.figures.leakage_charts",
+        "flfw.papers.leakage_numbers": "flfw.comparisons.figures.leakage_numbers",
+        "flfw.papers.norms": "flfw.comparisons.figures.norms",
+        "flfw.papers.restored": "flfw.comparisons.figures.features",
+        "flfw.papers.run_groups": "flfw.comparisons.figures.comparisons",
+        "flfw.papers.timing": "flfw.comparisons.figures.timing",
+        "flfw.papers.transformation_search": "research.papers.transformation_search",
+        "flfw.pipeline": "flfw.task.pipeline",
+        "flfw.plan": "flfw.plans.run_plan",
+        "flfw.privacy.course": "flfw.privacy.run_schedule",
+        "flfw.provenance.external_plugins": "flfw.runs.provenance",
+        "flfw.provenance.machine": "flfw.runs.provenance",
+        "flfw.provenance.packages": "flfw.runs.provenance",
+        "flfw.provenance.revision": "flfw.runs.provenance",
+        "flfw.provenance.sittings": "flfw.runs.provenance",
+        "flfw.rehearse.__main__": "flfw.command.rehearse",
+        "flfw.rehearse.answers": "flfw.deploy.rehearsal",
+        "flfw.rehearse.plan": "flfw.deploy.rehearsal",
+        "flfw.rehearse.policy_check": "flfw.deploy.rehearsal",
+        "flfw.server.place": "flfw.server.context",
+        "flfw.victims.local_steps": "flfw.nets.training.local_steps",
+        "flfw.storage.asked": "flfw.dp.releases",
+        "flfw.storage.checkpoint": "flfw.server.checkpoint",
+        "flfw.storage.final_model": "flfw.server.checkpoint",
+        "flfw.sums.broadcasts": "flfw.audit.sums",
+        "flfw.sums.changes": "flfw.audit.sums",
+        "flfw.sums.exposure": "flfw.audit.sums",
+        "flfw.sums.figures": "flfw.audit.sums",
+        "flfw.sums.heads": "flfw.audit.sums",
+        "flfw.sums.isolation": "flfw.audit.sums",
+        "flfw.sums.participation": "flfw.audit.sums",
+        "flfw.sums.peers": "flfw.audit.sums",
+        "flfw.verification.changes": "flfw.runs.verify",
+        "flfw.verification.comparison": "flfw.runs.run_comparison",
+        "flfw.verification.verify": "flfw.runs.verify",
+    }
+)
+"""Module of today of each module that has another name."""
+
+PACKAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "flfw.aggregates": "flfw.adversary.secure_aggregation",
+        "flfw.api": "flfw.command.api",
+        "flfw.audit.foreign": "flfw.recorded_apps",
+        "flfw.audit.membership_entries": "flfw.audit.membership",
+        "flfw.audit.membership_game": "flfw.audit.membership",
+        "flfw.audit.verdicts": "flfw.audit.verdict",
+        "flfw.formats": "flfw.files",
+        "flfw.inversion.generative": "flfw.inversion",
+        "flfw.inversion.post_processing": "flfw.inversion",
+        "flfw.matrix": "flfw.comparisons",
+        "flfw.membership": "flfw.adversary.membership",
+        "flfw.papers.attacked": "research.attacked",
+        "flfw.papers.interface": "flfw.command.api",
+        "flfw.papers.main_job": "research.main_job",
+        "flfw.provenance": "flfw.runs.provenance",
+        "flfw.rehearse": "flfw.command.rehearse",
+        "flfw.storage": "flfw.files",
+        "flfw.sums": "flfw.audit.sums",
+        "flfw.terminal": "flfw.files",
+        "flfw.tracking": "flfw.runs.tracking",
+        "flfw.training": "flfw.nets.training",
+        "flfw.verification": "flfw.runs.verify",
+        "flfw.victims": "flfw.inversion.client_models",
+    }
+)
+"""Package of today of each package that has another name; its files went along, but for those in `MODULES`."""
+
+NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "flfw.adversary.attack": {"Budget": "AttackCost", "NotApplicable": "NotApplicableError"},
+        "flfw.audit.measures.public": {"Public": "PublicData"},
+        "flfw.client.context": {"Workplace": "ClientContext"},
+        "flfw.data.files.dataset": {"Arrays": "DatasetArrays"},
+        "flfw.data.splits.split_indices": {"Cut": "SplitIndices"},
+        "flfw.errors": {"BadInput": "InputError", "RunFailed": "RunError"},
+        "flfw.inversion.automatic": {"Automatic": "DifferentiableDefence"},
+        "flfw.inversion.search": {"Recipe": "SearchConfig", "Target": "SearchTarget"},
+        "flfw.inversion.search_optimisers": {"AdamDescent": "AdamSearch"},
+        "flfw.messages.replies": {"Unusable": "UnusableReplyError"},
+        "flfw.nets.inputs": {"Inputs": "InputSpec"},
+        "flfw.papers.preset": {"Figure": "ResultMetric"},
+        "flfw.server.context": {"ServerPlace": "ServerContext"},
+        "flfw.nets.training.optimisers": {"LastingTraining": "PersistentTraining"},
+    }
+)
+"""Name of today of each documented name, by module."""
+
+FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "attack-seconds": "attack-timeout",
+        "attack-server": "attack-process",
+        "cohort": "batched-clients",
+        "colluding": "colluding-attackers",
+        "defence-draws": "defence-randomness",
+        "final": "final-eval-clients",
+        "fit": "resize-mode",
+        "group": "sum-size",
+        "keep-observations": "keep-recorded-rounds",
+        "metrics-noise": "metrics-noise-multiplier",
+        "observations-gb": "max-recordings-gb",
+        "order": "example-order",
+        "pictures": "show-samples",
+        "side": "image-size",
+        "tampered-by": "malicious-server",
+        "train": "trainable",
+    }
+)
+"""Name of today of each flag, which is also a key of a run's configuration and, with underscores, a field."""
+
+TASK_FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "largest-upload-mb": "max-upload-mb",
+        "most-steps": "max-steps",
+        "no-pictures": "show-samples no",
+        "only": "figure-names",
+        "reasons": "error-detail",
+    }
+)
+"""Flag of today of each flag that is no setting of a run."""
+
+VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("adaptation", "automatic"): "defence_code",
+        ("attack-process", "beside"): "concurrent",
+        ("compression", "compact"): "predictive",
+        ("defence-randomness", "secret"): "secure",
+        ("split", "drawn"): "sampled_on_demand",
+        ("split", "everything"): "full_copy",
+        ("split", "whole"): "dataset_per_client",
+        ("trainable", "fixed"): "linear_probe",
+    }
+)
+"""Name of today of each value, by the flag's name of today."""
+
+WORDS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("curve", "group="): "sum_size=",
+        ("curve", "ladder="): "size=",
+        ("set", "drawn."): "sampled_on_demand.",
+    }
+)
+"""Beginning of today of each word of a flag of several words."""
+
+
+KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "accounting": "counted",
+        "adaptive_gain": "knowing_gains",
+        "anonymity_set_size": "hidden_among",
+        "attempts": "tries",
+        "candidate_test": "candidates",
+        "correct": "right",
+        "ended_at": "ended",
+        "external_plugins": "outside",
+        "failure_reason": "stopped",
+        "label_accuracy": "labels_found",
+        "label_separable": "unlike",
+        "lower_bound": "lower",
+        "malicious_server": "tampered_by",
+        "max_guess_accuracy": "certainty",
+        "min_safe_sum_size": "group_needed",
+        "native_resolution": "reduced",
+        "noise_source": "noise",
+        "num_colluding": "colluding",
+        "probe_slot": "victim",
+        "protected_by": "hidden_by",
+        "reason": "why",
+        "recording_sessions": "recorded_in",
+        "requested_rounds": "asked",
+        "search_limit": "reach",
+        "secure_aggregation": "sums",
+        "sessions": "sittings",
+        "started_at": "began",
+        "sum_size": "group",
+        "unconverged": "short",
+    }
+)
+"""Earlier name of each key of result.json, training.json and matrix.json that had another one."""
+
+COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "by_chance": "chance_match",
+        "group": "sum_size",
+        "labels_found": "label_accuracy",
+        "told": "informed",
+        "victim": "probe_slot",
+    }
+)
+"""Name of today of each column of a run's CSV that has another one."""
+
+
+CONTROLS: Mapping[str, str] = MappingProxyType({"control": "analytic", "matched": "undefended", "told": "weak_defence"})
+"""Name in results of each control that probes and recordings name otherwise, as earlier results did."""
+
+
+@final
+class _Refusing(SourceFileLoader):
+    """Loader of a module with `NAMES`: an earlier name that is asked of it is refused with the one of today."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        of_today, inner = NAMES[module.__name__], getattr(module, "__getattr__", None)
+
+        def get(name: str) -> Any:
+            if name in of_today:
+                raise ImportError(refusal(f"{module.__name__}.{of_today[name]}", name), name=module.__name__)
+            if inner is not None:
+                return inner(name)
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+        vars(module)["__getattr__"] = get
+
+
+@final
+class _Emptied(Loader):
+    """Loader of an earlier package: it holds nothing, and refuses what is asked of it with the name of today."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        def get(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            raise ImportError(refusal(PACKAGES[module.__name__], module.__name__), name=module.__name__)
+
+        vars(module)["__getattr__"] = get
+
+
+def _of_today(module: str) -> str | None:
+    """Return the name of today of a module; None: it has no other."""
+    parent, _, stem = module.rpartition(".")
+    return MODULES.get(module, f"{PACKAGES[parent]}.{stem}" if parent in PACKAGES else None)
+
+
+@final
+class EarlierNames(MetaPathFinder):
+    """Finder of modules that answers for those in `MODULES`, `PACKAGES` and `NAMES` alone."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module some of whose names are earlier ones.
+
+        Raises:
+            ModuleNotFoundError: the module has another name today.
+        """
+        if fullname in PACKAGES:
+            return ModuleSpec(fullname, _Emptied(), is_package=True)
+        if of_today := _of_today(fullname):
+            raise ModuleNotFoundError(refusal(of_today, fullname), name=fullname)
+        if fullname not in NAMES:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Refusing(fullname, spec.origin)
+        return spec
+
+
+def refusal(of_today: str, earlier: str) -> str:
+    """Return the line that refuses an earlier name."""
+    return f"Expected {of_today}, got its earlier name {earlier.rpartition('.')[2]}; rename it"
+
+
+def settings_of_today(stored: Mapping[str, Any], *, fields: bool = False) -> dict[str, Any]:
+    """Return stored settings, or a policy's rules for them, under their names of today.
+
+    Args:
+        stored: the settings by their names of any version.
+        fields: whether the names are those of fields, with underscores, and not of flags.
+
+    >>> settings_of_today({"keep-observations": 2, "split": "whole", "curve": "'group=1,2'", "rounds": 3})
+    {'keep-recorded-rounds': 2, 'split': 'dataset_per_client', 'curve': "'sum_size=1,2'", 'rounds': 3}
+    >>> settings_of_today({"defence_draws": "secret", "set": ["drawn.train=5"]}, fields=True)
+    {'defence_randomness': 'secure', 'set': ['sampled_on_demand.train=5']}
+    """
+    renamed: dict[str, Any] = {}
+    for name, value in stored.items():
+        flag = name.replace("_", "-") if fields else name
+        flag = FLAGS.get(flag, flag)
+        today = flag.replace("-", "_") if fields else flag
+        # One that stands under both of its names keeps the earlier one, which the reader does not know.
+        renamed[name if today in stored else today] = _value_of_today(flag, value)
+    return renamed
+
+
+def _value_of_today(flag: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_value_of_today(flag, one) for one in value]
+    if not isinstance(value, str):
+        return value
+    for (of, earlier), today in WORDS.items():
+        if of == flag:  # several words stand in one text, with marks around those that a shell would read otherwise
+            value = re.sub(rf"(^|[\s'\"]){re.escape(earlier)}", rf"\g<1>{today}", value)
+    return VALUES.get((flag, value), value)
+
+
+def earlier_setting(flag: str, words: Iterable[object] = ()) -> str | None:
+    """Return the line that refuses an earlier name of a flag, or of one of its values; None: all are of today.
+
+    Args:
+        flag: the flag without hyphens before it.
+        words: its values.
+
+    >>> earlier_setting("tampered-by"), earlier_setting("split", ["iid"])
+    ('Expected a flag of today, got --tampered-by; it is called --malicious-server now', None)
+    >>> earlier_setting("curve", ["batch=1,4", "group=1"])
+    'Expected --curve sum_size=1, got its earlier name group=1; rename it'
+    """
+    if today := FLAGS.get(flag) or TASK_FLAGS.get(flag):
+        return f"Expected a flag of today, got --{flag}; it is called --{today} now"
+    for word in words:
+        if (today := _value_of_today(flag, word)) != word:
+            return f"Expected --{flag} {today}, got its earlier name {word}; rename it"
+    return None
+
+
+class EarlierHooks(ABC):
+    """Base of what others write: an attribute under an earlier name is refused with the one of today.
+
+    A class that defines one is refused when it is made, and so when its module is imported. One that is only read is
+    refused when it is read.
+    """
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for earlier, of_today in cls.EARLIER_HOOKS.items():
+            if earlier in vars(cls):
+                raise TypeError(refusal(f"{cls.__name__}.{of_today}", earlier))
+
+    if not TYPE_CHECKING:  # a type checker would take every attribute for known
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self.EARLIER_HOOKS:
+                raise AttributeError(refusal(f"{type(self).__name__}.{self.EARLIER_HOOKS[name]}", name))
+            return object.__getattribute__(self, name)  # the error of Python, or of a property

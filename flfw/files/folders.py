@@ -1,0 +1,127 @@
+"""Checks of run folders by their files' names alone, which take no time and import nothing large."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from flfw.errors import InputError
+from flfw.files.sealed import sealed
+
+
+def require_new(out: Path) -> None:
+    """Refuse a folder for a run that is there already.
+
+    Raises:
+        InputError: it exists.
+    """
+    if out.exists():
+        raise InputError(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+
+
+def unused(out: Path) -> Path:
+    """Return the path of a folder, or where there is one already, as of a run of the same second, one with a number."""
+    paths = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in count(1))
+    return next(path for path in paths if not path.exists())
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[Path]:
+    """Make a new folder, with a number where there is one already, which no other process can take; yield its path.
+
+    Where it is still empty at an error, it is removed, with the folders above it that were made for it.
+    """
+    missing = [folder for folder in out.parents if not folder.exists()]
+    while True:
+        with suppress(FileExistsError):
+            (folder := unused(out)).mkdir(parents=True)
+            break
+    try:
+        yield folder
+    except BaseException:
+        for made in (folder, *missing):
+            with suppress(OSError):  # it holds something
+                made.rmdir()
+        raise
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder of a run.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        for folder in missing:  # those that were made before it failed
+            with suppress(OSError):
+                folder.rmdir()
+        raise InputError(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
+
+
+def require_folder(out: Path) -> None:
+    """Refuse a folder that a run could not make; nothing of it stays.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
+    make_folder(out)
+    for folder in missing:
+        with suppress(OSError):  # another process may have put something there meanwhile
+            folder.rmdir()
+
+
+def stored_at(folder: Path) -> Path:
+    """Return the file with the experiment with which the run in a folder was started.
+
+    Raises:
+        InputError: there is no folder, or no checkpoint in it.
+    """
+    if not folder.exists():
+        raise InputError(f"Expected a run's folder, got {folder}, which does not exist.")
+    files = sealed(folder / "checkpoint", "experiment")
+    if not files:
+        over = (folder / "result.json").is_file()
+        instead = "with results alone; name the run of an audit, or" if over else "without;"
+        raise InputError(f"Expected a run with a checkpoint, got {folder} {instead} start it anew.")
+    return files[-1][1]
+
+
+def require_over(folder: Path) -> None:
+    """Refuse a folder without the result of a run that is over.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not (folder / "result.json").is_file():
+        raise InputError(f"Expected a run that is over, got {folder} without result.json; finish it or remove it.")
+
+
+def require_several(folders: Sequence[Path]) -> None:
+    """Refuse to compare fewer than two folders, or one with itself.
+
+    Raises:
+        InputError: see above.
+    """
+    if len(folders) < 2:
+        raise InputError(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
+    twice = [str(folder) for folder, times in Counter(path.resolve() for path in folders).items() if times > 1]
+    if twice:
+        raise InputError(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
+
+
+def require_finished(folder: Path) -> None:
+    """Refuse a folder without a result to read.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not (folder / "result.json").is_file():
+        raise InputError(f"Expected a finished run with result.json, got {folder} without; resume it or name another.")

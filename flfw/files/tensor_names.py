@@ -1,0 +1,19 @@
+"""Names of tensors, and patterns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a tensor's name matches one of the patterns.
+
+    >>> matches("hypernet.trunk.bias", ("hypernet.*",))
+    True
+    """
+    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,1 +1,0 @@
-"""Formats of files and messages whose writer may be anybody: JSON, TOML and CSV, read by their types."""

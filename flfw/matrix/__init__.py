@@ -1,6 +1,0 @@
-"""Matrix of methods, defences, seeds and data sets under the same attacks and budget: ``sim.py --matrix``."""
-
-from flfw.matrix.matrices import main, run, summary
-from flfw.matrix.question import Matrix, parse
-
-__all__ = ["Matrix", "main", "parse", "run", "summary"]

@@ -1,0 +1,403 @@
+"""Plan of a run: what an experiment names, looked up once in every process.
+
+`plan` is called where an experiment is read: on the command line, at the start of a run, in Flower's apps, in attack
+processes. All other code takes a part of the plan, or the values that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar, cast, final
+
+from flfw import data, nets, plugins
+from flfw.adversary.attack import Attack, AttackPlugin
+from flfw.adversary.membership_attack import MembershipAttack
+from flfw.client import FederatedClient
+from flfw.errors import InputError, require
+from flfw.experiment import FREE_ON_RESUME, Experiment, Scalar
+from flfw.experiment.audit import AttackSettings, ProbeSettings, RecordingSettings
+from flfw.experiment.execution import ExecutionSettings
+from flfw.experiment.training import (
+    DataSettings,
+    LocalSettings,
+    NetworkSettings,
+    PrivacySettings,
+    RoundSettings,
+)
+from flfw.inversion.compute import ComputeLimits
+from flfw.nets.malicious_model import ModelModification
+from flfw.plugins import build_settings, short_name
+from flfw.server import FederatedStrategy
+from flfw.task.client_plan import ClientPlan
+from flfw.task.method import Method
+from flfw.task.pipeline import DefencePlan, NetworkPlan, defence_stages, fields_of
+from flfw.task.task import TaskPlan, image_format
+
+_PAIRS = "300"  # of a client, for membership-pairs=auto
+_WITHHELD = {"dataset": "withheld", "split": "withheld"}  # paths of a user's own data, withheld from attacks
+_NEEDED = ("attack_timeout", "attack_retries")  # kept for attacks, although they change no numbers
+
+Group = TypeVar("Group")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AuditPlan:
+    """Attacks of a run, and what they are to see.
+
+    Attributes:
+        probes: the audited rounds, the probes in them and the attackers' positions.
+        settings: of the attacks, their process and resources.
+        assignments: settings of plug-ins, as ``--set`` has them.
+        others: the run's method and defences, by name: a field of theirs may have an attack's name before it.
+        recordings: settings of the recordings.
+        record: whether what sites send is recorded for a later audit.
+        rounds: number of rounds of training.
+        sum_sizes: numbers of clients in a sum: the target's first, then those of the curve.
+        process: where attacks run: ``concurrent`` with training or ``after`` it in another process, or ``inline``.
+        run_config: the experiment as every participant knows it, for attackers.
+    """
+
+    probes: ProbeSettings
+    settings: AttackSettings
+    assignments: tuple[str, ...]
+    others: Mapping[str, Any]
+    recordings: RecordingSettings
+    record: bool
+    rounds: int
+    sum_sizes: tuple[int, ...]
+    process: str
+    run_config: Mapping[str, Scalar]
+
+    @cached_property
+    def classes(self) -> Mapping[str, tuple[Any, Any]]:
+        """Class and settings of each attack, by the name that the experiment gives it; clients look none of them up.
+
+        Raises:
+            InputError: an attack or one of its settings is unknown.
+        """
+        of_others = {
+            short_name(name): frozenset(f.name for f in fields(one.Settings)) for name, one in self.others.items()
+        }
+        chosen: dict[str, tuple[Any, Any]] = {}
+        for name in self.settings.attacks:
+            attack: Any = plugins.load_class(plugins.ATTACK, name, AttackPlugin)
+            taken = of_others.get(short_name(name), frozenset[str]())
+            chosen[name] = attack, build_settings(attack.Settings, short_name(name), self.assignments, of_another=taken)
+        return chosen
+
+    @property
+    def reconstructions(self) -> dict[str, Attack]:
+        """New attacks that reconstruct examples, by name."""
+        return self._built(Attack)
+
+    @property
+    def memberships(self) -> dict[str, MembershipAttack]:
+        """New attacks that tell members from others, by name."""
+        return self._built(MembershipAttack)
+
+    def _built(self, kind: type[Any]) -> dict[str, Any]:
+        how = self.settings
+        compute = ComputeLimits(how.attack_memory_gb, how.attack_compile, how.attack_precision)
+        chosen = self.classes.items()
+        return {name: cls(settings, compute) for name, (cls, settings) in chosen if issubclass(cls, kind)}
+
+    @property
+    def audited(self) -> tuple[int, ...]:
+        """Audited rounds, ascending; empty when there is no audit and no recording for an audit."""
+        return self.audited_by(self.rounds)
+
+    def audited_by(self, last: int) -> tuple[int, ...]:
+        """Return the audited rounds of a run that ended after round ``last``."""
+        return self.probes.rounds_audited(self.rounds, last) if self.settings.attacks or self.record else ()
+
+    @property
+    def sees_updates(self) -> bool:
+        """Whether updates of single clients are attacked, or recorded for an attack."""
+        return bool(self.settings.attacks) or self.record
+
+    def attacks_uploads_of(self, server_round: int) -> bool:
+        """Return whether the uploads of a round are attacked."""
+        wanted = bool(self.settings.attacks) and self.probes.audit_source != "probe"
+        return wanted and server_round > 0 and server_round in self.audited
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RunPlan:
+    """Plan of a run: its experiment, and the parts that the code of its phases takes.
+
+    Attributes:
+        experiment: the experiment, without ``auto`` in any field, for what is stored of it.
+        client: what each client does, as every party of the run knows it.
+        audit: the attacks and what they see.
+        engine: settings of the engine and of failures.
+        federation: folder of a federation of real sites; None: the run is a simulation.
+    """
+
+    experiment: Experiment
+    client: ClientPlan
+    audit: AuditPlan
+    engine: ExecutionSettings
+    federation: Path | None
+
+    @property
+    def strategy(self) -> type[FederatedStrategy]:
+        """Class of the server half."""
+        return cast(type[FederatedStrategy], self.client.method)
+
+    @property
+    def client_class(self) -> type[FederatedClient]:
+        """Class of the client half."""
+        return self.client.client_class
+
+    @property
+    def task(self) -> TaskPlan:
+        """Data, their cut and the network."""
+        return self.client.task
+
+    def with_input_space(self, shape: tuple[int, ...], classes: int) -> RunPlan:
+        """Return the same plan with this input shape and number of classes, where the data set is not known."""
+        return replace(self, client=self.client.with_input_space(shape, classes))
+
+    def replaced(self, **changes: Any) -> RunPlan:
+        """Plan the experiment with some fields changed."""
+        return plan(replace(self.experiment, **changes))
+
+
+@lru_cache(maxsize=64)
+def plan(experiment: Experiment) -> RunPlan:
+    """Plan an experiment, once per process for equal experiments.
+
+    Args:
+        experiment: the experiment; fields may be ``auto``.
+
+    Raises:
+        InputError: a plug-in or one of its settings is unknown.
+    """
+    experiment = without_auto(experiment)
+    name, assignments = short_name(experiment.method), experiment.set
+    method = plugins.load_class(plugins.METHOD, experiment.method, FederatedStrategy)
+    # A method and an attack with the same name each take their own fields; a field without a plug-in is the method's.
+    alike = frozenset[str]().union(*(attack_fields(one) for one in experiment.attacks if short_name(one) == name))
+    chosen = (*_of_variant(method, name, experiment.variant), *assignments)
+    settings = build_settings(method.Settings, name, chosen, bare=True, of_another=alike)
+
+    def of_attacks(defence: str) -> frozenset[str]:
+        same = [one for one in experiment.attacks if short_name(one) == defence]
+        return frozenset[str]().union(*map(attack_fields, same))
+
+    defences = DefencePlan(
+        defence_stages(experiment.defences, assignments, of_attacks),
+        experiment.defended_partitions,
+        experiment.defence_randomness,
+    )
+    network = NetworkPlan(
+        name=experiment.net,
+        init=experiment.init,
+        norm=experiment.norm,
+        tuning=_tuning(experiment, assignments),
+        malicious=_malicious(experiment.malicious_server, assignments),
+        malicious_name=experiment.malicious_server,
+        defences=defences,
+        clients=experiment.clients,
+    )
+    task = TaskPlan(
+        data=_group(experiment, DataSettings),
+        clients=experiment.clients,
+        network=network,
+        assignments=assignments,
+        seed=experiment.seed,
+        canaries=experiment.canaries,
+        membership_pairs=experiment.membership_pairs,
+    )
+    client = ClientPlan(
+        name=experiment.method,
+        method=method,
+        settings=settings,
+        client_class=_client_half(method, experiment.method),
+        task=task,
+        defences=defences,
+        rounds=_group(experiment, RoundSettings),
+        local=_group(experiment, LocalSettings),
+        privacy=_group(experiment, PrivacySettings),
+        seed=experiment.seed,
+        on_gpu=bool(experiment.gpus_per_client),
+        real=experiment.federation is not None,
+    )
+    others = {experiment.method: method, **{stage.name: stage.kind for stage in defences.stages}}
+    audit = _audit_plan(experiment, others)
+    return RunPlan(experiment, client, audit, _group(experiment, ExecutionSettings), experiment.federation)
+
+
+def _audit_plan(experiment: Experiment, others: Mapping[str, Any]) -> AuditPlan:
+    return AuditPlan(
+        probes=_group(experiment, ProbeSettings),
+        settings=_group(experiment, AttackSettings),
+        assignments=experiment.set,
+        others=others,
+        recordings=_group(experiment, RecordingSettings),
+        record=experiment.record,
+        rounds=experiment.rounds,
+        sum_sizes=experiment.groups,
+        process=resolve_attack_process(experiment.attack_process, experiment.engine),
+        run_config=_known_to_all(experiment),
+    )
+
+
+def _group(experiment: Experiment, kind: Callable[..., Group]) -> Group:
+    """Return one group of an experiment's settings, without the others."""
+    return kind(**{field.name: getattr(experiment, field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def resolve_attack_process(chosen: str, engine: str) -> str:
+    """Return where attacks run; ``auto`` is concurrent with training, or inline where clients run in this process."""
+    if chosen != "auto":
+        return chosen
+    return "inline" if engine == "inproc" else "concurrent"
+
+
+def _known_to_all(experiment: Experiment) -> dict[str, Scalar]:
+    """Return the experiment as every participant knows it, without settings of this machine or without effect."""
+    silent = {name: getattr(Experiment(), name) for name in FREE_ON_RESUME if name not in _NEEDED}
+    return {**replace(experiment, **silent).to_run_config(), **_WITHHELD}
+
+
+def _client_half(method: type[FederatedStrategy], name: str) -> type[FederatedClient]:
+    """Return the class that a method names, else the one in the file of the method's name, else `sgd`."""
+    half = method.client or (name if name in plugins.names(plugins.CLIENT) else "sgd")
+    return plugins.load_class(plugins.CLIENT, half, FederatedClient)
+
+
+def _of_variant(cls: type[FederatedStrategy], name: str, variant: str) -> tuple[str, ...]:
+    """Return the settings of a method's variant as assignments; a later ``--set`` of the same field counts more."""
+    if variant != "ours" and variant not in cls.variants:
+        known = ", ".join(("ours", *cls.variants))
+        raise InputError(f"Expected a variant of {name} among {known}; got variant={variant}.")
+    return tuple(f"{field}={value}" for field, value in cls.variants.get(variant, {}).items())
+
+
+def _malicious(name: str, assignments: Sequence[str]) -> ModelModification | None:
+    """Build the change of the network by a malicious server; None: the server follows the protocol.
+
+    Raises:
+        InputError: the attack is unknown, changes no network, or one of its settings is unknown.
+    """
+    if not name:
+        return None
+    try:
+        cls: Any = plugins.load_class(plugins.ATTACK, name, ModelModification)
+    except InputError:
+        known = name in plugins.names(plugins.ATTACK)
+        require(not known, "an attack whose server changes the network", malicious_server=name)
+        raise
+    return cls(build_settings(cls.Settings, short_name(name), assignments, of_another=fields_of(assignments)))
+
+
+def _tuning(network: NetworkSettings, assignments: Sequence[str]) -> nets.Tuning | None:
+    """Return the part of a pretrained network that is trained; None: the network is not pretrained.
+
+    Raises:
+        InputError: a setting of the adapters is unknown, or a network that is not pretrained is to be trained in part.
+    """
+    if nets.card(network.net).architecture is None:
+        whole = network.trainable in ("auto", "full")
+        require(whole, f"trainable=full for net={network.net}, which is not pretrained", trainable=network.trainable)
+        return None
+    adapters = build_settings(nets.AdapterSettings, short_name(network.net), assignments)
+    return nets.Tuning("full" if network.trainable == "auto" else network.trainable, adapters, network.weights_sha256)
+
+
+def attack_fields(name: str) -> frozenset[str]:
+    """Return the names of an attack's hyper-parameters.
+
+    Raises:
+        InputError: the attack is unknown.
+    """
+    attack: Any = plugins.load_class(plugins.ATTACK, name, AttackPlugin)
+    return frozenset(field.name for field in fields(attack.Settings))
+
+
+def needs_pairs(attacks: Sequence[str]) -> bool:
+    """Return whether one of the attacks is on membership, for which pairs must have been drawn.
+
+    Raises:
+        InputError: an attack is unknown.
+    """
+    named = (name for name in attacks if name != "auto")
+    return any(issubclass(plugins.load_class(plugins.ATTACK, name, AttackPlugin), MembershipAttack) for name in named)
+
+
+def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
+    """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
+
+    ``membership_pairs=auto`` is 300 with an attack on membership. Without one it stays, and means none.
+    ``metrics=auto`` is none for a method with a claim on real clients, whose server sees what they report; else all.
+    ``defence_randomness=auto`` is secure on real clients, whose server knows the seed; else seed.
+
+    Args:
+        experiment: the experiment as requested.
+        methods: methods with the same attacks, for which ``metrics=auto`` stays; empty: the experiment's method.
+
+    Raises:
+        InputError: no attack is left, or an option for images is set for data without images.
+    """
+    if "auto" in experiment.attack:
+        written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
+        named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
+        require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
+        experiment = replace(experiment, attack=tuple(dict.fromkeys(named)))
+    if experiment.membership_pairs == "auto" and needs_pairs(experiment.attacks):
+        experiment = replace(experiment, membership_pairs=_PAIRS)
+    if experiment.metrics == "auto" and not methods:
+        claims = _declared(experiment.method).mechanism.__func__ is not Method.mechanism.__func__
+        silent = claims and experiment.federation is not None
+        experiment = replace(experiment, metrics="none" if silent else "all")
+    if experiment.defence_randomness == "auto":
+        draws = "seed" if experiment.federation is None else "secure"
+        experiment = replace(experiment, defence_randomness=draws)
+    named = data.configured(experiment.dataset, experiment.set)
+    experiment = experiment if named == experiment.dataset else replace(experiment, dataset=named)
+    if "auto" not in (experiment.net, experiment.split, experiment.augment):
+        # client processes get no auto: reading a large folder again takes long
+        return experiment if methods else _with_weights(experiment)
+    dataset = data.absolute(experiment.dataset)
+    pictures = data.is_of_pictures(dataset)
+    resized = "folder:PATH with --expert resize; other sets have --image-size"
+    require(pictures or not experiment.resize, resized, dataset=dataset)
+    card = data.describe(dataset, image_format(experiment, experiment.image_size or None))
+    net = (_declared(experiment.method).net or card.net) if experiment.net == "auto" else experiment.net
+    split = card.split if experiment.split == "auto" else experiment.split
+    augment = card.augment if experiment.augment == "auto" else experiment.augment
+    images = len(card.shape) == 3
+    require(images or augment == "none", f"images for {dataset} to be varied", augment=augment)
+    require(images or not experiment.image_size, f"images in {dataset} to be resized", image_size=experiment.image_size)
+    experiment = replace(experiment, dataset=dataset, net=net, split=split, augment=augment)
+    return experiment if methods else _with_weights(experiment)
+
+
+def _declared(method: str) -> type[Method]:
+    return plugins.load_class(plugins.METHOD, method, Method)
+
+
+def _with_weights(experiment: Experiment) -> Experiment:
+    """Return the experiment with the trained part of its network and the SHA-256 of its weights, if it has any.
+
+    A client process is given the SHA-256, so that it reads no file here.
+
+    Raises:
+        InputError: this machine has no such weights, or the network takes none.
+    """
+    tuning, architecture = _tuning(experiment, experiment.set), nets.card(experiment.net).architecture
+    if tuning is None or architecture is None:
+        unused = not (experiment.weights or experiment.weights_sha256)
+        require(unused, "a pretrained network for --expert weights", net=experiment.net)
+        return experiment
+    if experiment.trainable == "auto":
+        experiment = replace(experiment, trainable=_declared(experiment.method).train)
+    if experiment.weights_sha256:
+        return experiment
+    return replace(experiment, weights_sha256=nets.weights_digest(architecture))

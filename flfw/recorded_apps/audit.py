@@ -1,0 +1,453 @@
+"""Audit of the updates of any Flower app: the app knows nothing of this project but the recorder in its server.
+
+The caller of `audit` has the recordings, the network and, for scoring, the clients' training data. `knowledge` alone
+gives the knowledge of an attacker about one recorded update. `docs/recording.md` shows both.
+
+The ladder below an audit of recorded updates, computed here: the clients of a foreign app answer no probes.
+
+Gradients are written and read back as the recorder's files, so that the reader of recordings is tested as well.
+
+Files of an audit of a foreign app: result.json, audit.csv and the report.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import flfw
+from flfw import nets
+from flfw.adversary.attack import Attack, tuned_on
+from flfw.audit import verdict_entries
+from flfw.audit.entries import AuditedTarget, entry
+from flfw.audit.jobs import EASY, AttackJob, Exchange, JobResult, ProbeSet
+from flfw.audit.measures.noticed import TAMPERED, noticed
+from flfw.audit.measures.public import PublicData
+from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.threat_model import ThreatModel
+from flfw.audit.verdict import ControlResult, ControlResults
+from flfw.audit.verdict_entries import easy
+from flfw.errors import InputError, require
+from flfw.files.earlier_names import CONTROLS
+from flfw.files.progress import Steps
+from flfw.files.provenance import code_hash, environment, requirements_hash
+from flfw.files.result_entries import breakdowns
+from flfw.files.result_file import to_json
+from flfw.files.rows import write_rows
+from flfw.files.sealed import write_atomic
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.wire import pack
+from flfw.nets.inputs import InputSpec
+from flfw.nets.malicious_model import ModelModification
+from flfw.nets.net import running_statistics, statistics_in_words
+from flfw.recorded_apps.case import Chosen, Describe, ForeignCase, choose, lone_examples, nobodys
+from flfw.recorded_apps.consistency import Consistency, UpdateCheck
+from flfw.recorded_apps.cost import SearchLimits
+from flfw.recorded_apps.description import TrainingDescription
+from flfw.recorded_apps.grants import Grants, Pair, attempt, standing
+from flfw.recorded_apps.knowledge import InputSpace, described, granted, input_space, victim
+from flfw.recording.grid import RecordingGrid
+from flfw.recording.observation import Observation, Truth, key
+from flfw.recording.reader import Recordings
+from flfw.rng import initialising
+from flfw.runs import provenance
+from flfw.runs.provenance import now, outside_code
+
+_NOTES = (
+    "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
+    "audit, and accuracy is the app's own affair.",
+    "The ladder, control and easy case, was climbed on this machine with single examples of the clients' data: it did "
+    "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
+)
+
+
+def write(
+    folder: Path,
+    config: dict[str, Any],
+    kept: Recordings,
+    entries: list[dict[str, Any]],
+    rows: list[ScoreRow],
+    tuned: list[str],
+    began: str,
+) -> None:
+    """Write the files of an audit.
+
+    Args:
+        folder: the audit's folder.
+        config: the settings, for the report.
+        kept: the recordings.
+        entries: the entries of result.json.
+        rows: a row per attacked example.
+        tuned: attacks with tuned settings.
+        began: time at which the audit began.
+    """
+    from flfw.report.report import write_report
+
+    by = config["malicious_server"]
+    changed = [TAMPERED.format(by), *noticed(kept, one_model=False)] if by else []
+    notes = [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
+    origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
+    origin |= {"licence": None, "citation": None}
+    folder.mkdir(parents=True, exist_ok=True)
+    sitting = provenance.describe_session(folder, outside_code({"attack": config["attack"]}))
+    result = {
+        "flfw": flfw.__version__,
+        "config": config,
+        "provenance": {
+            "code": code_hash(),
+            "lock": requirements_hash(),
+            "data": origin,
+            "weights": None,
+            "tuned_on": tuned,
+            "malicious_server": by or None,
+            "resumed": [],
+            "seeds": {"run": config["seed"], "attacks": {name: [config["seed"]] for name in config["attack"]}},
+            "sessions": [{**sitting, "started_at": began, "ended_at": provenance.now()}],
+        },
+        "environment": environment("the app's own"),
+        "notes": notes,
+        "rounds": _traffic(kept),
+        "final": {},
+        "privacy": [],
+        "audit": entries,
+        "recordings": kept.summary(kept.refused),
+    }
+    write_rows(rows, folder / "audit.csv")
+    write_atomic(folder / "result.json", to_json(result))
+    write_report(folder)
+
+
+def _traffic(kept: Recordings) -> list[dict[str, Any]]:
+    """Return the recorded traffic of each round of training; accuracy is not recorded."""
+    rows = []
+    for number in sorted({line["round"] for line in kept.lines if line["type"] == "train"}):
+        lines = kept.update_lines(number)
+        up, down = (sum(line[side]["bytes"] for line in lines) for side in ("sent_by_client", "sent_to_client"))
+        row = {"round": number, "loss": None, "acc_global": None, "acc_local": None, "clients": len(lines)}
+        rows.append(row | {"upload_bytes": up, "download_bytes": down, "seconds": None, "failures": None})
+    return rows
+
+
+def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: InputSpec) -> list[Observation]:
+    """Return the gradient of each single example as a recorded probe; slots are places in ``singles``.
+
+    Args:
+        rung: ``control`` or ``easy``.
+        net: the network, wholly shared, in evaluation mode.
+        singles: truths of one example each.
+        inputs: the input space.
+    """
+    app, net = ClientApp(), net.eval()
+    gradients = [_gradient(net, single, inputs) for single in singles]
+
+    @app.train("probe")
+    def answer(message: Message, context: Context) -> Message:
+        slot = message.content.config_records["config"]["slot"]
+        assert isinstance(slot, int), "it was put there as one"
+        return Message(RecordDict({"arrays": pack(gradients[slot])}), reply_to=message)
+
+    def ask(slot: int) -> Message:
+        config = {"rung": rung, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
+        content = RecordDict({"arrays": pack(nets.tensors(net)), "config": ConfigRecord(config)})
+        return Message(content, dst_node_id=1, message_type="train.probe", group_id="0")
+
+    with tempfile.TemporaryDirectory(prefix="flfw-ladder-") as folder:
+        grid = RecordingGrid(InProcessGrid(app, 1, {}), folder)
+        for slot in range(len(singles)):
+            list(grid.send_and_receive([ask(slot)]))
+        return Recordings(Path(folder)).probes(rung, 0)
+
+
+def crafted(net: nn.Module, attack: Attack, case: ForeignCase) -> nn.Module:
+    """Return a network with the numbers that an attack's malicious server sends; for any other attack as it is."""
+    if not isinstance(attack, ModelModification):
+        return net
+    held, public = nets.tensors(net), case.inputs.normalise(torch.tensor(case.public.samples).float())
+    made = {**attack.crafted(held, public), **attack.personal(0, held, public)}
+    fitting = {name: value for name, value in made.items() if name in held and held[name].shape == value.shape}
+    net.load_state_dict({**held, **fitting})
+    return net
+
+
+def control(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: int) -> ControlResult:
+    """Run the closed form on softmax regression, which must recover every example."""
+    with initialising(seed, "control"):
+        net = nets.build("linear", inputs.shape, classes)
+    pairs = [(observation, singles[observation.slot]) for observation in probes("control", net, singles, inputs)]
+    return verdict_entries.control(pairs, len(singles), inputs)
+
+
+def _gradient(net: nn.Module, single: Truth, inputs: InputSpec) -> nets.Tensors:
+    moving = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
+    loss = cross_entropy(net(inputs.normalise(single.samples)), single.labels)
+    gradients = torch.autograd.grad(loss, list(moving.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(moving, gradients, strict=True))
+
+
+def audit(
+    recordings: str | Path,
+    net: Callable[[], nn.Module],
+    *,
+    attacks: Mapping[str, Attack],
+    truth: Callable[[int], Truth | None],
+    public: PublicData,
+    inputs: InputSpace,
+    name: str,
+    dataset: str,
+    out: str | Path,
+    lr: float | None = None,
+    rounds: Sequence[int] | None = None,
+    batch: int | None = None,
+    steps: int | Callable[[Observation], int] = 1,
+    mode: str = "train",
+    defence: str = "none",
+    seed: int = 0,
+    victims: int = 8,
+    pictures: bool = False,
+    training: TrainingDescription | Callable[[Observation], TrainingDescription] | None = None,
+    limits: SearchLimits | None = None,
+    tampered_by: str = "",
+) -> Path:
+    """Attack recorded updates, score the results, write ``result.json``, ``audit.csv`` and the report; return ``out``.
+
+    Call it once the app has ended. Before any attack, each update is computed anew from the truth, as it is described;
+    where the two differ and nothing leaks, the verdict is ``attack broken``, with the likely cause. The attacks run in
+    this process, one after the other. An attack that raises counts as failed, and the others go on.
+
+    Args:
+        recordings: the folder of the recorder.
+        net: builds a fresh network, as `knowledge` takes it.
+        attacks: by the name under which they are reported.
+        truth: gives a client's training data by its number in the recordings; None: unknown, the client is left out.
+            An example's ``indices`` name it among all clients' examples.
+        public: data that an attacker may hold, and uses if it can; a client's in ``truth`` are left out of them.
+        inputs: the input space.
+        name: the app's name, for the report.
+        dataset: the name of its data, for the report.
+        out: a new folder.
+        lr: learning rate of the local steps, taken as plain SGD; None: any other optimiser, attacks count as static.
+        rounds: the rounds to audit; None: all recorded rounds.
+        batch: number of examples that every client trained on, to be checked against the truth.
+        steps: number of local steps of an update, all on the client's whole data.
+        mode: mode of the network in local training, ``train`` or ``eval``; see `knowledge`.
+        defence: operation of the clients on an update before it is sent, such as noise; attacks then count as static.
+        seed: seed of the attacks, floors and intervals.
+        victims: number of audited clients of a round, those with the lowest numbers.
+        pictures: whether the report shows the examples.
+        training: the description of training, or of an update's by a function; for ``lr``, ``steps`` and ``mode``.
+        limits: limits of the searches; None: the usual ones.
+        tampered_by: the attack whose malicious server changed the network or its numbers; empty: it was an honest one.
+
+    Raises:
+        InputError: there are no such recordings, no client's training data are known, the network, a truth or the
+            public data do not fit, an attack would take too much memory or time, or one needs a malicious server.
+    """
+    folder, limits, began = _new(out), limits or SearchLimits(), now()
+    describe = _describe(training, steps, lr, mode)
+    case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
+    case.check_attacks(attacks)
+    kept = Recordings(Path(recordings))
+    work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
+    config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": work.described.lr}
+    config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
+    config |= {"show_samples": "yes" if pictures else "no", "malicious_server": tampered_by}
+    write(folder, config, kept, *work.run(), tuned_on(attacks), began)
+    return folder
+
+
+def _new(out: str | Path) -> Path:
+    folder = Path(out)
+    if folder.exists():
+        raise InputError(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
+    return folder
+
+
+def _describe(
+    training: TrainingDescription | Describe | None,
+    steps: int | Callable[[Observation], int],
+    lr: float | None,
+    mode: str,
+) -> Describe:
+    """Return the function that describes an update, from either form of the arguments."""
+    if callable(training):
+        described(TrainingDescription(), 0 if callable(steps) else steps, lr, mode)
+        return training
+    if callable(steps):
+        require(training is None, "steps within training, or without it", steps="a function")
+        described(None, 1, lr, mode)
+        return lambda seen: described(None, steps(seen), lr, mode)
+    constant = described(training, steps, lr, mode)
+    return lambda seen: constant
+
+
+@final
+class _Audit:
+    """An audit: its ladder, its attacks and their results.
+
+    Args:
+        case: the setting.
+        kept: the recordings.
+        chosen: the updates to attack.
+        out: the folder of all output; made once it is known that the network fits.
+        attacks: the attacks, by name.
+        limits: limits of the searches.
+
+    Attributes:
+        described: the description of the first update.
+    """
+
+    def __init__(
+        self,
+        case: ForeignCase,
+        kept: Recordings,
+        chosen: Chosen,
+        out: Path,
+        attacks: Mapping[str, Attack],
+        limits: SearchLimits,
+    ) -> None:
+        self._case, self._kept, self._chosen, self._out, self._attacks = case, kept, chosen, out, attacks
+        public = nobodys(case.public, chosen.truths.values())
+        self._grants = Grants(case, kept, limits, public)
+        self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
+        self._scorer = Scorer(public, out / "truth", out, case.seed, None)
+        self.described = self._grants.check(chosen, attacks)
+        out.mkdir(parents=True, mode=0o700)
+
+    def run(self) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
+        """Run all attacks; return the entries of result.json, attack by attack, and a row per example."""
+        lone, groups = lone_examples(self._chosen), self._chosen.groups
+        for i, (_, single) in enumerate(lone):
+            single.write(self._out / "truth", key(0, "easy", i))
+        base = control([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
+        entries: dict[str, list[dict[str, Any]]] = {name: [] for name in self._attacks}
+        easy, rows = {}, []
+        with Steps("attack", len(groups) + len(self._attacks) * (1 + len(groups))) as steps:
+            checks = {}
+            for number, group in groups.items():
+                checks[number] = self._consistency.checked(group, self._grants.recorded(group))
+                steps.done(f"round {number} computed anew from the truth: {_in_a_word(checks[number][0])}")
+            for name, attack in self._attacks.items():
+                easy[name], scored = self._easy(name, attack, lone)
+                rows += scored
+                steps.done(f"{name} on the easy rung: {'passed' if easy[name].passed else 'not passed'}")
+            for number in groups:
+                for name, attack in self._attacks.items():
+                    rung, each = checks[number]
+                    summary, scored = self._round(name, attack, number, ControlResults(base, easy[name], rung), each)
+                    entries[name].append(summary)
+                    rows += scored
+                    steps.done(f"{name} at round {number}: {summary['verdict']}")
+        return [summary for summaries in entries.values() for summary in summaries], rows
+
+    def _easy(
+        self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]
+    ) -> tuple[ControlResult, list[ScoreRow]]:
+        net = crafted(self._case.fresh("easy"), attack, self._case)
+        seen = probes("easy", net, [single for _, single in lone], self._case.inputs)
+        model, training = victim(net, seen[0], self._case.inputs, "eval"), TrainingDescription(1.0, sends="gradient")
+        labels = [single.labels for _, single in lone]
+        known = [granted(model, training, 1, labels[o.slot], False) for o in seen]
+        pairs: list[Pair | None] = [(o, self._grants.beside(one, attack)) for o, one in zip(seen, known, strict=True)]
+        exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
+        job = self._job(name, EASY, exchanges)
+        solution = attempt(job, attack, pairs, self._case.seed)
+        rows = self._rows(job, pairs, solution, standing(pairs, False))
+        return easy(rows, len(exchanges), solution), rows
+
+    def _round(
+        self, name: str, attack: Attack, number: int, ladder: ControlResults, checks: Sequence[UpdateCheck]
+    ) -> tuple[dict[str, Any], list[ScoreRow]]:
+        group = self._chosen.groups[number]
+        granting = self._grants.granted(group, attack)  # again, because an attack may have changed the tensors in place
+        for v in group:
+            v.truth.write(self._out / "truth", key(number, "update", v.slot))
+        sizes = [len(v.truth.labels) for v in group]
+        steps = max((pair[1].steps for pair in granting.pairs if pair), default=1)
+        probe_set = ProbeSet("target", number, "", max(sizes), steps, "update")
+        job = self._job(name, probe_set, [v.exchange for v in group])
+        stands = standing(granting.pairs, granting.hidden)
+        solution = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
+        started = time.monotonic()
+        rows = self._rows(job, granting.pairs, solution, stands)
+        description = {
+            "attack": name,
+            "adaptive": stands.adaptive,
+            "vantage": "server",
+            "source": "update",
+            "round": number,
+            "client": None,
+            "defence": self._case.defence,
+            "granted": list(stands.granted),
+            "batch": max(sizes),
+            "steps": steps,
+            "curve": None,
+            "mode": self.described.mode,
+            **asdict(attack.cost),
+            "seeds": [self._case.seed],
+        }
+        target = AuditedTarget(
+            private=any(pair[1].model.unknown for pair in granting.pairs if pair),
+            defended=self._case.defence != "none",
+            settings=len(self._attacks) * len(self._chosen.groups),
+            tampered_by=self._case.tampered_by,
+            bounded=attack.bounded,
+            unread=self._unread(granting.pairs),
+        )
+        # Here the rungs become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
+        summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed, target)
+        summary |= {"consistency": [check.as_dict() for check in checks]}
+        return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
+
+    def _unread(self, pairs: Sequence[Pair | None]) -> str:
+        """Name the running statistics that clients sent and no attack reads; empty: none."""
+        names = running_statistics(self._grants.net)
+        moved = [
+            name
+            for name in names
+            for observation, _ in filter(None, pairs)
+            if name in observation.sent
+            and name in observation.received
+            and observation.sent[name].is_floating_point()
+            and not torch.equal(observation.sent[name], observation.received[name])
+        ]
+        return statistics_in_words(list(dict.fromkeys(moved)))
+
+    def _job(self, attack: str, probe_set: ProbeSet, exchanges: Sequence[Exchange]) -> AttackJob:
+        inputs = self._case.inputs
+        mean, std = (tuple(value.flatten().tolist()) for value in (inputs.mean, inputs.std))
+        setting = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
+        return AttackJob(attack, probe_set, tuple(exchanges), *setting)
+
+    def _rows(
+        self, job: AttackJob, pairs: Sequence[Pair | None], result: JobResult, stands: ThreatModel
+    ) -> list[ScoreRow]:
+        probe_set, rows = job.ticket, []
+        source = "update" if probe_set.rung == "target" else "probe"
+        common: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
+        common |= {
+            "rung": CONTROLS.get(probe_set.rung, probe_set.rung),
+            "curve": "",
+            "round": probe_set.round,
+            "seed": self._case.seed,
+        }
+        for exchange, pair, reconstruction in zip(job.exchanges, pairs, result.reconstructions, strict=True):
+            where = {"client": exchange.client, "probe_slot": exchange.slot}
+            where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
+            name = key(probe_set.round, probe_set.point, exchange.slot)
+            ceiling = self._attacks[job.attack].ceiling
+            rows += self._scorer.rows(job, exchange, common | where, (name,), reconstruction, ceiling=ceiling)
+        return self._scorer.controlled(job, rows)
+
+
+def _in_a_word(control: ControlResult) -> str:
+    return "not possible" if control.passed is None else "explained" if control.passed else "not explained"

@@ -1,0 +1,237 @@
+"""Grants about the updates of a round, for one attack: the observations, the knowledge, and the costs beforehand.
+
+Sums over all clients of a round of a foreign app, for attacks behind secure aggregation.
+
+Execution of one attack on one round of a foreign app's updates, in this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flfw.adversary.attack import Attack, NotApplicableError
+from flfw.adversary.sums import SEEN, summed
+from flfw.audit.jobs import AttackJob, JobResult, solved
+from flfw.audit.measures.public import PublicData
+from flfw.audit.threat_model import ThreatModel
+from flfw.inversion.client_models.local_steps import SteppedVictim
+from flfw.inversion.client_models.victim import PlainVictim
+from flfw.recorded_apps.case import Chosen, ForeignCase, Victim
+from flfw.recorded_apps.cost import CostEstimate, SearchLimits, bearable, refuse
+from flfw.recorded_apps.description import TrainingDescription
+from flfw.recorded_apps.knowledge import granted, named, needs_steps, stepped, victim, with_public
+from flfw.recording.observation import Knowledge, Observation, Reconstruction
+from flfw.recording.reader import Recordings
+from flfw.rng import torch_generator
+
+Pair = tuple[Observation, Knowledge]
+
+
+def standing(pairs: Sequence[Pair | None], hidden: bool) -> ThreatModel:
+    """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
+    given = [knowledge for _, knowledge in filter(None, pairs)]
+    sentences = tuple(dict.fromkeys(sentence for knowledge in given for sentence in knowledge.granted))
+    return ThreatModel(
+        sentences, bool(given) and not hidden and not any(knowledge.model.unknown for knowledge in given)
+    )
+
+
+def attempt(
+    job: AttackJob, attack: Attack, pairs: Sequence[Pair | None], seed: int, not_applicable: str = ""
+) -> JobResult:
+    """Run an attack; one that raises is a failure with its reason.
+
+    Args:
+        job: names the attack and the exchanges.
+        attack: to run.
+        pairs: observation and knowledge for each exchange; None for a refused one.
+        seed: seed of its generators.
+        not_applicable: why it is not tried; empty: it is.
+    """
+    if not_applicable:
+        return solved(job, [None] * len(pairs), 0.0, stopped=f"not applicable: {not_applicable}")
+    at = [i for i, pair in enumerate(pairs) if pair is not None]
+    given = [pair for pair in pairs if pair is not None]
+    rngs = [torch_generator(seed, f"attack {job.attack}", o.round, o.slot) for o, _ in given]
+    everything: list[Reconstruction | None] = [None] * len(pairs)
+    started = time.monotonic()
+    try:
+        reconstructions = attack.run([o for o, _ in given], [k for _, k in given], rngs) if given else []
+        seconds = time.monotonic() - started
+        if len(reconstructions) != len(given):
+            raise RuntimeError(f"it returned {len(reconstructions)} reconstructions of {len(given)}")
+        for i, reconstruction in zip(at, reconstructions, strict=True):
+            everything[i] = reconstruction
+        return solved(job, everything, seconds, stopped=None if given else "none of its recordings could be used")
+    except NotApplicableError as error:
+        stopped = f"not applicable: {error}"
+    except Exception as error:  # an attack is third-party code: any exception is reported as its failure
+        stopped = f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    nothing = [None] * len(pairs)
+    seconds = time.monotonic() - started
+    return solved(job, nothing, seconds, stopped=stopped)
+
+
+@final
+class SumsOfRounds:
+    """Observations in which the sum over a round's clients stands for each client's own update.
+
+    All recorded and readable updates of a round are in its sum, also those of clients whose data nobody told.
+
+    Args:
+        kept: the recordings.
+        case: the setting.
+    """
+
+    def __init__(self, kept: Recordings, case: ForeignCase) -> None:
+        self._kept, self._case = kept, case
+
+    def seen(self, group: Sequence[Victim], net: nn.Module) -> tuple[list[Observation | None], str]:
+        """Return the observations of some updates of a round, and why they have no sum; empty: they have one.
+
+        Args:
+            group: the updates; one that cannot be read is None.
+            net: the network, for the names of the tensors.
+        """
+        lines = self._kept.update_lines(group[0].line["round"])
+        read = zip(lines, self._kept.observations([line["id"] for line in lines]), strict=True)
+        intact = {line["id"]: observation for line, observation in read if observation is not None}
+        forms = {self._case.training(observation).sends for observation in intact.values()}
+        if len(forms) > 1:
+            return [intact.get(v.line["id"]) for v in group], f"there is no sum of {' and '.join(sorted(forms))}"
+        sums = summed([named(net, observation) for observation in intact.values()], "weights" in forms)
+        by_id = dict(zip(intact, sums, strict=True))
+        return [by_id.get(v.line["id"]) for v in group], ""
+
+
+@final
+@dataclass(frozen=True)
+class RoundGrants:
+    """Grants of one attack about the updates of a round.
+
+    Attributes:
+        pairs: observation and knowledge of each update; None for a refused one.
+        hidden: whether an operation between the data and an update is not granted, or not made use of.
+        not_applicable: why the attack cannot be tried; empty: it can.
+    """
+
+    pairs: Sequence[Pair | None]
+    hidden: bool
+    not_applicable: str
+
+
+@final
+class Grants:
+    """Grants of an audit.
+
+    Args:
+        case: the setting.
+        kept: the recordings.
+        limits: limits of the searches.
+        public: the public data that are granted to attacks that use some; no client's.
+    """
+
+    def __init__(self, case: ForeignCase, kept: Recordings, limits: SearchLimits, public: PublicData) -> None:
+        self._case, self._kept, self._limits, self._public = case, kept, limits, public
+        self._sums = SumsOfRounds(kept, case)
+        self.net = case.fresh("attacker")
+
+    def recorded(self, group: Sequence[Victim]) -> list[Observation | None]:
+        """Read the observations of a round; None for a refused one."""
+        return self._kept.observations([v.line["id"] for v in group])
+
+    def check(self, chosen: Chosen, attacks: Mapping[str, Attack]) -> TrainingDescription:
+        """Check that the network fits and that no attack costs too much; return the first update's description.
+
+        Raises:
+            InputError: the network does not fit, or an attack costs too much.
+        """
+        group = next(iter(chosen.groups.values()))
+        observation = next((o for o in self.recorded(group) if o is not None), None)
+        training = TrainingDescription() if observation is None else self._case.described(observation, group[0].behind)
+        for name, attack in attacks.items():
+            self.granted(group[:1], attack)
+            most = max(group, key=lambda v: len(v.truth.labels))
+            steps, _ = self._steps(training, most, attack)
+            cost = self._costs.of_search(attack, len(most.truth.labels), max(1, steps), len(group))
+            refuse(cost, name, attack, len(most.truth.labels), self._limits)
+        return training
+
+    def granted(self, group: Sequence[Victim], attack: Attack) -> RoundGrants:
+        """Return the grants of an attack about the updates of a round."""
+        models: dict[tuple[int, tuple[str, ...], str], PlainVictim] = {}
+        through: dict[tuple[int, int, TrainingDescription], SteppedVictim] = {}
+        pairs: list[Pair | None] = []
+        hidden, recorded = self._case.defence != "none", self.recorded(group)
+        observed, not_applicable = self._sums.seen(group, self.net) if attack.of_sums else (recorded, "")
+        for v, o, read in zip(group, recorded, observed, strict=True):
+            if o is None or read is None:
+                pairs.append(None)
+                continue
+            training, count = self._case.described(o, v.behind), len(v.behind.labels)
+            observation = named(self.net, read, training, count)
+            place = (id(o.received), tuple(sorted(o.sent)), training.mode)
+            if place not in models:  # an attack handles all observations that share a model at once
+                models[place] = victim(self.net, observation, self._case.inputs, training.mode)
+            steps, why = self._steps(training, v, attack)
+            unrolled = steps > 0 and needs_steps(training, count) and training.known
+            same = (id(models[place]), count, training)
+            if unrolled and same not in through:
+                through[same] = stepped(models[place], training, count)
+            random = self._case.is_random(training.mode)
+            knowledge = granted(models[place], training, count, v.truth.labels.clone(), random, through.get(same), why)
+            pairs.append((observation, self.beside(replace(knowledge, batch=len(v.truth.labels)), attack, _beside(v))))
+            explained = training.known and not training.is_random(count) and not v.sampled
+            hidden = hidden or random or not explained or (needs_steps(training, count) and not unrolled)
+            if training.loss is not cross_entropy and attack.labels not in ("given", "not used"):
+                not_applicable = "it finds the labels as cross entropy leaves them, and the local loss is another"
+        return RoundGrants(pairs, hidden, not_applicable)
+
+    def beside(self, knowledge: Knowledge, attack: Attack, more: tuple[str, ...] = ()) -> Knowledge:
+        """Return the knowledge with all that does not come from one update.
+
+        Args:
+            knowledge: the knowledge about an update, or about a probe of the ladder.
+            attack: the attack.
+            more: further sentences.
+        """
+        by, defence = self._case.tampered_by, self._case.defence
+        network, *others = knowledge.granted
+        changed = (f"a malicious server's change of it ({by}), with numbers of its choice",) if by else ()
+        withheld = (f"not granted: that the clients use {defence}",) if defence != "none" else ()
+        sums = (SEEN,) if attack.of_sums else ()
+        knowledge = replace(knowledge, granted=(network, *changed, *others, *sums, *withheld, *more))
+        return with_public(knowledge, self._public) if "public" in attack.uses else knowledge
+
+    def _steps(self, training: TrainingDescription, v: Victim, attack: Attack) -> tuple[int, str]:
+        """Return the number of steps through which an attack searches, 0: their mean gradient; and why it does not."""
+        count = len(v.behind.labels)
+        steps = len(training.batches(count))
+        if "steps" not in attack.models or not training.known or not needs_steps(training, count):
+            return 0, ""
+        if v.sampled:
+            return 0, "fewer examples than the steps had are searched for"
+        if steps > self._limits.most_steps:
+            return 0, f"{steps} steps are more than most_steps={self._limits.most_steps}"
+        cost = self._costs.of_search(attack, count, steps, 1)
+        if not bearable(cost, attack, self._limits):
+            return 0, f"through all steps it would take {cost.words}"
+        return steps, ""
+
+    @cached_property
+    def _costs(self) -> CostEstimate:
+        return CostEstimate(self.net, self._case.inputs)
+
+
+def _beside(v: Victim) -> tuple[str, ...]:
+    if not v.sampled:
+        return ()
+    searched, count = len(v.truth.labels), len(v.behind.labels)
+    return (f"not made use of: that the update has {count} examples; {searched} of them are searched for",)

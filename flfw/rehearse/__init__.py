@@ -1,1 +1,0 @@
-"""Rehearsals: a site's leakage, measured before it takes part."""

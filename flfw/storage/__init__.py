@@ -1,1 +1,0 @@
-"""Files that are complete or absent: sealed arrays, journals, checkpoints, provenance."""

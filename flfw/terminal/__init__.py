@@ -1,1 +1,0 @@
-"""Terminal: flags, progress, exit codes."""

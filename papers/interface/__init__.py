@@ -1,1 +1,0 @@
-"""Tables of the papers as functions for Python programs."""

@@ -1,0 +1,95 @@
+"""Command ``python -m research.evidence``: gather evidence, or print docs/evidence.md from it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import flfw
+from flfw.errors import require
+from flfw.files.exit_code import exit_code
+from flfw.files.parser import Parser
+from flfw.papers.evidence import records
+from flfw.papers.evidence.records import FOLDER
+from research.evidence import costs, page
+from research.evidence.gather import RUNS, Gathering, gather, measure, named
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    return exit_code("python -m research.evidence", lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    ask = Parser(prog="python -m research.evidence", description=__doc__)
+    ask.add_argument("--minutes", type=float, default=150, help="end after so many; 0: when the list is done")
+    ask.add_argument("--cores", type=int, default=1, help="cells at a time, each in a process of its own")
+    ask.add_argument("--gpus", type=float, default=0.0, help="share of a GPU for each run")
+    ask.add_argument("--only", default="", help="only cells whose path begins so, such as fed_cdp.5/Adult")
+    ask.add_argument("--page", action="store_true", help="write docs/evidence.md from the records, and nothing else")
+    ask.add_argument("--list", action="store_true", help="print the list with core-hours, and nothing else")
+    ask.add_argument("--migrate", action="store_true", help="give records the present names of settings, nothing else")
+    ask.add_argument("--runs", type=Path, default=RUNS, help="folder of the runs")
+    ask.add_argument("--folder", type=Path, default=FOLDER, help="folder of the records")
+    ask.add_argument("--item", default="", help=argparse.SUPPRESS)
+    ask.add_argument("--code", type=Path, help=argparse.SUPPRESS)
+    given = ask.parse_args(arguments)
+    asked = {name: True for name in ("page", "list", "migrate") if getattr(given, name)}
+    require(len(asked) < 2, "one of --page, --list and --migrate", **asked)
+    require(given.cores >= 1, "cores >= 1", cores=given.cores)
+    if given.code:
+        _require_code(given.code)
+    if given.page:
+        page.write(given.folder)
+        return 0
+    if given.list:
+        print(costs.listing(given.folder, given.only))
+        return 0
+    if given.migrate:
+        return _migrate(given.folder)
+    # The records that the landed code has count as well: those of the checkout may have been migrated to later names.
+    limits = Gathering(given.minutes, given.runs, given.folder, FOLDER if given.code else None, given.only, given.gpus)
+    item = named(given.item) if given.item else None
+    os.nice(19)
+    if item:
+        return 0 if measure(item, limits) else 1
+    with _beside(given.cores - 1, arguments):
+        gather(limits)
+    return 0
+
+
+def _require_code(code: Path) -> None:
+    """Refuse to measure with other code than that of a folder: the environment knows a checkout's, too."""
+    running = Path(flfw.__file__).resolve()
+    require(running.is_relative_to(code.resolve()), f"the code of {code}", flfw=running)
+
+
+def _migrate(folder: Path) -> int:
+    done, left = records.migrate(folder)
+    print(f"{done} records migrated, {len(left)} left", *left, sep="\n")
+    return 1 if left else 0
+
+
+@contextmanager
+def _beside(count: int, arguments: Sequence[str]) -> Iterator[None]:
+    """Gather in further processes, which end with this one; a terminal's Ctrl-C comes to them by SIGTERM from here."""
+    command = [sys.executable, "-m", "research.evidence", *arguments, "--cores", "1"]
+    others = [subprocess.Popen(command, process_group=0) for _ in range(count)]
+    try:
+        yield
+        for one in others:
+            one.wait()
+    finally:
+        for one in others:
+            one.terminate()
+        for one in others:
+            one.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

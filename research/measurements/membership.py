@@ -1,0 +1,288 @@
+"""Power and cost of membership inference.
+
+``python -m research.measurements.membership [--json] [--quick] [--only fresh speed]``.
+
+One mean gradient over N examples of CNN 1 is the update, in evaluation mode; its members and as many other examples are
+the candidates, and 1,500 more are public. All are MNIST's, from $FLFW_DATA; without it, and with ``--quick``, they are
+scikit-learn's digits, which the JSON object says.
+
+- fresh: AUC of the cosine, of the gradient difference and of the whitened projection at fresh weights, for N = 8, 80
+  and 320, each the mean over draws with its standard error; and the AUC that the effective dimension of the public
+  gradients predicts for the last.
+- trained: the same after three epochs on 2,000 other images. Few badly fitted examples carry such a gradient, so that
+  the prediction does not hold.
+- null: p-values of the whitened projection with permuted membership, over seeds: the p-value of a test of Kolmogorov
+  and Smirnov that they are uniform.
+- attack: AUC of each statistic of ``--attack membership`` (eight shadow trainings, one other client) for one step on
+  8, 80 and 320 examples at fresh weights, the mean over draws with its standard error.
+- steps: the same for 80 examples after 1, 10 and 60 local steps of 8 examples (1, 1 and 6 epochs), and after 10 steps
+  from the trained network; no prediction holds there.
+- speed: seconds of the processor for the whole attack on 300 members and 300 others over ten rounds of 30 local steps,
+  with nine other clients, and of each part of its work.
+
+The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from benchmarks import output
+from flfw import data, nets
+from flfw.adversary.membership.gradients import Products, derivatives_along, norm, sketched_gradients
+from flfw.adversary.membership.operating_points import area
+from flfw.adversary.membership.statistics import cosine, gradient_difference
+from flfw.adversary.membership.whitening import Whitening, effective_dimension, predicted_auc
+from flfw.inversion.sketch import Sketch
+from flfw.nets.net import Net, Tensors
+from flfw.recording.observation import Examples
+from flfw.rng import initialising, numpy_generator, torch_generator
+from research.measurements.membership_attack import ClientTraining, scores, timed, view
+
+_WIDTH, _PUBLIC, _EXAMPLES = 512, 1500, (8, 80, 320)
+_GOALS = {"speed_s": 120.0}  # of two cores for a minute
+PARTS = {
+    "fresh": output.BenchmarkPart("AUC of one gradient at fresh weights", 120, 8),
+    "trained": output.BenchmarkPart("AUC of one gradient after three epochs", 120, 0),
+    "null": output.BenchmarkPart("p-values with permuted membership", 60, 8),
+    "attack": output.BenchmarkPart("AUC of the attack after one step", 60, 0),
+    "steps": output.BenchmarkPart("AUC of the attack after several steps", 100, 10),
+    "speed": output.BenchmarkPart("the attack on 600 candidates over ten rounds", 60, 15),
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Examples of one draw, normalised: the members, as many others, and the public ones."""
+
+    members: tuple[Tensor, Tensor]
+    others: tuple[Tensor, Tensor]
+    public: tuple[Tensor, Tensor]
+
+    @property
+    def candidates(self) -> tuple[Tensor, Tensor]:
+        """Members, then others."""
+        return torch.cat([self.members[0], self.others[0]]), torch.cat([self.members[1], self.others[1]])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of the candidates by statistic, members first, and the AUC that public gradients predict."""
+
+    by_name: dict[str, Tensor]
+    predicted: float
+
+
+@cache
+def examples(name: str) -> tuple[Tensor, Tensor]:
+    """Return all training images of a data set at 28 pixels, normalised, with their labels."""
+    root = os.environ.get("FLFW_DATA")
+    dataset = data.load(name, Path(root) if root else None, None if name == "mnist" else 28)
+    pixels = torch.tensor(dataset.train_x).float() / 255
+    return (pixels - dataset.mean[0]) / dataset.std[0], torch.tensor(dataset.train_y).long()
+
+
+def source(quick: bool) -> str:
+    """Return the data set that is used."""
+    root = os.environ.get("FLFW_DATA")
+    return "mnist" if root and (Path(root) / "MNIST").is_dir() and not quick else "digits"
+
+
+def drawn(name: str, count: int, public: int, seed: int, kept: int = 0) -> Draw:
+    """Draw distinct examples; the ``kept`` first of the permutation are left for training."""
+    x, y = examples(name)
+    order = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[kept:]
+    parts = order[:count], order[count : 2 * count], order[2 * count : 2 * count + public]
+    return Draw(*((x[part], y[part]) for part in parts))
+
+
+def losses_of(net: Net) -> Callable[[Tensors, Tensor, Tensor], Tensor]:
+    """Return the loss of each example as a function of the parameters."""
+
+    def losses(parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(functional_call(net, parameters, (x,)), y, reduction="none")
+
+    return losses
+
+
+def scored(net: Net, draw: Draw, seed: int) -> Scores:
+    """Score the candidates by their members' mean gradient."""
+    losses = losses_of(net)
+    at = {name: value.detach() for name, value in net.named_parameters()}
+    sketch = Sketch.draw(at, _WIDTH, torch_generator(seed, "sketch"))
+    update = torch.func.grad(lambda moving: losses(moving, *draw.members).mean())(at)
+    public, _ = sketched_gradients(losses, at, sketch, *draw.public)
+    sketches, norms = sketched_gradients(losses, at, sketch, *draw.candidates)
+    products = Products(*derivatives_along(losses, at, update, *draw.candidates), norms, float(norm(update)))
+    half = Whitening.fit(public[: len(public) // 2])
+    predicted = predicted_auc(effective_dimension(half, public[len(public) // 2 :]), len(draw.members[0]))
+    whitened = Whitening.fit(public).scores(sketches, sketch.of(update))
+    by_name = {"cosine": cosine(products), "gradient_difference": gradient_difference(products)}
+    return Scores(by_name | {"whitened": whitened}, predicted)
+
+
+def network(seed: int) -> Net:
+    """Build CNN 1 at fresh weights."""
+    with initialising(seed, "net"):
+        return nets.build("cnn1", (1, 28, 28), 10).eval()
+
+
+def trained(seed: int, x: Tensor, y: Tensor, epochs: int = 3, batch: int = 10, lr: float = 0.1) -> Net:
+    """Train CNN 1 by plain SGD."""
+    net, rng = network(seed), torch_generator(seed, "training")
+    for _ in range(epochs):
+        for places in torch.randperm(len(x), generator=rng).split(batch):
+            gradients = torch.autograd.grad(cross_entropy(net(x[places]), y[places]), list(net.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                    parameter -= lr * gradient
+    return net
+
+
+def areas(
+    name: str,
+    build: Callable[[int], Net],
+    draws: int,
+    public: int,
+    kept: int,
+    counts: tuple[int, ...] = _EXAMPLES,
+) -> dict[str, Any]:
+    """Return mean and standard error of each statistic's AUC, by the number of examples."""
+    result: dict[str, Any] = {}
+    for count in counts:
+        rows: dict[str, list[float]] = {}
+        for seed in range(draws):
+            scores = scored(build(seed), drawn(name, count, public, seed, kept), seed)
+            members = np.arange(2 * count) < count
+            for statistic, values in scores.by_name.items():
+                single = area(values.numpy(), members, np.zeros(2 * count, int), numpy_generator(seed, "area"), draws=1)
+                rows.setdefault(statistic, []).append(single.auc)
+            rows.setdefault("predicted", []).append(scores.predicted)
+        result[str(count)] = {statistic: _mean(each) for statistic, each in rows.items()}
+    return result
+
+
+def uniform(name: str, seeds: int, public: int) -> dict[str, Any]:
+    """Test that p-values of permuted membership are uniform."""
+    from scipy.stats import kstest, mannwhitneyu
+
+    values = []
+    for seed in range(seeds):
+        scores = scored(network(seed), drawn(name, 40, public, seed), seed).by_name["whitened"].numpy()
+        members = numpy_generator(seed, "permuted").permutation(80) < 40
+        values.append(float(mannwhitneyu(scores[members], scores[~members], alternative="greater").pvalue))
+    return {"seeds": seeds, "uniform_p": round(float(kstest(values, "uniform").pvalue), 4)}
+
+
+def attacked(
+    name: str, build: Callable[[int], Net], training: ClientTraining, draws: int, public: int, kept: int = 0
+) -> dict[str, Any]:
+    """Return mean and standard error of the AUC of each statistic of the whole attack, with two clients."""
+    rows: dict[str, list[float]] = {}
+    count = training.members
+    for seed in range(draws):
+        by_name = scores(view(build, some(name, 3 * count + public, seed, kept), training, seed, clients=2), seed)
+        members = np.arange(2 * count) < count
+        for statistic, values in by_name.items():
+            if statistic == "trajectory":  # of one round it is the whitened projection
+                continue
+            single = area(values.numpy(), members, np.zeros(2 * count, int), numpy_generator(seed, "area"), draws=1)
+            rows.setdefault(statistic, []).append(single.auc)
+    return {statistic: _mean(each) for statistic, each in rows.items()}
+
+
+def spent(name: str, rounds: int, public: int) -> dict[str, float]:
+    """Return seconds of the processor for the attack on 600 candidates over some rounds, with nine other clients."""
+    training, clients = ClientTraining(300, 30, 10), 10 if name == "mnist" else 2
+    draw = some(name, 300 * (clients + 1) + public, 0)
+    views = [view(network, draw, training, seed, clients) for seed in range(rounds)]
+    return {part: round(seconds, 2) for part, seconds in timed(views).items()}
+
+
+def some(name: str, count: int, seed: int, kept: int = 0) -> Examples:
+    """Draw distinct examples; the ``kept`` first of the permutation are left for training."""
+    x, y = examples(name)
+    places = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[kept : kept + count]
+    return Examples(x[places], y[places])
+
+
+def _mean(values: list[float]) -> dict[str, float]:
+    return {"auc": round(float(np.mean(values)), 4), "error": round(float(np.std(values) / len(values) ** 0.5), 4)}
+
+
+def measure(run: output.BenchmarkRun) -> dict[str, Any]:
+    """Measure the chosen parts."""
+    name = source(run.asked.quick)
+    public = run.amount(_PUBLIC, 600)
+    results: dict[str, Any] = {"data": name}
+    for part in run.parts():
+        if part == "fresh":
+            results[part] = areas(name, network, run.amount(20, 1), public, 0)
+        elif part == "trained":
+            results[part] = areas(name, partial(_trained_on, name), run.amount(8, 1), public, 2000)
+        elif part == "null":
+            results[part] = uniform(name, run.amount(20, 5), public)
+        elif part in ("attack", "steps"):
+            results[part] = _of_the_attack(run, part, name, public)
+        else:
+            seconds = spent(name, run.amount(10, 1), public)
+            results["speed"], results["speed_s"] = seconds, seconds["all"]
+            results |= {"goal": _GOALS, "met": {"speed_s": seconds["all"] <= _GOALS["speed_s"]}}
+    return results
+
+
+def _of_the_attack(run: output.BenchmarkRun, part: str, name: str, public: int) -> dict[str, Any]:
+    draws = run.amount(5, 1)
+    if part == "attack":
+        alone = [ClientTraining(count, 1) for count in _EXAMPLES]
+        return {f"{one.members} examples": attacked(name, network, one, draws, public) for one in alone}
+    trainings = [ClientTraining(80, steps, 8) for steps in ((10,) if run.asked.quick else (1, 10, 60))]
+    result = {f"{one.steps} steps": attacked(name, network, one, draws, public) for one in trainings}
+    if not run.asked.quick:
+        late = attacked(name, partial(_trained_on, name), ClientTraining(80, 10, 8), draws, public, 2000)
+        result["10 steps after three epochs"] = late
+    return result
+
+
+def _trained_on(name: str, seed: int) -> Net:
+    x, y = examples(name)
+    kept = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[:2000]
+    return trained(seed, x[kept], y[kept])
+
+
+def lines(results: dict[str, Any]) -> list[str]:
+    """Return the results in words."""
+    words = []
+    for part in ("fresh", "trained", "attack", "steps"):
+        for case, row in results.get(part, {}).items():
+            aucs = ", ".join(f"{name} {each['auc']:.3f} ({each['error']:.3f})" for name, each in row.items())
+            words.append(f"{part}, {case}: AUC {aucs}")
+    if "null" in results:
+        words.append(f"permuted membership: p-values uniform with p = {results['null']['uniform_p']}")
+    if "speed_s" in results:
+        words.append(f"the attack on 600 candidates: {results['speed_s']} s of the processor")
+        words += [f"  {part}: {seconds} s" for part, seconds in results["speed"].items() if part != "all"]
+    return words
+
+
+def main() -> None:
+    """Run the benchmark."""
+    run = output.start(output.parser(__doc__), PARTS)
+    torch.set_num_threads(1)
+    results = measure(run)
+    run.report(results, lines(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Whole attack on membership in a simulated round of training: for `research.measurements.membership`."""
+
+from __future__ import annotations
+
+import cProfile
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from flfw.adversary.membership import gradients, shadow_models, statistics
+from flfw.adversary.membership.shadow_models import ShadowClients, ShadowSets
+from flfw.adversary.membership.whitening import Whitening
+from flfw.adversary.membership_attack import MembershipRound, MembershipView
+from flfw.attacks import membership
+from flfw.inversion.client_models.victim import PlainVictim
+from flfw.nets.inputs import InputSpec
+from flfw.nets.net import Net, Tensors
+from flfw.nets.training.local_steps import LocalSteps
+from flfw.recording.observation import Examples
+from flfw.rng import torch_generator
+
+_LR = 0.1
+_INPUTS = InputSpec.from_constants((1, 28, 28), (0.0,), (1.0,))
+WORK: Mapping[str, Callable[..., Any]] = {
+    "gradients of candidates": gradients.compared_gradients,
+    "gradients of public examples": gradients.gradient_sketches,
+    "covariance": Whitening.fit.__func__,
+    "whitened projections": Whitening.against,
+    "losses": statistics.losses_with,
+    "shadow trainings": ShadowClients.train.__func__,
+    "logits": shadow_models.confidences,
+    "log-ratios": shadow_models.excess_ratio,
+}
+"""Parts of the attack's work and the functions that do them, of which none calls another one."""
+
+
+@final
+@dataclass(frozen=True)
+class ClientTraining:
+    """Local training by plain SGD: members, steps, and batch size, 0 for all of them."""
+
+    members: int
+    steps: int
+    batch: int = 0
+
+    @property
+    def local(self) -> LocalSteps:
+        """The same as the attacker is granted it."""
+        return LocalSteps(_LR, self.steps, batch_size=self.batch)
+
+
+def view(
+    net: Callable[[int], Net], draw: Examples, training: ClientTraining, seed: int, clients: int
+) -> MembershipView:
+    """Return the view of a client that was trained on the first examples of a draw.
+
+    As many candidates follow that nobody was trained on, the examples of the other clients, and public ones.
+
+    Args:
+        net: builds the network that all clients receive, from a seed.
+        draw: normalised images with their labels.
+        training: of each client.
+        seed: of the network and of the orders.
+        clients: number of clients.
+    """
+    count = training.members
+    received = {name: value.detach() for name, value in net(seed).state_dict().items()}
+
+    def model(known: Tensors) -> PlainVictim:
+        return PlainVictim(net(seed), known, ("*",), _INPUTS)
+
+    others = torch.arange(2 * count, (clients + 1) * count).view(clients - 1, count)
+    sets = ShadowSets(torch.zeros(clients, 0, dtype=torch.bool), torch.cat([torch.arange(count)[None], others]))
+    trained = ShadowClients.train(model(received), training.local, sets, draw, torch_generator(seed, "training"))
+    sent = {
+        client: {name: received[name] - trained.travelled * way[client] for name, way in trained.updates.items()}
+        for client in range(clients)
+    }
+    round_ = MembershipRound(seed, received, sent, _LR, training.steps)
+    parts = [(0, 2 * count), ((clients + 1) * count, len(draw.labels))]
+    candidates, public = (Examples(draw.samples[first:last], draw.labels[first:last]) for first, last in parts)
+    return MembershipView(0, (round_,), candidates, public, model, local=training.local, examples=count)
+
+
+def scores(seen: MembershipView, seed: int, shadows: int = 8) -> dict[str, Tensor]:
+    """Return the scores of the attack; members come first."""
+    return membership.Membership(membership.MembershipSettings(shadows=shadows)).scores(
+        seen, torch_generator(seed, "attack")
+    )
+
+
+def timed(rounds: Sequence[MembershipView]) -> Mapping[str, float]:
+    """Return seconds of the processor for the attack on one client over some rounds: in all, and of each part.
+
+    Args:
+        rounds: views of the client, each of one round, on the same candidates.
+    """
+    first = rounds[0]
+    whole = MembershipView(
+        first.client,
+        tuple(one for each in rounds for one in each.rounds),
+        first.candidates,
+        first.public,
+        first.model,
+        first.local,
+        first.examples,
+    )
+    profile = cProfile.Profile(time.process_time)
+    begun = time.process_time()
+    profile.runcall(scores, whole, 0)
+    total = time.process_time() - begun
+    spent = {entry.code: entry.totaltime for entry in profile.getstats()}
+    result = {part: spent[inspect.unwrap(function).__code__] for part, function in WORK.items()}
+    return {"all": total, **result, "rest": total - sum(result.values())}

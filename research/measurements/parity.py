@@ -1,0 +1,166 @@
+"""Recovery by `ig` and by the public framework.
+
+``python -m research.measurements.parity [--json] [--quick] [--only lenet_4]``.
+
+Both sides have the same network, gradients, labels, first guesses, one start and the same number of iterations. The
+framework is breaching 0.1.2 under its configuration ``invertinggradients`` (`benchmarks.breaching_side`), in its
+environment (`benchmarks.breaching_env`); ours is `flfw.attacks.ig` as users run it. Their total variation has a border,
+and of one search both keep the guess with the lowest objective. The images are lossless, of CIFAR-10 unless said
+otherwise.
+
+Equal weights (``cifar10``, ``mnist``): the sigmoid LeNet, one image to each gradient, 2,000 iterations, both with one
+constant weight of the total variation. The engines should agree within 1 dB. Defaults (``lenet_B``, ``cnn2_B``): our
+default settings against theirs, a weight of 0.2, on gradients of B images, both with our default's iterations. Ours
+should be within 0.5 dB, or better; beside them stands ours with a constant weight of 1e-6. The PSNR of a batch is the
+mean over its images, matched one to one. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import breaching_env, output
+from benchmarks.attack_victims import Victims, pictures, victims
+from benchmarks.our_search import TV
+from benchmarks.their_search import Theirs
+from flfw.attacks.ig import IG, IGSettings
+from flfw.inversion.search import SearchTarget, invert
+
+THEIR_TV = 0.2
+"""Weight of the total variation in breaching's configuration."""
+HYPERFL_TV = 1e-6
+"""Weight of the HyperFL paper, and `ig`'s own until 2026-11."""
+_QUICK_ITERATIONS, _QUICK_VICTIMS = 50, 2
+
+
+@dataclass(frozen=True)
+class ParityCase:
+    """Work of both sides.
+
+    Attributes:
+        dataset: source of the images.
+        network: its name in `flfw.nets`.
+        victims: number of gradients.
+        batch: images in each.
+        settings: of ours; the iterations are also theirs.
+        tv: weight of their total variation.
+        ahead: decibels that theirs may be ahead.
+        behind: decibels that theirs may be behind; None: any number.
+    """
+
+    dataset: str
+    network: str
+    victims: int
+    batch: int
+    settings: IGSettings
+    tv: float
+    ahead: float
+    behind: float | None
+
+    def holds(self, apart: float) -> bool:
+        """Return whether ours less theirs, in dB, is as it should be."""
+        return apart >= -self.ahead and (self.behind is None or apart <= self.behind)
+
+
+def _equal(dataset: str) -> ParityCase:
+    settings = IGSettings(2000, tv=TV, schedule="constant")
+    return ParityCase(dataset, "lenet", 8, 1, settings, TV, ahead=1.0, behind=1.0)
+
+
+def _default(network: str, count: int, batch: int) -> ParityCase:
+    return ParityCase("cifar10", network, count, batch, IGSettings(), THEIR_TV, ahead=0.5, behind=None)
+
+
+CASES = {
+    "cifar10": _equal("cifar10"),
+    "mnist": _equal("mnist"),
+    "lenet_1": _default("lenet", 8, 1),
+    "lenet_4": _default("lenet", 4, 4),
+    "lenet_8": _default("lenet", 2, 8),
+    "cnn2_1": _default("cnn2", 4, 1),
+    "cnn2_4": _default("cnn2", 2, 4),
+    "cnn2_8": _default("cnn2", 1, 8),
+}
+PARTS = {
+    "cifar10": output.BenchmarkPart("equal weights, eight images of CIFAR-10", 110, 15),
+    "mnist": output.BenchmarkPart("equal weights, eight images of MNIST", 90, 0),
+    "lenet_1": output.BenchmarkPart("defaults, LeNet, eight single images", 60, 0),
+    "lenet_4": output.BenchmarkPart("defaults, LeNet, four batches of four", 60, 15),
+    "lenet_8": output.BenchmarkPart("defaults, LeNet, two batches of eight", 60, 0),
+    "cnn2_1": output.BenchmarkPart("defaults, CNN 2, four single images", 60, 0),
+    "cnn2_4": output.BenchmarkPart("defaults, CNN 2, two batches of four", 60, 15),
+    "cnn2_8": output.BenchmarkPart("defaults, CNN 2, one batch of eight", 60, 0),
+}
+
+
+def ours(attacked: Victims, settings: IGSettings) -> Tensor:
+    """Run `ig` from the given first guesses; return normalised images (V, B, C, H, W)."""
+    starts: Iterator[Tensor] = iter(attacked.start)
+    recipe = replace(IG(settings).recipe(None), start=lambda shape, rng: next(starts))
+    unused = torch.Generator()
+    targets = [SearchTarget(s, y, unused) for s, y in zip(attacked.observed, attacked.labels, strict=True)]
+    images = torch.stack([one.samples for one in invert(attacked.model(), targets, recipe)])
+    return attacked.inputs.normalise(images)
+
+
+def compared(theirs: Theirs, folder: Path, case: ParityCase) -> dict[str, Any]:
+    """Measure the PSNR of both sides on the same work."""
+    attacked = victims(case.network, case.victims, case.dataset, batch=case.batch)
+    iterations = case.settings.iterations
+    _, answer = theirs(attacked, folder, "attack", iterations, tv=case.tv)
+    sides = {"ours": attacked.each_psnr(ours(attacked, case.settings)), "theirs": attacked.each_psnr(answer["images"])}
+    if case.behind is None:
+        weak = replace(case.settings, tv=HYPERFL_TV, schedule="constant")
+        sides["constant"] = attacked.each_psnr(ours(attacked, weak))
+    apart = fmean(sides["ours"]) - fmean(sides["theirs"])
+    each = {side: [round(value, 2) for value in values] for side, values in sides.items()}
+    means = {f"{side}_mean": round(fmean(values), 2) for side, values in sides.items()}
+    return {**each, **means, "apart": round(apart, 2), "within": case.holds(apart), "iterations": iterations}
+
+
+def chosen(name: str, run: output.BenchmarkRun) -> ParityCase:
+    """Return a case with the numbers that were asked for."""
+    case = CASES[name]
+    iterations = run.amount(case.settings.iterations, _QUICK_ITERATIONS, run.asked.iterations)
+    count = run.amount(case.victims, min(case.victims, _QUICK_VICTIMS), run.asked.victims)
+    return replace(case, victims=count, settings=replace(case.settings, iterations=iterations))
+
+
+def line(name: str, row: dict[str, Any]) -> str:
+    """Return a part's figures and its goal, in words."""
+    case = CASES[name]
+    goal = f"at least {-case.ahead:+}" if case.behind is None else f"{-case.ahead:+} to {case.behind:+}"
+    ours_db, theirs_db, missed = row["ours_mean"], row["theirs_mean"], "" if row["within"] else ": missed"
+    return f"{name}: ours {ours_db} dB, theirs {theirs_db} dB, {row['apart']:+} dB (goal: {goal}{missed})"
+
+
+def main() -> None:
+    """Measure and print."""
+    flags = output.parser(__doc__)
+    flags.add_argument("--victims", type=output.whole(), help="gradients in each part; quick: 2 at most")
+    flags.add_argument("--iterations", type=output.whole(), help="of both sides; quick: 50")
+    flags.add_argument(
+        "--threads", type=output.whole(), default=len(os.sched_getaffinity(0)), help="of both sides (all cores)"
+    )
+    run = output.start(flags, PARTS)
+    theirs = Theirs(breaching_env.required(), run.asked.threads)
+    for dataset in {CASES[name].dataset for name in run.names}:
+        if pictures(1, dataset)[2] == "random images":
+            output.refuse(f"Expected the files of {dataset}, found none; set FLFW_DATA.")
+    torch.set_num_threads(run.asked.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = {name: compared(theirs, Path(folder), chosen(name, run)) for name in run.parts()}
+    run.report({"threads": run.asked.threads, **rows}, [line(name, row) for name, row in rows.items()])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""Secure Gaussian noise: its scale, its grid, and every place against arithmetic with many digits."""
+
+from __future__ import annotations
+
+import inspect
+from math import inf, nan, sqrt
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import chi2, kstest, norm
+
+from flfw.errors import InputError
+from flfw.nets.training import gaussian
+from flfw.nets.training.gaussian import MARGIN, PER_STEP, SecureNoise, add_secure_gaussian, grid_step, shared_step
+from flfw.rng import secret_bytes, secret_coins
+
+DEVIATION = 24.0
+STEP = 2.0**-8  # 24 is above 2^4, and the step is 2^-12 of that
+
+
+def scripted(*words: int, more: bytes = b"") -> gaussian.Bits:
+    """Words of 64 bits for the first draw, then bytes in their order."""
+    rest = bytearray(np.array(words, np.uint64).tobytes() + more)
+
+    def bits(count: int) -> bytes:
+        taken, rest[:] = bytes(rest[:count]), rest[count:]
+        assert len(taken) == count
+        return taken
+
+    return bits
+
+
+def place(value: float, deviation: float, radial: mpmath.mpf, angular: mpmath.mpf, wave: str) -> int:
+    """What Box and Muller's formula gives with 100 digits."""
+    with mpmath.workdps(100):
+        noise = mpmath.sqrt(-2 * mpmath.log(radial)) * getattr(mpmath, wave)(2 * mpmath.pi * angular)
+        return int(mpmath.nint((mpmath.mpf(value) + mpmath.mpf(deviation) * noise) / mpmath.mpf(STEP)))
+
+
+def accepted(values: torch.Tensor, deviation: float) -> bool:
+    result, freedom = float(values.double().square().sum()) / deviation**2, values.numel()
+    return float(chi2.ppf(5e-7, freedom)) < result < float(chi2.ppf(1 - 5e-7, freedom))
+
+
+def test_each_tensor_has_its_deviation_and_neither_two_thirds_nor_three_halves_of_it() -> None:
+    values = {"weight": torch.zeros(40, 50), "bias": torch.zeros(301), "one": torch.zeros(())}
+    result = add_secure_gaussian(values, DEVIATION)
+    for name in ("weight", "bias"):
+        assert result[name].shape == values[name].shape and result[name].dtype == torch.float32
+        assert accepted(result[name], DEVIATION)
+        assert not accepted(result[name], DEVIATION * 2 / 3) and not accepted(result[name], DEVIATION * 3 / 2)
+    assert result["one"].shape == ()
+    assert all(float(value.abs().max()) == 0 for value in values.values())  # they are not changed
+
+
+def test_a_hundred_thousand_are_gaussian_and_pairs_are_independent() -> None:
+    drawn = add_secure_gaussian({"w": torch.full((100_000,), 5.0)}, DEVIATION)["w"].double().numpy()
+    assert kstest(drawn, norm(5.0, DEVIATION).cdf).pvalue > 1e-6
+    assert kstest(drawn, norm(5.0, DEVIATION * 1.05).cdf).pvalue < 1e-3  # the test sees five hundredths
+    pairs = drawn.reshape(2, -1)  # of one radius and one angle
+    for power in (1, 2):
+        assert abs(np.corrcoef(pairs**power)[0, 1]) < 5 / sqrt(50_000)
+
+
+def test_every_result_is_on_the_grid_whatever_the_values_digits() -> None:
+    assert grid_step(DEVIATION) == STEP
+    values = torch.rand(10_000, generator=torch.Generator().manual_seed(0))  # 24 digits after the point
+    steps = add_secure_gaussian({"w": values}, DEVIATION)["w"].double() / STEP
+    assert torch.equal(steps, steps.round())
+
+
+def test_places_are_those_of_arithmetic_with_many_digits() -> None:
+    rng = np.random.default_rng(0)
+    words = [int(word) for word in rng.integers(0, 2**63, 400)]
+    values = torch.tensor(rng.normal(0, 30, 400), dtype=torch.float64)
+    result = add_secure_gaussian({"w": values}, DEVIATION, scripted(*words))["w"] / STEP
+    uniform = [(mpmath.mpf(word % 2**53) + 0.5) / 2**53 for word in words]
+    for at in range(400):
+        pair, wave = at % 200, "cos" if at < 200 else "sin"
+        expected = place(float(values[at]), DEVIATION, uniform[pair], uniform[200 + pair], wave)
+        assert int(result[at]) == expected
+
+
+@pytest.mark.parametrize("digits", [1, 2**127, 2**128 - 1])
+def test_a_first_number_near_zero_is_told_apart_by_its_further_digits(digits: int) -> None:
+    """Without further digits it could be any radius above 8."""
+    turned = 2**51  # a quarter of the circle: the sine is 1, and the cosine's sign is that of the further digits
+    more = digits.to_bytes(16, "big") + (2**100).to_bytes(16, "big")
+    result = add_secure_gaussian({"w": torch.zeros(2)}, DEVIATION, scripted(0, turned, more=more))["w"] / STEP
+    with mpmath.workdps(100):
+        radial = (mpmath.mpf(digits) + 0.5) / mpmath.mpf(2) ** 181
+        angular = (mpmath.mpf(turned * 2**128 + 2**100) + 0.5) / mpmath.mpf(2) ** 181
+    assert [int(n) for n in result] == [place(0.0, DEVIATION, radial, angular, wave) for wave in ("cos", "sin")]
+    assert int(result[1]) * STEP > 8 * DEVIATION
+
+
+def test_a_sum_between_two_places_is_told_apart_by_further_digits() -> None:
+    word, turn = 2**52 + 12345, 2**50
+    with mpmath.workdps(60):
+        radius = mpmath.sqrt(-2 * mpmath.log((mpmath.mpf(word) + 0.5) / 2**53))
+        noise = radius * mpmath.cos(2 * mpmath.pi * (mpmath.mpf(turn) + 0.5) / 2**53) * DEVIATION
+        between = float((mpmath.floor(noise / STEP) + 0.5) * STEP - noise)  # the sum's middle is the border
+    values, low, high = {"w": torch.tensor([between, 0.0], dtype=torch.float64)}, b"\0" * 16, b"\xff" * 16
+    results = []
+    for more in (low + high, high + low):  # a small first number is a large radius; a small angle a large cosine
+        result = add_secure_gaussian(values, DEVIATION, scripted(word, turn, more=more))["w"] / STEP
+        results.append(int(result[0]))
+    for more, result in zip((low + high, high + low), results, strict=True):
+        first, second = (int.from_bytes(part) for part in (more[:16], more[16:]))
+        with mpmath.workdps(100):
+            radial, angular = (
+                (mpmath.mpf(w * 2**128 + extra) + 0.5) / mpmath.mpf(2) ** 181
+                for w, extra in ((word, first), (turn, second))
+            )
+        assert result == place(between, DEVIATION, radial, angular, "cos")
+    assert add_secure_gaussian({"w": values["w"] + STEP}, DEVIATION, scripted(word, turn, more=low + high))["w"][
+        0
+    ] == pytest.approx((results[0] + 1) * STEP)
+
+
+def test_further_digits_are_rarely_needed() -> None:
+    calls: list[int] = []
+
+    def counted(count: int) -> bytearray:
+        calls.append(count)
+        return secret_bytes(count)
+
+    for _ in range(10):
+        add_secure_gaussian({"w": torch.rand(100_000)}, DEVIATION, counted)
+    assert calls.count(16) < 60  # of a million entries about three, with two draws each
+
+
+@pytest.mark.parametrize("value", [nan, inf, 1e20])
+def test_values_that_noise_cannot_hide_are_refused(value: float) -> None:
+    with pytest.raises(InputError, match="finite values within"):
+        add_secure_gaussian({"w": torch.tensor([0.0, value])}, DEVIATION)
+
+
+@pytest.mark.parametrize("deviation", [0.0, -1.0, inf, nan])
+def test_a_deviation_out_of_range_is_refused(deviation: float) -> None:
+    with pytest.raises(InputError, match="0 < deviation < inf"):
+        add_secure_gaussian({"w": torch.zeros(1)}, deviation)
+
+
+@pytest.mark.parametrize("deviation", [5e-324, 1e-251, 1e251])
+def test_a_deviation_whose_grid_float64_cannot_hold_is_refused(deviation: float) -> None:
+    with pytest.raises(InputError, match="a step in the range of float64"):
+        add_secure_gaussian({"w": torch.zeros(1)}, deviation)
+
+
+def test_nothing_stays_nothing() -> None:
+    assert add_secure_gaussian({}, 1.0) == {}
+    assert add_secure_gaussian({"w": torch.zeros(0, 3)}, 1.0)["w"].shape == (0, 3)
+
+
+def test_secure_noise_is_a_little_larger_and_has_a_scale_for_each_tensor() -> None:
+    many = {"a": torch.zeros(400_000), "b": torch.zeros(400_000)}
+    result = SecureNoise().added(many, 2.0, {"a": 1.0, "b": 3.0})
+    for name, deviation in (("a", 2.0), ("b", 6.0)):
+        assert float(result[name].std()) == pytest.approx(deviation * (1 + MARGIN), rel=5 / sqrt(2 * 400_000))
+    assert list(SecureNoise().added({"b": torch.ones(1), "a": torch.ones(1)}, 0.0)) == ["b", "a"]
+
+
+def test_the_margin_is_in_every_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth is too little for a sample to show."""
+    asked: list[float] = []
+
+    def noted(values: dict[str, torch.Tensor], deviation: float) -> dict[str, torch.Tensor]:
+        asked.append(deviation)
+        return values
+
+    monkeypatch.setattr(gaussian, "add_secure_gaussian", noted)
+    SecureNoise().added({"a": torch.zeros(1), "b": torch.zeros(1)}, 2.0, {"a": 1.0, "b": 3.0})
+    assert asked == [2.0 * (1 + 2**-10), 6.0 * (1 + 2**-10)]
+
+
+# --- sums of what several clients send ---
+
+
+def rounded(mean: float, deviation: float, places: np.ndarray) -> np.ndarray:
+    """Probabilities of a Gaussian's places on the grid of whole numbers."""
+    return np.diff(norm.cdf(np.append(places - 0.5, places[-1] + 0.5), mean, deviation))
+
+
+def sum_of_rounded(means: list[float], deviation: float, places: np.ndarray) -> np.ndarray:
+    """Probabilities of the sum of several such places, added up pair by pair."""
+    total = rounded(means[0], deviation, places)
+    for mean in means[1:]:
+        total = np.convolve(total, rounded(mean, deviation, places), mode="same")
+    return total
+
+
+def rounded_sum(means: list[float], deviation: float, places: np.ndarray) -> np.ndarray:
+    """Probabilities of the places of one Gaussian plus a uniform number for each client but one."""
+    uniforms = len(means) - 1
+    wide = deviation * sqrt(len(means))
+
+    def density(u: float) -> float:  # of the sum of one or two uniform numbers
+        return 1.0 if uniforms == 1 else 1 - abs(u)
+
+    def at(place: float) -> float:
+        def share(u: float) -> float:
+            low, high = norm.cdf([place - 0.5 - u, place + 0.5 - u], sum(means), wide)
+            return density(u) * (high - low)
+
+        end = uniforms / 2
+        return sum(quad(share, a, b, epsabs=1e-14)[0] for a, b in ((-end, 0), (0, end)))
+
+    return np.array([at(place) for place in places])
+
+
+def aliasing(deviation: float, clients: int) -> float:
+    """The bound on the difference of both, with every shift of up to 3 of up to two further clients."""
+    shifts = np.array(np.meshgrid(*[np.arange(-3, 4)] * (clients - 1))).reshape(clients - 1, -1)
+    v = (shifts**2).sum(0) - shifts.sum(0) ** 2 / clients
+    terms = np.exp(-2 * np.pi**2 * deviation**2 * v)[(shifts != 0).any(0)]
+    return terms.sum() / (deviation * sqrt(2 * np.pi * clients))
+
+
+@pytest.mark.parametrize("means", [[0.0, 0.0], [0.3, 0.45], [0.5, -0.2, 0.1]])
+def test_a_sum_of_rounded_noises_is_a_rounded_gaussian_up_to_its_bound(means: list[float]) -> None:
+    """The difference falls as exp(-pi^2 s^2) and faster: where a deviation has a step and more, nothing is left."""
+    places = np.arange(-30.0, 31.0)
+    apart = {}
+    for deviation in (0.25, 0.5, 1.0, 2.0):
+        largest = np.abs(sum_of_rounded(means, deviation, places) - rounded_sum(means, deviation, places)).max()
+        assert largest <= aliasing(deviation, len(means)) + 1e-12
+        apart[deviation] = largest
+    assert apart[0.25] > apart[0.5] > 1e-3 > 1e-4 > apart[1.0]  # the test sees a grid that is too coarse
+    assert apart[2.0] < 1e-12
+    assert aliasing(PER_STEP, len(means)) < 1e-60
+
+
+def test_a_shared_grid_is_held_exactly_and_has_four_steps_in_a_deviation() -> None:
+    for largest in (0.0, 1e-6, 1.0, 3.0, 5000.0, 1e6):
+        for deviation in (1.0, 24.0, 1e3):
+            step = shared_step(largest, deviation, torch.float32)
+            assert grid_step(deviation) <= step <= deviation / PER_STEP
+            last = torch.tensor((largest + 16 * deviation) / step).double().ceil()
+            farthest = step * (last - torch.arange(100))
+            assert torch.equal(farthest.float().double(), farthest)
+    assert shared_step(1e6, 1.0, torch.float64) == grid_step(1.0)
+
+
+@pytest.mark.parametrize("largest", [5e6, 1e30, inf, nan])
+def test_numbers_whose_digits_end_above_the_noise_are_refused(largest: float) -> None:
+    with pytest.raises(InputError, match=r"values within 2.1e\+06 deviations|finite values to add noise to"):
+        shared_step(largest, 1.0, torch.float32)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4, 1e6])
+def test_what_all_clients_send_is_on_one_grid_whatever_their_changes(size: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    start = {"w": size * torch.rand(2000, generator=rng), "b": torch.rand(300, generator=rng)}
+    changes = [{n: scale * (torch.rand(v.shape, generator=rng) - 0.5) for n, v in start.items()} for scale in (0, 1, 8)]
+    step = shared_step(size + 4 * (1 + MARGIN), 2.0 * (1 + MARGIN), torch.float32)
+    for change in changes:
+        sent = SecureNoise().moved(start, change, 4.0, 2.0)
+        assert all(value.dtype == torch.float32 for value in sent.values())
+        for value in sent.values():
+            places = value.double() / step
+            assert torch.equal(places, places.round())
+        noise = torch.cat([(sent[n].double() - start[n] - change[n]).flatten() for n in start])
+        assert accepted(noise, 2.0) and not accepted(noise, 2.0 * 2 / 3) and not accepted(noise, 2.0 * 3 / 2)
+
+
+def test_without_noise_a_change_is_added_as_it_is() -> None:
+    start, change = {"w": torch.tensor([0.1, 7.0])}, {"w": torch.tensor([1e-3, -0.5])}
+    assert torch.equal(SecureNoise().moved(start, change, 1.0, 0.0)["w"], start["w"] + change["w"])
+    assert SecureNoise().moved({}, {}, 1.0, 1.0) == {}
+    assert SecureNoise().moved({"w": torch.zeros(0)}, {"w": torch.zeros(0)}, 1.0, 1.0)["w"].shape == (0,)
+
+
+def test_secret_bytes_differ_in_each_call_and_coins_have_their_probability() -> None:
+    one, two = secret_bytes(1000), secret_bytes(1000)
+    assert len(one) == len(two) == 1000 and one != two
+    assert [len(secret_bytes(count)) for count in (0, 1, 15, 17)] == [0, 1, 15, 17]
+    counts = np.bincount(np.frombuffer(secret_bytes(256_000), np.uint8), minlength=256)
+    assert chi2.sf(((counts - 1000) ** 2 / 1000).sum(), 255) > 1e-6
+    for probability in (0.02, 0.5):
+        heads = secret_coins(200_000, probability).sum()
+        assert abs(heads - 200_000 * probability) < 5 * sqrt(200_000 * probability * (1 - probability))
+
+
+def test_the_default_bits_are_secret() -> None:
+    assert inspect.signature(add_secure_gaussian).parameters["bits"].default is secret_bytes

@@ -1,0 +1,81 @@
+"""Page of the attacked defences: it is that of the records, and these answer the printed command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfw.command.record import Command
+from flfw.command.record import parse as command_line
+from flfw.comparisons import parse
+from flfw.comparisons.matrices import fill_defaults
+from flfw.errors import InputError
+from research import attacked
+from research.attacked.__main__ import main
+
+
+def asked() -> Command:
+    return command_line(["--matrix", *attacked.AXES, *attacked.FLAGS.split()])
+
+
+def test_the_page_is_that_of_the_records() -> None:
+    assert attacked.PAGE.read_text() == attacked.text(attacked.read())
+
+
+@pytest.mark.parametrize("dataset", attacked.DATASETS)
+def test_the_records_answer_the_printed_command(dataset: str) -> None:
+    experiment = replace(asked().experiment, dataset=dataset)
+    matrix, experiment = fill_defaults(replace(parse(attacked.AXES), datasets=()), experiment)
+    question: dict[str, Any] = json.loads(json.dumps(matrix.question(experiment)))
+    # The records are older than this setting, and were made as it says.
+    for settings in (question, question["experiment"]):
+        settings["set"] = [one for one in settings.get("set", ()) if one != "ig.searches=own"]
+    stored = attacked.read()[dataset]
+    assert {key: stored["question"]["experiment"].get(key, value) for key, value in question["experiment"].items()} == (
+        question["experiment"]
+    )
+    assert {k: v for k, v in stored["question"].items() if k != "experiment"} == (
+        {k: v for k, v in question.items() if k != "experiment"}
+    )
+    assert len(stored["cells"]) == 21 and {cell["state"] for cell in stored["cells"]} == {"complete"}
+    images = {leak["images"] for one in stored["combinations"] for leak in one["attacks"]}
+    assert images == {150}
+
+
+def test_each_told_search_has_the_budget_of_the_untold_one() -> None:
+    for record in attacked.read().values():
+        assert not [note for note in record["notes"] if "budget" in note]
+
+
+def test_the_printed_command_is_the_one_that_is_run() -> None:
+    page = attacked.text({})
+    printed = page.split("```\n")[1].split("python -m research.attacked")[0].replace("\\\n", " ")
+    assert shlex.split(printed) == [
+        "python",
+        "sim.py",
+        "--matrix",
+        *attacked.AXES,
+        *attacked.FLAGS.split(),
+        "--out",
+        "runs/attacked",
+    ]
+
+
+def test_a_matrix_that_is_not_finished_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"without .*mnist/matrix.json"):
+        attacked.take(tmp_path, tmp_path)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "matrix.json").write_text(
+        json.dumps(
+            {"question": {}, "notes": [], "combinations": [], "cells": [{"state": "complete"}, {"state": "cut"}]}
+        )
+    )
+    with pytest.raises(InputError, match="Expected complete runs, got 1 of 2"):
+        attacked.take(tmp_path, tmp_path)
+    assert not (tmp_path / "mnist.json").exists()
+    assert main([str(tmp_path)]) == 2
