@@ -13,7 +13,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, final
 
-PACKAGES = ("PIL", "flwr", "jinja2", "markupsafe", "pandas", "rich", "safetensors")
+DECLARING = ("annotated_types", "pydantic", "pydantic_core")
+"""Those by whose functions files declare records at their top: calls give a blank, which nothing can be done with."""
+PACKAGES = ("PIL", "flwr", "jinja2", "markupsafe", "pandas", "rich", "safetensors", *DECLARING)
 """What files of the training, the attacks and the papers import at their top, beside PyTorch and NumPy."""
 
 
@@ -51,6 +53,13 @@ def _blank(module: str, name: str) -> type:
         if cls.__module__ != module:  # a class of ours below it
             return object.__new__(cls)
         package = module.partition(".")[0]
+        if package in DECLARING:
+            return object.__new__(cls)
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
-    return type(name, (), {"__module__": module, "__new__": refused})
+    # Decorators of methods leave these as they are.
+    return type(name, (), {"__module__": module, "__new__": refused, "__init__": _ignore, "__call__": lambda _, it: it})
+
+
+def _ignore(self: object, *given: Any, **named: Any) -> None:
+    """Take any arguments."""

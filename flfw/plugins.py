@@ -1,8 +1,6 @@
 """Search for plug-ins (methods, defences, attacks): by file name, or as ``package.module:Class`` for foreign code.
 
 There is no registry. A plug-in is the only concrete class of its kind that its file defines.
-
-Import of a user's own code by ``package.module:name``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Experiments of a cell: they are run and their results are read; a finished run is used again.
+"""Experiments of a cell: they are planned and run, and their results are read; a finished run is used again.
 
 Each experiment has its own folder. The folder is named after all settings that decide the numbers, so tables share
 runs. A completed run is read, an interrupted run is resumed, and a run without a checkpoint is started again. Where no
-whole run is needed (`flfw.papers.preset.Source`), the folder holds only a result.json.
-
-Plan of an experiment before it starts: its sizes and its privacy budget; nothing is trained.
+whole run is needed (`flfw.papers.preset.Source`), the folder holds only a result.json. The plan of an experiment has
+its sizes and its privacy budget; nothing is trained for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Command ``sim.py --table hyperfl.1 --scale quick``.
+"""Command ``sim.py --table hyperfl.1 --scale quick``: reproduction of a paper's table, cell by cell.
 
-Table after its measurement: the text that a terminal shows, and the files that hold it.
-
-Reproduction of a table, cell by cell; measured cells are on disk, so an interrupted call goes on from them.
+Measured cells are on disk, so an interrupted call goes on from them. The table goes to a terminal and to files.
 """
 
 from __future__ import annotations

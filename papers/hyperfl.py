@@ -46,8 +46,8 @@ Departures  1. Seeds 0, 1 and 2: the paper names none.
                other methods, and the server of pFedHN's authors (SGD at 0.01, momentum 0.9, weight decay 1e-3) with
                one step a round, along the mean. Their steps after each client (--variant authors) are for one client
                a round: after 20 trained from one hypernetwork they diverge. So both rows are the variant here; see the
-               card of strategies/pfedhn.py. ig searches for the classifier of pFedHN-PC
-               with the image, as for FedPer. Beside it stands attacks/hyperfl.py, which does not need a classifier:
+               card of strategies/pfedhn.py. ig searches for the classifier of pFedHN-PC with the image, as for FedPer.
+               Beside it stands attacks/hyperfl.py, which does not need a classifier:
                PC sends the gradient of a known extractor. On generated weights before training, which is all of the
                quick scale, reconstructions are worse than of FedAvg; after training they are not.
             13. Table 2: ViT-S/16 at 384 pixels and ResNet-18 at the images' own size, batches of 16, learning rate
@@ -60,12 +60,10 @@ Departures  1. Seeds 0, 1 and 2: the paper names none.
                cell sets. At quick scale 4 clients, 5 rounds of 1 epoch. Where the machine has no published weights,
                EfficientNet-Lite0 at 96 pixels stands in, in both columns, and the output says so: its figures cannot
                be compared with the paper's.
-            14. Table 5: papers/hyperfl.py.
+            14. Table 5: see below.
             15. The released PPSGD cannot have made the paper's numbers, see the card of strategies/ppsgd.py.
 
-Runs of HyperFL's table 5: reconstructions by the attack ROG, and the ceiling above them.
-
-The table names neither the factor of enlargement, nor whether a network follows the search, nor the size of the images.
+Table 5 names neither the factor of enlargement, nor whether a network follows the search, nor the size of the images.
 Here the networks, images and clients of table 3 are attacked before training, with ROG's 100 iterations. The main
 number is of images in their own size, a factor of 4 and no network behind the search. For HyperFL it is a search for
 all unknowns, as the paper's. Beside it:
@@ -152,7 +150,7 @@ def first(card: DatasetCard) -> DatasetCard:
     return replace(card, read=read, split="sampled", victims=0, test_start=0)
 
 
-_FIRST_CIFAR10, _FIRST_EMNIST, _FIRST_MNIST = (first(data.describe(name)) for name in ("cifar10", "emnist", "mnist"))
+FIRST_CIFAR10, FIRST_EMNIST, FIRST_MNIST = (first(data.describe(name)) for name in ("cifar10", "emnist", "mnist"))
 _FIRST = {"cifar10": "FIRST_CIFAR10", "emnist": "FIRST_EMNIST", "mnist": "FIRST_MNIST"}
 
 

@@ -1,6 +1,6 @@
-"""Layout of a table, the same for every output format: entries, heading and footnotes.
+"""Layout of a table: entries, heading and footnotes, and its output for a terminal, Markdown, LaTeX and CSV.
 
-Output of a table: terminal, Markdown, LaTeX and CSV.
+The layout is the same for every output format.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Base of every attack: a search for the data behind an observation, given some knowledge.
+"""Bases of all attacks, what they are granted, and what they cost.
 
-Upload of a client with what is granted about it, for attacks that infer what a client's data are like as a whole.
-
-Base of the attacks that read the data off an observation, without a search by gradients and without labels.
+An attack that reconstructs examples either searches for the data behind an observation, or reads them off it without
+iterations and without labels. Other attacks infer from a client's uploads what its data are like as a whole.
 """
 
 from __future__ import annotations

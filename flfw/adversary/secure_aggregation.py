@@ -1,26 +1,16 @@
-"""Quantisation of SecAgg+ as Flower does it, without the masks, which cancel: the sum that its server recovers.
+"""Secure aggregation as an attacker sees it: the sum that SecAgg+ reveals, and what such sums tell of single clients.
 
 A client multiplies its parameters by its share of the largest weight, clips them, and rounds them at random to whole
-numbers. The server sees nothing but the sum of these numbers over the clients that stayed (Bell et al., "Secure
-Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020; ``flwr.server.workflow.SecAggPlusWorkflow``). It
-is taken that the protocol is right and that nobody breaks it.
+numbers. The server sees only the sum of these numbers over the clients that stayed, as the masks cancel (Bell et al.,
+"Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020;
+``flwr.server.workflow.SecAggPlusWorkflow``). It is taken that the protocol is right and that nobody breaks it.
 
-Disaggregation: clients' mean updates from sums over changing groups of clients.
-
-If updates change slowly, the sums of T rounds are A = P U, with the weights P (T, K) of the clients in each round and
-the mean updates U (K, d). Who knows P solves for U once P has rank K (Lam et al., "Gradient Disaggregation from Secure
-Aggregation", ICML 2021). Sums over fixed groups never tell more than the groups' means.
-
-Span of clients' embeddings from the summed gradient of a generated layer's head.
-
-A head that maps an embedding v to parameters has the gradient d v^T for each client, with d the gradient of the
-generated parameters. A sum over n clients has rank n at most; its rows span the embeddings. The embeddings themselves
-are known only up to a mixing of n by n numbers.
-
-Coordinates of a sum to which a single client contributes: they pass secure aggregation in the clear.
-
-Rare words and categories, dead units and uploads of the largest entries leave zeros; where all clients but one have a
-zero, the sum is that client's own value (arXiv 2508.04285).
+Three things get through. Changing groups: if updates change slowly, the sums of T rounds are A = P U, with the weights
+P (T, K) of the clients in each round and the mean updates U (K, d). Who knows P solves for U once P has rank K (Lam et
+al., "Gradient Disaggregation from Secure Aggregation", ICML 2021); fixed groups tell only their means. Embeddings: a
+head that maps an embedding v to parameters has the gradient d v^T for each client, so the rows of a sum over n clients
+span the embeddings, but for a mixing of n by n numbers. Rare coordinates: rare words, dead units and uploads of the
+largest entries leave zeros; where all clients but one have a zero, the sum is that client's value (arXiv 2508.04285).
 """
 
 from __future__ import annotations

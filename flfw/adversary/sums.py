@@ -1,10 +1,8 @@
-"""Sums over clients, which is all that a server sees of their messages behind secure aggregation.
+"""Sums over clients: what a server sees behind secure aggregation, and what a client derives from received models.
 
-View that a client of a federation has of the other clients' messages, from the models that it is sent.
-
-The next model is the mean of what all clients of a round sent. A client that knows how many they are takes the part of
-its own off, and those of others that work with it; the sum over the rest is left. With one client left, that is the
-client's own message, but for the rounding of the model.
+The next model is the mean of what all clients of a round sent. A client that knows how many they are takes off its own
+part, and those of others that work with it; the sum over the rest is left. With one client left, that is the client's
+own message, but for the rounding of the model.
 """
 
 from __future__ import annotations

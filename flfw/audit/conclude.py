@@ -1,13 +1,8 @@
 """Conclusion of an audit on one attack at one round: the verdict, and its limits in settings of their own.
 
-Sums over clients, a server that changed the network, and statistics that no attack reads each have a rule.
-
-Conclusion from an attack that reconstructs nothing from sums over clients, without any other defence.
-
-A sum hides single clients' data behind the other clients'. That the attack fails on it counts only if the same attack
-works on groups of one client in the same audit, and for groups of `LEAST` clients or more.
-
-Groups needed: the smallest sum over clients from which on an attack reaches nothing, along one curve.
+Sums over clients, a server that changed the network, and statistics that no attack reads each have a rule. A sum hides
+single clients' data behind the other clients'. That an attack fails on it counts only if the same attack works on
+groups of one client in the same audit, and only for groups of `LEAST` clients or more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rungs of the audited cases: checks of the description, and attacks on the same case where the data must leak.
+"""Controls of the audited cases: checks of the description, and attacks on the same case where the data must leak.
 
-Every rung is climbed on demand and once for each case. A target that leaks needs none of them.
+Every control is run on demand and once for each case. A target that leaks needs none of them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Rungs beside an audited case: the same clients, examples, weights and sizes, with less between data and message.
+"""Controls beside an audited case: the same clients, examples, weights and sizes, with less between data and message.
 
-    matched   nothing hides the data: no defence, and the method's mechanism changes nothing; a defence that changes the
-              network stays, in the form that hides nothing
-    told      what hides the data acts in its mildest form, through which a message is known to leak; of a pipeline,
-              every stage does
+    undefended     nothing hides the data: no defence, and the method's mechanism changes nothing; a defence that
+                   changes the network stays, in the form that hides nothing
+    weak_defence   what hides the data acts in its mildest form, through which a message is known to leak; of a
+                   pipeline, every stage does
 
-Clients answer the probes of both with their own code, as they answer the target's. The rungs are recorded where an
-attack can adapt to what hides the data, and attacked only where the target's failure could count.
+Messages and recordings call the first ``matched`` and the second ``told``. Clients answer the probes of both with their
+own code, as they answer the target's. The controls are recorded where an attack can adapt to what hides the data, and
+attacked only where the target's failure could count.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The audit's entries in result.json: one attack at one round, summed up over its images.
 
-Reach of an attack whose search gives images of one form alone: examples that it could not have recovered.
+Some attacks search for images of one form alone. An entry of theirs tells which examples they could not have recovered.
 """
 
 from __future__ import annotations

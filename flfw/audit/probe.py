@@ -1,18 +1,19 @@
 """Probes: messages that ask a client for the update of a few of its own examples, and the client's answer.
 
 A probe goes out before the first round or after a round's aggregation. It uses the same client code, defence, sharing
-check and tap as training, and does not change the client. Five rungs make the audit's ladder:
+check and tap as training, and does not change the client. An audit has five kinds, the target and its controls:
 
-    control   one example through softmax regression, undefended: the closed form must find it, or the audit is broken
-    easy      one example through the method's network with fresh weights, all of it shared, undefended
-    matched   as the target, without what hides the data: neither a defence nor the method's own mechanism
-    told      as the target, with the mildest form of what hides the data
-    target    the method itself
+    control        one example through softmax regression, undefended: the closed form must find it, or the audit is
+                   broken
+    easy           one example through the method's network with fresh weights, all of it shared, undefended
+    undefended     as the target, without what hides the data: neither a defence nor the method's own mechanism
+    weak_defence   as the target, with the mildest form of what hides the data
+    target         the method itself
 
-All but the last reveal a client's examples, so a client answers probes only if its own site keeps truth for them.
-
-One more probe has no answer: the gradient of one example, read by an observer on the client during local training,
-stays in a folder of the client's site, for an audit there.
+Messages and recordings call the two before the target ``matched`` and ``told``. All but the last reveal a client's
+examples, so a client answers probes only if its own site keeps truth for them. One more probe has no answer: the
+gradient of one example, read by an observer on the client during local training, stays in a folder of the client's
+site, for an audit there.
 """
 
 from __future__ import annotations

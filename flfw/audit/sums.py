@@ -1,27 +1,13 @@
-"""Entry of a run's result.json on sums over its clients, from its recordings.
+"""Entry of a run's result.json on sums over its clients: what sums hide, computed from the run's recordings.
 
-Changes of the shared tensors that clients sent in a run, read from its recordings one upload at a time.
+It covers broadcasts that differ, coordinates to which one client alone contributes, hidden units of a hypernetwork,
+changing groups, clients as observers, and a malicious server that isolates a client. The change of a hypernetwork's
+head is d h^T for each client in one step, with its own hidden units h. So the sum over n clients has rank n, and its
+leading n directions span the clients' h; what each client sent alone tells whether that is so here.
 
-Broadcasts of a run, compared by their hashes: whether all clients of a round received the same bytes.
-
-Coordinates of a round's sum to which one client alone contributes, counted while uploads are read one by one.
-
-Span of clients' hidden units from the sum of a hypernetwork head's changes.
-
-In one step the change of a head is d h^T for each client, with its own hidden units h. So the sum over n clients has
-the rank n, and its leading n directions span the clients' h. What each client sent alone tells whether that is so here.
-
-Participation of clients over the rounds of a run, and what it tells whoever sees the sum of each round.
-
-Sums over groups that change can be told apart: by least squares over all rounds, and by the difference of two rounds
-whose groups differ in one client. Both are exact only if the other clients' updates stay the same from round to round.
-
-Other clients as observers: what follows from two broadcasts that one receives, and the own updates of some.
-
-The change between two broadcasts is the mean update of a round. Whoever has sent c of its n updates subtracts them; the
-rest is the sum of n - c. If that is 1, it is one client's update.
-
-Isolation of one client in sums: what all other clients really sent, where a malicious server wanted zeros.
+Sums over changing groups are told apart by least squares over all rounds, and by the difference of two rounds whose
+groups differ in one client. Both are exact only if the other clients' updates stay the same. The change between two
+broadcasts is the mean update of a round: whoever sent c of its n updates subtracts them and has the sum of n - c.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
 nothing hides the data, and through the same defence where it is weak. `ControlResults` holds these easier cases.
-
-Evidence for a verdict: the results of an attack on its targets, and the ladder of easier cases below them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Context of a client half: the data and settings for one message.
+"""Context of a client half: the data and settings for one message, and copies of the first model.
 
-First models of a run's clients: built at the beginning in a process, and copied for every further message.
-
-Building draws all numbers of a model anew, though every client of a run begins with the same ones. A copy has the same
-modules, numbers and flags, and shares no tensor and no container with another: what a client does to its own, no other
-sees. It is made only of what is known to be copied whole. A model with anything else, such as a hook, a function made
-for one model, a parametrisation or an object of a plug-in, is built for each message.
+Building draws all numbers of a model anew, though every client of a run begins with the same ones. So a process builds
+the model once and copies it for every further message. A copy has the same modules, numbers and flags, and shares no
+tensor and no container with another: what a client does to its own, no other sees. It is made only of what is known to
+be copied whole. A model with anything else, such as a hook, a function made for one model, a parametrisation or an
+object of a plug-in, is built for each message.
 """
 
 from __future__ import annotations

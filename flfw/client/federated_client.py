@@ -1,9 +1,7 @@
-"""Client half of a method: a NumPyClient that works on named tensors and keeps private ones.
+"""Client half of a method: a NumPyClient that works on named tensors, keeps private ones, and answers probes.
 
-A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.local_trainer`, the
-answers to probes in `flfw.client.federated_client`.
-
-Answers of a client to probes, and to an observer on its machine; they change no state of the client.
+A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.local_trainer`. The
+answers to probes, and to an observer on the client's machine, change no state of the client.
 """
 
 from __future__ import annotations

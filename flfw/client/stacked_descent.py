@@ -1,6 +1,6 @@
 """Descent on the gradient of one loss, for a client alone and for some clients by one network with stacked weights.
 
-Client halves whose training is a sequence of phases, so that some clients can go through each of them together.
+Clients are trained together where their training is a sequence of phases that all of them go through.
 """
 
 from __future__ import annotations

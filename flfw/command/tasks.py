@@ -84,9 +84,9 @@ def figures(command: Command) -> list[Path]:
 
 def several(command: Command) -> int:
     """Run every combination of a matrix or every seed; return the exit code."""
-    from flfw import comparisons
+    from flfw.comparisons import matrices
 
-    return comparisons.main(command.matrix, command.seeds, command.experiment)
+    return matrices.main(command.matrix, command.seeds, command.experiment)
 
 
 def purged(folder: Path) -> str:

@@ -1,6 +1,6 @@
-"""Matrices of several data sets, each in a folder of its own, and one table of them all; or the matrix of one.
+"""Matrices of runs, for one data set or for several, each in a folder of its own, and one table of them all.
 
-Runner of a matrix of one data set, one cell after the other; a killed matrix is resumed.
+The cells of a matrix are run one after the other. A killed matrix is resumed.
 """
 
 from __future__ import annotations

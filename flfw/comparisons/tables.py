@@ -1,8 +1,7 @@
-"""Writer of matrix.json, .csv, .md, .tex and .html, after each run, from the runs complete by then.
+"""Tables of a matrix of runs: matrix.json, .csv, .md, .tex and .html.
 
-Table of finished matrices in Markdown: leakage of each combination under each attack.
-
-Tables of finished matrices in LaTeX: what leaks more, and each attack.
+They are written after each run, from the runs complete by then. The tables in Markdown show the leakage of each
+combination under each attack; those in LaTeX show what leaks more, and each attack.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Utility of a model: the final figures of result.json that say how good it is, and how they are written.
 
-Columns of a run's results beside its leakage and its utility: the claim on its privacy.
+The claim on a run's privacy, a column beside them, is written here as well.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Data sets by name: ``load("digits", None, side=28)``; `flfw.data.splits.partition` splits them over clients.
 
 The first load on a machine converts the published files to arrays in the user's cache; later ones, such as those of
-every client process, map these and import nothing heavy. A new data set is a reader and a card.
-
-Data sets of generated populations, as clients and splits see them.
+every client process, map these and import nothing heavy. Generated populations have no files: no example is made before
+it is read. A new data set is a reader and a card.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ from flfw.data.catalogue import (
 )
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Augmentation, Dataset, DatasetArrays, DatasetCard
-from flfw.data.files.population import COMMON, PERSONS, Population, columns
+from flfw.data.files.population import COMMON, PERSONS, Population
+from flfw.data.files.population import columns as columns_of  # flfw.data.columns is a program
 from flfw.data.image_files.form import ImageFormat
 from flfw.data.readers import pixels
 from flfw.data.readers.pixels import resize
@@ -78,8 +78,8 @@ def _of_population(name: str, card: DatasetCard, population: Population, side: i
     resized = partial(_resized, side=side)
     return Dataset(
         name,
-        *columns(population, "train", resized),
-        *columns(population, "test", resized),
+        *columns_of(population, "train", resized),
+        *columns_of(population, "test", resized),
         classes=card.classes,
         mean=card.mean,
         std=card.std,

@@ -1,6 +1,6 @@
-"""Synthetic images of clients with a label skew of their own, ``--dataset synthetic_images``.
+"""Generated data sets without files: ``--dataset synthetic_images``, and ``--dataset synthetic`` of FedProx.
 
-Class c has a mean image M_c that all clients share. An image of class c is
+``synthetic_images``: class c has a mean image M_c that all clients share, and an image of class c is
 
     128 + 20 M_c + 45 S + 8 E
 
@@ -10,19 +10,14 @@ classes do, and no pixel alone tells the class. A client's labels are drawn in p
 over the classes (Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019).
 
-Numbers behind the colon of a generated data set's name, and the reader of its files, of which there are none.
-
-Synthetic(alpha, beta) of FedProx: clients with a logistic model and inputs of their own, ``--dataset synthetic``.
-
-Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, section 5.1, as in their code: a client
-draws u and v of N(0, 1), the weights W (10, 60) and the offsets b (10) of N(alpha u, 1), and the means m (60) of
-N(beta v, 1). Its inputs are x ~ N(m, S) with a diagonal S, S_jj = j^-1.2, and the label of x is argmax(W x + b). So
-alpha says how much models differ between clients, beta how much inputs do. ``synthetic:iid`` has one W and b for all,
-of N(0, 1), and m = 0.
-
-Departures: generators of their own make each client's examples, all clients have equally many (``natural.train``) and
-not a power law's numbers, and x is stored as 1/2 + x / (2 R), float32 in [0, 1], with R six deviations of the widest
-feature. Mean and deviation are such that networks get x itself.
+``synthetic``: Synthetic(alpha, beta) of Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
+section 5.1, as in their code. A client draws u and v of N(0, 1), the weights W (10, 60) and the offsets b (10) of
+N(alpha u, 1), and the means m (60) of N(beta v, 1). Its inputs are x ~ N(m, S) with a diagonal S, S_jj = j^-1.2, and
+the label of x is argmax(W x + b). So alpha says how much models differ between clients, beta how much inputs do.
+``synthetic:iid`` has one W and b for all, of N(0, 1), and m = 0. Departures: generators of their own make each client's
+examples, all clients have equally many (``natural.train``) and not a power law's numbers, and x is stored as
+1/2 + x / (2 R), float32 in [0, 1], with R six deviations of the widest feature. Mean and deviation are such that
+networks get x itself.
 """
 
 from __future__ import annotations

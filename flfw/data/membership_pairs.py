@@ -3,11 +3,9 @@
 As both are of one class, labels tell nothing. As the coins are fair, independent and unknown to the training, a guess
 on each pair is a test of epsilon for the replacement of one example, see `flfw.privacy.lower_bound`.
 
-Training examples that stand in the data more than once: they are in no pair of the membership game.
-
-The game asks whether a member can be told from an example on which nobody trained. An example that is held out while
-others train on a copy of it is no such example: it looks like a member, and a statistic that finds all members is right
-no more often than a coin.
+The game asks whether a member can be told from an example on which nobody trained. So training examples that stand in
+the data more than once are in no pair: one that is held out while others train on a copy of it looks like a member, and
+a statistic that finds all members is right no more often than a coin.
 """
 
 from __future__ import annotations

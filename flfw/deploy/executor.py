@@ -4,9 +4,8 @@
 
 Flower starts a new process for each message, and its imports take longer than most tasks. Here one process imports the
 libraries once, and each message gets a fork of it. No code of the app is imported before the fork: it comes from the
-app's own bundle, whose hash the site's policy accepted.
-
-Log of a site without characters that move a terminal's cursor: a server chose some of Flower's lines in it.
+app's own bundle, whose hash the site's policy accepted. A server chose some of the lines that Flower logs, so the
+site's log has no characters that move a terminal's cursor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Files of a federation as ``init`` writes them: certificates, keys, folders, policies and start scripts.
 
-Keys and certificates of a federation: its own authority, the server's certificate, and a key for each site.
-
-All keys are ECDSA on P-384, as Flower's authentication of nodes requires.
+A federation has its own authority, the server's certificate, and a key for each site. All keys are ECDSA on P-384, as
+Flower's authentication of nodes requires.
 """
 
 from __future__ import annotations

@@ -6,12 +6,9 @@ This process applies the policy with code that the site installed: before the ap
 an answer leaves. An app cannot change that from within its bundle. But it runs as the same user of the machine, and an
 accepted app has all rights of that user. So `apps` is the most important rule. Run untrusted apps in a container.
 
-Answers of an app, as they lie in a SuperNode before they are sent.
-
-Connection of a site to its server, which outlasts the server's errors.
-
-Flower's SuperNode repeats a call only if the server cannot be reached. After any other error its heartbeats end unseen,
-or its loop does; then its process stays, the server counts the site as absent, and nothing says so.
+The connection to the server outlasts the server's errors. Flower's SuperNode repeats a call only if the server cannot
+be reached. After any other error its heartbeats end unseen, or its loop does; then its process stays, the server counts
+the site as absent, and nothing says so.
 """
 
 from __future__ import annotations

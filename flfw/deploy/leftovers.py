@@ -4,10 +4,9 @@ Private tensors of a site go only if their run is known on this machine to be ov
 folder of each run, that folder's checkpoint has the id under which sites keep tensors, and its result is complete. A
 run that is not complete can be resumed; a run that nobody here knows may be resumed from elsewhere. Both stay.
 
-Database of Flower's SuperLink: the runs in it, and the removal of what they left.
-
-Flower deletes an array's row once it was fetched, but SQLite keeps the page with its bytes for later use, and rows of a
-run that was killed stay. So the file grows with every run, and holds what clients sent.
+The database of Flower's SuperLink is made smaller as well. Flower deletes an array's row once it was fetched, but
+SQLite keeps the page with its bytes for later use, and rows of a run that was killed stay. So the file grows with every
+run, and holds what clients sent.
 """
 
 from __future__ import annotations

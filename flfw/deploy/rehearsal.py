@@ -1,8 +1,7 @@
-"""Plan of a rehearsal: a site's own settings at one client, and the ladder of probes that leads up to them.
+"""Rehearsal of a run at one client: its plan and probes, its results, and its check against the site's policy.
 
-Results of a rehearsal: a table of its rungs, and for each attack one sentence on where leakage stops.
-
-Check of a rehearsed run against its site's policy: its breaches, its budget, and a policy for this run alone.
+The plan has a site's own settings at one client, and a ladder of probes that leads up to them. For each attack one
+sentence says where leakage stops. The check names breaches and budget, and writes a policy for this run alone.
 """
 
 from __future__ import annotations

@@ -17,11 +17,9 @@ The p-value is the least of theirs, times their number (Bonferroni). The whole r
 The other half is for a look after every update: look t raises the alarm if its p-value is below 0.025 / (t (t + 1)).
 These shares add up to 0.025 over any number of looks, so honest noise is accused by either in at most 5 % of runs.
 
-The clipped gradients are computed apart from the clients' code. After a second step nobody knows the gradients without
-the noise of the first: longer rounds are not tested. Nor is an update where the rounding of W_k to float32 would count.
-An update whose clipped gradients are all 0 has no direction: it counts in the other tests alone.
-
-Clipped gradients of single examples at any model, computed apart from the clients' own code.
+The clipped gradients are computed here, apart from the clients' own code. After a second step nobody knows the
+gradients without the noise of the first: longer rounds are not tested. Nor is an update where the rounding of W_k to
+float32 would count. An update whose clipped gradients are all 0 has no direction: it counts in the other tests alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Mean of clipped updates with Gaussian noise, by a fixed bound or by one that follows a quantile of their norms.
+"""Means of clipped updates with a trusted server's Gaussian noise: by a fixed or a moving bound, or correlated.
 
-Noise of a trusted server that is correlated over rounds, by a banded matrix; see `flfw.privacy.banded`.
-
-A round computes
+A moving bound follows a quantile of the updates' norms. Noise that is correlated over rounds comes from a banded matrix
+(`flfw.privacy.banded`). A round of it computes
 
     y_t = c_0 x_t + c_1 x_(t-1) + ... + z_t                  with noise, on the grid where the source is secure
     s_t = (y_t - c_1 s_(t-1) - c_2 s_(t-2) - ...) / c_0      what the server uses in place of the sum x_t

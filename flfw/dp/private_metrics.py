@@ -1,7 +1,8 @@
 """Private metrics: a client's loss, accuracies and number of examples, as one Gaussian release in each answer.
 
 A part of a client's data, such as its test examples, has m numbers v in [0, 1] for each example: whether the model is
-right, or the loss as a share of its bound. An example adds to the part's sum
+right, or the loss as a share of its bound. Each number must depend on no example but its own. An example adds to the
+part's sum
 
     (2 v_1 - 1, ..., 2 v_m - 1, 1) / sqrt(m + 1)
 
@@ -13,10 +14,6 @@ Privacy", 2014, proposition 2.1).
 
 Where whole clients are clipped, a client sends its means and no number of examples. With M means in all parts together
 the vector of all (2 mean - 1) / sqrt(M) is never longer than 1, and a client more or less changes the answer by that.
-
-The numbers that are averaged must depend on no example but their own: `flfw.dp.private_metrics` computes them.
-
-Client half that reports private metrics: what it measures, when, and the one release of each answer.
 """
 
 from __future__ import annotations

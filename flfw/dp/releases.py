@@ -1,9 +1,8 @@
 """Releases of a run while it goes on: the rounds that are asked for, their sums and budget, the key of the cohorts.
 
-Rounds that a server has asked its clients for: each is on disk before the first message leaves.
-
-A killed server asks for its last round again, and its clients answer with other noise. Every such time is a release of
-its own, for which a claim must pay, however the round ends.
+Each round that a server asks its clients for is on disk before the first message leaves. A killed server asks for its
+last round again, and its clients answer with other noise. Every such time is a release of its own, for which a claim
+must pay, however the round ends.
 """
 
 from __future__ import annotations

@@ -76,9 +76,8 @@ def _of_sites(plan: ClientPlan, split: Split) -> list[str]:
     """
     if is_known(split) or _mechanism(plan, split) is None:
         return []
-    for name in ("target_epsilon", "epsilon_budget"):
-        flag = name.replace("_", "-")
-        way = f"no --{flag} for {plan.task.data.dataset}, as only each site knows its number of examples"
+    for name, flag in (("target_epsilon", "--target-epsilon"), ("epsilon_budget", "--expert epsilon_budget")):
+        way = f"no {flag} for {plan.task.data.dataset}, as only each site knows its number of examples"
         asked = getattr(plan.privacy, name)
         require(not asked, f"{way}; let the sites set budgets", **{name: asked})
     source = getattr(plan.settings, "noise_source", "secure")

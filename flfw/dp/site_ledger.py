@@ -1,13 +1,11 @@
 """Ledger of a site: what each of its messages takes of the site's budget, on its own disk, before anything leaves.
 
-A line is appended and forced to disk before training starts. So a message that is asked for again, a run that is
+A line is appended and forced to disk before any work on a message. So a message that is asked for again, a run that is
 restarted or lengthened, a probe, and a process that is killed before it answered, all count; nothing is given back. One
 ledger counts for all runs and servers of a site. The epsilon is by `flfw.privacy.filter`, as the server may choose each
 message after it has seen the answers so far.
 
 The accepted app's code keeps the ledger, as the site's user. Who may write the folder can bring back an older copy.
-
-Entry of a message to a client in the ledger of its site, before any work on it.
 """
 
 from __future__ import annotations
@@ -19,21 +17,14 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from flwr.app import Context
 
-from flfw.client.context import ClientContext
-from flfw.data.files.columns import TableSchema
-from flfw.data.splits import patients
-from flfw.data.splits.partition import Split
-from flfw.dp import message_cost
-from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
+from flfw.dp.budget import BudgetExceededError, EpsilonBudget
 from flfw.errors import InputError, require
 from flfw.files.chain import Chain
 from flfw.files.typed import SchemaMismatchError, fit
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
-from flfw.task.client_plan import ClientPlan
 
 FILE = Path("ledger") / "messages.jsonl"
 """Path of the ledger in a site's folder."""
@@ -160,67 +151,3 @@ def read(path: Path, budget: EpsilonBudget) -> Spent:
 def most_repeated(*indices: np.ndarray) -> int:
     """Return the largest number of times that an index is among these, >= 1."""
     return int(np.unique(np.concatenate(indices), return_counts=True)[1].max(initial=1))
-
-
-_SHOWN = 80  # characters of the run's name by the server, in the site's ledger
-
-
-def charge_message(context: Context, asked: ClientPlan, kind: str, config: dict[str, Any], ctx: ClientContext) -> None:
-    """Append a message to the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
-
-    Args:
-        context: context of this node.
-        asked: what the clients of the run do, under no control of an audit.
-        kind: type of the message.
-        config: the message's scalars.
-        ctx: the client's data.
-
-    Raises:
-        BudgetExceededError: the budget does not allow it, or the answer cannot be counted.
-        InputError: a patient has more examples at this site than the budget says.
-    """
-    if (granted := budgeted(context.node_config)) is None:
-        return
-    budget, ledger = granted
-    split, me = ctx.task.split, ctx.partition
-    mine, others = split.train[me], (split.test[me], split.validation[me])
-    entry = MessageEntry(
-        run=str(config["experiment"])[:_SHOWN],
-        round=ctx.round,
-        kind=kind,
-        method=asked.name,
-        mechanism=message_cost.cost(asked, kind, config, len(mine)),
-        examples=len(mine),
-        repeated=max(most_repeated(mine), most_repeated(*others)),
-        sends=() if kind == message_cost.EVALUATE else tuple(asked.sharing.uploads),
-        metrics=message_cost.cost_of_metrics(asked, kind),
-        held=sum(map(len, (mine, *others))),
-    )
-    if entry.mechanism or entry.metrics:
-        _require_public(ctx.task.dataset.columns)
-        _require_all_of_a_patient(budget, split, me)
-    charge(ledger, budget, entry)
-
-
-def _require_public(schema: TableSchema | None) -> None:
-    """Refuse a table whose scales and categories may be some rows' own; None: the data are no table with a plan.
-
-    Raises:
-        BudgetExceededError: the plan does not say that it was known beforehand.
-    """
-    if schema is not None and not schema.public:
-        raise BudgetExceededError(
-            "the plan of the table's columns does not say that it was known beforehand (public = true), so that its "
-            "scales and categories may be some rows' own"
-        )
-
-
-def _require_all_of_a_patient(budget: EpsilonBudget, split: Split, me: int) -> None:
-    """Refuse a budget for a patient with fewer examples than one has at this site, where the data name the patients."""
-    if budget.unit != "patient" or split.patients is None:
-        return
-    counted = patients.most_at_a_client(split.patients, [split.train[me]])
-    if split.test_patients is not None:  # a patient is in one part alone
-        counted = max(counted, patients.most_at_a_client(split.test_patients, [split.test[me], split.validation[me]]))
-    enough = f"patient_examples >= {counted} in this site's policy, as many as one patient has here"
-    require(budget.patient_examples >= counted, enough, patient_examples=budget.patient_examples)

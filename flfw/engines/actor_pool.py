@@ -1,8 +1,6 @@
-"""Pool of the actors of a simulation: who has which messages, and what becomes of those that a dead actor had.
+"""Pool of a simulation's actors: which messages each has, how many it gets at once, and what a dead one leaves.
 
-Seats of the actors of a simulation, and the chunks of messages that each has.
-
-Pace of clients: how many messages an actor is handed at once, from the messages answered before.
+How many messages an actor is handed at once follows from the messages answered before.
 """
 
 from __future__ import annotations

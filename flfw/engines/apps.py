@@ -28,8 +28,8 @@ from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
+from flfw.dp.charging import charge_message
 from flfw.dp.resolve_noise import require_calibrated
-from flfw.dp.site_ledger import charge_message
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.experiment.training import DataSettings

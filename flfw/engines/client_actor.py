@@ -1,6 +1,6 @@
 """Client process of a simulation: a Ray actor that answers the messages of many clients, one after the other.
 
-Software of the nodes of a cluster: an actor on a node with other versions could give other numbers.
+All nodes of a cluster must have the same software: an actor on a node with other versions could give other numbers.
 """
 
 from __future__ import annotations

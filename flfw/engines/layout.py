@@ -1,12 +1,12 @@
-"""Folder of a federation: its files, its addresses, and the commands that start its parts.
+"""Folder of a federation: its files, addresses and start commands, and which client each node is.
 
-federation.toml            clients, addresses
-ca/                        ca.key, which stays with the operator of the authority; ca.crt
-superlink/                 server.pem, server.key, superlink.db, home/ (FLWR_HOME), tmp/, superlink.log
-site-0/ ...                ca.crt, node-key, node-key.pub, policy.toml, data/, state/, home/, tmp/, supernode.log
-start/                     start scripts, one for each machine
+    federation.toml      clients, addresses
+    ca/                  ca.key, which stays with the operator of the authority; ca.crt
+    superlink/           server.pem, server.key, superlink.db, home/ (FLWR_HOME), tmp/, superlink.log
+    site-0/ ...          ca.crt, node-key, node-key.pub, policy.toml, data/, state/, home/, tmp/, supernode.log
+    start/               start scripts, one for each machine
 
-Registrations of sites at a SuperLink: by whose key Flower knows a node, and so which client the node is.
+A site is registered at the SuperLink by its key. By whose key Flower knows a node tells which client the node is.
 """
 
 from __future__ import annotations

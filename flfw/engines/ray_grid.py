@@ -4,11 +4,9 @@ Flower's engine stores every message in a link state, walks all of them for ever
 Context for each node, and pickles the broadcast anew for every client. Here the broadcast is put into Ray's object
 store once, each actor unpacks it once, and the server's own thread waits for the replies.
 
-Introductions of simulated clients, of which one in each actor is asked for all.
-
-A simulated client has nothing of its own but its number, see `flfw.engines.client_actor.ClientActor`: code, folder of
-the data and GPU, of which an introduction tells, are those of the actor's process. So where all actors introduce
-themselves alike, every other client would say the same with its own number.
+Of simulated clients one in each actor is asked to introduce itself. A simulated client has nothing of its own but its
+number (`flfw.engines.client_actor.ClientActor`): code, data folder and GPU are those of the actor's process. Where all
+actors introduce themselves alike, every other client would say the same with its own number.
 """
 
 from __future__ import annotations

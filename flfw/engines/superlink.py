@@ -1,6 +1,6 @@
 """Engine over Flower's own commands: a private SuperLink, ``flwr run``, and ``flwr ls`` for the final status.
 
-App that is handed to Flower: its code and its pyproject.toml.
+The app that is handed to Flower is written here: its code and its pyproject.toml.
 """
 
 from __future__ import annotations

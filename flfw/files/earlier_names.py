@@ -109,6 +109,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.verification.changes": "flfw.runs.verify",
         "flfw.verification.comparison": "flfw.runs.run_comparison",
         "flfw.verification.verify": "flfw.runs.verify",
+        "flfw.resolve": "flfw.plans.run_plan",
     }
 )
 """Module of today of each module that has another name."""
@@ -299,9 +300,13 @@ class _Emptied(Loader):
         def get(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            raise ImportError(refusal(PACKAGES[module.__name__], module.__name__), name=module.__name__)
+            raise ImportError(_moved(PACKAGES[module.__name__], module.__name__), name=module.__name__)
 
         vars(module)["__getattr__"] = get
+
+
+def _moved(of_today: str, module: str) -> str:
+    return f"Expected {of_today}, got its earlier name {module}; rename it"
 
 
 def _of_today(module: str) -> str | None:
@@ -325,7 +330,7 @@ class EarlierNames(MetaPathFinder):
         if fullname in PACKAGES:
             return ModuleSpec(fullname, _Emptied(), is_package=True)
         if of_today := _of_today(fullname):
-            raise ModuleNotFoundError(refusal(of_today, fullname), name=fullname)
+            raise ModuleNotFoundError(_moved(of_today, fullname), name=fullname)
         if fullname not in NAMES:
             return None
         spec = PathFinder.find_spec(fullname, path, target)

@@ -217,7 +217,7 @@ def _is_needed(shape: Any, hint: Any) -> bool:
 
 def _table(value: Mapping[Any, Any], shape: Any, field: str) -> Any:
     known, needed = _fields(shape)
-    value = _renamed(value, getattr(shape, "EARLIER_NAMES", {}), field)
+    value = _renamed(value, earlier_names(shape), field)
     for name in needed:
         if name not in value:
             raise SchemaMismatchError(f"{_under(field, name)}, got none")
@@ -236,6 +236,11 @@ def _renamed(value: Mapping[Any, Any], earlier: Mapping[str, str], field: str) -
         if old in value and new in value:
             raise SchemaMismatchError(f"{_under(field, new)} alone, got {old} too")
     return {earlier.get(name, name): item for name, item in value.items()} if earlier else value
+
+
+def earlier_names(shape: type) -> dict[str, str]:
+    """Return the name of today of each earlier field of a dataclass, those of its bases among them."""
+    return {old: new for kind in shape.__mro__ for old, new in vars(kind).get("EARLIER_NAMES", {}).items()}
 
 
 def _under(field: str, key: object) -> str:

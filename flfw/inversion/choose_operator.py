@@ -1,6 +1,6 @@
 """Choice of the mechanism of an automatic adaptation: a simpler equivalent of the defence, if there is one.
 
-Constants that a defence adds to every gradient: measured by trial calls.
+Constants that a defence adds to every gradient are measured by trial calls.
 """
 
 from __future__ import annotations

@@ -1,24 +1,16 @@
-"""Velocity network: a small UNet u(x, t) of images, of their time, and of their label where it is known.
+"""Flow prior of a search: a velocity network of images, its training on public images, and the steps that use it.
 
-It has three levels of width w, 2w and 4w, each with half the side of the one before, one residual block at each level
-on the way down and on the way up, and one more at the lowest. Width 32 has 1.1 million parameters, width 16 a quarter.
-
-Training of a velocity network on public images by flow matching (Lipman et al., ICLR 2023, arXiv 2210.02747).
+The network u(x, t) is a small UNet of an image, its time, and its label where it is known: three levels of width w, 2w
+and 4w, each with half the side of the one before. Width 32 has 1.1 million parameters, width 16 a quarter. It is
+trained by flow matching (Lipman et al., ICLR 2023, arXiv 2210.02747):
 
     x_t = (1 - t) e + t x,  e ~ N(0, I),  t ~ U(0, 1)      x: an image in [-1, 1]
     minimise  E || u(x_t, t) - (x - e) ||^2
 
-The best u for given data is E[x - e | x_t], so that x_t + (1 - t) u(x_t, t) = E[x | x_t], the best denoiser of x_t.
-
-A denoiser as a prior of a search: plug-and-play steps between those of a descent, and a guided flow from noise.
-
-    D(x_t, t) = x_t + (1 - t) u(x_t, t)          the denoiser of a velocity network, for images in [-1, 1]
-
+The best u is E[x - e | x_t], so D(x_t, t) = x_t + (1 - t) u(x_t, t) = E[x | x_t] is the best denoiser of x_t.
 `PlugAndPlay` draws a guess x towards D of its own noisy version. `GuidedFlow` follows dx/dt = u from noise to an image,
 and turns off the way where the observation disagrees with D (Chung et al., "Diffusion Posterior Sampling", ICLR 2023).
 Neither has a score of its own: guesses are compared by the objective of the search alone.
-
-Recipes of a search with a flow as its prior, made from one without it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Generator of images of a class, learnt from public data as the decoder of a conditional variational autoencoder.
+"""Generator of images of a class, learnt from public data, and a client whose images come from its spaces.
+
+It is the decoder of a conditional variational autoencoder (Kingma and Welling, ICLR 2014; Sohn et al., NeurIPS 2015):
 
     encoder      mu, sigma = E(x, y), two fully connected layers; only used to learn
     generator    x = G(z, y), a fully connected layer, then convolutions that double the side; z ~ N(0, 1)
     minimise     BCE(G(mu + sigma e, y), x) + KL(N(mu, sigma^2) || N(0, 1)), with e ~ N(0, 1), over both
 
-(Kingma and Welling, ICLR 2014; Sohn et al., NeurIPS 2015). The generator's layers are kept apart, so that a search may
-begin at the input of any of them.
-
-Spaces in which a search for a generator's images may go, and a client whose images come from such a space.
+The generator's layers are kept apart, so that a search may begin at the input of any of them.
 """
 
 from __future__ import annotations

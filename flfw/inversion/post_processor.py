@@ -2,10 +2,9 @@
 
     u = f_theta(reconstruction),    theta minimises |u - image|_1 + 0.1 (1 - SSIM(u, image))
 
-It adds the detail that images of a kind mostly have. It is trained on data whose images the attacker holds, such as
-public ones, and so it tells nothing of the image behind another reconstruction but its kind.
-
-Simulated clients that hold data of the attacker: their messages are attacked, and the truth behind each is known.
+The pairs come from simulated clients that hold data of the attacker, such as public images: their messages are
+attacked, and the truth behind each is known. So the U-Net adds the detail that images of a kind mostly have, and tells
+nothing of the image behind another reconstruction but its kind.
 """
 
 from __future__ import annotations

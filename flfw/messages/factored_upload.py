@@ -1,13 +1,9 @@
-"""Uploads as factors (`flfw.messages.factored_upload`), computed by the client and checked by the server.
+"""Uploads as factors of the change of some linear layers, computed by the client and checked by the server.
 
-Factors describe a change of the tensors that the server sent, and hold the SHA-256 of these tensors. Factors from
-another round, or of another server's tensors, are refused.
-
-Factors of the change of some linear layers. Few are needed: local training changes the layers in few directions.
-
-Let W (n, d) hold all weights and biases of layers with the same input h: one row per output, the biases in the last
-column. The gradient of a step is a sum of outer products g [h 1]^T with few different h, and weight decay multiplies
-the whole W by a factor. So a round of SGD changes the received W_0 to approximately
+Few factors are needed: local training changes the layers in few directions. Let W (n, d) hold all weights and biases of
+layers with the same input h: one row per output, the biases in the last column. The gradient of a step is a sum of
+outer products g [h 1]^T with few different h, and weight decay multiplies the whole W by a factor. So a round of SGD
+changes the received W_0 to approximately
 
     W = a W_0 + U V^T        V (d, r): the principal axes of the change, orthonormal; r far below d
 
@@ -16,7 +12,8 @@ stays below a given share of the change. The step determines the rank r: an axis
 left out. Together with the compression of the integers (`flfw.messages.wire.deflate`) this is transform coding: Goyal,
 "Theoretical Foundations of Transform Coding", IEEE Signal Processing Magazine, 2001.
 
-The factors can be computed from W and W_0, so they reveal nothing beyond W.
+The factors can be computed from W and W_0, so they reveal nothing beyond W. They hold the SHA-256 of the tensors that
+the server sent. Factors from another round, or of another server's tensors, are refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replies of clients, and the checks that the server makes before it uses them.
 
-Check of a received tensor for values that are no numbers.
+One of them looks for values that are no numbers.
 """
 
 from __future__ import annotations

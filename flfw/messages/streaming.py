@@ -1,10 +1,9 @@
 """Replies one at a time: a Grid that returns each reply in turn, instead of all replies at the end.
 
-Replies from a SuperLink, whose senders may lie in each byte.
-
-Flower's Grid fetches all replies that have come at once: one that cannot be read would end the run, one whose parts
-never come would hold the server beyond the round's deadline, and one that calls itself the answer to another client's
-message would take that client's place. Here each is fetched alone, up to a size and a time.
+The senders of a SuperLink's replies may lie in each byte. Flower's Grid fetches all replies that have come at once: one
+that cannot be read would end the run, one whose parts never come would hold the server beyond the round's deadline, and
+one that calls itself the answer to another client's message would take that client's place. Here each is fetched alone,
+up to a size and a time.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
-"""Convolutional networks of HyperFL and of Fed-CDP.
+"""Networks of the papers for images and tables: linear, fully connected, LeNets, ConvNets, AlexNet, ResNet-18.
 
-HyperFL (Guo et al., AAAI 2025, section 5.1): a generated extractor, one private layer. CNN 1 serves 28x28 grey images,
-CNN 2 32x32 colour images. The 128-unit layer belongs to the extractor.
+HyperFL (Guo et al., AAAI 2025, section 5.1) has a generated extractor and one private layer; the 128-unit layer belongs
+to the extractor. CNN 1 serves 28x28 grey images, CNN 2 32x32 colour images. Fed-CDP's network (Wei et al., ICDCS 2021)
+has two 3x3 convolutions and one dense layer, none with a bias, for images of any size.
 
-Fed-CDP (Wei et al., ICDCS 2021): two 3x3 convolutions and one dense layer, none with a bias, for images of any size.
-
-Fully connected networks: the linear control of every audit, and the network with two hidden layers for tables.
-
-LeNets of the papers: FedCG's LeNet5 and the sigmoid LeNet of the gradient-inversion papers.
-
-ConvNet of the inversion papers, attacked beside a LeNet: eight convolutions with BatchNorm.
-
-AlexNet and ResNet-18 as FedCG's code cuts them (Wu et al., IJCAI 2022): torchvision's, without its weights.
+The linear network is the control of every audit. The inversion papers attack the sigmoid LeNet and the ConvNet with
+BatchNorm. AlexNet and ResNet-18 are cut as in FedCG's code (Wu et al., IJCAI 2022): torchvision's, without its weights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Network with an extractor generated from an embedding by a hypernetwork (Guo et al., AAAI 2025, section 4).
+"""Hypernetworks: one that generates a client's extractor, and one that generates all clients' personal networks.
 
-Hypernetwork of all clients' personal networks, one embedding for each (Shamsian et al., ICML 2021, section 3).
+The first makes the extractor from an embedding (Guo et al., AAAI 2025, section 4). The second has one embedding for
+each client (Shamsian et al., ICML 2021, section 3).
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ cover conclusions from all the data together, and it is not measured. A run that
 a false assumption or an error: `flfw.privacy.lower_bound` can detect this, but cannot prove its absence.
 
     mechanism     the noisy mechanism: clipping, noise, sampling, steps
-    accountants   epsilon of a mechanism; noise or rounds for a given epsilon
+    accountants   epsilon of a mechanism
+    calibration   noise or rounds for a given epsilon
     compositions  older theorems on many steps, all above the accountants
-    groups        epsilon of a unit that is not the one that is clipped
-    claims        claims for a unit and an adversary, with their assumptions
+    claims        claims for a unit and an adversary, with their assumptions, also for a unit that is not clipped
     lower_bound   lower bounds: an epsilon that the run does not keep, from canaries
 
 Nothing is imported here.

@@ -1,4 +1,4 @@
-"""Accountants: the epsilon of composed Gaussian mechanisms.
+"""Accountants: the epsilon of composed Gaussian mechanisms, with Poisson, balls-and-bins or no sampling.
 
     prv      Opacus' composition of privacy loss distributions (Gopi, Lee and Wutschitz, NeurIPS 2021): the tightest.
              It reports an upper bound that is about 0.01 above its estimate: where that of rdp is smaller, it is taken
@@ -12,15 +12,13 @@ All three are upper bounds for one unit more or less, for any number of adaptive
 one direction, a unit less; that this is the worse one is proved for Renyi divergences only. The same input gives the
 same number on every machine, as the size of a computation is limited by its grid points and not by time.
 
-Epsilon of passes in which each example takes part in one step, by its own uniform choice ("balls and bins").
-
-Chua et al., "Balls-and-Bins Sampling for DP-SGD", AISTATS 2025, and Feldman and Shenfeld, "Privacy Amplification by
-Random Allocation", NeurIPS 2025: a pass of t steps, which may depend on those before, is dominated by t numbers from
-N(0, z^2), against the same with 1 added to one of them, uniformly chosen. The privacy loss of that pair is computed by
-the authors' package PLD_accounting (Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random
-Allocation", ICML 2026), rounded upwards; passes compose as their losses add up.
-
-More steps in a pass give a smaller epsilon: noise appended to the t numbers, and all shuffled, is the pair of t + 1.
+Balls and bins: each example takes part in one step of a pass, by its own uniform choice. Chua et al., "Balls-and-Bins
+Sampling for DP-SGD", AISTATS 2025, and Feldman and Shenfeld, "Privacy Amplification by Random Allocation", NeurIPS
+2025: a pass of t steps, which may depend on those before, is dominated by t numbers from N(0, z^2), against the same
+with 1 added to one of them, uniformly chosen. The privacy loss of that pair is computed by the authors' package
+PLD_accounting (Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation", ICML
+2026), rounded upwards; passes compose as their losses add up. More steps in a pass give a smaller epsilon: noise
+appended to the t numbers, and all shuffled, is the pair of t + 1.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Claims on a unit's privacy against an adversary, with all their assumptions in plain sentences.
 
-The possible claims depend on the clipped unit, see `flfw.privacy.claims`, and on what the adversary sees. The server
-sees each client's message. With secure aggregation it would see sums alone, in which the noises of all clients have
-added up: that adversary is called aggregate. Where the noise is in local steps, sums give no more credit.
+The possible claims depend on the clipped unit and on what the adversary sees. The server sees each client's message.
+With secure aggregation it would see sums alone, in which the noises of all clients have added up: that adversary is
+called aggregate. Where the noise is in local steps, sums give no more credit.
 
-Epsilon of a unit that is not the one that is clipped: a group of examples, or a part of a client.
-
-If examples are clipped, a patient with several examples or a client with hundreds is a group, and a group's epsilon
-grows with its size; it is not the epsilon of one example. If clients are clipped, removing one client is covered;
-changing one of its examples exchanges an update for another, which counts as much as removing two.
+A unit may be another than the clipped one. If examples are clipped, a patient with several examples or a client with
+hundreds is a group, and a group's epsilon grows with its size; it is not the epsilon of one example. If clients are
+clipped, removing one client is covered; changing one of its examples exchanges an update for another, which counts as
+much as removing two.
 """
 
 from __future__ import annotations

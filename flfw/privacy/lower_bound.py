@@ -1,25 +1,21 @@
-"""Lower bound on epsilon from one run: guesses on canaries, each put into the data or left out by a fair coin.
+"""Lower bounds on privacy from one run with canaries: on epsilon by guesses, on a Gaussian's mu by a mean difference.
 
-Of m canaries an auditor guesses r (in or out) and abstains from the rest; v guesses are right. Under (epsilon, 0) the
-number of right guesses is at most a Binomial(r, exp(epsilon) / (1 + exp(epsilon))), for any way of guessing; a delta
-adds a little. If v or more right guesses are unlikely under an epsilon, the run does not keep that epsilon.
-
-Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023 (arXiv 2305.08846), theorem 5.2
-and appendix D. It is a lower bound: a small value proves nothing, as the guesses may be poor, and even the best guesses
-on a Gaussian mechanism reach only a part of its epsilon.
+Each canary is put into the data or left out by a fair coin, and an auditor who does not know the coins gives it a
+score. Guesses: of m canaries the auditor guesses r (in or out) and abstains from the rest; v guesses are right. Under
+(epsilon, 0) the number of right guesses is at most a Binomial(r, exp(epsilon) / (1 + exp(epsilon))), for any way of
+guessing; a delta adds a little. If v or more right guesses are unlikely under an epsilon, the run does not keep that
+epsilon: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023 (arXiv 2305.08846),
+theorem 5.2 and appendix D. A small value proves nothing, as the guesses may be poor, and even the best guesses on a
+Gaussian mechanism reach only a part of its epsilon.
 
 If a Gaussian mechanism is claimed, its whole trade-off curve can be tested instead of one epsilon, with a tenth of the
 canaries or less: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024 (arXiv
 2410.22235), see `gaussian_rejects`. The parameter is mu = sqrt(steps) / z: after all steps a canary shifts a standard
 normal variable by at most mu (Dong, Roth and Su, "Gaussian Differential Privacy", 2022).
 
-Lower bound on a Gaussian mechanism's mu from the standardised mean difference of canaries' scores.
-
-Canaries are put into the data or left out by fair coins, and an auditor who does not know the coins gives each a score.
-The estimate is Cohen's d: the mean score of those that were in, minus that of those left out, over the pooled standard
-deviation. Guesses (`flfw.privacy.lower_bound`) use only the order of the highest and the lowest scores; d uses all.
-
-What it may be. Let P and Q be the distributions of a score with its canary in and left out, and let
+Mean difference: the estimate is Cohen's d, the mean score of those that were in, minus that of those left out, over the
+pooled standard deviation. Guesses use only the order of the highest and the lowest scores; d uses all. Let P and Q be
+the distributions of a score with its canary in and left out, and let
 
     tau = E_M[((p - q) / (p + q))^2],    M = (P + Q) / 2
 
@@ -28,14 +24,12 @@ not grow if the score forgets something of what was seen, nor if canaries that d
 that of N(mu, 1) and N(0, 1), and the largest d is a function of mu, `largest_difference`: mu itself for small mu, 1.013
 at mu 1. It holds for a score of any distribution, and for canaries that are told unequally well.
 
-What is assumed. The interval around the estimate needs scores that are independent from canary to canary, as far as the
-variance of their mean difference goes: the coins of the others, and noise that is shared, must not move the two means
-apart by more than scores of this spread would. For normal scores of equal variance the interval is exact. For others
-it is taken from the second moments of the estimate's influence function, and is right for many canaries.
-
-Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988; exact intervals from the noncentral t
-distribution: Hedges and Olkin, "Statistical Methods for Meta-Analysis", 1985, chapter 5; mu: Dong, Roth and Su,
-"Gaussian Differential Privacy", 2022.
+The interval around d needs scores that are independent from canary to canary, as far as the variance of their mean
+difference goes: the coins of the others, and noise that is shared, must not move the two means apart by more than
+scores of this spread would. For normal scores of equal variance the interval is exact. For others it is taken from the
+second moments of the estimate's influence function, and is right for many canaries. Cohen, "Statistical Power Analysis
+for the Behavioral Sciences", 1988; exact intervals from the noncentral t distribution: Hedges and Olkin, "Statistical
+Methods for Meta-Analysis", 1985, chapter 5.
 """
 
 from __future__ import annotations

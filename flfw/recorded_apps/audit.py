@@ -3,11 +3,8 @@
 The caller of `audit` has the recordings, the network and, for scoring, the clients' training data. `knowledge` alone
 gives the knowledge of an attacker about one recorded update. `docs/recording.md` shows both.
 
-The ladder below an audit of recorded updates, computed here: the clients of a foreign app answer no probes.
-
-Gradients are written and read back as the recorder's files, so that the reader of recordings is tested as well.
-
-Files of an audit of a foreign app: result.json, audit.csv and the report.
+The clients of a foreign app answer no probes, so the controls are computed here. Gradients are written and read back as
+the recorder's files, so that the reader of recordings is tested as well.
 """
 
 from __future__ import annotations

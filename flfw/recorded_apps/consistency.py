@@ -1,10 +1,7 @@
 """Check that the truth, trained on as described, gives the recorded updates; where it does not, the likely cause.
 
-Other descriptions of a training, which may explain an update where the given one does not.
-
-Local training of a foreign app, carried out here on the truth as its description says, with PyTorch's optimisers.
-
-It shares no code with the unrolled steps of an attack, so each of the two tests the other.
+The training is repeated here with PyTorch's optimisers. It shares no code with the unrolled steps of an attack, so each
+of the two tests the other. Other descriptions are tried where the given one does not explain an update.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Grants about the updates of a round, for one attack: the observations, the knowledge, and the costs beforehand.
+"""Grants of one attack about a round of a foreign app's updates, and the execution of the attack in this process.
 
-Sums over all clients of a round of a foreign app, for attacks behind secure aggregation.
-
-Execution of one attack on one round of a foreign app's updates, in this process.
+The grants are the observations, the knowledge, and the costs beforehand. For attacks behind secure aggregation, the
+observations are sums over all clients of a round.
 """
 
 from __future__ import annotations

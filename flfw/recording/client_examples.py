@@ -6,7 +6,7 @@ No server sees them. Each client has its own folder below the folder of its site
     client-003/manifest.jsonl, manifest.head
     client-003/received/SHA256.safetensors
     client-003/round-0002/client-003-000.safetensors         of client 3's first victim, after round 2
-    client-003/round-0002/client-003-000-told.safetensors    of the same victim, for a rung beside the target
+    client-003/round-0002/client-003-000-told.safetensors    of the same victim, for a control
 
 File names identify the exchange, so a run that continues from a checkpoint overwrites its earlier files.
 """

@@ -3,26 +3,23 @@
 The file is a safetensors file. Small tensors and those of other types than float32 stand in it as they are. Of each
 other one it has, instead, these (k counts them):
 
-    compact:k:plane0 ... plane3   the lowest to the highest bytes of the distances to the prediction, compressed by zlib
-                                  (Z_RLE) where that saves anything
-    compact:k:left, compact:k:right   the products of the prediction, see `flfw.recording.compact`
+    compact:k:plane0 ... plane3       the lowest to the highest bytes of the distances to the prediction, compressed by
+                                      zlib (Z_RLE) where that saves anything
+    compact:k:left, compact:k:right   the products of the prediction
 
 The only entry of the file's metadata, ``compact``, is a JSON list with a description of each. Nobody need trust it:
 whoever reads a file compares the SHA-256 of the plain one that comes out with that in the manifest.
-
-Prediction of a tensor's numbers, to the bit, from what is known of federated training.
 
 An upload is seldom random. The gradient of a linear layer is a sum of outer products, one for each example and
 position; weights after local training are the received ones, times the decay, plus a few such products:
 
     p = f32(a W_0 + sum_k u_k v_k)        W_0: the received tensor, or none; u_k: a column; v_k: a row
 
-What differs from the prediction is stored as distances in float32's own steps, so that nothing is lost whatever was
-predicted: a good prediction gives small distances, which `flfw.recording.compact` stores in few bits.
-
-The prediction must have the same bits on every machine. So it is computed by single products and sums in float64, each
-rounded by itself, and never by a matrix product, whose order of summation depends on the machine. Values that float32
-cannot represent normally are predicted as 0, since some processes flush them to 0 and others do not.
+What differs from the prediction p is stored as distances in float32's own steps, so that nothing is lost whatever was
+predicted; a good prediction gives small distances, which need few bits. The prediction must have the same bits on every
+machine. So it is computed by single products and sums in float64, each rounded by itself, and never by a matrix
+product, whose order of summation depends on the machine. Values that float32 cannot represent normally are predicted as
+0, since some processes flush them to 0 and others do not.
 """
 
 from __future__ import annotations

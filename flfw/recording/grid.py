@@ -1,13 +1,11 @@
 """Recorder on the server: a Grid that records the messages it forwards, for every strategy and every engine.
 
-Two lines in any ServerApp add it:
+Two lines in any ServerApp add it; `recorded` wraps a whole ServerApp in one, whatever its style:
 
     from flfw.recording.grid import RecordingGrid
     grid = RecordingGrid(grid, "recordings")
 
 `flfw.recording.reader` reads the recordings; `flfw.recording.format` describes the files.
-
-Recording of a whole ServerApp in one line, whatever its style.
 """
 
 from __future__ import annotations

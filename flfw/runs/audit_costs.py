@@ -1,4 +1,4 @@
-"""Costs of an audit's attacks on this machine: on the easy rung, on a round's probes and on its uploads.
+"""Costs of an audit's attacks on this machine: on the easy control, on a round's probes and on its uploads.
 
 The attacks' time is no multiple of a message's examples: a small network searches for many in hardly more time than for
 one. So the smallest and the largest probe are measured, and an upload as it is.

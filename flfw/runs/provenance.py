@@ -1,15 +1,8 @@
-"""Sittings of a run: each start and each resumption has an entry with its command, time, code and machine.
+"""Provenance of a run: its sessions, with command, time, machine, Git commit, packages and plug-ins from outside.
 
-A run that is cut short leaves the entry of its sitting without an end. The entries lie beside the checkpoint, and
-result.json has them all.
-
-Git commit of a file's repository, and whether its tree is dirty.
-
-Machine of a run in full: processor, memory, GPUs, threads, and the builds of the numerical libraries.
-
-Installed distributions, as a file beside the results.
-
-Code of plug-ins from outside, ``package.module:Class``: their files, with sums, and their repositories.
+Each start and each resumption of a run is a session with an entry of its own. A run that is cut short leaves the entry
+of its session without an end. The entries lie beside the checkpoint, and result.json has them all. The list of
+installed distributions is a file beside the results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Verification of a run or an audit: it is repeated in a new folder, and all of its numbers are compared.
 
-Differences between the circumstances of a result and the present ones: code, environment, data and hardware.
+The circumstances of the result are compared with the present ones: code, environment, data and hardware.
 """
 
 from __future__ import annotations

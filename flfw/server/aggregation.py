@@ -1,16 +1,14 @@
-"""The clients' updates of a round, and their weighted mean.
+"""The clients' updates of a round, their weighted mean, and the moving average of the models that a server sends.
 
-The order of the additions is fixed, and the same on every engine: a tree over the clients' numbers. Clients 0 and 1 are
+The mean's additions have a fixed order, the same on every engine: a tree over the clients' numbers. Clients 0 and 1 are
 added up, and 2 and 3; then these two sums, and so on up to blocks of 8 consecutive clients, whose sums are added up by
-number. Who did not send anything is left out of the tree. So a process that has all clients of a branch may send their
-sum in place of their updates, and no bit of the mean changes.
+number. Who did not send anything is left out. So a process that has all clients of a branch may send their sum in place
+of their updates, and no bit of the mean changes.
 
-Exponential moving average of the models that a server sends; it is evaluated, and sent to nobody for training.
-
-After round t the average becomes d average + (1 - d) model, with d = min(decay, (1 + t) / (10 + t)), from the first
-broadcast on. So early models, which differ most, are soon forgotten (De et al., "Unlocking High-Accuracy
-Differentially Private Image Classification through Scale", arXiv 2204.13650). Whatever noise the models have, the
-average is computed from them alone and costs no privacy; it has less noise than the last one.
+The moving average is evaluated, and sent to nobody for training. After round t it is d average + (1 - d) model, with
+d = min(decay, (1 + t) / (10 + t)), so early models are soon forgotten (De et al., "Unlocking High-Accuracy
+Differentially Private Image Classification through Scale", arXiv 2204.13650). It is computed from the models alone: it
+costs no privacy, whatever noise they have, and has less noise than the last one.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Checkpoints, from which a killed run continues: the experiment, and after every round the state of the server.
 
-Random generators are not stored: each is derived from the seed, the round and its purpose. Clients keep their own
-state; the server stores which version of it belongs to the last round.
-
     experiment-SHA256.json          the experiment, written before anything else
     round-00003-SHA256.safetensors  the last round: tensors model/*, server/*, ema/*, canaries/* and versions/*, which
                                     name the version of each client's state; the rest: metadata
     history.jsonl                   a line for each round; the metadata give its length
 
-Model after the last round of a run, from the run's checkpoint: what its server would publish.
+Random generators are not stored: each is derived from the seed, the round and its purpose. Clients keep their own
+state; the server stores which version of it belongs to the last round. The model of the last checkpoint is what the
+server would publish.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Roster of a run's clients: their nodes, their answers, and the clients that are left out.
+"""Roster of a run's clients: their nodes, their answers, their failures, and the clients that are left out.
 
-Nodes of a simulation, which follow from the numbers of its clients.
-
-Failures of clients, and the server's rules for them.
+The nodes of a simulation are not stored: they follow from the clients' numbers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Sums of some clients' updates, made where the clients are simulated and sent in place of the updates.
+"""Sums of some clients' updates, made where the clients are simulated, and the reading of replies that may be sums.
 
 A process that has all clients of a branch of the mean's tree (`flfw.server.aggregation`) reads each reply with the
 server's own checks, adds it up, and sends its numbers alone. The last usable reply of the branch has the sum. A reply
-that cannot be used is no part of the sum and goes as it is, so the server refuses it for the same reason. Only a
-simulation's server accepts sums, where no single update is needed: see `summable` in `flfw.engines.branches`. There the
-tensors of a reply are read where they lie, by the server too: they are added up before anybody changes them.
+that cannot be used is no part of the sum and goes as it is, so the server refuses it for the same reason.
 
-Reading of a round's replies: whole tensors, factors of them, or the sum of those of some clients.
+Only a simulation's server accepts sums, where no single update is needed: see `summable` in `flfw.engines.branches`.
+There the tensors of a reply are read where they lie, by the server too: they are added up before anybody changes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Robust means of a round's updates, which a few clients that lie cannot move far.
+"""Robust means of a round's updates, which a few lying clients cannot move far, and the screen that refuses huge ones.
 
 In place of the mean of n updates x_1 ... x_n, of which at most f are lies:
 
@@ -9,25 +9,18 @@ In place of the mean of n updates x_1 ... x_n, of which at most f are lies:
     clipping      the mean of the changes, each scaled down to the median of their norms: Sun et al., "Can You Really
                   Backdoor Federated Learning?", 2019, where the bound is a setting
 
-Whole numbers, such as BatchNorm's count of batches, are no part of a distance or a norm, which a count of a hundred
-would outweigh: with krum and clipping, too, they are the median of each entry.
+With krum and clipping, whole numbers such as BatchNorm's count of batches are the median of each entry: in a norm, a
+count of a hundred would outweigh the rest. All clients count alike, since a number of examples may be a lie, too.
+Honest clients with different data look like liars to each other, so each of these means differs from the mean also
+without a lie. None keeps out a lie that is small.
 
-All clients count alike, since a number of examples may be a lie, too. Honest clients whose data differ look like liars
-to each other: then each of these means differs from the mean also without a lie. None keeps out a lie that is small.
-
-Screen of a round's updates: a change far larger than all others is a failure of its client, by name.
-
-So is a number of examples, the client's weight in a mean, above the one that it first told in the run.
-
-Without the screen, finite values near the largest float become the next model. Then honest clients compute NaN, are
-blamed for it, and the run is over. A change is refused if its norm is both more than ten times that of what the client
-received, and ten, and more than a hundred times the median of the round's norms. The first bound keeps a client with a
-tiny update from having the others refused. It is no robust mean: a change below the bounds moves the mean as far as it
-does, and if half of a round lies, so does the median. See `flfw.server.robust`.
-
-Where the server bounds each change itself (`flfw.task.method.Method.bounds_updates`), no update is screened: by the
-median a client would decide whether the change of another one counts, and noise for one bounded change hides no second
-one.
+The screen makes a change a failure of its client, by name, if its norm is more than ten times that of what the client
+received, and more than ten, and more than a hundred times the median of the round's norms. The first bound keeps a
+client with a tiny update from having the others refused. A number of examples above the client's first one is a failure
+as well. Without the screen, finite values near the largest float become the next model; then honest clients compute
+NaN and are blamed. It is no robust mean: if half of a round lies, so does the median. Where the server bounds each
+change itself (`flfw.task.method.Method.bounds_updates`), nothing is screened: by the median a client would decide
+whether the change of another one counts, and noise for one bounded change hides no second one.
 """
 
 from __future__ import annotations

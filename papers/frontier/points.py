@@ -1,7 +1,4 @@
-"""Points of the frontier, and the file that keeps them.
-
-The frontier as a table: a cell for each point.
-"""
+"""Points of the frontier, the file that keeps them, and the table with a cell for each point."""
 
 from __future__ import annotations
 

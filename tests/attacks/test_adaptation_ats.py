@@ -234,7 +234,7 @@ def test_it_counts_as_written_for_one_step() -> None:
         == "written"
     )
     assert adapted(*clients_and_adaptation(run_plan), ProbeSet("target", 0, "", 1, 4, "target"), "server") == "none"
-    for way in ("none", "automatic"):
+    for way in ("none", "defence_code"):
         assert adapted(*clients_and_adaptation(plan(asked(adaptation=way))), TARGET, "server") == "none"
     assert isinstance(defence_operator(*clients_and_adaptation(run_plan), TARGET, "server", -0.5), ATSAdaptation)
 

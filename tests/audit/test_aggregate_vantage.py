@@ -127,7 +127,7 @@ def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vantage": ("server",), "sum_size": 2}, "--vantage aggregate or peer with group"),
+        ({"vantage": ("server",), "sum_size": 2}, "--vantage aggregate or peer with sum-size"),
         ({"sum_size": 5}, "groups of 1 to 4 clients, as many as are probed and take part in a round, got sum_size=5"),
         ({"sum_size": 3, "sample": 2}, "groups of 1 to 2 clients, as many as are probed and take part in a round"),
         ({"audit_source": "both"}, "audit-source=probe with --vantage aggregate"),

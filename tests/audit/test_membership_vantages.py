@@ -132,7 +132,7 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int | Non
 
 def figures(item: dict[str, Any]) -> dict[str, Any]:
     """Figures that do not depend on the number of statistics which a run tries."""
-    right = {name: item["correct"][name] for name in ("guesses", "right")}
+    right = {name: item["correct"][name] for name in ("guesses", "correct")}
     return right | {name: item[name] for name in ("rounds", "pairs", "auc", "tpr", "fpr", "accuracy_gap")}
 
 

@@ -39,7 +39,8 @@ def result(folder: Path, loss: float) -> Path:
     """A run's numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Any] = {"rounds": [{"round": 1, "loss": loss, "seconds": random.random()}], "final": {}}
-    parts |= {"privacy": {}, "audit": [{"attack": "ig", "attempts": random.randrange(9)}], "notes": [], "config": {}}
+    attack = {"attack": "ig", "round": 0, "failures": 0, "attempts": random.randrange(9)}
+    parts |= {"privacy": [], "audit": [attack], "notes": [], "config": {}}
     (folder / "result.json").write_text(json.dumps(parts))
     return folder
 

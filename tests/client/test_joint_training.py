@@ -164,7 +164,7 @@ def test_who_does_not_opt_in_is_refused_above_1_and_auto_says_so(changes: dict[s
     with pytest.raises(InputError, match=f"^Expected --batched-clients 1 with .*{reason}.*, got batched_clients=3.$"):
         resolve_batched_clients(plan(asked(batched_clients="3", **changes)))
     run_plan, (note,) = resolve_batched_clients(plan(asked(batched_clients="auto", **changes)))
-    assert run_plan.experiment.batched_clients == "1" and note.startswith("cohort=auto became 1: ")
+    assert run_plan.experiment.batched_clients == "1" and note.startswith("batched-clients=auto became 1: ")
     assert not resolve_batched_clients(plan(asked(**changes)))[1]
 
 
@@ -174,5 +174,7 @@ def test_auto_joins_dense_networks_on_a_cpu_and_no_convolutions() -> None:
     for method in ("fedavg", "hyperfl"):
         run_plan, notes = resolve_batched_clients(plan(asked(batched_clients="auto", method=method, net="cnn1")))
         assert run_plan.experiment.batched_clients == "1"
-        assert notes == ["cohort=auto became 1: a method and a network whose joint steps take as long on a CPU."]
+        assert notes == [
+            "batched-clients=auto became 1: a method and a network whose joint steps take as long on a CPU."
+        ]
     assert not kept_apart(plan(asked(net="cnn1")))

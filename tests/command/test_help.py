@@ -37,7 +37,9 @@ def test_flags_are_those_that_the_parser_takes() -> None:
     whole = pages.of_simulation(["--help-all"])
     for name, flag in flags().items():
         assert f"--{name}" in whole
-        value = {"": [], "INT": ["7"], "FLOAT": ["0.5"], "WORD": ["w"], "PATH": ["p"]}.get(flag.form)
+        value = {"": [], "KEY=VALUE": ["ema=0.5"], "INT": ["7"], "FLOAT": ["0.5"], "WORD": ["w"], "PATH": ["p"]}.get(
+            flag.form
+        )
         line = [f"--{name}", *([flag.choices[0]] if value is None else value)]
         try:
             parse(line)

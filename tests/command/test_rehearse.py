@@ -45,6 +45,7 @@ from flfw.plans.run_plan import without_auto
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
+from tests.support.drawn_charts import charts_in, texts_at
 from tests.support.paths import ROOT
 from tests.support.pictures import save
 
@@ -347,11 +348,14 @@ def test_the_report_shows_the_ladder(done: Path) -> None:
     page = (done / "report.html").read_text()
     assert "By batch size and local steps" in page
     # Narrow and wide; the plain target is the highest rung.
-    ticks = [f">{rung}</text>" for rung in ("1x1", "4x1", "8x1", "8x4", "8x12")]
-    assert [page.count(tick) for tick in ticks] == [2] * 5
-    at = [float(x) for x in re.findall(r'<text x="([\d.]+)"[^>]*>\d+x\d+</text>', page)[:5]]
-    assert np.diff(at) == pytest.approx(np.full(4, at[1] - at[0]), abs=0.2)  # a rung is a rung, whatever its size
-    assert at[1] > at[0]
+    rungs = ("1x1", "4x1", "8x1", "8x4", "8x12")
+    drawn = [[(text, x) for text, x, _ in texts_at(svg) if text in rungs] for svg in charts_in(page)]
+    drawn = [ticks for ticks in drawn if ticks]
+    assert [[text for text, _ in ticks] for ticks in drawn] == [list(rungs)] * 2
+    for ticks in drawn:
+        at = [x for _, x in ticks]
+        assert np.diff(at) == pytest.approx(np.full(4, at[1] - at[0]), abs=0.2)  # a rung is a rung, whatever its size
+        assert at[1] > at[0]
     assert page.count("<td>8 x 12</td>") == 2  # rounds 0 and 1
     assert "With a batch of 1 and 1 local step, however, it does leak" in re.sub(r"\s+", " ", page)
 

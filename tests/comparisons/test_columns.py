@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from flfw import comparisons
-from flfw.comparisons import Matrix, tables
+from flfw.comparisons import matrices, tables
 from flfw.comparisons.compare import table
 from flfw.comparisons.findings import combine
-from flfw.comparisons.question import MatrixCell
+from flfw.comparisons.question import Matrix, MatrixCell
 from flfw.comparisons.record import read_matrix
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.comparisons.tables import markdown
@@ -142,7 +141,7 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A matrix whose clients report no number: one method has a model at the server, the other has none."""
     experiment = tiny(metrics="none", attack=("none",))
     folder = tmp_path_factory.mktemp("silent") / "matrix"
-    return comparisons.run(Matrix(methods=("dp_fedavg", "local_only"), seeds=(0, 1)), experiment, folder)
+    return matrices.run(Matrix(methods=("dp_fedavg", "local_only"), seeds=(0, 1)), experiment, folder)
 
 
 @pytest.mark.slow
@@ -187,7 +186,7 @@ def test_the_claim_of_the_seed_with_the_largest_epsilon_is_shown(silent: Path) -
     assert noisy["claim"].items() <= max(claims, key=lambda claim: claim["epsilon"]).items()
     page = (silent / "matrix.html").read_text()
     assert f"epsilon at most {claimed(noisy['claim'])}" in page and "On the server’s test data" in page
-    noisy_line, alone_line = comparisons.summary(silent).splitlines()[:2]
+    noisy_line, alone_line = matrices.summary(silent).splitlines()[:2]
     assert f"accuracy {noisy['acc_central']['mean']:.3f} on the server's test data; epsilon at most" in noisy_line
     assert alone_line == "local_only: no accuracy; not attacked"
 

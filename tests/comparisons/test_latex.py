@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flfw.comparisons import Matrix, tables
-from flfw.comparisons.question import MatrixCell
+from flfw.comparisons import tables
+from flfw.comparisons.question import Matrix, MatrixCell
 from flfw.comparisons.record import read_matrix
 from flfw.comparisons.tables import latex
 from flfw.files.latex import escaped, floating, tabular

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from flfw import comparisons as matrix
 from flfw.audit.measures.statistics import share_interval
-from flfw.comparisons import Matrix, parse, tables
+from flfw.comparisons import matrices as matrix
+from flfw.comparisons import tables
 from flfw.comparisons.compare import table
 from flfw.comparisons.findings import combine, comparisons, reference, uneven_budgets
 from flfw.comparisons.matrices import fill_defaults
 from flfw.comparisons.page import render
 from flfw.comparisons.picture import PlotMark, Scatter, draw
-from flfw.comparisons.question import MatrixCell
+from flfw.comparisons.question import Matrix, MatrixCell, parse
 from flfw.comparisons.rows import AttackSetting, read
 from flfw.comparisons.significance import ranked
 from flfw.comparisons.tables import markdown

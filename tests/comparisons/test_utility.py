@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from flfw import comparisons
-from flfw.comparisons import Matrix, tables
+from flfw.comparisons import matrices, tables
 from flfw.comparisons.compare import table
 from flfw.comparisons.picture import PlotMark, Scatter, draw
-from flfw.comparisons.question import MatrixCell
+from flfw.comparisons.question import Matrix, MatrixCell
 from flfw.comparisons.record import read_matrix
 from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import ACCURACIES, ERRORS, family, shown
@@ -207,11 +206,11 @@ def test_seeds_of_a_real_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source = tmp_path / "t.csv"
     source.write_text("age,cost\n" + "\n".join(f"{20 + n % 25},{10 * n + 0.5}" for n in range(60)))
     experiment = tiny(dataset=f"csv:{source}@cost", split="auto", net="mlp", attack=("none",))
-    folder = comparisons.run(Matrix(seeds=(0, 1)), experiment, tmp_path / "seeds")
+    folder = matrices.run(Matrix(seeds=(0, 1)), experiment, tmp_path / "seeds")
     finals = [read_result(folder / f"fedavg-none-s{seed}")["final"] for seed in (0, 1)]
     (only,) = read_matrix(folder / "matrix.json")["combinations"]
     for key in ("mae_local", "mae_global"):
         values = [final[key] for final in finals]
         assert only[key] == {"mean": sum(values) / 2, "least": min(values), "most": max(values)}
-    first = comparisons.summary(folder).splitlines()[0]
+    first = matrices.summary(folder).splitlines()[0]
     assert first == f"fedavg: {ERROR.line(only['mae_local']['mean'])}; not attacked"

@@ -25,7 +25,7 @@ from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.precode import PrecodeSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings
-from flfw.comparisons import Matrix
+from flfw.comparisons.question import Matrix
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment

@@ -247,7 +247,7 @@ REFUSED = {
     "--clients 3 --port 9202": "ports that all differ",
     "--site-port 65535 --clients 2": "ports that all differ, below 65536",
     "--methods fedavg,nothing": "nothing",
-    "--largest-upload-mb 0": "0 < largest_upload_mb < inf",
+    "--max-upload-mb 0": "0 < largest_upload_mb < inf",
     "--metrics private": "an epsilon with metrics=private",
     "--epsilon 2 --metrics all": "metrics=none or private with an epsilon",
     "--host=": "host as a name or address of 1 to 64 characters, got host=nothing",
@@ -562,7 +562,7 @@ def test_other_programs_of_the_same_kind_are_left_alone(part: Path, tmp_path: Pa
 
 def test_a_program_outlives_whoever_started_it(part: Path) -> None:
     code = (
-        "import os, pathlib\nfrom flfw.deploy import processes\n"
+        "import os, pathlib\nfrom flfw.engines import processes\n"
         f"processes.start(['sleep', '60'], pathlib.Path({str(part)!r}), 'part', os.environ)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -46,7 +46,7 @@ from flfw.deploy.executor import import_libraries
 import_libraries()
 from flfw.experiment import Experiment
 from tests.support.method_rounds import initial_tensors, make_client
-experiment = Experiment(method=sys.argv[1], clients=2, net="lenet", local_epochs=1, side=8, split="iid")
+experiment = Experiment(method=sys.argv[1], clients=2, net="lenet", local_epochs=1, image_size=8, split="iid")
 received, before = initial_tensors(experiment), set(sys.modules)
 make_client(experiment, 0, Path(sys.argv[2])).fit_named(received, version=0)
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))

@@ -65,7 +65,7 @@ def test_the_image_is_of_code_alone_and_its_user_is_not_root() -> None:
     assert set(names) <= {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT", "CMD"}
     copied = [source for name, words in steps if name == "COPY" for source in words.split()[:-1]]
     assert all((ROOT / source).exists() for source in copied)
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks", "research"}
     assert packages | {"sim.py", "requirements.txt", "pyproject.toml", "LICENSE", "README.md"} == set(copied)
 
 

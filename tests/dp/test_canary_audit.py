@@ -409,7 +409,7 @@ def scores(folder: Path) -> Tensor:
 
 @pytest.mark.slow
 def test_a_result_has_the_lower_bound_beside_the_upper(whole: Path) -> None:
-    (with_bound,) = (entry for entry in privacy(whole) if "lower" in entry)
+    (with_bound,) = (entry for entry in privacy(whole) if "lower_bound" in entry)
     assert (with_bound["unit"], with_bound["adversary"]) == ("example", "server")
     assert {"epsilon", "confidence", "canaries", "guesses", "correct", "delta"} < set(with_bound["lower_bound"])
     assert set(with_bound["lower_bound"]["mean_difference"]) == {"mu", "estimate", "epsilon", "assumption"}

@@ -83,7 +83,7 @@ def test_seeded_noise_is_the_same_again_and_is_no_other_release(small_sdp: Exper
     folder = killed(seeded, 2, 2)
     assert sim.main(["--resume", str(folder)]) == 0
     assert epsilon_of_clients(folder) == gaussian(6, 3)
-    assert {entry["noise"] for entry in result_of(folder)["privacy"]} == {"seed"}
+    assert {entry["noise_source"] for entry in result_of(folder)["privacy"]} == {"seed"}
 
 
 @pytest.mark.slow

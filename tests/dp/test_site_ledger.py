@@ -322,7 +322,7 @@ def test_a_run_ends_with_the_sites_line(tmp_path: Path) -> None:
 KILLED = """
 import os, sys, time
 from pathlib import Path
-from flfw import apps
+from flfw.engines import apps
 from flfw.client.federated_client import FederatedClient
 from tests.dp import test_site_ledger as here
 

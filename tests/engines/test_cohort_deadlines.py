@@ -82,7 +82,7 @@ def test_a_client_that_fails_early_does_not_lift_the_deadline_of_its_cohort() ->
 def test_a_cohort_may_take_more_than_half_of_its_time() -> None:
     """Two clients that sleep for 4 s each: half of 14 s is less than both need, and the rest not enough for another."""
     ray_start.configure_ray("")
-    with ray_start.started("", Site(), lambda: 10_000):
+    with ray_start.started("", Site(), lambda: 100_000_000):
         from flfw.engines.ray_grid import RayGrid
 
         grid = RayGrid(app, 2, {}, actors=1, shares={"num_cpus": 0.25}, cohorts=SIZES)

@@ -147,7 +147,7 @@ def test_a_run_in_cohorts_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_with_its_own_cohort_alone(tmp_path: Path) -> None:
     cut_short(dataclasses.replace(small(), out=tmp_path / "cut"), after_round=1)
-    with pytest.raises(InputError, match="cohort"):
+    with pytest.raises(InputError, match="batched-clients"):
         run.resume(dataclasses.replace(run.stored(tmp_path / "cut"), batched_clients="3"))
 
 

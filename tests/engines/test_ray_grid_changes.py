@@ -29,7 +29,7 @@ CLIENTS = 6
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
     ray_start.configure_ray("")
-    with ray_start.started("", Site(), lambda: 10_000):
+    with ray_start.started("", Site(), lambda: 100_000_000):
         yield
 
 

@@ -42,7 +42,7 @@ def nodes() -> Iterator[RayNodes]:
 def joined(nodes: RayNodes) -> Iterator[RayNodes]:
     nodes.up()
     ray_start.configure_ray(nodes.address)
-    with ray_start.started(nodes.address, Site(), lambda: 10_000):
+    with ray_start.started(nodes.address, Site(), lambda: 100_000_000):
         yield nodes
 
 

@@ -91,6 +91,16 @@ class Step:
     noise_per: str
 
 
+@dataclass(frozen=True)
+class LongStep(Step):
+    EARLIER_NAMES: ClassVar[dict[str, str]] = {"most": "limit"}
+    limit: int
+
+
+def test_earlier_names_of_bases_count() -> None:
+    assert fit({"draws": "batch", "most": 2}, LongStep) == LongStep("batch", 2)
+
+
 def test_a_field_is_read_by_its_earlier_name_and_not_by_both() -> None:
     assert fit({"draws": "batch"}, Step) == fit({"noise_per": "batch"}, Step) == Step("batch")
     with pytest.raises(SchemaMismatchError, match=r"^a\.noise_per alone, got draws too$"):

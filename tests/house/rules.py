@@ -24,6 +24,27 @@ EMPTY_NAMES = re.compile(r"(utils?|commons?|helpers?|base|managers?|misc)")
 OTHER_MEANINGS = {"analytic", "clip", "mean", "median", "membership", "noise", "sgd", "sign", "topk"}
 """Words that the core uses for something else (an optimiser, a bound, a control, a result): plug-ins may bear them."""
 
+WHOLE = ("Experiment", "RunPlan", "TrainingSettings", "AuditSettings")
+"""Records of more than twelve fields: code below flfw/runs takes the group or the value that it needs."""
+ABOVE = ("command", "comparisons", "deploy", "experiment", "papers", "plans", "recorded_apps", "runs", "spelling")
+"""Packages of flfw/ that vary or store whole experiments, or make and read the plan of one."""
+TAKES_THE_WHOLE = (
+    "flfw/dp/resolve_noise.py:_assigned",
+    "flfw/dp/resolve_noise.py:_with_noise_for",
+    "flfw/dp/resolve_noise.py:_with_secret_noise",
+    "flfw/dp/resolve_noise.py:calibrate_noise",  # finds settings, and plans the experiment anew
+    "flfw/engines/apps.py:_plan_of",
+    "flfw/engines/federation.py:Federation.__init__",
+    "flfw/engines/federation.py:_strategy",
+    "flfw/engines/federation.py:federate",
+    "flfw/engines/submit.py:check",
+    "flfw/engines/submit.py:run",
+    "flfw/server/checkpoint.py:Checkpoints.__init__",  # what is stored of a run is its experiment
+    "flfw/server/checkpoint.py:Stored",
+    "flfw/server/checkpoint.py:Stored.require_same",
+)
+"""The places below that do all the same; at most fifteen."""
+
 METHOD_CARD = ("Paper", "Down", "Up", "Private", "Client", "A probe", "Departures")
 ATTACK_CARD = ("Paper", "Departures")
 EXAMPLES = {"strategies": "strategies/fedavg.py", "attacks": "attacks/ig.py"}
@@ -191,6 +212,38 @@ def classes_of_one_name(sources: Sequence[Source]) -> Iterator[str]:
     )
 
 
+def whole_experiments(sources: Sequence[Source]) -> Iterator[str]:
+    """Find functions and classes below the runs that take, return or carry a record of more than twelve fields."""
+    for source in sources:
+        if source.parts[0] in ("papers", "sim") or (source.parts[:1] == ("flfw",) and source.parts[1] in ABOVE):
+            continue
+        for name, node in _annotated(source.tree.body, ""):
+            place = f"{source.name}:{name}"
+            if _names_the_whole(node) and place not in TAKES_THE_WHOLE:
+                way = "give it the group or the value that it needs"
+                yield f"{source.at(node)}: {name} takes a whole experiment; {way}"
+
+
+def _annotated(body: Sequence[ast.stmt], above: str) -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield above + node.name, node
+            yield from _annotated(node.body, f"{above}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            yield above + node.name, node
+
+
+def _names_the_whole(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    if isinstance(node, ast.ClassDef):
+        given = [field.annotation for field in node.body if isinstance(field, ast.AnnAssign)]
+    else:
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        given = [one.annotation for one in every] + [node.returns]
+    names = (part for one in given if one is not None for part in ast.walk(one))
+    return any(isinstance(part, ast.Name) and part.id in WHOLE for part in names)
+
+
 RULES: tuple[Rule, ...] = (
     empty_names,
     too_long,
@@ -198,6 +251,7 @@ RULES: tuple[Rule, ...] = (
     plugins_named_in_the_core,
     subclassed_concrete,
     classes_of_one_name,
+    whole_experiments,
 )
 
 

@@ -75,7 +75,7 @@ def test_the_app_runs_is_recorded_and_audited(
         clients * images,
     )
     assert [(rung["rung"], rung["passed"]) for rung in result["ladder"]] == [
-        ("control", True), ("easy", True), ("consistency", True),
+        ("analytic", True), ("easy", True), ("consistency", True),
     ]  # fmt: skip
     assert "data:image/png" in (folder / "report.html").read_text()
 

@@ -13,6 +13,7 @@ import pytest
 from tests.house.rules import (
     MAX_FILE_LINES,
     ROOT,
+    TAKES_THE_WHOLE,
     Rule,
     Source,
     classes_of_one_name,
@@ -22,6 +23,7 @@ from tests.house.rules import (
     read,
     subclassed_concrete,
     too_long,
+    whole_experiments,
 )
 
 PLUGIN = Source("clients/defences/peek.py", "")
@@ -49,6 +51,19 @@ def test_what_is_too_long() -> None:
     assert found(too_long, flfw__peek=f"\n{function(71)}") == ["flfw/peek.py:2: f has 71 lines, at most 70"]
     assert found(too_long, flfw__peek="x = 1\n" * 601) == ["flfw/peek.py: 601 lines, at most 600"]
     assert found(too_long, flfw__a=function(70), flfw__b="x = 1\n" * MAX_FILE_LINES) == []
+
+
+def test_what_takes_a_whole_experiment() -> None:
+    way = "takes a whole experiment; give it the group or the value that it needs"
+    text = (
+        "def f(one: int, *, run: RunPlan | None) -> int: ...\nclass C:\n    x: Experiment\n    def g(self) -> C: ...\n"
+    )
+    assert found(whole_experiments, flfw__audit__peek=text) == [
+        f"flfw/audit/peek.py:1: f {way}",
+        f"flfw/audit/peek.py:2: C {way}",
+    ]
+    assert found(whole_experiments, flfw__runs__peek=text, papers__peek=text, sim="") == []
+    assert len(TAKES_THE_WHOLE) <= 15
 
 
 def test_a_card_that_lacks_a_line() -> None:

@@ -41,4 +41,4 @@ def test_no_bound_of_the_report_is_formatted_as_a_measurement() -> None:
     """A small bound would be 0.00 there."""
     for text in (PAGE, PRIVACY):
         assert "line.epsilon|above" in text and "line.epsilon|num(2)" not in text
-    assert "lower or {}).epsilon|below" in PRIVACY and "line.certainty|above_pct" in PRIVACY
+    assert "lower_bound or {}).epsilon|below" in PRIVACY and "line.max_guess_accuracy|above_pct" in PRIVACY

@@ -36,9 +36,7 @@ def require_kept(place: str) -> None:
     module, _, name = place.rpartition(":")
     for other in re.findall(r"\b\w+(?:\.\w+)+(?::\w+)?", refusal.split(", got ")[0]):
         into, _, new = other.replace(":", ".").rpartition(".")
-        moved = (
-            module and f"its earlier name {module.rpartition('.')[2]};" in refusal
-        )  # then the module's name is given
+        moved = module and f"its earlier name {module};" in refusal  # then the module's name is given
         for spelling in (f"{other}:{name}",) if moved else (f"{into}:{new}",):
             if new == name or moved or f"its earlier name {name};" in refusal:
                 try:

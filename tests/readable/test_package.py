@@ -23,7 +23,8 @@ RUN = (
     "--method fieldlab.momentum:FedAvgM --defence fieldlab.shield:Shield"
     " --attack fieldlab.all_units:AllUnits fieldlab.layerwise:Layerwise ownlab.loss_after:LossAfter"
     " --set beta=0.5 Shield.scale=0.5 Layerwise.iterations=1 --dataset digits --net linear --split iid --clients 2"
-    " --rounds 1 --local-epochs 1 --images 1 --membership-pairs 5 --audit-rounds 0,1 --engine inproc --no-pictures"
+    " --rounds 1 --local-epochs 1 --images 1 --expert membership_pairs=5 --audit-rounds 0,1 --engine inproc"
+    " --show-samples no"
 )
 
 
@@ -39,7 +40,7 @@ def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (shielded["verdict"], shielded["psnr"]["mean"] < 30) == ("static only", True)
     assert [rung["psnr"] > 100 for rung in shielded["ladder"] if rung["rung"] == "easy"] == [True]
     assert [entry["statistic"] for entry in result["membership"]] == ["loss_after"]
-    outside = {one["name"] for one in result["provenance"]["sittings"][0]["outside"]}
+    outside = {one["name"] for one in result["provenance"]["sessions"][0]["external_plugins"]}
     assert {"fieldlab.momentum:FedAvgM", "fieldlab.shield:Shield"} <= outside
 
 

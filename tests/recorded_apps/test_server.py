@@ -174,7 +174,7 @@ def test_what_a_malicious_server_finds_is_no_leak_to_an_honest_one(leaking: Path
     assert entry["granted"][1] == "a malicious server's change of it (bait), with numbers of its choice"
     assert result["notes"][0].startswith("A malicious server changed the network of this run (bait)")
     assert any("check_broadcast" in note for note in result["notes"])
-    assert result["provenance"]["malicious_server"] == result["config"]["tampered_by"] == "bait"
+    assert result["provenance"]["malicious_server"] == result["config"]["malicious_server"] == "bait"
     page = (tmp_path / "audit" / "report.html").read_text()
     assert "It breaks the rules" in page and "Yes, it leaks" not in page
 

@@ -61,7 +61,7 @@ def test_only_scoring_opens_the_truth() -> None:
     assert opens == {"flfw/audit/uploads.py"}
     asks = {str(path.relative_to(root)) for path in sources if "read_truth(" in path.read_text()}
     # The job planner grants labels, the auditor checks the control, a control recomputes the message.
-    assert asks == {f"flfw/audit/{name}.py" for name in ("uploads", "job_planner", "auditor", "climb")}
+    assert asks == {f"flfw/audit/{name}.py" for name in ("uploads", "job_planner", "auditor", "control_runs")}
     scored = {str(path.relative_to(root)) for path in sources if re.search(r"\bopened\(", path.read_text())}
     assert scored == {f"flfw/audit/{name}.py" for name in ("uploads", "scorer")}
 

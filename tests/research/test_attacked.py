@@ -12,8 +12,8 @@ import pytest
 
 from flfw.command.record import Command
 from flfw.command.record import parse as command_line
-from flfw.comparisons import parse
 from flfw.comparisons.matrices import fill_defaults
+from flfw.comparisons.question import parse
 from flfw.errors import InputError
 from research import attacked
 from research.attacked.__main__ import main

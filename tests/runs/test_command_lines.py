@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -108,7 +109,7 @@ def test_the_command_lines_of_a_program_end_as_they_should(
             patch.setattr(sys, "argv", [program, *arguments])
             began = time.process_time()
             try:
-                code = main() if program.startswith("benchmarks.") else main(arguments)
+                code = main(arguments) if inspect.signature(main).parameters else main()
             except SystemExit as end:  # help, or a benchmark
                 code = end.code or 0
             seconds, printed = time.process_time() - began, capsys.readouterr()

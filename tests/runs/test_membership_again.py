@@ -96,7 +96,10 @@ def test_uploads_that_were_not_recorded_are_named(
     assert f"Expected {played / 'truth'} to score against, got none" in message
     assert sim.main([*f"{RUN} --attack analytic".split(), "--out", str(tmp_path / "run")]) == 0
     message = refused(capsys, "--from", str(tmp_path / "run"), *ATTACK.split())
-    assert f"Expected recorded uploads of round 1 in {tmp_path / 'run'}, got those of no round; only --rec" in message
+    assert (
+        f"Expected recorded uploads of round 1 in {tmp_path / 'run'}, got those of no round; only --expert rec"
+        in message
+    )
 
 
 @pytest.mark.slow

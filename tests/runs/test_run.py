@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import sim
-from flfw.comparisons import Matrix, matrices
+from flfw.comparisons import matrices
 from flfw.comparisons.matrices import PreparedMatrix
+from flfw.comparisons.question import Matrix
 from flfw.deploy.rehearsal import plan_rehearsal
 from flfw.errors import InputError
 from flfw.experiment import Experiment

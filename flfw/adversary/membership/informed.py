@@ -1,7 +1,5 @@
 """Statistics of an attacker on membership who is told what hides the data, and learns stand-ins for what is private.
 
-Membership by a conditional generator: whether a candidate's feature is nearer to what a client's generator makes.
-
 A generator that was trained on few features may place its own near them. For a candidate of class y with the feature f,
 
     U(f) = P(|f - G_k(z, y)| < |f - G'(z', y)|)

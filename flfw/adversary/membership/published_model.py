@@ -1,9 +1,7 @@
-"""Measures of an outsider on a published model: losses at it, and at reference models trained on public data.
+"""Measures of an outsider on a published model: losses at it, and RMIA by reference models trained on public data.
 
-RMIA: one published model against reference models that were not trained on the candidates.
-
-Zarifzadeh et al., "Low-Cost High-Power Membership Inference Attacks", ICML 2024, arXiv 2312.03262, offline. With p the
-probability of an example's label,
+RMIA is that of Zarifzadeh et al., "Low-Cost High-Power Membership Inference Attacks", ICML 2024, arXiv 2312.03262,
+offline: no reference model was trained on the candidates. With p the probability of an example's label,
 
     p(x) = ((1 + a) p_out(x) + (1 - a)) / 2        p_out: mean over reference models without x
     r(x) = p_target(x) / p(x)

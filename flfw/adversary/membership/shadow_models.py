@@ -1,13 +1,12 @@
-"""Likelihood ratios from few shadow models, trained with an example in and with it out.
+"""Shadow models, trained with an example in and with it out, and likelihood ratios from few of them.
 
 LiRA (Carlini et al., S&P 2022) fits a normal distribution for each example and side; with the 4 to 16 shadows that one
 has for a federation, a variance of each example's own is the weak point. With a normal-inverse-gamma prior from the
 pooled data the predictive distribution is Student's t, which stays stable for any number of shadows (Brannvall,
 "BaVarIA", arXiv 2603.11799). With no shadow of a side it is the prior alone.
 
-Training sets of shadow models: parts of the candidates, and public examples up to the number that a client has.
-
-Shadow trainings: what clients with other data would have sent, by the local training that is granted.
+A shadow trains on a part of the candidates, and on public examples up to the number that a client has, by the local
+training that is granted.
 """
 
 from __future__ import annotations

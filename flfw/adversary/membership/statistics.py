@@ -1,9 +1,7 @@
-"""Statistics of a candidate: numbers that are higher for examples that an update was trained on.
+"""Statistics of a candidate, which are higher for examples that an update was trained on, and their inputs.
 
 ``W`` is the broadcast model, ``W_k`` the one that client k sent back, and u = (W - W_k) / (lr steps), about the mean
-gradient of its examples. All of them are pure functions of what `flfw.adversary.membership.gradients` computes.
-
-Readings of clients' messages that attacks on membership share: mean gradients, losses, floors, public examples.
+gradient of its examples. The statistics are pure functions of what `flfw.adversary.membership.gradients` computes.
 """
 
 from __future__ import annotations

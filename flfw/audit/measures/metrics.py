@@ -1,14 +1,10 @@
-"""Distances between two inputs: RMSD, PSNR, SSIM.
+"""Distances of two inputs: RMSD, PSNR and SSIM, for enlarged images in their published size, and ROUGE of texts.
 
-Numbers are compared by their differences. Tokens of text, which are stored as whole numbers, are equal or not, and two
-texts differ by the number of places in which they do: each such place counts as a squared difference of 1.
+Numbers are compared by their differences. Tokens of text, which are stored as whole numbers, are equal or not: each
+place in which two texts differ counts as a squared difference of 1.
 
-Scores of enlarged images in the size in which their data set has them.
-
-ROUGE of texts of bytes: the words, and the pairs of words, that a reconstruction shares with the true text.
-
-Lin, "ROUGE: A Package for Automatic Evaluation of Summaries", 2004; the F-measure, on words in lower case. A sequence
-of bytes may begin and end within words, whose parts count as words here.
+ROUGE is the F-measure, on words in lower case (Lin, "ROUGE: A Package for Automatic Evaluation of Summaries", 2004). A
+sequence of bytes may begin and end within words, whose parts count as words here.
 """
 
 from __future__ import annotations
@@ -17,8 +13,6 @@ import re
 from collections import Counter
 
 import numpy as np
-import torch
-from torch.nn.functional import interpolate
 
 from flfw.errors import require
 
@@ -31,6 +25,9 @@ def reduced(image: np.ndarray, side: int) -> np.ndarray:
     >>> reduced(np.full((1, 8, 8), 0.5, np.float32), 2).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """
+    import torch  # scores of other data need none of it
+    from torch.nn.functional import interpolate
+
     block = torch.from_numpy(np.ascontiguousarray(image, np.float32))[None]
     return interpolate(block, size=(side, side), mode="bilinear", antialias=True, align_corners=False)[0].numpy()
 

@@ -1,9 +1,7 @@
-"""Perceptual distance of two images: LPIPS (Zhang et al., CVPR 2018) with AlexNet, its backbone read from a file.
+"""Perceptual distances of a reconstruction from the truth: LPIPS, and the distance in the attacked network's features.
 
-The linear heads are part of the ``lpips`` package; the backbone is not, and is never downloaded. Without a file of it
-there is no value, and no other measure replaces it.
-
-Distance of a reconstruction from the truth in the features of the network that was attacked.
+LPIPS (Zhang et al., CVPR 2018) is taken with AlexNet. The linear heads are part of the ``lpips`` package; the backbone
+is read from a file and never downloaded. Without the file there is no value, and no other measure replaces it.
 
     |E(x') - E(x)|_2 / |E(x)|_2      x the truth, x' the reconstruction, E the extractor that the server sent
 

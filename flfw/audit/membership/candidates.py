@@ -1,6 +1,6 @@
 """Candidates of the membership game, in an order that tells nothing, and the pairs behind their scores.
 
-Candidates of the membership game where its pairs are patients: all examples of both, and a score of each patient.
+Where the pairs are patients, the candidates are all examples of both, and each patient has one score.
 """
 
 from __future__ import annotations

@@ -121,13 +121,13 @@ def entry(
     counted = {"failed": failed, "label_separable": None if labels is None else unlike}
     areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
     behind = protected_by or ("" if defence == "none" else defence)
-    seen = {"protected_by": behind, "missed": missed, "unread": unread, "unit": unit, "summed": _summed(sums)}
-    facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, claimed=claim and claim[0], **seen)
+    seen = {"missed": missed, "unread": unread, "summed": _summed(sums), "protected_by": behind}
+    claimed = claim and claim[0]
+    facts = MembershipFacts(**areas, **counted, **seen, null=null, adaptive=adaptive, claimed=claimed, unit=unit)
     asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
-    asked |= {"protected_by": protected_by}
     return {
-        **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "unit": unit},
-        **{"rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
+        **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "protected_by": protected_by},
+        **{"unit": unit, "rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
         **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
         **_as_claim(claim) | {"accuracy_gap": accuracy_gap},
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},

@@ -1,11 +1,9 @@
 """Evidence in the scores of pairs: exact intervals that hold together, however many statistics and clients are tried.
 
-One guess a pair, with a fair coin that the training did not see: if a run is epsilon-private, the number of right
-guesses is at most a binomial variable, whatever the pairs have in common (see `flfw.privacy.lower_bound`). So a lower
-end above 0.55 rejects an epsilon of log(0.55 / 0.45) = 0.2 for the replacement of one example by another, without any
-assumption on how examples of one run depend on each other.
-
-Scores of pairs at one client, and the pairs among them that may be compared.
+There is one guess a pair, with a fair coin that the training did not see. If a run is epsilon-private, the number of
+right guesses is at most a binomial variable, whatever the pairs have in common (see `flfw.privacy.lower_bound`). So a
+lower end above 0.55 rejects an epsilon of log(0.55 / 0.45) = 0.2 for the replacement of one example by another, without
+any assumption on how examples of one run depend on each other.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""Grants of an attack on membership, and the views of its clients, which are built from them alone.
-
-Uploads as they are seen from elsewhere than the server: sums over groups of clients, and a sum less one's own part.
+"""Grants of an attack on membership, and the views of its clients, which are built from the grants alone.
 
 Behind secure aggregation the clients of a round are taken in the order of their numbers: the first N of them make one
 sum, the next N another, and a rest is in none. Everybody can work that out. Where all clients take part in each round,
 the groups stay the same; where some are drawn, a client may have other companions in each round.
 
 A peer is a client, or several that tell each other all they have: those with the highest numbers. What the others sent
-follows from two models that it receives one after the other, and from its own uploads:
+follows from two models that it receives one after the other, and from its own uploads, with w the sum of all weights:
 
-    sum over the others of w_k W_k = w W_{t+1} - sum over its own of w_k W_k     with w the sum of all weights
+    sum over the others of w_k W_k = w W_{t+1} - sum over its own of w_k W_k
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Membership game on the trusted side: what is asked of an attack, and the entries that its scores give.
+"""Membership game on the trusted side: what is asked of an attack, the entries of its scores, and the controls.
 
-Controls of the membership game: clients of a fresh network whose members a statistic must find.
-
-Nothing stands between the data and what is seen: the run's own network, undefended, with all of its tensors shared.
-Labels are assigned by lot, each class as often as the others, so that nothing general can be learnt from a client's
-examples: what lowers a member's loss is its own trace.
+The controls are clients of a fresh network whose members a statistic must find. Nothing stands between the data and
+what is seen: the run's own network, undefended, with all of its tensors shared. Labels are assigned by lot, each class
+as often as the others, so that nothing general can be learnt from a client's examples: what lowers a member's loss is
+its own trace.
 """
 
 from __future__ import annotations

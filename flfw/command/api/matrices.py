@@ -98,7 +98,7 @@ class MatrixResult:
         return tuple(folder / "matrix.html" for folder in self.matrices.values())
 
     def __str__(self) -> str:
-        from flfw.comparisons import summary
+        from flfw.comparisons.matrices import summary
 
         return summary(self.path)
 
@@ -137,8 +137,8 @@ def run_matrix(
     """
     with library_call():
         asked = experiment_of(experiment, fields)
-        from flfw.comparisons import Matrix
-        from flfw.comparisons import run as carry_out
+        from flfw.comparisons.matrices import run as carry_out
+        from flfw.comparisons.question import Matrix
 
         words = {"methods": methods, "defences": defences, "attacks": attacks, "datasets": datasets}
         axes = {name: words_of(given, name) for name, given in words.items()}

@@ -1,6 +1,6 @@
 """Comparisons of finished runs: privacy against utility, and the effect of compression on both.
 
-Groups of finished runs that differ in their seeds alone, which a figure shows as one.
+Runs that differ in their seeds alone are a group, which a figure shows as one.
 """
 
 from __future__ import annotations

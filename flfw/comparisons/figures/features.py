@@ -1,8 +1,7 @@
-"""Features of a client beside features of the server's generator for the same labels, in the plane.
+"""Features of a finished run's clients beside those of the server's generator for the same labels, in the plane.
 
-The generator is shared. Where the two kinds lie mixed, it reveals much about the clients' private extractors.
-
-Clients of a finished run with their private tensors, which ``--expert keep_state=true`` has kept.
+The generator is shared. Where the two kinds lie mixed, it reveals much about the clients' private extractors. The run
+must have kept its clients' private tensors, by ``--expert keep_state=true``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures from finished runs, the numbers beside each as CSV.
+"""Figures from finished runs, with the numbers beside each as CSV and the LaTeX that includes it.
 
 ``python -m flfw.comparisons.figures.figures RUN [OTHER ...]``.
 
@@ -22,9 +22,8 @@ and, only by name (``--only``), since they need certain runs or are slow:
     grid         original images and their reconstructions, of all runs, with the scores
 
 Each is first a table of numbers; `flfw.comparisons.figures.drawing` or `flfw.comparisons.figures.charts` draws the
-figure from that table alone. Only a grid has images beside its table.
-
-LaTeX to include a figure: its caption says what was attacked, how often, by whom, and with which budget.
+figure from that table alone. Only a grid has images beside its table. A caption in LaTeX says what was attacked, how
+often, by whom, and with which budget.
 """
 
 from __future__ import annotations

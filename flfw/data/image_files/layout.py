@@ -1,9 +1,8 @@
 """Layout of a folder of pictures: its classes and parts, which files are pictures, and whose they are.
 
-Survey of a folder of pictures: all headers, read once for each state of the folder and kept in the user's cache.
-
-Every client process describes the folder, and looks only there. A patient's identifier is not kept: patients are
-numbered in the order of their identifiers.
+All headers are read once for each state of the folder and kept in the user's cache. Every client process describes the
+folder, and looks only there. A patient's identifier is not kept: patients are numbered in the order of their
+identifiers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Listing of a folder of pictures with their headers, and its reading as a data set's two parts.
 
-Damaged pictures: all of a folder are named at once, or they are left out and counted.
+All damaged pictures of a folder are named at once, or they are left out and counted.
 """
 
 from __future__ import annotations

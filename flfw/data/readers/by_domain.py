@@ -1,8 +1,7 @@
-"""Images of the same classes from several domains: parsing the chosen domains and halving each one.
+"""Images of the same classes from several domains: Office-Caltech10 and DomainNet.
 
-Office-Caltech10: ten classes of office objects in images of shops, of Caltech-256 and of two cameras.
-
-DomainNet: drawings, paintings, photographs and sketches of things; the ten classes with most images.
+Office-Caltech10 has ten classes of office objects in images of shops, of Caltech-256 and of two cameras. DomainNet has
+drawings, paintings, photographs and sketches of things; its ten classes with most images are read.
 """
 
 from __future__ import annotations

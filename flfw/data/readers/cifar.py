@@ -1,6 +1,6 @@
-"""CIFAR-10's pickled batches, read with a restricted unpickler: an unrestricted one may run any code.
+"""CIFAR-10 and CINIC-10, which has CIFAR-10's 60,000 images and 210,000 from ImageNet in its classes and size.
 
-CINIC-10: CIFAR-10's 60,000 images and 210,000 from ImageNet, in CIFAR-10's classes and size.
+CIFAR-10's pickled batches are read with a restricted unpickler: an unrestricted one may run any code.
 """
 
 from __future__ import annotations

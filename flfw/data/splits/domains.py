@@ -1,17 +1,13 @@
-"""FedCG's split of a data set of several domains: one domain for each client, another, unlabelled, for the server.
+"""FedCG's splits (Wu et al., IJCAI 2022): labelled examples for clients, unlabelled ones for a server that distils.
 
-Wu et al., IJCAI 2022. One domain is held out, and the server may distil from it. Client i holds examples of the i-th
-other domain, in the data set's order. The official test part of a domain is halved into validation and test. With more
-clients than domains, client i shares domain ``i mod D`` with others, in disjoint pieces; with fewer, the last domains
-are left out.
+By domains: one domain is held out, and the server may distil from it. Client i holds examples of the i-th other domain,
+in the data set's order. The official test part of a domain is halved into validation and test. With more clients than
+domains, client i shares domain ``i mod D`` with others, in disjoint pieces; with fewer, the last domains are left out.
 
-Split of one data set in FedCG: a random sample for each client and one, unlabelled, for the server.
-
-Wu et al., IJCAI 2022. Each client holds 2,000 training examples, the server at most 32,000 others to distil from; the
-official test part is halved into validation and test, and each half is cut evenly among the clients.
-
-With ``halves=alternate`` every other test example is for validation, at every seed: what is chosen with one seed has
-then never seen what another seed is tested on.
+By random samples of one data set: each client holds 2,000 training examples, the server at most 32,000 others. The
+official test part is halved into validation and test, and each half is cut evenly among the clients. With
+``halves=alternate`` every other test example is for validation, at every seed: what is chosen with one seed has then
+never seen what another seed is tested on.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Split schemes and their settings; 0 examples means the data set's default number.
+"""Split schemes and their settings, those of a user's own as ``package.module:Class``.
 
-Split schemes of a user's own, named as ``package.module:Class``.
+Zero examples stand for the data set's default number. Generated data (`flfw.data.generated`) have clients from the
+start: a client holds the examples that are its own, and costs nothing before it is asked for.
 
-Split of data that have clients from the start: a client holds the examples that are its own.
-
-Such data are generated on demand (`flfw.data.generated`): before a client is asked for, it costs nothing.
-
-Split of data that are separate from the start: a client holds its whole data set.
-
-The client gets the whole training part; the test part is halved at random into validation and test. On one machine
-there is only one client. Data that only the sites have (`flfw.data.readers.at_site`) differ between sites, and every
-client of a site holds all data of that site.
+Other data are separate from the start: the client gets the whole training part; the test part is halved at random into
+validation and test. On one machine there is only one client. Data that only the sites have
+(`flfw.data.readers.at_site`) differ between sites, and every client of a site holds all data of that site.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Files with the plan of a table's columns, as TOML: a whole plan, or settings of a table alone.
+"""Plan of a table's columns: its files as TOML, the table's rows by it, and the choice of those for testing.
 
-Rows of a table by the plan of its columns, and the choice of those for testing.
+A file has a whole plan, or settings of a table alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Known mechanisms between a client's gradient and its upload, as operators on a guess's gradient.
 
-Known mechanisms one after the other, as one operator: the adaptation to a pipeline of defences.
-
-Residual of an update: a mechanism that is taken off what was seen, so that only what hides the data is left.
+Mechanisms of a pipeline of defences are composed into one operator. Others are taken off what was seen, so that only
+what hides the data is left.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Attacker's model of a client: the victim's network with some tensors known and some unknown.
+"""Client models: the attacked client's network with some tensors known and some unknown.
 
-Client of another kind whose data are searched for in other coordinates: base of such victims.
-
-Victim whose extractor a hypernetwork generates, at the cost of a plain network.
-
-Embedding and classifier are unknown here. `flfw.inversion.private.extractor` has the victims of an attacker who reads
-the extractor off.
+One kind searches in other coordinates than the data. Another has an extractor that a hypernetwork generates, at the
+cost of a plain network: embedding and classifier are unknown there. `flfw.inversion.private.extractor` has the client
+models of an attacker who reads the extractor off.
 """
 
 from __future__ import annotations

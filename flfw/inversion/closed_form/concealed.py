@@ -9,8 +9,8 @@ there, with R = m + B,
 
 and without concealed samples (p - e) / B. dL/dW = U V has rank R, so F = M V with an unknown M (R, R), and the A that
 this F produces must satisfy A M = U and A 1 = dL/db: (R + 1)(K - 1) equations, as each column of A adds up to 0, for
-R^2 + 1 unknowns. They are solved by Gauss-Newton steps from two kinds of starts, and the solution with the least error
-is taken:
+R^2 + 1 unknowns. They are solved by Gauss-Newton steps, all candidates at once, from two kinds of starts. The solution
+with the least error is taken:
 
     guessed     all features near their mean, which is about dL/db dL/dW / |dL/db|^2. So p and, for given labels c, A
                 and v are known nearly; of the labels those are taken that explain dL/db best. M solves A M = U, and
@@ -20,11 +20,6 @@ is taken:
 The error of a genuine solution is near rounding, below 1e-7 for v near 0 and about 1e-7 v for larger ones; that of a
 wrong one may be as small as 1e-5. So some genuine messages with v above 10 are refused. A solution tells little of an
 example that the network fits well: its column of A is nearly 0, and rounding hides it.
-
-Equations of a last layer's gradient with concealed samples in it, and their solution by Gauss-Newton steps.
-
-`flfw.inversion.closed_form.concealed` derives them: A(M) M = U and A(M) 1 = dL/db, with M (R, R) and the projection's
-factor v unknown. All candidates are solved at once.
 """
 
 from __future__ import annotations

@@ -1,17 +1,21 @@
-"""Frozen transformer and adapters that a malicious server makes so that a batch's gradient holds single patches.
+"""Frozen transformer and adapters of a malicious server, and the patches of single images read off their gradient.
 
 PEFTLeak: Sami et al., "Gradient Inversion Attacks on Parameter-Efficient Fine-Tuning", CVPR 2025, arXiv 2506.04453. The
 frozen tensors are crafted once; tokens pass through them unchanged. The adapters are crafted for each round. All rows
 of Down in a block measure one quantity of one target patch, here its mean, with increasing thresholds. Tokens of other
-places stay below all of them. `flfw.inversion.closed_form.crafted_backbone` reads the gradient.
-
-A token holds, in coordinates of their own: the pixels of its patch; C at its place; C; twice -C; two zeros. The parts:
+places stay below all of them. A token holds, in coordinates of their own: the pixels of its patch; C at its place; C;
+twice -C; two zeros. The parts:
 
     attention    0, but uniform in the last block: it carries the mean of all tokens to the class token
     MLP          GELU(a) - GELU(-a) = a, so an adapter's input is z = LayerNorm(token). The block adds z to the token,
                  which the next LayerNorm undoes
     Down         mean of the pixels + 3 (coordinate of the place - coordinate C) - threshold, all times 0.01
     Up, LN_a     all units write to the two zeros alone: adapters change no pixels, and all units have one gradient
+
+The patches follow in closed form from the gradients dW_k, db_k of unit k of Down:
+
+    z = (dW_k - dW_{k+1}) / (db_k - db_{k+1})       adapter's input for the one patch in the bin between units k, k+1;
+    patch = sigma z + m                             the known coordinates +C and -C of a token give sigma and m.
 
 **Granted:** the server chooses the frozen weights and the adapters' first values, and has public images. It knows no
 labels, no classifier and no number of images. A client that loads the body from a copy of its own does not grant this.
@@ -20,18 +24,9 @@ labels, no classifier and no number of images. A client that loads the body from
 passes tokens on by a one-hot softmax. Here places have their own coordinates, and the attention of all blocks but the
 last is 0, so readings are exact; but tokens must be longer: pixels, places and five numbers (ViT-S/16's are too short).
 A block may have several targets with fewer bins each, and several blocks may share the bins of one target. The last
-block's adapter has no gradient at patches and is not used.
-
-Patches of single images in the gradient of a malicious server's adapters: closed forms, no search.
-
-PEFTLeak, see `flfw.inversion.closed_form.crafted_backbone`. With the gradients dW_k, db_k of unit k of Down,
-
-    z = (dW_k - dW_{k+1}) / (db_k - db_{k+1})       adapter's input for the one patch in the bin between units k, k+1;
-    patch = sigma z + m                             the known coordinates +C and -C of a token give sigma and m.
-
-**Departures from PEFTLeak.** The squared length of z is the width for one token. It is another one for nearly every
-mixture of tokens, so mixtures are left out. PEFTLeak groups patches to images by clusters of pixels. Here the gains do,
-the bias's gradients divided by known factors: they are equal for all patches of an image.
+block's adapter has no gradient at patches and is not used. The squared length of z is the width for one token and
+another one for nearly every mixture, so mixtures are left out. PEFTLeak groups patches to images by clusters of pixels;
+here the gains do, the bias's gradients divided by known factors, which are equal for all patches of an image.
 """
 
 from __future__ import annotations

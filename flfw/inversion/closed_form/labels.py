@@ -1,24 +1,15 @@
-"""Labels of a batch, read off the gradient of the last layer.
+"""Labels of a batch, classes that a client holds, and shares of the classes, all read off an upload in closed form.
 
 Under cross entropy the last layer's bias has the gradient ``mean over examples of softmax_c - [label = c]``, and a row
-of its weight the same mean with each example's features as a factor.
+of its weight the same mean with each example's features as a factor. So an example of another class moves the row and
+the bias of class c by -softmax_c times its features, and 1; only an example of class c moves them the other way. With
+features >= 0, the row of an absent class only decreases, apart from weight decay. A generator with an embedding for
+each label tells more: the row of an absent label has no gradient, and an optimiser without weight decay leaves it
+unchanged, to the bit.
 
-Classes that a client holds examples of, read off its upload: closed forms, no search.
-
-A generator with an embedding for each label is trained only on the client's labels. The row of an absent label has no
-gradient, and an optimiser without weight decay leaves it unchanged, to the bit.
-
-Without a generator the last layer is used. Under cross entropy an example of another class moves the row and the bias
-of class c by -softmax_c times its features, and 1; only an example of class c moves them the other way. With features
->= 0, the row of an absent class therefore only decreases, apart from weight decay.
-
-Shares of the classes among the examples that a network was trained on, read off the change of its last bias.
-
-Under cross entropy a step of plain gradient descent moves the last bias by lr times ``h - p``, for the shares h of the
-classes in the batch and the mean softmax p over it. Over many steps on all of a client's data the mean rate of the bias
-is ``h - p`` as well, with p the mean over the way of the weights. With M[c, k], the mean softmax of class k over
-examples of class c, this is linear in h: ``(I - M^T) h``. M is estimated on public examples of each class, with the
-weights before, after and between.
+For the shares h of the classes, with p the mean softmax over the way of the weights, the mean rate of the last bias is
+``h - p``. With M[c, k], the mean softmax of class k over examples of class c, this is linear in h: ``(I - M^T) h``. M
+is estimated on public examples of each class, with the weights before, after and between.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Exact separation of a batch's examples in the gradient of a fully connected layer before a rectifier.
 
 The layer's gradient is G = D^T A with a row for each of r examples: D (r, n) the loss's gradients at the layer's
-outputs, A (r, d) its inputs. With r left singular vectors Q (n, r) of G, D = M Q^T and A = M^-T Q^T G. A rectifier that
-does not leak makes D exactly 0 wherever an example's output is negative. So each row of M is a vector q with many zeros
-in Q q. It is found by chance: r units of which r - 1 are zeros of one example determine it, and the inverse of the r
-columns of Q^T at such units has it among its rows. Of all vectors that are drawn, the independent ones with the most
-zeros are kept, scaled so that they add up to the bias's gradient.
+outputs, A (r, d) its inputs. With r left singular vectors Q (n, r) of G, D = M Q^T and A = M^-T Q^T G, and the bias's
+gradient, the sum of D's rows, fixes the lengths. A row of D is 0, or small if the rectifier leaks, wherever that
+example's output is negative. So each row of M is a vector q with many zeros in Q q. Reweighted least squares finds such
+vectors first, also with a leaky rectifier. Where it fails, and for larger batches, they are found by chance, without a
+leak: r units of which r - 1 are zeros of one example determine the vector, and the inverse of the r columns of Q^T at
+such units has it among its rows. Of all vectors that are drawn, the independent ones with the most zeros are kept.
 
 Two proofs are possible. By the layer alone: the inputs must make each output positive where D is not 0, and at no other
 unit. It cannot tell apart examples that switch on the same units: any mixture of the two passes. By the whole network
@@ -15,25 +16,8 @@ of another one, whose vector is then no sparser than mixtures of both; and it sp
 the inputs that belong to r - 1 others and any further vector include the exact one of the last example.
 
 Source: Dimitrov et al., "SPEAR: Exact Gradient Inversion of Batches in Federated Learning", NeurIPS 2024, arXiv
-2403.03945, with proof by the layer. The choice among the vectors, the proof by the network and bounds that follow from
-the gradient's rounding are additions.
-
-Search by chance for the vectors of a space that vanish at many units.
-
-The space is spanned by r orthonormal rows Q (r, n) over n units, and a vector q (r,) stands for q Q. The inverse of the
-r columns of Q at random units has r vectors as its rows; each vanishes at r - 1 of these units. A vector that vanishes
-at many more units is among them whenever r - 1 of its zeros, and no further one, were drawn.
-
-Separation of a batch's examples in the gradient of a fully connected layer.
-
-The layer's gradient is G = D^T A with a row for each of B examples: D (B, n) the loss's gradients at the layer's
-outputs, A (B, d) its inputs. So D = M Q^T for the B left singular vectors Q (n, B) of G, and only M (B, B) is unknown:
-A = M^-T Q^T G, and the bias's gradient, the sum of D's rows, fixes the lengths. Before a rectifier a row of D is 0 (or
-small, if it leaks) wherever that example's output is negative. So directions q with a sparse Q q are searched for. B
-of them are chosen so that the zeros of each stand where its inputs make the outputs negative. This agreement also
-verifies the result. The idea is that of SPEAR (Dimitrov et al., NeurIPS 2024, arXiv 2403.03945), which samples the
-zeros; here reweighted least squares finds them, also with a leaky rectifier. Where it fails, and for larger batches,
-they are sampled (`flfw.inversion.closed_form.rectified`), which needs a rectifier that does not leak.
+2403.03945, which samples the zeros and proves by the layer. Reweighted least squares, the choice among the vectors, the
+proof by the network and bounds that follow from the gradient's rounding are additions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Victim's gradient together with known statistics of its features, in one objective.
+"""Client model whose gradient comes together with known statistics of its features, in one objective.
 
     ||grad~ - grad||^2 + alpha sum_c ( (mean(E(x)^c) - mu^c)^2 + (var(E(x)^c) - sigma^c)^2 )
 
 This is a squared distance of two records that hold the gradient and, times sqrt(alpha), the statistics. So only the
-victim differs from any other search.
+client model differs from any other search.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Surrogates of a private extractor, learnt from public data, and decoders from their features to inputs.
+"""Stand-ins for a client's private part, learnt from public data, and decoders from their features to inputs.
 
-    surrogate E~    minimises CE(C(E~(x)), y) over public data, under the victim's own classifier C, which is frozen;
+    surrogate E~    minimises CE(C(E~(x)), y) over public data, under the client's own classifier C, which is frozen;
     decoder  R      minimises ||R(v(E~(x)) + noise) - x||^2 over the same data, once for each view v;
-    then R(v(f)) is a guess, with f the victim's features; the guess x~ with a(E~(x~)) nearest to a(f) is kept.
+    then R(v(f)) is a guess, with f the client's features; the guess x~ with a(E~(x~)) nearest to a(f) is kept.
 
-Two extractors under one classifier agree in the directions that the classifier uses, and differ elsewhere. So a
-decoder is trained on features of several surrogates, with noise of the features' size: it learns to ignore their
-differences. These depend on the data. Hence two views: v(f) = f, with the most information, and v(f) = a(f) = W f + b,
-the output of the classifier's first layer, in which the extractors have to agree.
+Two extractors under one classifier agree in the directions that the classifier uses, and differ elsewhere, depending on
+the data. So a decoder is trained on features of several surrogates, with noise of the features' size: it learns to
+ignore their differences. Hence two views: v(f) = f, with the most information, and v(f) = a(f) = W f + b, the output of
+the classifier's first layer, in which the extractors have to agree.
 
-Client whose private part is replaced by what public data teach, to compare gradients of given examples.
-
-    private classifier    a classifier learnt upon the client's extractor, which is shared, or read off (hypernetwork)
-    private extractor     an extractor learnt under the shared classifier
-
-A stand-in agrees with the private part as far as both were taught by similar data. What it cannot know, it adds as
-noise; so a statistic with it is no evidence of protection.
+A private classifier has a stand-in learnt upon the client's extractor, which is shared, or read off a hypernetwork. A
+private extractor has one learnt under the shared classifier. Gradients of given examples are compared with it. It
+agrees with the private part as far as both were taught by similar data, and adds as noise what it cannot know; so a
+statistic with it is no evidence of protection.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Adapters: small trained layers behind frozen ones.
+"""Adapters and low-rank products: small trained layers behind or beside frozen ones.
 
-Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", ICML 2019; in the forms of HyperFL-LPM (Guo et al.,
-AAAI 2025): a bottleneck of two linear layers in each block of a transformer, a 1x1 convolution between two BatchNorms
-behind stages of a convolutional network.
+Adapters are those of Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", ICML 2019, in the forms of
+HyperFL-LPM (Guo et al., AAAI 2025): a bottleneck of two linear layers in each block of a transformer, a 1x1 convolution
+between two BatchNorms behind stages of a convolutional network.
 
-Low-rank adaptation: a trained product of two narrow layers beside each frozen one.
-
-Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, section 4.1: a layer ``W x`` becomes
-``W x + alpha / rank * B A x`` with A drawn and B = 0, so that at first nothing changes. Beside a convolution A is one
-of the same window to ``rank`` channels and B one of a single pixel, as in Hugging Face's peft.
+Low-rank products are those of Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, section 4.1:
+a layer ``W x`` becomes ``W x + alpha / rank * B A x`` with A drawn and B = 0, so that at first nothing changes. Beside
+a convolution A is one of the same window to ``rank`` channels and B one of a single pixel, as in Hugging Face's peft.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Device of a computation, and the precision of float32 products on a GPU.
+"""Device of a computation, the precision of float32 products on a GPU, and the number of threads.
 
 PyTorch has convolutions on a GPU round their factors to TensorFloat-32, of 10 bits, unless told otherwise. Here float32
-means float32 on every device, and a search has TensorFloat-32 where it is asked for.
-
-Number of threads of a computation, as it changes the last bits of sums.
+means float32 on every device, and a search has TensorFloat-32 where it is asked for. The number of threads changes the
+last bits of sums.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Gaussian noise for named tensors: from a seed, for experiments that repeat, or secret, for claims that hold.
 
-Gaussian noise that hides what it is added to, also on a computer: real noise, rounded to a coarse grid.
-
 A number of a computer has few digits. The sum of a value and of noise that is drawn as such a number has digits that
 depend on the value, and an adversary who knows two candidate values can read them: Mironov, "On Significance of the
-Least Significant Bits for Differential Privacy", CCS 2012. So here a sum is not computed and then sent. What is
-returned is
+Least Significant Bits for Differential Privacy", CCS 2012. So for secret noise a sum is not computed and then sent.
+What is returned is
 
     step * round((value + deviation Z) / step)            Z a real number from N(0, 1), with all its digits
 

@@ -1,4 +1,4 @@
-"""SGD on a hypernetwork from the gradients of its generated tensors: exact, without forming a head's gradient.
+"""SGD on one or several hypernetworks from the gradients of their generated tensors: exact, without a head's gradient.
 
 The gradient of the heads is an outer product, g [1 h]^T, with g the loss's gradient for the generated tensors and h the
 hidden units (the 1 is for the biases). After t steps with momentum and weight decay, for any clipping,
@@ -7,16 +7,8 @@ hidden units (the 1 is for the biases). After t steps with momentum and weight d
 
 The velocity is the same sum with other coefficients, and both sets of coefficients follow from those of the previous
 step. So a step needs only two products with [b W]_0 and the g_s: one to generate and one for the gradient of h. Units
-that are 0 are skipped; the norm of the gradient is |g| |[1 h]|. The heads are written after the last step.
-
-Parts of SGD on a hypernetwork in factors: the factors of its steps, its heads' tensors, and its trunk.
-
-The mathematics is in `flfw.nets.training.low_rank`.
-
-SGD on the hypernetworks of some clients at once, which start from the same heads.
-
-The mathematics is that of `flfw.nets.training.low_rank`. A client's step reads the heads' start twice: to generate, and
-for the gradient of the hidden units. As all clients have the same start, one matrix product serves all of them.
+that are 0 are skipped; the norm of the gradient is |g| |[1 h]|. The heads are written after the last step. Several
+clients have the same start, so one matrix product with it serves all of them.
 """
 
 from __future__ import annotations

@@ -2,22 +2,16 @@
 
 For example j and group m of parameters: g_jm / max(1, |g_jm|_2 / C_m), or as another rule of
 `flfw.nets.training.clipping` has it, summed over j; 0 where g_jm is not finite. A group is a layer (its weight and bias
-together), a tensor, or all chosen parameters. Clipping does not change the
-gradients of activations, so the backward pass computes only these. The parameters' gradients are formed afterwards,
-layer by layer, from each layer's input and output gradient (`flfw.nets.training.per_example_layers`). For a convolution
-all B gradients are in memory at once: B times its weights. No noise is added here.
+together), a tensor, or all chosen parameters. Clipping does not change the gradients of activations, so the backward
+pass computes only these. The parameters' gradients are formed afterwards, layer by layer, from each layer's input and
+output gradient (`flfw.nets.training.per_example_layers`). For a convolution all B gradients are in memory at once: B
+times its weights. A logical batch may be several physical ones that fit into memory. No noise is added here.
 
 The first batch of two or more examples is checked: the gradients must add up to autograd's, and the losses of every
 other example must not depend on what a layer makes of those between. So a layer that mixes examples, or has parameters
 that are used outside its ``forward``, is refused and not clipped wrongly. What mixes inputs before the first layer is
-not seen here, but by `flfw.nets.net.mixes_examples`.
-
-Clipped sums of a logical batch, formed from physical batches that fit into memory.
-
-Clipped gradients of single examples of some clients at once, whose parameters are stacked.
-
-Each gradient is computed by itself, so no layer can mix examples. `flfw.nets.training.per_example` needs less memory
-for one client: here all gradients of a step are in memory.
+not seen here, but by `flfw.nets.net.mixes_examples`. For stacked clients each gradient is computed by itself, so no
+layer can mix examples; but all gradients of a step are in memory.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ convolution's gradient is a product of d (O, L) with the input windows (L, n) at
 half of the time is spent on copying the windows, so there are several ways to do it. The fastest depends on the shape;
 it is chosen by trials or by a rule. Other layers' gradients come from Opacus.
 
-Gradients of one parameter for each of B examples: their norms, and their weighted sum.
-
 A norm must be that of what the sum adds, or one example changes the sum by more than the bound. So norms are computed
 from the stored numbers, and never from sums that cancel. In float32 two things go wrong. Squares of numbers below 1e-19
 or above 1e19 are lost, and so a product of norms such as 0 x 1e30 may hide a gradient of any size: where a norm is

@@ -3,16 +3,13 @@
 Gradients inside the function are operations like others. The list is short: equal operations are done once, results
 that nothing needs are left out, and what does not depend on the first argument is computed once for all calls.
 
-Convolutions of small maps with few channels, as faster operations on a processor.
-
-PyTorch's routines are made for more work in a call. Two forms replace them in a graph of operations:
+PyTorch's convolutions are made for more work in a call than small maps with few channels are. On a processor two forms
+replace them. Both are the same sums in another order. Convolutions with groups or dilation stay.
 
 - products: very small convolutions copy the windows of a map into columns, for one product of matrices. The columns
   are shared by all convolutions of the same map, gradients included.
 - phases: a transposed convolution of stride s, which is also the gradient by a convolution's input, is one convolution
   of stride 1 with s^2 times the channels. Each of these is the result at every s-th place: a phase.
-
-Both are the same sums in another order. Other convolutions stay: those with groups or dilation, or on a GPU.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""Followers of a run: they read the rounds that the run writes to disk, and hand them to the trackers.
+"""Followers of a run: they read the rounds that the run writes to disk, and hand their figures to the trackers.
 
 The server may be another process (``--engine flwr``, a federation), so what is followed is the run's journal, in which
 every engine writes a round once it is complete. A thread for each tracker begins its record and reads the journal, so
 one that is slow, or whose server does not answer, holds up no round and no other tracker. Which rounds were handed over
-is noted in ``tracking.json``; a run that is resumed hands over only later ones.
-
-Notes of which tracker has which record and rounds of a run: ``tracking.json`` in the run's folder.
-
-Figures of a run as trackers are handed them: one number for each name.
+is noted in ``tracking.json`` in the run's folder; a run that is resumed hands over only later ones.
 """
 
 from __future__ import annotations

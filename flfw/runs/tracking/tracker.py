@@ -1,6 +1,6 @@
-"""Interface of a tracker, and the records that it is handed.
+"""Interface of a tracker, the records that it is handed, and the choice of trackers by name.
 
-Choice of trackers by name, and refusal of those that cannot work on this machine.
+Trackers that cannot work on this machine are refused.
 """
 
 from __future__ import annotations
