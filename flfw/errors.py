@@ -51,9 +51,9 @@ def suggestion(word: str, known: Iterable[str], least: float = _LIKE) -> str:
         known: the words that are.
         least: similarity of a word to the one that it may be a slip of, in [0, 1].
 
-    >>> meant("hyperlf", ["fedavg", "hyperfl"]), meant("FedAvg", ["fedavg"]), meant("x", ["fedavg"])
+    >>> suggestion("hyperlf", ["fedavg", "hyperfl"]), suggestion("FedAvg", ["fedavg"]), suggestion("x", ["fedavg"])
     ('; did you mean hyperfl?', '; did you mean fedavg?', '')
-    >>> meant("fedcg.9", ["fedcg.1", "fedcg.2"]), meant("TOTAL COST", ["TOTAL_COST"])
+    >>> suggestion("fedcg.9", ["fedcg.1", "fedcg.2"]), suggestion("TOTAL COST", ["TOTAL_COST"])
     ('; did you mean fedcg.1 or fedcg.2?', '; did you mean TOTAL_COST?')
     """
     likeness = {other: difflib.SequenceMatcher(None, other.lower(), word.lower()).ratio() for other in known}

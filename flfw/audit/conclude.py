@@ -92,7 +92,7 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
         evidence: the results.
         enough: share recovered where one client is left from which on the attack counts as working.
 
-    >>> conclude_on_sums(SumEvidence(SumFacts(5, alone=1.0), True, False, 8), 0.5)[:2]
+    >>> verdict_on_sums(SumEvidence(SumFacts(5, alone=1.0), True, False, 8), 0.5)[:2]
     ('inconclusive', 'group')
     """
     facts = evidence.facts

@@ -149,7 +149,7 @@ def verdict_on_messages(ladder: ControlResults, evidence: Evidence) -> Verdict:
     """Return the verdict, its cause and its reason.
 
     >>> ladder = ControlResults(ControlResult("analytic", 150.0, True), ControlResult("easy", 9.0, False))
-    >>> verdict(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
+    >>> verdict_on_messages(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
     ('inconclusive', 'easy')
     """
     return (

@@ -52,7 +52,7 @@ def encoded(parts: Mapping[str, Tensor], clipped: Clipped) -> dict[str, Tensor]:
         parts: (n, m) float64 in [0, 1], the numbers of n >= 0 examples, by the name of the part.
         clipped: whose presence the noise is to hide.
 
-    >>> encoded({"test": torch.tensor([[1.0], [0.0], [1.0]])}, "example")["test"] * sqrt(2)
+    >>> (encoded({"test": torch.tensor([[1.0], [0.0], [1.0]])}, "example")["test"] * sqrt(2)).round()
     tensor([1., 3.])
     """
     if clipped == "example":
@@ -64,8 +64,8 @@ def encoded(parts: Mapping[str, Tensor], clipped: Clipped) -> dict[str, Tensor]:
 def decoded(noisy: Mapping[str, Tensor], clipped: Clipped) -> dict[str, NoisyMeans]:
     """Compute the means, and the numbers of examples, from vectors of `encoded` plus noise.
 
-    >>> decoded({"test": torch.tensor([1.0, 3.0]) / sqrt(2)}, "example")
-    {'test': NoisyMeans(means=(0.6666666865348816,), examples=3)}
+    >>> decoded({"test": torch.tensor([1.0, 4.0]) / sqrt(2)}, "example")
+    {'test': NoisyMeans(means=(0.625,), examples=4)}
     """
     if clipped == "example":
         return {name: _ratios(part * sqrt(len(part))) for name, part in noisy.items()}

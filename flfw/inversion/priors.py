@@ -116,8 +116,8 @@ def within(change: Tensor, radius: Tensor) -> Tensor:
         change: (P, B, ...), a vector for each example.
         radius: (P, B), >= 0.
 
-    >>> within(torch.tensor([[[3.0, -1.0], [0.5, 0.5]]]), torch.tensor([[2.0, 2.0]])).tolist()
-    [[[2.0, 0.0], [0.5, 0.5]]]
+    >>> within(torch.tensor([[[3.0, -1.5], [0.5, 0.5]]]), torch.tensor([[2.0, 2.0]])).tolist()
+    [[[1.75, -0.25], [0.5, 0.5]]]
     """
     sizes = change.flatten(2).abs()
     ordered = sizes.sort(-1, descending=True).values

@@ -164,6 +164,7 @@ def compute_epsilon(parts: Sequence[GaussianEvent], delta: float, accountant: Ac
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
     """Compute the epsilon of one clipped example or client under one or several mechanisms: `compute_epsilon` in short.
 
+    >>> from flfw.privacy.mechanism import Mechanism
     >>> epsilon(Mechanism(noise_multiplier=0.0, steps=1), delta=1e-5)
     inf
     >>> round(epsilon(Mechanism(noise_multiplier=6.0, steps=100), delta=1e-5), 2)

@@ -30,7 +30,7 @@ def root_coefficients(bands: int) -> np.ndarray:
 
     Fichtenberger, Henzinger and Upadhyay, "Constant Matters", ICML 2023: C C is then the matrix of running sums.
 
-    >>> (root_coefficients(3) / root_coefficients(3)[0]).tolist()
+    >>> (root_coefficients(3) / root_coefficients(3)[0]).round(6).tolist()
     [1.0, 0.5, 0.375]
     """
     require(bands >= 1, "bands >= 1", bands=bands)

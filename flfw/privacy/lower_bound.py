@@ -334,7 +334,7 @@ def shift_of(difference: float, canaries: int, confidence: float = 0.95) -> floa
         canaries: m >= 1.
         confidence: in (0, 1).
 
-    >>> shift_of(largest_difference(0.8), 1000)
+    >>> round(shift_of(largest_difference(0.8), 1000), 6)
     0.8
     """
     from scipy.optimize import brentq

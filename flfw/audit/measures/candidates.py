@@ -76,7 +76,7 @@ def candidate_test(
     Returns:
         The count among the other messages, its null and p; None: there is no such message.
 
-    >>> result = pointed([99] * 3, lambda message: [0.0, *[1.0] * 99])
+    >>> result = candidate_test([99] * 3, lambda message: [0.0, *[1.0] * 99])
     >>> result.count, result.compared, round(1e6 * result.p)
     (3, 3, 1)
     """

@@ -22,7 +22,7 @@ _WINDOW = 11  # pixels; SSIM's Gaussian window of deviation 1.5
 def reduced(image: np.ndarray, side: int) -> np.ndarray:
     """Resize an image (C, H, W) to (C, side, side): bilinear, antialiased, as `flfw.data.readers.pixels.resize` does.
 
-    >>> reduced(np.full((1, 8, 8), 0.5, np.float32), 2).tolist()
+    >>> reduced(np.full((1, 8, 8), 0.5, np.float32), 2).round(6).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """
     import torch  # scores of other data need none of it

@@ -223,7 +223,7 @@ def rejected_epsilon(pairs: int, guesses: int, right: int, delta: float, confide
         The bound, rounded down to 1e-4; 0: not even 0 is rejected.
 
     >>> round(rejected_epsilon(10, 10, 10, 0.0, 0.95), 3)  # half of 1.052, which is for a replacement
-    0.525
+    0.526
     """
 
     def rejected(epsilon: float) -> bool:

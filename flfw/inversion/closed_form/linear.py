@@ -45,6 +45,7 @@ def linear_inputs(weight_gradient: Tensor, bias_gradient: Tensor, count: int) ->
     Returns:
         (count, d).
 
+    >>> import torch
     >>> x = torch.tensor([1.0, 2.0, 3.0])
     >>> linear_inputs(torch.outer(torch.tensor([0.1, -0.5]), x), torch.tensor([0.1, -0.5]), 1)
     tensor([[1., 2., 3.]])

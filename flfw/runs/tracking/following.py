@@ -51,7 +51,7 @@ _FINAL = ("acc_global", "acc_local", "acc_central", "acc_protected")
 def _of_round(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a round's row; further ones of the method bear ``extra/`` before their name.
 
-    >>> of_round({"round": 3, "loss": 0.5, "acc_local": None, "extra": {"norm": 2.0}, "failed": []})
+    >>> _of_round({"round": 3, "loss": 0.5, "acc_local": None, "extra": {"norm": 2.0}, "failed": []})
     {'loss': 0.5, 'extra/norm': 2.0}
     """
     return dict(_numbers({name: value for name, value in row.items() if name != "round"}))
