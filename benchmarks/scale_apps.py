@@ -122,7 +122,7 @@ def ours(name: str, net: str, clients: int, rounds: int, out: Path) -> Tensors:
     run = out / "run"
     run.mkdir()
     experiment = _experiment(net, clients, rounds, engine=name, out=run)
-    engine.run(plan(experiment), Site(state=run / "state"))
+    engine.run_on_engine(plan(experiment), Site(state=run / "state"))
     (last,) = (run / "checkpoint").glob(f"round-{rounds:05d}-*")
     return {key.removeprefix("model/"): value for key, value in load_file(last).items() if key.startswith("model/")}
 

@@ -17,10 +17,12 @@ from flwr.serverapp import Grid, ServerApp
 from flfw import nets
 from flfw.client.site import Site
 from flfw.dp import message_cost
-from flfw.engines import machine, ray_start
-from flfw.engines.superlink import write_app
+from flfw.engines import apps, machine, ray_start, submit, superlink
+from flfw.engines.branches import summable
+from flfw.engines.federation import federate
 from flfw.errors import RunError, require
 from flfw.experiment import Experiment, Scalar
+from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.message_batches import MessageBatches
 from flfw.messages.streaming import GRACE_S, GridWrapper
 from flfw.plans.run_plan import RunPlan
@@ -29,7 +31,7 @@ from flfw.task.client_plan import ClientPlan
 _LOUD = ("flwr", "ray")
 
 
-def run(run_plan: RunPlan, site: Site) -> None:
+def run_on_engine(run_plan: RunPlan, site: Site) -> None:
     """Train and probe; all files are written below ``experiment.out``.
 
     Args:
@@ -44,8 +46,6 @@ def run(run_plan: RunPlan, site: Site) -> None:
     for name in _LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
-        from flfw.engines import submit
-
         submit.run(experiment)
         return
     engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr-sim": _run_on_flowers_engine, "flwr": _run_by_flwr}
@@ -62,8 +62,6 @@ def check_resources(experiment: Experiment) -> None:
     """
     machine.check_server(experiment, experiment.attack_gpus, experiment.federation is not None)
     if experiment.federation:
-        from flfw.engines import submit
-
         submit.check(experiment)
         return
     require(
@@ -79,19 +77,19 @@ def check_resources(experiment: Experiment) -> None:
 
 
 def _run_in_process(run_plan: RunPlan, site: Site) -> None:
-    from flfw.engines import apps
-    from flfw.messages.inprocess import InProcessGrid
-
-    clients, run_config = run_plan.client.rounds.clients, run_plan.experiment.to_run_config()
-    cohorts = _cohorts(run_plan.client)
-    sums = _summable(run_plan)
-    grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True, cohorts=cohorts, late=sums)
-    apps.server(grid=grid, context=_server_context(run_config))
+    grid = InProcessGrid(
+        apps.client,
+        run_plan.client.rounds.clients,
+        run_plan.experiment.to_run_config(),
+        introduced=True,
+        one_disk=True,
+        cohorts=_cohorts(run_plan.client),
+        late=_summable(run_plan),
+    )
+    federate(grid, run_plan)
 
 
 def _summable(run_plan: RunPlan) -> bool:
-    from flfw.engines.branches import summable
-
     return summable(run_plan.client, run_plan.engine.engine, run_plan.audit.sees_updates)
 
 
@@ -104,8 +102,6 @@ def store_bytes(run_plan: RunPlan) -> int:
 
 def _cohorts(plan: ClientPlan) -> MessageBatches | None:
     """Return how messages of a run are answered together; None: each is answered by itself."""
-    from flfw.engines import apps
-
     size = min(plan.local.together, plan.rounds.per_round)
     return MessageBatches(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
 
@@ -113,9 +109,7 @@ def _cohorts(plan: ClientPlan) -> MessageBatches | None:
 def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
     experiment = run_plan.experiment
     ray_start.configure_ray(experiment.ray_address)
-    from flfw.engines import apps
-    from flfw.engines.federation import federate
-    from flfw.engines.ray_grid import RayGrid
+    from flfw.engines.ray_grid import RayGrid  # imports Ray, which reads its configuration then
 
     run_config, address = experiment.to_run_config(), experiment.ray_address
     with ray_start.started(address, site, partial(store_bytes, run_plan)) as options:
@@ -144,11 +138,8 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
 def _run_on_flowers_engine(run_plan: RunPlan, site: Site) -> None:
     experiment = run_plan.experiment
     ray_start.configure_ray(experiment.ray_address)
-    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.simulation.run_simulation import _run_simulation  # imports Ray, too
     from flwr.supercore.telemetry import EventType
-
-    from flfw.engines import apps
-    from flfw.engines.federation import federate
 
     stopped = threading.Event()
     server = ServerApp()
@@ -160,7 +151,7 @@ def _run_on_flowers_engine(run_plan: RunPlan, site: Site) -> None:
     run_config, address = experiment.to_run_config(), experiment.ray_address
     store = partial(store_bytes, run_plan)
     with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, ray_start.started(address, site, store):
-        write_app(Path(folder), run_config)
+        superlink.write_app(Path(folder), run_config)
         shares = machine.client_resources(experiment, experiment.attack_gpus, machine.resources(address))
         try:
             _run_simulation(
@@ -221,8 +212,6 @@ class StoppableGrid(GridWrapper):
 
 
 def _run_by_flwr(run_plan: RunPlan, site: Site) -> None:
-    from flfw.engines import superlink
-
     experiment = run_plan.experiment
     assert experiment.out is not None, "the experiment was checked"
     superlink.run(

@@ -36,7 +36,14 @@ from flfw.runs.run_notes import notes_on_data
 from flfw.runs.tracking.following import tracked
 from flfw.runs.tracking.tracker import check as check_trackers
 from flfw.server.central import sends_one_model
-from flfw.server.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
+from flfw.server.checkpoint import (
+    is_complete,
+    is_trained,
+    locked,
+    require_same_data,
+    store_experiment,
+    stored_experiment,
+)
 from flfw.task.method import Method
 from flfw.task.task import Task
 
@@ -57,12 +64,12 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     experiment, folder = run_plan.experiment, run_plan.experiment.out
     assert folder is not None, "check names the folder"
     plan_file.keep(task.dataset.columns, folder)
-    Checkpoints(folder, experiment)
+    store_experiment(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
         provenance.begin(folder, outside_of(run_plan))
         with _told_how_to_go_on(folder):
-            engine.run(run_plan, _site(experiment, folder))
+            engine.run_on_engine(run_plan, _site(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 
@@ -125,7 +132,7 @@ def resume(experiment: Experiment) -> Path:
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not is_trained(folder):
                 engine.check_resources(experiment)
-                engine.run(run_plan, _site(experiment, folder))
+                engine.run_on_engine(run_plan, _site(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 
@@ -205,7 +212,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     data.fetch(experiment.dataset, experiment.data_root)  # may take an hour: after all checks without data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # printed below, on every run and not only when the cache is made
-        task = plan(experiment).task.load_at_server(experiment.data_root)
+        task = run_plan.task.load_at_server(experiment.data_root)
     if experiment.malicious_server:
         require_public(task)
     run_plan.client.method.check_task(task, run_plan.client.settings)

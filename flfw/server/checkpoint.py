@@ -117,14 +117,8 @@ class Checkpoints:
     def __init__(self, folder: Path, experiment: Experiment, state: Path | None = None) -> None:
         self._state = state
         self._folder = folder / "checkpoint"
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not sealed(self._folder, "experiment"):
-            config = experiment.to_run_config()
-            description = {"format": _FORMAT, "id": uuid4().hex, "code": code_hash(), "experiment": config}
-            seal(self._folder, "experiment", ".json", json.dumps(description, indent=1).encode())
-        stored = stored_experiment(folder)
+        stored = store_experiment(folder, experiment)
         self.id, self.code, self._seal = stored.id, stored.code, stored.seal
-        stored.require_same(experiment, folder)
         self.resumed: list[dict[str, Any]] = []
         self.last, self._journal = self._load()
         if self.last:
@@ -287,6 +281,23 @@ def is_trained(folder: Path) -> bool:
 def is_complete(folder: Path) -> bool:
     """Return whether nothing is left to do in a run folder."""
     return (folder / "result.json").exists() and not is_trained(folder)
+
+
+def store_experiment(folder: Path, experiment: Experiment) -> Stored:
+    """Write the experiment to the folder of a new run, and make the run's id; return what is stored.
+
+    Raises:
+        InputError: the folder holds another experiment, or a damaged one.
+    """
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not sealed(checkpoint, "experiment"):
+        config = experiment.to_run_config()
+        description = {"format": _FORMAT, "id": uuid4().hex, "code": code_hash(), "experiment": config}
+        seal(checkpoint, "experiment", ".json", json.dumps(description, indent=1).encode())
+    stored = stored_experiment(folder)
+    stored.require_same(experiment, folder)
+    return stored
 
 
 def stored_experiment(folder: Path) -> Stored:

@@ -39,7 +39,8 @@ TAKES_THE_WHOLE = (
     "flfw/engines/federation.py:federate",
     "flfw/engines/submit.py:check",
     "flfw/engines/submit.py:run",
-    "flfw/server/checkpoint.py:Checkpoints.__init__",  # what is stored of a run is its experiment
+    "flfw/server/checkpoint.py:Checkpoints.__init__",
+    "flfw/server/checkpoint.py:store_experiment",  # what is stored of a run is its experiment
     "flfw/server/checkpoint.py:Stored",
     "flfw/server/checkpoint.py:Stored.require_same",
 )

@@ -508,7 +508,7 @@ def test_a_run_counts_the_bytes_that_were_sent(small: Experiment, tmp_path: Path
         folder = tmp_path / upload
         experiment = dataclasses.replace(hyperfl(small, f"upload={upload}"), clients=2, rounds=1, out=folder)
         folder.mkdir()
-        engine.run(plan(experiment), Site(state=folder / "state"))
+        engine.run_on_engine(plan(experiment), Site(state=folder / "state"))
         rows[upload] = json.loads((folder / "training.json").read_text())["rounds"]
     for dense, coded in zip(rows["dense"], rows["factors"], strict=True):
         assert coded["upload_bytes"] < dense["upload_bytes"] / 4

@@ -35,7 +35,7 @@ def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:
 
 def run(experiment: Experiment, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    engine.run(plan(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
+    engine.run_on_engine(plan(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
     return folder
 
 

@@ -203,7 +203,7 @@ def trained(folder: Path, clients: int) -> tuple[dict, Path]:
         out=folder,
     )
     folder.mkdir()
-    engine.run(plan(without_auto(experiment)), Site(state=folder / "state"))
+    engine.run_on_engine(plan(without_auto(experiment)), Site(state=folder / "state"))
     return json.loads((folder / "training.json").read_text()), folder / "state"
 
 

@@ -16,7 +16,7 @@ def train_by_engine(experiment: Experiment, folder: Path, truth: bool = True) ->
     """Train, without an audit or results; what ``training.json`` says then."""
     folder.mkdir()
     site = Site(state=folder / "state", truth=folder / "truth" if truth else None)
-    engine.run(plan(dataclasses.replace(experiment, out=folder)), site)
+    engine.run_on_engine(plan(dataclasses.replace(experiment, out=folder)), site)
     return json.loads((folder / "training.json").read_text())
 
 
