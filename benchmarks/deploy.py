@@ -165,7 +165,7 @@ def measure(run: output.BenchmarkRun, rounds: int) -> dict[str, dict[str, Any]]:
     """Measure the chosen parts, by name."""
     results: dict[str, dict[str, Any]] = {}
     run.begin_gate()
-    flags = ["--methods", "fedavg,hyperfl,fedcg", "--largest-upload-mb", "200"]
+    flags = ["--methods", "fedavg,hyperfl,fedcg", "--max-upload-mb", "200"]
     with (
         tempfile.TemporaryDirectory(prefix="flfw-deploy-") as place,
         federation(Path(place) / "federation", *flags) as layout,

@@ -107,7 +107,7 @@ for count in (2, 2, 6, 2, 6):
     arrays = pack(first)
     Path("/proc/self/clear_refs").write_text("5")
     before = kilobytes("VmRSS")
-    strategy.combined(arrays, iter(uploads), 1)
+    strategy.aggregate_round(arrays, iter(uploads), 1)
     print(kilobytes("VmHWM") - before)
 """
 
