@@ -163,11 +163,11 @@ class Auditor(AbstractContextManager["Auditor"]):
         return tuned_on({**self._named, **self._of_membership})
 
     def tickets(self, last: int | None = None) -> list[ProbeSet]:
-        """Return the tickets of a run that ended after round ``last``; see `flfw.audit.plan.Plan.tickets`."""
+        """Return the probe sets of a run that ended after round ``last``; see `flfw.audit.job_planner.JobPlanner`."""
         return self._plan.tickets(last) if self._named else []
 
     def jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
-        """Return the jobs of a ticket whose probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
+        """Return the jobs of a probe set that is recorded; see `flfw.audit.job_planner.JobPlanner`."""
         return self._plan.jobs(probe_set)
 
     def run(

@@ -46,6 +46,8 @@ TAKES_THE_WHOLE = (
 )
 """The places below that do all the same; at most fifteen."""
 
+REFERENCE = re.compile(r"(?<!`)`((?:flfw|strategies|clients|attacks|papers)(?:\.[A-Za-z_]\w*)+)(?:\(\))?`(?!`)")
+
 METHOD_CARD = ("Paper", "Down", "Up", "Private", "Client", "A probe", "Departures")
 ATTACK_CARD = ("Paper", "Departures")
 EXAMPLES = {"strategies": "strategies/fedavg.py", "attacks": "attacks/ig.py"}
@@ -245,6 +247,31 @@ def _names_the_whole(node: ast.FunctionDef | ast.ClassDef) -> bool:
     return any(isinstance(part, ast.Name) and part.id in WHOLE for part in names)
 
 
+def dead_references(sources: Sequence[Source]) -> Iterator[str]:
+    """Find names in backticks, as ``flfw.audit.verdict.Verdict``, that no file has."""
+    named = {".".join(part for part in source.parts if part != "__init__"): _names(source) for source in sources}
+    named |= {f"flfw.{module}": names for module, names in named.items() if not module.startswith("flfw")}  # links
+    for source in sources:
+        for match in REFERENCE.finditer(source.text):
+            parts = match[1].split(".")
+            end = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in named), 0)
+            if not end or not set(parts[end:]) <= named[".".join(parts[:end])]:
+                line = source.text.count("\n", 0, match.start()) + 1
+                yield f"{source.name}:{line}: `{match[1]}` is no name of today"
+
+
+def _names(source: Source) -> set[str]:
+    """Return the names that a file defines or hands on."""
+    imported = {name.asname or name.name for n in source.nodes if isinstance(n, ast.ImportFrom) for name in n.names}
+    strings = {
+        n.value for n in source.nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    }  # made on demand
+    stored = {node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
+    defined = {n.name for n in source.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    return stored | attributes | defined | imported | strings
+
+
 RULES: tuple[Rule, ...] = (
     empty_names,
     too_long,
@@ -253,6 +280,7 @@ RULES: tuple[Rule, ...] = (
     subclassed_concrete,
     classes_of_one_name,
     whole_experiments,
+    dead_references,
 )
 
 

@@ -17,6 +17,7 @@ from tests.house.rules import (
     Rule,
     Source,
     classes_of_one_name,
+    dead_references,
     empty_names,
     missing_cards,
     plugins_named_in_the_core,
@@ -64,6 +65,17 @@ def test_what_takes_a_whole_experiment() -> None:
     ]
     assert found(whole_experiments, flfw__runs__peek=text, papers__peek=text, sim="") == []
     assert len(TAKES_THE_WHOLE) <= 15
+
+
+def test_a_reference_to_a_name_that_no_file_has() -> None:
+    text = (
+        '"""See `flfw.nets.net.Net.width`, `flfw.nets`, `flfw.attacks.ig` and `flfw.gone.Net`, `flfw.nets.net.lost`."""'
+    )
+    net = "class Net:\n    width: int\n"
+    assert found(dead_references, flfw__nets____init__="", flfw__nets__net=net, attacks__ig="", flfw__peek=text) == [
+        "flfw/peek.py:1: `flfw.gone.Net` is no name of today",
+        "flfw/peek.py:1: `flfw.nets.net.lost` is no name of today",
+    ]
 
 
 def test_a_card_that_lacks_a_line() -> None:
