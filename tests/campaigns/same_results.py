@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from typing import Any
 from safetensors import safe_open
 
 from benchmarks import output
+from flfw.files.earlier_names import FLAGS
 from flfw.files.result_file import read_result
 from flfw.files.rows import read_rows
 
@@ -88,10 +90,10 @@ def numbers(folder: Path) -> dict[str, Any]:
     """Read everything of a run that its code decides, by file."""
     result = read_result(folder)  # under the names of today, if the other version has others
     kept = ("rounds", "final", "privacy", "audit", "notes", "config")
-    files: dict[str, Any] = {"result.json": without_times({name: result[name] for name in kept})}
+    files: dict[str, Any] = {"result.json": comparable({name: result[name] for name in kept})}
     for name in ("rounds.csv", "clients.csv", "audit.csv"):
         if (folder / name).exists():
-            files[name] = [without_times(row) for row in read_rows(folder / name)]
+            files[name] = [comparable(row) for row in read_rows(folder / name)]
     for kind in ("observations", "examples", "truth", "checkpoint"):
         for path in sorted((folder / kind).rglob("*.safetensors")):
             name = path.stem[:11] if kind == "checkpoint" else str(path.relative_to(folder))  # a hash follows the round
@@ -99,11 +101,13 @@ def numbers(folder: Path) -> dict[str, Any]:
     return files
 
 
-def without_times(value: Any) -> Any:
-    """Drop the keys that two equal runs need not share."""
+def comparable(value: Any) -> Any:
+    """Drop the keys that two equal runs need not share, and write flags by their names of today."""
+    if isinstance(value, str):
+        return re.sub(r"--(?:expert )?([a-z-]+)", lambda flag: f"--{FLAGS.get(flag[1], flag[1])}", value)
     if isinstance(value, dict):
-        return {name: without_times(part) for name, part in value.items() if name not in _OTHERS}
-    return [without_times(part) for part in value] if isinstance(value, list) else value
+        return {name: comparable(part) for name, part in value.items() if name not in _OTHERS}
+    return [comparable(part) for part in value] if isinstance(value, list) else value
 
 
 def digests(path: Path) -> dict[str, str]:
