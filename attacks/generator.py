@@ -35,7 +35,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import AttackCost, NotApplicableError, Preparation, Private, Uses
+from flfw.adversary.attack import AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
@@ -121,11 +121,6 @@ class GenerativeInversion(GradientMatching):
     def uses(self) -> Uses:
         """Public data, for the generator."""
         return frozenset({"public"})
-
-    @property
-    def preparation(self) -> Preparation:
-        """The training of the generator."""
-        return Preparation("learning_iterations", kept=True)
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``guessed`` with CMA-ES, which searches for z alone."""

@@ -47,7 +47,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import AttackCost, NotApplicableError, Preparation, Private, Uses
+from flfw.adversary.attack import AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
@@ -153,11 +153,6 @@ class IG(GradientMatching):
         """Public data, where the search starts from their means or has a flow as its prior."""
         uses_them = self.settings.start == "class_mean" or self.settings.prior == "flow"
         return frozenset({"public"}) if uses_them else frozenset()
-
-    @property
-    def preparation(self) -> Preparation | None:
-        """The training of the flow, where it is the prior."""
-        return Preparation("flow_iterations", kept=True) if self.settings.prior == "flow" else None
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return the treatment of private tensors, from the settings."""

@@ -35,7 +35,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import AttackCost, Models, NotApplicableError, Preparation, Private, Uses
+from flfw.adversary.attack import AttackCost, Models, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.attacks.hyperfl import require_reading
 from flfw.errors import require
@@ -100,11 +100,6 @@ class ROG(GradientMatching):
     def uses(self) -> Uses:
         """Public data, for the post-processor."""
         return frozenset({"public"}) if self.settings.post == "unet" else frozenset()
-
-    @property
-    def preparation(self) -> Preparation | None:
-        """The training of the post-processor; the attacks on public images before it are part of each search."""
-        return Preparation("post_epochs", kept=False) if self.settings.post == "unet" else None
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``not needed`` where the closed form knows delta: for one example, at a fully connected layer."""

@@ -1,8 +1,8 @@
 """Time to read photos of 12 megapixels as a data set: ``python -m benchmarks.photos [--json] [--quick]``.
 
 JPEG files of 4000 x 3000 pixels, whose content is a smooth pattern with noise, are read as ``--dataset folder:PATH
---expert resize=64`` does: at a fraction of their size, resized; and, beside it, with all their pixels first. Seconds
-are those of the processor, one photo after the other. The last line of the output is one JSON object.
+--expert own_images=64`` does: at a fraction of their size, resized; and, beside it, with all their pixels first.
+Seconds are those of the processor, one photo after the other. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations

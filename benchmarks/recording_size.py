@@ -1,7 +1,7 @@
 """Size of a run's recordings, and the time that they take: ``python -m benchmarks.recording_size [--json] [--quick]``.
 
 HyperFL is run on the embedded digits as `python sim.py` does, with an attack that takes no time. What its recorder
-wrote is then stored anew in each way that ``--expert compression`` names, and read as an attack reads it, with all
+wrote is then stored anew in each way that ``RecordingGrid`` knows, and read as an attack reads it, with all
 checks. ``--run`` takes the recordings of a run that is there. Seconds are those of the processor, in this process; the
 bytes that come back are compared with those that were recorded.
 

@@ -85,7 +85,7 @@ def trained(row: str, data: str, scale: Scale, clip: float = CLIP, sigma: float 
         local_epochs=1,
         batch_size=benchmark.batch,
         lr=0.05,
-        accounting="exact" if row == "non-private" else "paper",
+        accountant="prv" if row == "non-private" else "paper",
         attack=("none",),
         set=(*benchmark.split, *settings),
     )
@@ -117,7 +117,7 @@ def attacked(row: str, data: str, scale: Scale) -> Experiment:
         run,
         net="lenet",
         rounds=1,
-        accounting="exact",
+        accountant="prv",
         attack=("cpl",),
         audit_rounds="0",
         victim_batch=run.batch_size,

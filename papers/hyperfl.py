@@ -223,7 +223,7 @@ def trained(cell: Cell, scale: Scale) -> Experiment:
         local_epochs=1 if quick else 5,
         batch_size=100 if data == "EMNIST" else 50,
         lr=0.01 if grey else 0.02,
-        accounting="paper" if private else "exact",
+        accountant="paper" if private else "prv",
         attack=("none",),
         set=(f"noise_multiplier={11.62 if data == 'EMNIST' else 10.63}",) if private else (),
     )

@@ -77,19 +77,6 @@ class AttackCost:
     selection: str
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """Training on public data that an attack needs before its search; for estimates of its time.
-
-    Attributes:
-        setting: name of the setting that its time is proportional to, such as a number of epochs.
-        kept: whether a process trains once for all targets; else it trains for each target again.
-    """
-
-    setting: str
-    kept: bool
-
-
 class NotApplicableError(RuntimeError):
     """Error: the attack cannot work on this network; the report says so, and it counts as a failure."""
 
@@ -141,11 +128,6 @@ class Attack(EarlierHooks, AttackPlugin):
     def uses(self) -> Uses:
         """Knowledge that it requests; no other of this kind is granted, or recorded for it. By default none."""
         return frozenset()
-
-    @property
-    def preparation(self) -> Preparation | None:
-        """Its training on public data before the search. By default None: there is none, or it is not extrapolated."""
-        return None
 
     @property
     def labels(self) -> str:

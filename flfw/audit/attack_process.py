@@ -39,7 +39,7 @@ def require_gpu(settings: AttackSettings) -> None:
     """
     share, precision = settings.attack_gpus, settings.attack_precision
     expected = "--expert attack_precision=float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32"
-    require(bool(share) or precision != "tf32", expected, attack_precision=precision)
+    require(bool(share) or not precision.startswith("tf32"), expected, attack_precision=precision)
     if share:
         import torch
 

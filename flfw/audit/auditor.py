@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from flfw.adversary.attack import tuned_on
-from flfw.audit.attack_process import Attacks, AttackServer, Inline, require_gpu
+from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, require_gpu
 from flfw.audit.conclude import MALICIOUS, POSITIVE, with_groups_needed
 from flfw.audit.control_runs import ControlRunner
 from flfw.audit.job_planner import JobPlanner
@@ -45,8 +45,18 @@ from flfw.task.task import Task
 
 AuditContext = AbstractContextManager["Auditor | None"]
 
+AttackPlace = Callable[[Queue, Jobs], Attacks]
+"""Makes the place where a queue's attacks run."""
 
-def auditing(clients: ClientPlan, audit: AuditPlan, task: Task, out: Path, source: Path | None = None) -> AuditContext:
+
+def auditing(
+    clients: ClientPlan,
+    audit: AuditPlan,
+    task: Task,
+    out: Path,
+    source: Path | None = None,
+    place: AttackPlace | None = None,
+) -> AuditContext:
     """Return the audit of an experiment; an empty context if it requests none, or if its method sends nothing.
 
     Args:
@@ -55,6 +65,7 @@ def auditing(clients: ClientPlan, audit: AuditPlan, task: Task, out: Path, sourc
         task: the run's data.
         out: the run's folder.
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.
+        place: where attacks run; None: where the experiment has them.
 
     Raises:
         InputError: the data have no public examples, without which nothing is compared, or the attacks no GPU.
@@ -68,7 +79,7 @@ def auditing(clients: ClientPlan, audit: AuditPlan, task: Task, out: Path, sourc
             f"{len(task.dataset.test_y)} of {clients.task.data.dataset}; add others to its test part, or leave out "
             "--attack."
         )
-    return Auditor(clients, audit, task, source or out, out)
+    return Auditor(clients, audit, task, source or out, out, place)
 
 
 @final
@@ -81,6 +92,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         task: the source of the public data and the input space.
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         out: the folder of reconstructions; the same one, unless recordings of an earlier run are audited again.
+        place: where attacks run; None: where the experiment has them.
 
     Attributes:
         source: the folder of the recordings.
@@ -90,7 +102,15 @@ class Auditor(AbstractContextManager["Auditor"]):
         remarks: after `run`, what attacks on membership say nothing about, a sentence each.
     """
 
-    def __init__(self, clients: ClientPlan, audit: AuditPlan, task: Task, source: Path, out: Path) -> None:
+    def __init__(
+        self,
+        clients: ClientPlan,
+        audit: AuditPlan,
+        task: Task,
+        source: Path,
+        out: Path,
+        place: AttackPlace | None = None,
+    ) -> None:
         self._clients, self.audit, self._task, self.source, self._out = clients, audit, task, source, out
         self._named, self._of_membership = audit.reconstructions, audit.memberships
         weights = audit.settings.lpips_weights
@@ -102,7 +122,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
         self._plan = self._planner_of(clients)
-        self._attacks = self._place()
+        self._attacks = place(self._queue, self.jobs) if place else self._place()
         self._climb = ControlRunner(clients, audit, self._planner_of, self._attempt, source / "truth", task)
 
     def _planner_of(self, clients: ClientPlan) -> JobPlanner:

@@ -121,7 +121,7 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
         return Verdict("inconclusive", "search", f"{why}. A longer or better search is needed.")
     if facts.left < LEAST:
         beside = (
-            f", of which {facts.colluding} may work with the attacker (--expert colluding_attackers): "
+            f", of which {facts.colluding} may work with the attacker (--expert colluding_clients): "
             f"{facts.left} are left"
         )
         why = f"Nothing was reconstructed from sums over {size} clients{beside if facts.colluding else ''}"

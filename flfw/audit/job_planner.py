@@ -105,7 +105,7 @@ class JobPlanner:
         asked, sizes = self._probes, self.audit.sum_sizes
         sizes = sizes[:1] if probe_set.curve else sizes
         curves = {size: probe_set.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
-        kinds = {AGGREGATE: (0, self.clients.task.network.isolated_client), PEER: (asked.colluding_attackers, None)}
+        kinds = {AGGREGATE: (0, self.clients.task.network.isolated_client), PEER: (self.audit.colluding, None)}
         views = [view for vantage, view in kinds.items() if vantage in asked.vantage]
         seen = [probe_set.in_sums(n, curves[n], c, alone) for c, alone in views for n in sorted(sizes) if n > c]
         last = OUTSIDER in asked.vantage and probe_set.round == max(self.audit.audited) and not probe_set.curve

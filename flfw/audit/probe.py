@@ -184,7 +184,7 @@ def answer(
     name = key(int(config["round"]), config["point"], int(config["slot"]))
     Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
     if watched and site.examples:
-        examples.record(site.examples, partition, config, received, example(x, y), audit.recordings.recorded_as)
+        examples.record(site.examples, partition, config, received, example(x, y), "compact")
         return {}
     if config["rung"] not in LADDER:
         return target(x, y, int(config["steps"]))

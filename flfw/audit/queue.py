@@ -38,6 +38,7 @@ from flfw.nets.net import Tensors
 from flfw.recording.observation import Reconstruction
 
 PUBLIC = "public.safetensors"
+_RETRIES = 1  # of a crash: what fails twice in the same way fails a third time, and a search may take hours
 _AGAIN = "remove the queue's folder and start the audit again"
 
 
@@ -234,7 +235,7 @@ class Queue:
         tries = self._failed_tries(job) + 1
         if self._is_solved(job):  # it was solved while it was given up
             self.give_back(job)
-        elif tries > int(job.run_config["attack-retries"]):
+        elif tries > _RETRIES:
             self.solve(job, failed(job, why))
         else:
             write_checked(self._tries(job.name), str(tries).encode())

@@ -425,7 +425,9 @@ def sums(plan: ClientPlan, recordings: Recordings, folder: Path) -> dict[str, An
         "rounds": [_of_round(plan.model, recordings, number) for number in numbers],
         "same_for_all": one_model,
         "participation": participation(everyone) | {"recorded_only": not known},
-        "peer": peers(recordings, everyone, sends_mean(plan.method, plan.rounds.robust, plan.task.network.malicious)),
+        "peer": peers(
+            recordings, everyone, sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious)
+        ),
     }
 
 

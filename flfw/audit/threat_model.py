@@ -160,7 +160,7 @@ def unseen(plan: ClientPlan, vantage: str, attack: Attack | None = None) -> str:
         return "examples are rebuilt from a client's message or a sum of several, and an outsider sees the model alone"
     if vantage != PEER:
         return ""
-    if not sends_mean(plan.method, plan.rounds.robust, plan.task.network.malicious):
+    if not sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious):
         mean = "the mean of what all clients send, to take its own part off"
         return f"a client of {plan.name} in this run is not sent {mean}"
     if attack is not None and attack.of_sums:

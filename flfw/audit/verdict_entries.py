@@ -109,7 +109,7 @@ class EntryBuilder:
 
     def _colluding(self, probe_set: ProbeSet) -> int:
         """Return the number of clients of a sum that work together with the attacker."""
-        return probe_set.colluding or min(self._audit.probes.colluding_attackers, probe_set.group - 1)
+        return probe_set.colluding or min(self._audit.colluding, probe_set.group - 1)
 
     def _untried(self) -> tuple[str, ...]:
         """Return in words the kinds of attacks without which a failure on sums is no evidence."""

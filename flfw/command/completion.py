@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import shtab
 
 from flfw import data, plugins
+from flfw.command.early import networks
 from flfw.command.flags import TASKS, Flag, flags
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS
 from flfw.data.splits.schemes import schemes
 from flfw.errors import unknown
-from flfw.spelling import declared
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -59,11 +59,11 @@ def _names() -> dict[str, tuple[str, ...]]:
         "attack": (*attacks, "auto", "none"),
         "defence": (*defences, "none"),
         "malicious-server": attacks,
-        "net": ("auto", *declared.networks()),
+        "net": ("auto", *networks()),
         "dataset": (*data.names(), *open_ended),
         "split": ("auto", *schemes()),
         "table": (*tables(), FRONTIER),
-        "list": tuple(dict.fromkeys([*methods, *defences, *attacks, *declared.networks(), *data.names(), *schemes()])),
+        "list": tuple(dict.fromkeys([*methods, *defences, *attacks, *networks(), *data.names(), *schemes()])),
         "data": data.names(),
     }
 

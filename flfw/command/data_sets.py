@@ -24,12 +24,12 @@ def main(arguments: Sequence[str], program: str = "flfw data") -> int:
     words = list(arguments)
     if words[:1] == ["split"]:
         from flfw.command.help import asked, page
-        from flfw.command.simulation import main as simulate
+        from flfw.command.program import main as run
 
         if asked(words):
             print(page(f"{program} split", words, "Print who would hold what, and draw it; nothing is trained."))
             return 0
-        return simulate(["--show-split", *words[1:]], f"{program} split")
+        return run(["run", "--show-split", *words[1:]], f"{program} split")
     return exit_code(program, lambda: _do(words, program))
 
 

@@ -16,6 +16,7 @@ from flfw.command.record import Command
 from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.audit import AuditSettings
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
+from flfw.experiment.experiment import DERIVED
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
 
 TASKS = {
@@ -38,7 +39,7 @@ TASKS = {
     "format": "figures",
     "width": "figures",
 }
-"""Flags of ``sim.py`` that are tasks of their own, each with the subcommand of ``flfw`` that does it."""
+"""Flags that are tasks of their own, each with the subcommand that does it."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def flags(default: Experiment | None = None) -> dict[str, Flag]:
     """
     default = default or Experiment()
     shown = [flag for record in (Command(default), default) for flag in declared(record)]
-    return {flag.name: flag for flag in [*shown, _EXPERT] if flag.name.replace("-", "_") not in EXPERT}
+    return {flag.name: flag for flag in [*shown, _EXPERT] if flag.name.replace("-", "_") not in (*EXPERT, *DERIVED)}
 
 
 def expert() -> list[Flag]:

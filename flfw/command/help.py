@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from flfw.command.flags import TASKS, Flag, declared, expert, flags, grouped
+from flfw.command.flags import TASKS, Flag, expert, flags, grouped
 from flfw.command.subcommands import Subcommand
 from flfw.experiment import Experiment
 
@@ -19,15 +19,18 @@ def asked(words: Sequence[str]) -> bool:
     return any(word in (*HELP, ALL) for word in words)
 
 
-def of_subcommand(name: str, one: Subcommand, words: Sequence[str]) -> str:
+def of_subcommand(name: str, one: Subcommand, words: Sequence[str], program: str) -> str:
     """Return the help of a subcommand, with the flags of a run if it takes them.
 
     Args:
         name: its name.
         one: the subcommand.
         words: its command line, which may ask for all of the help.
+        program: name of the command.
     """
-    program, purpose = f"flfw {name}", f"{one.words[0].upper()}{one.words[1:]}."
+    purpose = f"{one.words[0].upper()}{one.words[1:]}."
+    if name == "run":
+        purpose += " Without any flag: HyperFL on the embedded digits, ten clients, audited; some minutes on two cores."
     if one.takes is None:
         return page(program, words, purpose, one.values, one.also)
     shown = [flag for flag in flags().values() if one.knows(flag.name)]
@@ -72,7 +75,7 @@ def page(
             lines += wrapped(f"also {' '.join(f'--{flag.name}' for flag in others)}", "  ", "    ")
         lines += wrapped(f"example: {program} {values}{' ' if values else ''}{group.example}", "  ", "    ")
     if tasks:
-        lines += ["", "In place of a run:" if program == "sim.py" else "Beside:"]
+        lines += ["", "Tasks:"]
         for name in tasks:
             lines += _described(flags()[name], whole, program)
     listing = "sim.py --list" if program == "sim.py" else "flfw list"
@@ -125,24 +128,3 @@ def expert_settings() -> str:
 
 def _unset(flag: Flag) -> str:
     return {"": "false", "INT": "0", "FLOAT": "0"}.get(flag.form, "empty")
-
-
-def of_rehearsal(words: Sequence[str]) -> str:
-    """Return the help of ``flfw rehearse``, whose flags begin with other values than those of a run."""
-    from flfw.command.rehearse import DEFAULT, RehearsalCommand
-
-    purpose = (
-        "Find out what a site would leak with these settings, on its own data, before it takes part. A rehearsal is "
-        "always in process and of one client, and makes its own probes."
-    )
-    mine = declared(RehearsalCommand(DEFAULT))
-    return page("flfw rehearse", words, purpose, of_its_own=mine, default=DEFAULT)
-
-
-def of_simulation(words: Sequence[str]) -> str:
-    """Return the help of ``sim.py``."""
-    purpose = (
-        "Run a federated method, audit what it leaks, and write a report. Without any flag: HyperFL on the embedded "
-        "digits, ten clients, audited; a few minutes on two cores."
-    )
-    return page("sim.py", words, purpose, tasks=tuple(TASKS))

@@ -1,68 +1,83 @@
-"""Command ``flfw``: a subcommand for each task."""
+"""Command ``flfw``: a subcommand for each task. ``sim.py`` is ``flfw run``, whose tasks are flags, too."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import flfw
+from flfw.command import help as pages
+from flfw.command.record import Command, parse, refuse_two_tasks
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, translated
 from flfw.errors import InputError, suggestion
 from flfw.files.exit_code import exit_code
 
+_PROGRAMS = MappingProxyType(
+    {"deploy": "flfw.deploy.__main__", "data": "flfw.command.data_sets", "rehearse": "flfw.command.rehearse"}
+)
+"""Module of each subcommand that parses its own words."""
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return the exit code: 0 done, 1 failed, 2 bad input."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    name, rest = (words[0], words[1:]) if words else ("--help", [])
-    program = f"flfw {name}"
+
+def main(arguments: Sequence[str] | None = None, program: str = "") -> int:
+    """Run a subcommand; return the exit code: 0 done, 1 failed, 2 bad input.
+
+    Args:
+        arguments: words behind ``flfw``; None: those of this process.
+        program: name of the command, for messages; empty: ``flfw`` and the subcommand.
+    """
+    name, *words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in SUBCOMMANDS:
-        return _simulate(name, rest, program)
-    if name == "deploy":
-        from flfw.deploy.__main__ import main as deploy
-
-        return deploy(rest, program)
-    if name == "rehearse":
-        return _rehearse(rest, program)
-    if name == "data":
-        from flfw.command.data_sets import main as data_sets
-
-        return data_sets(rest, program)
-    return exit_code("flfw", lambda: _about(name, rest))
+        program = program or f"flfw {name}"
+        return exit_code(program, lambda: _do(name, words, program))
+    if name in _PROGRAMS:
+        return importlib.import_module(_PROGRAMS[name]).main(words, f"flfw {name}")
+    return exit_code("flfw", lambda: _about(name, words))
 
 
-def _simulate(name: str, words: list[str], program: str) -> int:
-    from flfw.command import help as pages
-    from flfw.command.simulation import main as simulate
-
+def _do(name: str, words: list[str], program: str) -> int:
     if pages.asked(words):
-        text = pages.of_subcommand(name, SUBCOMMANDS[name], words)
-        return exit_code(program, lambda: _printed(text))
-    try:
-        given = translated(name, words)
-    except InputError as error:
-        refused = error
-        return exit_code(program, lambda: _refuse(refused))
-    return simulate(given, program)
+        print(pages.of_subcommand(name, SUBCOMMANDS[name], words, program))
+        return 0
+    arguments = translated(name, words)
+    command = parse(arguments, program=program)
+    refuse_two_tasks(command)
+    from flfw.command import early
+
+    early.check(command)
+    return _perform(command, arguments, program)
 
 
-def _rehearse(words: list[str], program: str) -> int:
-    from flfw.command import help as pages
+def _perform(command: Command, arguments: list[str], program: str) -> int:
+    """Do the one task that the command line asks for; return the exit code."""
+    from flfw.command import tasks
 
-    if pages.asked(words):
-        return exit_code(program, lambda: _printed(pages.of_rehearsal(words)))
-    from flfw.command.rehearse import main as rehearse
+    if command.list is not None:
+        print(tasks.listed(command.list))
+    elif command.matrix or command.seeds:
+        return tasks.several(command)
+    elif command.table or command.cell:
+        return tasks.table(command)
+    elif command.estimate:
+        print(tasks.estimated(command.experiment))
+    elif command.show_split:
+        print(tasks.split_shown(command.experiment))
+    elif command.compare:
+        print(tasks.compared(command.compare))
+    elif command.figures:
+        print(*tasks.figures(command), sep="\n")
+    elif command.purge:
+        print(tasks.purged(command.purge))
+    elif command.verify:
+        return tasks.verified(command.verify, arguments, program)
+    elif command.pdf is not None:
+        return tasks.printed(command, arguments, program)
+    else:
+        from flfw.command.api.summary import summary
 
-    return rehearse(words, program)
-
-
-def _printed(text: str) -> int:
-    print(text)
+        print(summary(tasks.run(command, arguments, program)))
     return 0
-
-
-def _refuse(error: InputError) -> int:
-    raise error
 
 
 def _about(name: str, words: Sequence[str]) -> int:
@@ -77,27 +92,24 @@ def _about(name: str, words: Sequence[str]) -> int:
             got = " ".join(words) or "none"
             raise InputError(f"Expected one shell among {', '.join(SHELLS)}, got {got}; see flfw completion --help.")
         print(script(words[0]))
-        return 0
-    if name in ("--version", "-V"):
+    elif name in ("--version", "-V"):
         print(f"flfw {flfw.__version__}")
-        return 0
-    if name in ("-h", "--help", "help"):
+    elif name in ("-h", "--help", "help"):
         print(_overview())
-        return 0
-    known = (*SUBCOMMANDS, *OTHERS)
-    if name.startswith("-"):
+    elif name.startswith("-"):
         raise InputError(f"Expected a subcommand before {name}, such as flfw run {name}; see flfw --help.")
-    raise InputError(f"Expected a subcommand among {', '.join(known)}; got {name}{suggestion(name, known) or '.'}")
+    else:
+        known = (*SUBCOMMANDS, *OTHERS)
+        raise InputError(f"Expected a subcommand among {', '.join(known)}; got {name}{suggestion(name, known) or '.'}")
+    return 0
 
 
 def _overview() -> str:
-    from flfw.command.help import row, wrapped
-
-    lines = ["usage: flfw SUBCOMMAND ...", "", *wrapped(flfw.__doc__.partition("\n")[0] if flfw.__doc__ else "")]
+    lines = ["usage: flfw SUBCOMMAND ...", "", *pages.wrapped((flfw.__doc__ or "").partition("\n")[0])]
     for title, those in overview().items():
         lines += ["", f"{title}:"]
         for name, words in those.items():
-            lines += row(name, words)
+            lines += pages.row(name, words)
     examples = [f"  flfw {name} {SUBCOMMANDS[name].example}" for name in ("run", "audit", "table")]
     return "\n".join([*lines, "", "Examples:", *examples, "", "flfw SUBCOMMAND --help has the flags of one."])
 

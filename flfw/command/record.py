@@ -10,6 +10,7 @@ import tyro
 
 from flfw.errors import InputError
 from flfw.experiment import EXPERT, Experiment
+from flfw.experiment.experiment import DERIVED
 from flfw.files.flags import parsed, piped
 from flfw.files.paths import with_paths_from_home
 
@@ -72,13 +73,17 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     Raises:
         InputError: tyro's message, in one line instead of a box.
     """
-    command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program, EXPERT))
+    command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program, (*EXPERT, *DERIVED)))
     if command.matrix and piped(arguments) != arguments:
         raise InputError(
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
             f"{command.experiment.defence}, or an axis as defences=A,B."
         )
     experiment = command.experiment
+    for name in DERIVED:
+        given, found = getattr(experiment, name), getattr(stored or Experiment(), name)
+        if given != found:
+            raise InputError(f"Expected no {name}, got {name}={given}; it is found, and a site's policy may pin it.")
     _refuse_without_value(command, arguments, program)
     if stored is None and experiment.federation and not (command.table or command.cell):
         named = {word.removeprefix("--expert=").partition("=")[0] for word in arguments}

@@ -12,11 +12,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 import flfw
+from flfw.command.early import check_assignments, check_data, check_names, check_out
+from flfw.command.flags import declared
+from flfw.command.help import asked, page
 from flfw.deploy.rehearsal import (
     breaches,
     draws_at_sites,
@@ -33,10 +36,11 @@ from flfw.files.exit_code import exit_code
 from flfw.files.flags import parsed
 from flfw.files.paths import with_paths_from_home
 
-if TYPE_CHECKING:
-    pass
-
 _PROG = "python -m flfw.command.rehearse"
+_PURPOSE = (
+    "Find out what a site would leak with these settings, on its own data, before it takes part. A rehearsal is "
+    "always in process and of one client, and makes its own probes."
+)
 DEFAULT = Experiment(engine="inproc", images=4, rounds=3, clients=1, defence_randomness="auto")
 
 LIMITS = (
@@ -58,10 +62,7 @@ OF_MEMBERSHIP = (
 
 @dataclass(frozen=True)
 class RehearsalCommand:
-    """Find out what a site would leak with these settings, on its own data, before it takes part.
-
-    Flags are those of sim.py; a rehearsal is always in process and of one client, and makes its own probes.
-    """
+    """Settings of a rehearsal: flags are those of sim.py, and some of its own."""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     policy: Path | None = None
@@ -94,8 +95,8 @@ def rehearse(command: RehearsalCommand) -> Path:
     rehearsal = plan_rehearsal(command.experiment, command.max_steps)
     experiment, rungs = rehearsal.experiment, rehearsal.rungs
     draws = draws_at_sites(command.experiment)
-    asked = replace(without_auto(command.experiment), defence_randomness=draws)
-    warned = breaches(policy, asked, sent(experiment)) if policy else []
+    wanted = replace(without_auto(command.experiment), defence_randomness=draws)
+    warned = breaches(policy, wanted, sent(experiment)) if policy else []
     at_sites = replace(experiment, defence_randomness=draws)
     warned += over_budget(policy, at_sites, rehearsal.examples) if policy else []
     _warn(warned)
@@ -164,6 +165,9 @@ def main(arguments: list[str], program: str = _PROG) -> int:
 
 
 def _do(arguments: list[str], program: str) -> int:
+    if asked(arguments):
+        print(page(program, arguments, _PURPOSE, of_its_own=declared(RehearsalCommand(DEFAULT)), default=DEFAULT))
+        return 0
     command = with_paths_from_home(parsed(arguments, RehearsalCommand(DEFAULT), program, EXPERT))
     _check_spelling(command)
     rehearse(command)
@@ -173,16 +177,13 @@ def _do(arguments: list[str], program: str) -> int:
 def _check_spelling(command: RehearsalCommand) -> None:
     """Refuse misspelt settings as the rehearsal itself would, as far as they can be told within a second."""
     from flfw.deploy.policy import Policy
-    from flfw.files.folders import require_new
-    from flfw.spelling.names import check_assignments, check_data, check_names
 
     experiment = command.experiment
     check_names(experiment)
     if not experiment.dataset.startswith("site:"):  # of which only the data root tells
         check_data(experiment)
     check_assignments(experiment)
-    if experiment.out:
-        require_new(experiment.out.absolute())
+    check_out(experiment)
     if command.policy:
         Policy.read(command.policy)
 

@@ -1,4 +1,4 @@
-"""Subcommands of ``flfw`` and what each takes; every task that is a flag of ``sim.py`` is one of them."""
+"""Subcommands of ``flfw`` and what each takes; every task that is a flag of ``flfw run`` is one of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Subcommand:
     Attributes:
         words: its purpose.
         example: words behind its name.
-        flag: flag of ``sim.py`` for the task; empty: a run.
+        flag: flag of ``flfw run`` for the task; empty: a run.
         values: form of the words before its flags, such as ``RUN``; empty: it takes none.
         least: number of these words at least.
         most: at most; 0: any number.
-        also: names of further flags that are tasks for ``sim.py``.
+        also: names of further flags that are tasks of their own.
         takes: names of the only flags of a run that it takes; None: all.
     """
 
@@ -41,7 +41,7 @@ class Subcommand:
 
 
 SUBCOMMANDS = {
-    "run": Subcommand("train, audit what leaks, write a report", "--method fedavg --attack ig", also=("seeds", "pdf")),
+    "run": Subcommand("train, audit what leaks, write a report", "--method fedavg --attack ig", also=tuple(TASKS)),
     "estimate": Subcommand("expected time and memory of a run", "--method hyperfl --rounds 200", "estimate"),
     "resume": Subcommand("go on with a run that was cut short", "runs/NAME", "resume", "RUN", 1, 1, ("pdf",)),
     "audit": Subcommand("attack what an earlier run recorded", "runs/NAME --attack ig", "from", "RUN", 1, 1, ("pdf",)),
@@ -103,7 +103,7 @@ def overview() -> dict[str, dict[str, str]]:
 
 
 def translated(name: str, words: Sequence[str]) -> list[str]:
-    """Return the words behind a subcommand as ``sim.py`` takes them.
+    """Return the words behind a subcommand as ``flfw run`` takes them.
 
     >>> translated("resume", ["runs/a", "--engine", "inproc"])
     ['--resume', 'runs/a', '--engine', 'inproc']

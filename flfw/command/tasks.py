@@ -157,4 +157,4 @@ def estimated(experiment: Experiment) -> str:
     """Return the claims that a run would make, and its expected time and memory."""
     from flfw.command.api.expectation import expected
 
-    return str(expected(experiment, fresh=True))
+    return str(expected(experiment))

@@ -26,11 +26,10 @@ from flfw.experiment.experiment import FREE_ON_RESUME
 from flfw.files.earlier_names import settings_of_today
 
 _OF_THE_POLICY = ("metrics", "record", "defence-randomness")  # it has rules of its own for them
-_OF_THE_SERVER = ("seed", "ema", "final-eval-clients", "epsilon-budget", "server-device")
+_OF_THE_SERVER = ("seed", "ema", "final-eval-clients", "epsilon-budget")
 _OF_THE_AUDIT = (
     "attack", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "images", "curve",
-    "sum-size", "colluding-attackers", "vantage", "adaptation", "attack-memory-gb", "attack-compile",
-    "attack-precision",
+    "sum-size", "vantage", "adaptation", "attack-precision",
 )  # fmt: skip
 FREE = frozenset(
     (*(name.replace("_", "-") for name in FREE_ON_RESUME), *_OF_THE_POLICY, *_OF_THE_SERVER, *_OF_THE_AUDIT)

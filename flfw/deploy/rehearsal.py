@@ -121,7 +121,9 @@ def _at_one_site(asked: Experiment) -> Experiment:
     require(not asked.target_epsilon, noise, target_epsilon=asked.target_epsilon)
     require(asked.defended == "all", "--defended all, or no --defence, of one client", defended=asked.defended)
     split = "iid" if asked.split == "auto" else asked.split
-    alone = replace(asked, clients=1, sample=0, sampling="fixed", min_clients=1, colluding_clients=0, split=split)
+    alone = replace(
+        asked, clients=1, sample=0, sampling="fixed", on_client_failure="fail", colluding_clients=0, split=split
+    )
     return replace(
         alone, epsilon_budget=0.0
     )  # it depends on all clients, so it would end this training at another round
@@ -144,13 +146,11 @@ def _of_folder(asked: Experiment) -> Experiment:
     local = data.describe(name)
     require(local.classes == card.classes, f"{card.classes} classes in {name}", classes=local.classes)
     channels, height, width = card.shape
-    form = {
-        "resize": f"{height}x{width}",
-        "resize_mode": "stretch" if asked.resize_mode == "auto" else asked.resize_mode,
-        "colour": "grey" if channels == 1 else "rgb",
-    }
+    words = asked.image_words
+    form = [f"{height}x{width}", "stretch" if words.mode == "auto" else words.mode, "grey" if channels == 1 else "rgb"]
+    images = ",".join([*form, *["skip_damaged"] * words.skip_damaged])
     net = card.net if asked.net == "auto" else asked.net
-    return replace(asked, dataset=name, data_root=None, net=net, normalise="half", split="auto", **form)
+    return replace(asked, dataset=name, data_root=None, net=net, normalise="half", split="auto", own_images=images)
 
 
 def _of_table(asked: Experiment) -> Experiment:
@@ -372,7 +372,9 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
         return config
     card = data.describe(data.absolute(asked.dataset), image_format(asked, None))
     named = f"site:{'x'.join(map(str, card.shape))}:{card.classes}"  # of which the name says size and colour
-    return {**config, "dataset": named, "resize": "", "colour": "auto", "split": at_site.SPLIT}
+    words = asked.image_words
+    kept = ",".join([*[words.mode] * (words.mode != "auto"), *["skip_damaged"] * words.skip_damaged])
+    return {**config, "dataset": named, "own-images": kept, "split": at_site.SPLIT}
 
 
 def draws_at_sites(asked: Experiment) -> Literal["auto", "seed", "secure"]:

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from flfw import plugins
+from flfw.dp import private_metrics
 from flfw.dp.budget import BudgetExceededError
 from flfw.dp.private_metrics import PrivatelyReporting, metrics_mechanism
 from flfw.dp.run_accountant import mechanism_in
@@ -75,7 +76,7 @@ def cost_of_metrics(plan: ClientPlan, kind: str) -> Mechanism | None:
     counted = cost(plan, TRAIN, {}, 1)  # refused where nobody adds noise, or the server can repeat it
     if counted is None or not issubclass(plan.client_class, PrivatelyReporting):
         raise BudgetExceededError(f"metrics of {plan.name} have no noise that can be counted")
-    return metrics_mechanism(plan.privacy.metrics_noise_multiplier, 1, counted.clipped)
+    return metrics_mechanism(private_metrics.NOISE_MULTIPLIER, 1, counted.clipped)
 
 
 def _require_own_code(plan: ClientPlan) -> None:

@@ -37,6 +37,10 @@ from flfw.nets.net import Tensors, hits, losses
 from flfw.nets.training.gaussian import GaussianNoise
 from flfw.privacy.mechanism import Clipped, Mechanism
 
+NOISE_MULTIPLIER = 10.0
+"""Standard deviation of the noise over what one example, or client, can change in an answer: so much that the metrics
+add little to the epsilon of any training, and means over some hundred examples still say something."""
+
 
 class NoisyMeans(NamedTuple):
     """Means of a part's numbers, each in [0, 1], and its number of examples, >= 1; 1 where that is not told."""
@@ -194,7 +198,7 @@ class PrivatelyReporting(GradientClient, ABC):
         assert isinstance(settings, DPSettings)
         clipped: Clipped = "example" if settings.on_steps else "client"
         noise = settings.noise(self.ctx.plan.seed, purpose, self.ctx.round, self.ctx.partition)
-        return released(parts, clipped, self.ctx.plan.privacy.metrics_noise_multiplier, noise)
+        return released(parts, clipped, NOISE_MULTIPLIER, noise)
 
     def right(self, part: str) -> Tensor:
         """Tell of each of n examples whether the model is right, of a text at which share of places: (n, 1)."""

@@ -17,6 +17,7 @@ from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import PrivatelyReporting
 from flfw.dp.run_accountant import RunAccountant, is_known, least_summed
 from flfw.errors import InputError, require
+from flfw.experiment import AGGREGATE, PEER
 from flfw.plans.run_plan import RunPlan
 from flfw.plugins import short_name, split_assignment
 from flfw.privacy.accountants import Accountant, compute_epsilon
@@ -49,8 +50,10 @@ def calibrate_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
     """
     run = _with_secret_noise(run)
     plan, privacy = run.client, run.client.privacy
-    _require_whole_noise(plan)
-    _require_noise_of_others(plan, split)
+    sums = {AGGREGATE, PEER} & set(run.audit.probes.vantage)
+    if not sums or getattr(plan.settings, "update_deviation", 0.0) > 0:  # else who colludes counts for attackers alone
+        _require_whole_noise(plan)
+        _require_noise_of_others(plan, split)
     _require_noise_for_metrics(plan, split)
     notes = [*_of_sites(plan, split), *_remarks(plan, split, probed=bool(run.audit.audited))]
     if privacy.target_epsilon and privacy.epsilon_budget:
@@ -137,7 +140,8 @@ def _require_whole_noise(plan: ClientPlan) -> None:
     summed = least_summed(plan.rounds, colluding)
     honest = " of clients that do not collude" if colluding else ""
     surely = (
-        f"{_SHARES} <= {summed}, the updates{honest} that are surely in a round's sum (--sample, --expert min_clients)"
+        f"{_SHARES} <= {summed}, the updates{honest} that are surely in a round's sum "
+        "(--sample, --expert on_client_failure)"
     )
     require(plan.rounds.clients == 1 or shares <= summed, surely, **{_SHARES: shares})
 
@@ -241,7 +245,7 @@ def _goal(
     mechanism, reported = ledger.mechanism, ledger.reported
     if mechanism is None:
         raise InputError(f"Expected a method that claims privacy for --{flag}, got method={plan.name}.")
-    published = ledger.published if privacy.accounting == "paper" else None
+    published = ledger.published if privacy.accountant == "paper" else None
     if published and mechanism.clipped in published.units:
         return (published.units[mechanism.clipped],), published.accountant
     if mechanism.void:
@@ -254,4 +258,4 @@ def _goal(
     counted = (mechanism, reported) if reported else (mechanism,)
     if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
         counted = tuple(replace(part, max_copies=1) for part in counted)
-    return tuple(part if part.noise_divisor > 1 else part.alone for part in counted), privacy.accountant
+    return tuple(part if part.noise_divisor > 1 else part.alone for part in counted), privacy.tightest

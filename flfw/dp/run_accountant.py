@@ -17,6 +17,7 @@ import numpy as np
 from flfw import data
 from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
+from flfw.dp import private_metrics
 from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
 from flfw.errors import require
 from flfw.experiment.training import RoundSettings
@@ -43,7 +44,7 @@ _KNOWN_SEED = (
 )
 _COHORTS = (
     "Nobody but the server learns who was drawn, or how many were: it keeps its folder to itself, with the tables and "
-    "the report in it, and no round ends the run for having too few clients (--expert min_clients)."
+    "the report in it, and no round ends the run for having too few clients (--expert on_client_failure)."
 )
 _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
@@ -85,10 +86,11 @@ def least_summed(rounds: RoundSettings, colluding: int) -> int:
     Raises:
         InputError: there may be no other client in a sum.
     """
-    everybody = rounds.on_client_failure == "fail" and not rounds.poisson
+    everybody = not rounds.drops_failures and not rounds.poisson
     surely = rounds.per_round if everybody else rounds.min_clients
     limit = (
-        f"colluding-clients < {surely}, the updates that are surely in a round's sum (--sample, --expert min_clients)"
+        f"colluding-clients < {surely}, the updates that are surely in a round's sum "
+        "(--sample, --expert on_client_failure)"
     )
     require(colluding < surely, limit, colluding_clients=colluding)
     return surely - colluding
@@ -205,7 +207,7 @@ class RunAccountant:
         if mechanism is None or asked.metrics != "private":
             return None
         answers = self._course(self.plan.settings).max_participations + 1
-        return metrics_mechanism(asked.metrics_noise_multiplier, answers, mechanism.clipped, most_held(self.split))
+        return metrics_mechanism(private_metrics.NOISE_MULTIPLIER, answers, mechanism.clipped, most_held(self.split))
 
     @property
     def hides_cohorts(self) -> bool:
@@ -241,17 +243,18 @@ class RunAccountant:
         """
         asked, split = self.plan.privacy, self.split
         if split.patients is None:
-            examples, clients = asked.patient_examples, asked.patient_clients
+            examples, clients = asked.patient
             return examples, clients, _PATIENTS.format(examples=examples, clients=clients)
         counted = patients.most_at_a_client(split.patients, split.train)
         if asked.metrics == "private" and split.test_patients is not None:  # a patient is in one part alone
             tests = [*split.test, *split.validation]
             counted = max(counted, patients.most_at_a_client(split.test_patients, tests))
-        enough = asked.patient_examples == 0 or asked.patient_examples >= counted
+        given, sites = asked.patient
+        enough = given == 0 or given >= counted
         limit = f"patient-examples >= {counted}, as many as one patient has at a client, or none to have them counted"
-        require(enough, limit, patient_examples=asked.patient_examples)
+        require(enough, limit, patient_examples=given)
         owners = -(-patients.most_clients(split.patients, split.train) // _most_held(split.train))
-        examples, clients = asked.patient_examples or counted, max(asked.patient_clients, owners)
+        examples, clients = given or counted, max(sites, owners)
         how = _GIVEN_PATIENTS if (examples, clients) != (counted, owners) else _COUNTED_PATIENTS
         return examples, clients, how.format(examples=examples, clients=clients, counted=counted)
 
@@ -280,7 +283,7 @@ class RunAccountant:
             entries.append(
                 {**one.as_dict(), "max_guess_accuracy": one.certainty, "accounting": "exact", "noise_source": noise}
             )
-        published = self.published if self.plan.privacy.accounting == "paper" else None
+        published = self.published if self.plan.privacy.accountant == "paper" else None
         if published is None:
             return entries
         delta, rounds = self.plan.privacy.delta, self.plan.rounds.rounds
@@ -300,7 +303,7 @@ class RunAccountant:
             mechanism = replace(mechanism, max_copies=mechanism.max_copies * times)
             reported = reported and replace(reported, max_copies=reported.max_copies * times)
         assert asked.metrics != "auto", "a plan has no auto"
-        how = (asked.delta, rounds.rounds, asked.accountant, examples, asked.metrics, secure)
+        how = (asked.delta, rounds.rounds, asked.tightest, examples, asked.metrics, secure)
         result = claim(mechanism, unit, adversary, *how, reported)
         receives = adversary in ("server", "aggregate")
         if receives and self.plan.real and asked.metrics == "all" and not isinf(result.epsilon):

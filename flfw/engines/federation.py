@@ -48,6 +48,9 @@ from flfw.task.client_plan import ClientPlan
 if TYPE_CHECKING:
     from flfw.dp.canary_audit import CanaryScorer
 
+_RECORDED_BYTES = 20_000_000_000  # of recordings: a run left alone fills no disk, and what is left out is said
+_JOIN_S, _JOIN_S_EACH = 120.0, 10.0  # for sites that connect anew, and for SuperNodes that start one after the other
+
 
 def federate(grid: Grid, run: RunPlan) -> None:
     """Carry out a run on the nodes of a grid, from its folder's last checkpoint if there is one.
@@ -96,7 +99,7 @@ class Federation:
         self._releases, self._spent = Releases(plan, folder / "checkpoint"), False
         self._strategy = _strategy(run, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
         self._strategy.before_round, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
-        self._strategy.ctx = ServerContext(plan, run.engine.server_device, self._progress)
+        self._strategy.ctx = ServerContext(plan, machine.server_device(run.engine), self._progress)
         self._average, self._patience = MovingAverage(plan.rounds.ema), EarlyStopping(plan.rounds.patience)
         self._strategy.on_update = self._listener = _listener(plan)
 
@@ -112,7 +115,8 @@ class Federation:
         self._grid = tampered(self._grid, plan.task)
         required = Requirements(code_hash(), *plan.task.input_space)
         keys, alike = registered_nodes(run.federation, plan.rounds.clients), representatives(grid)
-        clients, wait = plan.rounds.clients, run.engine.join_deadline
+        clients = plan.rounds.clients
+        wait = min(run.engine.round_deadline, max(_JOIN_S, _JOIN_S_EACH * clients))
         self._enrolment = NodeAssignment(self._grid, self._strategy.roster, clients, wait, required, keys, alike)
 
     def run(self) -> None:
@@ -162,8 +166,8 @@ class Federation:
             self._is_recorded,
             mark=last.recordings if last else None,
             anew=True,
-            compression=self._audit.recordings.recorded_as,
-            limit_bytes=round(1e9 * self._audit.recordings.max_recordings_gb),
+            compression="compact",
+            limit_bytes=_RECORDED_BYTES,
         )
 
     def _is_recorded(self, message: Message, reply: Message) -> bool:
@@ -294,7 +298,7 @@ class _Ended(Exception):
 def _strategy(run: RunPlan, stamp: dict[str, Any]) -> FederatedStrategy:
     engine, plan, rounds = run.engine, run.client, run.client.rounds
     tolerance = FailurePolicy(
-        rounds.on_client_failure,
+        "drop" if rounds.drops_failures else "fail",
         rounds.min_clients,
         engine.round_deadline,
         replaces_the_dead=engine.engine != "flwr",
@@ -302,8 +306,8 @@ def _strategy(run: RunPlan, stamp: dict[str, Any]) -> FederatedStrategy:
     drawing = {"sample": rounds.sample, "sampling": rounds.sampling, "seed": plan.seed}
     strategy = run.strategy(plan.settings, **drawing, tolerance=tolerance)
     strategy.stamp, strategy.summed = stamp, summable(plan, engine.engine, run.audit.sees_updates)
-    if rounds.robust != "none":
-        strategy.robust = RobustMean(rounds.robust, rounds.byzantine_clients)
+    if rounds.robust_rule != "none":
+        strategy.robust = RobustMean(rounds.robust_rule, rounds.byzantine_clients)
     return strategy
 
 

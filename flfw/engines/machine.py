@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from flfw.errors import InputError, require
-from flfw.experiment import EXPERT
 from flfw.experiment.execution import ExecutionSettings
 
 _GPU_DEVICES = ("nvidia*", "nvhost*", "dxg", "kfd")
@@ -149,14 +148,16 @@ def check_server(engine: ExecutionSettings, attack_gpus: float, real: bool) -> N
     Raises:
         InputError: there is none.
     """
-    here = {"server_device": engine.server_device} if engine.server_device == "cuda" else {}
-    if engine.engine == "inproc" and not real:  # clients and attacks share the process, too
-        shares = {"gpus_per_client": engine.gpus_per_client, "attack_gpus": attack_gpus}
-        here |= {name: share for name, share in shares.items() if share}
-    for name, asked in here.items():
-        without = "--expert server_device=cpu" if name in EXPERT else f"--{name.replace('_', '-')} 0"
-        expected = f"{without} on a machine without a GPU"
-        require(_has_gpu(), expected, **{name: asked})
+    if engine.engine != "inproc" or real:
+        return
+    for name, asked in {"gpus_per_client": engine.gpus_per_client, "attack_gpus": attack_gpus}.items():
+        if asked:
+            require(_has_gpu(), f"--{name.replace('_', '-')} 0 on a machine without a GPU", **{name: asked})
+
+
+def server_device(engine: ExecutionSettings) -> str:
+    """Return where the server computes what it trains itself: on a GPU if clients do, and if its machine has one."""
+    return "cuda" if engine.gpus_per_client and _has_gpu() else "cpu"
 
 
 def _has_gpu() -> bool:

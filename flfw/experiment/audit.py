@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from flfw.errors import require
 from flfw.experiment.curves import Point, groups, points
@@ -20,6 +20,8 @@ VANTAGES = ("server", "client_update", "client_example", AGGREGATE, PEER, OUTSID
 """Positions of an adversary: at the server, at a client's update, at the gradient of one example on a client, at the
 server behind secure aggregation, at another client, or outside."""
 
+SearchPrecision: TypeAlias = Literal["float32", "tf32", "bf16", "float32_compiled", "tf32_compiled", "bf16_compiled"]
+"""Precisions of a search, and whether it is compiled."""
 FEWEST_PAIRS = 2
 """Smallest number of pairs of a client in the membership game."""
 
@@ -48,9 +50,6 @@ class ProbeSettings:
     sum_size: int = 0
     """Clients whose messages are summed (vantages aggregate and peer); 0: all that
     are probed and take part in a round. >= 0."""
-    colluding_attackers: int = 1
-    """Clients whose own messages the attacker knows: those of a peer, itself among them, and those that work together
-    with a server behind secure aggregation. >= 1."""
     vantage: tuple[str, ...] = ("server",)
     """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training),
     aggregate (the server behind secure aggregation, which sees sums over a group of clients), peer (another client,
@@ -59,7 +58,6 @@ class ProbeSettings:
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
         require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
-        require_at_least(self, 1, ("colluding_attackers",))
         require_at_least(self, 0, ("sum_size",))
         words, pairs = ("auto", "none", "all"), self.membership_pairs
         counted = pairs.isdecimal() and FEWEST_PAIRS <= int(pairs) <= MOST
@@ -120,28 +118,27 @@ class AttackSettings:
     attack_timeout: float = 3600.0
     """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline. In
     s, > 0."""
-    attack_retries: int = 1
-    """How often an attack that crashed or was ended is tried again. >= 0."""
-    attack_memory_gb: float = 4.0
-    """Memory that a step of the searches done at once may take, in GB (1e9 bytes). > 0."""
-    attack_compile: bool = False
-    """Compile the searches: up to a minute at the start, then faster steps. Needs a C++ compiler."""
-    attack_precision: Literal["float32", "tf32", "bf16"] = "float32"
+    attack_precision: SearchPrecision = "float32"
     """Precision of the networks in searches: tf32 (with --attack-gpus) and bf16 are faster for large ones, and their
-    results are less close."""
+    results are less close. Compiled, searches take up to a minute at the start, then faster steps; a C++ compiler is
+    needed."""
     lpips_weights: Path | None = None
     """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, 0, ("attack_retries",))
         require_finite(self, ("attack_gpus",), zero=True)
-        require_finite(self, ("attack_timeout", "attack_memory_gb"))
+        require_finite(self, ("attack_timeout",))
         require(len(set(self.attacks)) == len(self.attacks), "each attack once", attack=" ".join(self.attacks))
 
     @property
     def attacks(self) -> tuple[str, ...]:
         """Attacks to run; empty when there is no audit."""
         return () if self.attack in (("none",), ()) else self.attack
+
+    @property
+    def attack_compile(self) -> bool:
+        """Whether searches are compiled."""
+        return self.attack_precision.endswith("_compiled")
 
 
 @dataclass(frozen=True)
@@ -151,22 +148,12 @@ class RecordingSettings:
     show_samples: Literal["auto", "yes", "no"] = "auto"
     """Whether the report shows clients' samples; auto: not those of a user's own data (csv:, folder:, hf:,
     parquet:, text:)."""
-    compression: Literal["none", "gzip", "predictive"] = "predictive"
-    """How recordings are stored, always to the bit. predictive: what differs from a prediction of each upload."""
-    max_recordings_gb: float = 20.0
-    """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said. > 0."""
     keep_recorded_rounds: int = -1
     """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all. >=
     -1."""
 
     def __post_init__(self) -> None:
         require_at_least(self, -1, ("keep_recorded_rounds",))
-        require_finite(self, ("max_recordings_gb",))
-
-    @property
-    def recorded_as(self) -> Literal["none", "gzip", "compact"]:
-        """The compression as recordings note it."""
-        return "compact" if self.compression == "predictive" else self.compression
 
 
 @dataclass(frozen=True)

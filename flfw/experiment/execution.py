@@ -20,17 +20,13 @@ class ExecutionSettings:
     cpus_per_client: float = 1
     """CPU cores set aside for each concurrently simulated client (ray, flwr-sim, flwr)."""
     gpus_per_client: float = 0
-    """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr-sim, flwr)."""
-    server_device: Literal["cpu", "cuda"] = "cpu"
-    """Where the server computes what it trains itself; averages are always taken on the CPU."""
+    """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr-sim, flwr); with
+    one, what the server trains itself is computed on a GPU, too, if its machine has any."""
     ray_address: str = ""
     """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
     round_deadline: float = 3600
-    """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted. In s,
-    > 0."""
-    join_deadline: float = 120
-    """Seconds that the server waits for all clients at the start; with on_client_failure=drop later ones may follow.
-    In s, > 0."""
+    """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted. To
+    join at the start, they have at most two minutes of it, or ten seconds for each client. In s, > 0."""
     keep_state: bool = False
     """Keep the clients' private tensors in state/ once the run is over; for figures."""
     track: tuple[str, ...] = ()
@@ -39,7 +35,7 @@ class ExecutionSettings:
     """Folder to write; default: runs/METHOD-DATASET-TIME."""
 
     def __post_init__(self) -> None:
-        require_finite(self, ("round_deadline", "join_deadline", "cpus_per_client"))
+        require_finite(self, ("round_deadline", "cpus_per_client"))
         require_finite(self, ("gpus_per_client",), zero=True)
         joins = not self.ray_address or self.engine in ("ray", "flwr-sim")
         require(joins, "--engine ray with --ray-address", engine=self.engine)

@@ -21,9 +21,7 @@ from flfw.plugins import Scalar
 
 FREE_ON_RESUME = (
     "on_client_failure",
-    "min_clients",
     "round_deadline",
-    "join_deadline",
     "engine",
     "federation",
     "cpus_per_client",
@@ -31,9 +29,6 @@ FREE_ON_RESUME = (
     "attack_gpus",
     "attack_process",
     "attack_timeout",
-    "attack_retries",
-    "compression",
-    "max_recordings_gb",
     "keep_recorded_rounds",
     "keep_state",
     "show_samples",
@@ -47,17 +42,17 @@ FREE_ON_RESUME = (
 """Settings that may change when a run is resumed, as none of them decides its numbers."""
 
 EXPERT = (
-    *("robust", "byzantine_clients", "patience", "ema", "final_eval_clients", "init", "norm", "example_order"),
-    *("weights", "weights_sha256", "defence_randomness"),
-    *("test", "resize", "resize_mode", "colour", "skip_damaged", "augment", "normalise"),
-    *("epsilon_budget", "delta", "accountant", "accounting", "patient_examples", "patient_clients"),
-    *("colluding_clients", "canaries", "metrics_noise_multiplier"),
-    *("membership_pairs", "sum_size", "colluding_attackers", "adaptation", "attack_process", "attack_timeout"),
-    *("attack_retries", "attack_memory_gb", "attack_compile", "attack_precision"),
-    *("compression", "max_recordings_gb", "keep_recorded_rounds", "keep_state", "record"),
-    *("server_device", "on_client_failure", "min_clients", "round_deadline", "join_deadline"),
+    *("robust", "patience", "ema", "final_eval_clients", "init", "norm", "example_order"),
+    *("weights", "defence_randomness", "test", "own_images", "augment", "normalise"),
+    *("epsilon_budget", "delta", "accountant", "patient_examples", "colluding_clients", "canaries"),
+    *("membership_pairs", "sum_size", "adaptation", "attack_process", "attack_timeout"),
+    *("attack_precision", "keep_recorded_rounds", "keep_state", "record"),
+    *("on_client_failure", "round_deadline"),
 )
 """Settings that are no flags of their own: the command line takes them behind ``--expert`` as KEY=VALUE."""
+
+DERIVED = ("weights_sha256",)
+"""Settings that nobody gives: a plan finds them, and they travel with the others."""
 
 _SOURCE = "the run's configuration"
 _CHECKED = (TrainingSettings, DataSettings, PrivacySettings, AuditSettings, ExecutionSettings)
@@ -98,13 +93,11 @@ class Experiment(
         require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
         if PEER in self.vantage:
             require(
-                self.colluding_attackers < self.clients,
-                f"1 <= colluding-attackers < {self.clients} clients",
-                colluding_attackers=self.colluding_attackers,
+                self.colluding_clients < self.clients,
+                f"0 <= colluding-clients < {self.clients} clients",
+                colluding_clients=self.colluding_clients,
             )
-            beside = (
-                f"more than colluding-attackers={self.colluding_attackers} clients in a sum with --vantage {PEER}, "
-            )
+            beside = f"more than {self.colluding_attackers} clients, the peer and who works with it, in a sum, "
             beside += "probed and in a round"
             require(self.groups[0] > self.colluding_attackers, beside, sum_size=self.groups[0])
         if {AGGREGATE, PEER} & set(self.vantage):
@@ -118,6 +111,11 @@ class Experiment(
     def groups(self) -> tuple[int, ...]:
         """Numbers of clients in a sum, at `AGGREGATE` and `PEER`: the target's first, then those of the curve."""
         return self.sum_sizes(self.per_round)
+
+    @property
+    def colluding_attackers(self) -> int:
+        """Clients whose messages an attacker on sums knows: a peer's own, and of those that work together with it."""
+        return max(1, self.colluding_clients)
 
     @property
     def decisive(self) -> dict[str, Scalar]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import inf
+from typing import TypeVar
 
-from flfw.errors import InputError, require
+from flfw.errors import InputError, require, unknown
 
+_Word = TypeVar("_Word", bound=str)
 _DIGITS = 18
 MOST = 1_000_000
 """The most of clients, rounds, steps or examples that a setting can ask for."""
@@ -44,6 +46,28 @@ def require_finite(record: object, names: Iterable[str], *, zero: bool = False) 
         value, sign = getattr(record, name), "<=" if zero else "<"
         fits = 0 < value < inf or (zero and value == 0)
         require(fits, f"0 {sign} {name.replace('_', '-')} < inf", **{name: value})
+
+
+def word_and_number(given: str, flag: str, words: Collection[_Word], default: int) -> tuple[_Word, int]:
+    """Return the parts of ``WORD`` or ``WORD:N``.
+
+    Args:
+        given: the text.
+        flag: name of the flag, for messages.
+        words: words that may stand there.
+        default: the number where there is none.
+
+    Raises:
+        InputError: names the flag and its words.
+
+    >>> word_and_number("drop:8", "on-client-failure", ("fail", "drop"), 1)
+    ('drop', 8)
+    """
+    first, colon, number = given.partition(":")
+    word = next((word for word in words if word == first), None)
+    if word is None or (colon and not (number.isdecimal() and len(number) <= _DIGITS)):
+        raise unknown(f"{flag}={', '.join(words)}, with or without :N", flag.replace("-", "_"), given, words)
+    return word, int(number) if colon else default
 
 
 def integer(word: str, flag: str) -> int:

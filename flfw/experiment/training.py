@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from flfw.errors import require
-from flfw.experiment.fields import MOST, integer, require_at_least, require_at_most, require_finite
+from flfw.experiment.fields import (
+    MOST,
+    integer,
+    require_at_least,
+    require_at_most,
+    require_finite,
+    word_and_number,
+)
+
+RobustName: TypeAlias = Literal["none", "median", "trimmed_mean", "krum", "clipping"]
+"""Rules that combine the updates of a round; none: their mean."""
+
+_ROBUST: tuple[RobustName, ...] = get_args(RobustName)
 
 
 @dataclass(frozen=True)
@@ -34,35 +46,50 @@ class RoundSettings:
     """Rounds of training."""
     patience: int = 0
     """End when no client's validation accuracy has risen for so many rounds; 0: no such end. In rounds, >= 0."""
-    robust: Literal["none", "median", "trimmed_mean", "krum", "clipping"] = "none"
-    """In place of the mean of the clients' updates one that few lies cannot move far; all clients count alike."""
-    byzantine_clients: int = 0
-    """The most clients of a round that lie: trimmed_mean and krum work by it; each --expert robust needs
-    enough updates. >= 0."""
+    robust: str = "none"
+    """In place of the mean of the clients' updates one that few lies cannot move far: none, median, trimmed_mean:N,
+    krum:N or clipping, of which each may name the most clients N of a round that lie; all clients count alike."""
     ema: float = 0.0
     """Evaluate a moving average of the models in the end, with at most this weight of the past; 0: the last model. 0
     <= ema < 1."""
     final_eval_clients: str = "1000"
     """Clients of the final evaluation: all, none, or at most so many, drawn by the seed from more."""
-    on_client_failure: Literal["fail", "drop"] = "fail"
-    """What becomes of a client that fails: it ends the run, or it is dropped from the round. Either way it is named."""
-    min_clients: int = 1
-    """A round with fewer usable updates ends the run. From 1 to the clients of a round."""
+    on_client_failure: str = "fail"
+    """What becomes of a client that fails, which is named: fail, it ends the run; drop, it is dropped from the round.
+    With :N, as in drop:8, a round with fewer than N usable updates ends the run; N from 1 to the clients of a round."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("clients", "rounds"))
         require_at_most(self, MOST, ("clients", "rounds"))
-        require_at_least(self, 0, ("patience", "byzantine_clients"))
+        require_at_least(self, 0, ("patience",))
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
-        lied_to = "--expert robust with --expert byzantine_clients"
-        require(self.robust != "none" or not self.byzantine_clients, lied_to, robust=self.robust)
-        trims = self.robust != "trimmed_mean" or self.byzantine_clients >= 1
-        untrimmed = "byzantine-clients >= 1 with --expert robust=trimmed_mean, which without is a mean"
-        require(trims, untrimmed, byzantine_clients=self.byzantine_clients)
+        require(self.robust_rule != "none" or self.robust == "none", "a robust mean before :N", robust=self.robust)
+        trims = self.robust_rule != "trimmed_mean" or self.byzantine_clients >= 1
+        require(trims, "robust=trimmed_mean:N with N >= 1, which without is a mean", robust=self.robust)
         require(0 <= self.ema < 1, "0 <= ema < 1", ema=self.ema)
-        fits = 1 <= self.min_clients <= self.per_round
-        require(fits, f"1 <= min-clients <= {self.per_round}, the clients of a round", min_clients=self.min_clients)
+        expected = f"on-client-failure=fail or drop, with :N from 1 to {self.per_round}, the clients of a round"
+        require(1 <= self.min_clients <= self.per_round, expected, on_client_failure=self.on_client_failure)
         _ = self.finally_asked
+
+    @property
+    def robust_rule(self) -> RobustName:
+        """Name of the robust mean; none: the mean."""
+        return word_and_number(self.robust, "robust", _ROBUST, 0)[0]
+
+    @property
+    def byzantine_clients(self) -> int:
+        """The most clients of a round that lie."""
+        return word_and_number(self.robust, "robust", _ROBUST, 0)[1]
+
+    @property
+    def drops_failures(self) -> bool:
+        """Whether a client that fails is dropped from the round, and does not end the run."""
+        return word_and_number(self.on_client_failure, "on-client-failure", ("fail", "drop"), 1)[0] == "drop"
+
+    @property
+    def min_clients(self) -> int:
+        """Least number of usable updates in a round; fewer end the run."""
+        return word_and_number(self.on_client_failure, "on-client-failure", ("fail", "drop"), 1)[1]
 
     @property
     def per_round(self) -> int:
@@ -205,6 +232,23 @@ class TrainingSettings(DefenceSettings, NetworkSettings, LocalSettings, RoundSet
 
 
 @dataclass(frozen=True)
+class OwnImages:
+    """How a user's own images are read.
+
+    Attributes:
+        size: height and width to which they are brought; None: they keep theirs.
+        mode: ``crop``, ``letterbox`` or ``stretch``, for images of another shape; ``auto``: crop, but stretch at sites.
+        colour: ``grey`` or ``rgb``; ``auto``: grey if all of them are.
+        skip_damaged: whether those that cannot be read are left out.
+    """
+
+    size: tuple[int, int] | None
+    mode: Literal["auto", "crop", "letterbox", "stretch"]
+    colour: Literal["auto", "grey", "rgb"]
+    skip_damaged: bool
+
+
+@dataclass(frozen=True)
 class DataSettings:
     """Settings of the data set and its partition into clients."""
 
@@ -220,16 +264,10 @@ class DataSettings:
     divide."""
     image_size: int = 0
     """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
-    resize: str = ""
-    """Height and width that your own images of any size are brought to, N or HxW (folder:PATH); empty: they keep
-    theirs. An --image-size that is given as well follows."""
-    resize_mode: Literal["auto", "crop", "letterbox", "stretch"] = "auto"
-    """How an image of another shape gets that size: scaled and cut in the middle, scaled with black bars, or stretched;
-    auto: crop with --expert resize, stretch for the size that site:CxHxW names."""
-    colour: Literal["auto", "grey", "rgb"] = "auto"
-    """Colour of your own images (folder:PATH): all made grey, all made RGB; auto: grey if all of them are."""
-    skip_damaged: bool = False
-    """Go on without those of your own images that cannot be read; the notes say how many, of which classes."""
+    own_images: str = ""
+    """How your own images are read (folder:PATH, site:CxHxW:CLASSES), words with commas between: a size N or HxW, to
+    which an --image-size may follow; crop, letterbox or stretch, for images of another shape; grey or rgb; and
+    skip_damaged, to go on without those that cannot be read. Empty: size and colour as they are."""
     augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
     """How training images are varied; auto: as the papers do on this data set."""
     normalise: Literal["own", "imagenet", "half", "none", "backbone"] = "own"
@@ -242,22 +280,35 @@ class DataSettings:
         require_at_least(self, 0, ("image_size",))
         require(self.test in ("own", "shared"), "test=own or shared", test=self.test)
         require_at_most(self, 4096, ("image_size",))
-        kinds = {"resize_mode": ("auto", "crop", "letterbox", "stretch"), "colour": ("auto", "grey", "rgb")}
-        for name, known in kinds.items():
-            given = getattr(self, name)
-            require(given in known, f"{name.replace('_', '-')}={', '.join(known[:-1])} or {known[-1]}", **{name: given})
-        _ = self.resized
+        _ = self.image_words
 
     @property
-    def resized(self) -> tuple[int, int] | None:
-        """Height and width that a user's own images are brought to; None: they keep theirs."""
-        if not self.resize:
-            return None
-        words = self.resize.split("x")
-        numbers = [int(word) for word in words if word.isdecimal() and word.isascii() and len(word) <= 4]
-        fits = len(numbers) == len(words) <= 2 and all(1 <= number <= 4096 for number in numbers)
-        require(fits, "resize=N or HxW, each from 1 to 4096", resize=self.resize)
-        return numbers[0], numbers[-1]
+    def image_words(self) -> OwnImages:
+        """The words of ``own_images``.
+
+        Raises:
+            InputError: a word is none of those known, or two say the same.
+        """
+        size: tuple[int, int] | None = None
+        mode: Literal["auto", "crop", "letterbox", "stretch"] = "auto"
+        colour: Literal["auto", "grey", "rgb"] = "auto"
+        skips = False
+        for word in filter(None, self.own_images.split(",")):
+            if word in ("crop", "letterbox", "stretch") and mode == "auto":
+                mode = word
+            elif word in ("grey", "rgb") and colour == "auto":
+                colour = word
+            elif word == "skip_damaged" and not skips:
+                skips = True
+            else:
+                sides = [
+                    int(side) for side in word.split("x") if side.isdecimal() and side.isascii() and len(side) <= 4
+                ]
+                fits = len(sides) == word.count("x") + 1 <= 2 and all(1 <= side <= 4096 for side in sides)
+                known = "a size N or HxW, each from 1 to 4096, crop, letterbox or stretch, grey or rgb, skip_damaged"
+                require(fits and size is None, f"own-images of {known}, each once", own_images=self.own_images)
+                size = sides[0], sides[-1]
+        return OwnImages(size, mode, colour, skips)
 
 
 @dataclass(frozen=True)
@@ -271,19 +322,17 @@ class PrivacySettings:
     delta: float = 1e-5
     """Probability with which an epsilon may fail; to be below one over the number of whoever is protected. 0 < delta <
     1."""
-    accountant: Literal["prv", "rdp", "moments"] = "prv"
-    """How epsilons are computed; all are upper bounds, prv the tightest, moments as in older papers."""
-    accounting: Literal["exact", "paper"] = "exact"
-    """paper: also as the method's paper counts, and a target and a budget by that; the true figure stands beside it."""
-    patient_examples: int = 0
+    accountant: Literal["prv", "rdp", "moments", "paper"] = "prv"
+    """How epsilons are computed; all are upper bounds, prv the tightest, moments as in older papers. paper: by prv, and
+    also as the method's paper counts, a target and a budget by that; the true figure stands beside it."""
+    patient_examples: str = "0"
     """The most examples that one patient has at a client, for the privacy of patients; 0: counted where the data name
-    patients (folder:PATH@patient), and else not known. >= 0."""
-    patient_clients: int = 1
-    """The most clients at which one patient has examples of its own; copies that a split makes are counted beside. >=
-    1."""
+    patients (folder:PATH@patient), and else not known. 3x2: of 3 examples at each of at most 2 clients; copies that a
+    split makes are counted beside."""
     colluding_clients: int = 0
-    """The most clients that add no noise, or give theirs away to who sees sums: the claim against aggregate counts
-    without them. >= 0."""
+    """The most clients that work together with who sees sums: they add no noise or give theirs away, and the claim
+    against aggregate counts without them; an audit's attacker (vantages aggregate and peer, which is one of them) knows
+    their messages, of one at least. >= 0."""
     canaries: int = 0
     """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none. >= 0."""
     metrics: Literal["all", "private", "none", "auto"] = "all"
@@ -291,20 +340,25 @@ class PrivacySettings:
     claims count. none: no loss, accuracy, count or time leaves a client; all count alike in the mean, and accuracy is
     measured by the server, where it has test data. auto, the default with --federation: none for a method with a claim,
     else all."""
-    metrics_noise_multiplier: float = 10.0
-    """Noise of metrics=private: its standard deviation over what one example, or client, can change in an
-    answer's numbers. From 0.001 to 1e6."""
 
     def __post_init__(self) -> None:
         require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
         require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
-        require_at_least(self, 0, ("patient_examples", "colluding_clients", "canaries"))
-        require_at_least(self, 1, ("patient_clients",))
-        known = self.patient_examples >= 1 or self.patient_clients == 1
-        require(known, "patient-examples >= 1 with patient-clients", patient_clients=self.patient_clients)
+        require_at_least(self, 0, ("colluding_clients", "canaries"))
+        _ = self.patient
         known = ("all", "private", "none", "auto")
         require(self.metrics in known, "metrics=all, private, none or auto", metrics=self.metrics)
-        fits = 1e-3 <= self.metrics_noise_multiplier <= 1e6  # with less no epsilon is computed, and more counts as 1e6
-        require(
-            fits, "0.001 <= metrics-noise-multiplier <= 1e6", metrics_noise_multiplier=self.metrics_noise_multiplier
-        )
+
+    @property
+    def patient(self) -> tuple[int, int]:
+        """The most examples of a patient at a client, 0 if not known, and the most clients that have some of them."""
+        words = self.patient_examples.split("x")
+        numbers = [int(word) for word in words if word.isdecimal() and len(word) <= len(str(MOST))]
+        fits = len(numbers) == len(words) <= 2 and (numbers == [0] or min(numbers) >= 1) and max(numbers) <= MOST
+        require(fits, "patient-examples=0, N or NxCLIENTS, each >= 1", patient_examples=self.patient_examples)
+        return numbers[0], numbers[1] if len(numbers) == 2 else 1
+
+    @property
+    def tightest(self) -> Literal["prv", "rdp", "moments"]:
+        """The accountant of the true figures."""
+        return "prv" if self.accountant == "paper" else self.accountant

@@ -168,14 +168,10 @@ FLAGS: Mapping[str, str] = MappingProxyType(
         "attack-seconds": "attack-timeout",
         "attack-server": "attack-process",
         "cohort": "batched-clients",
-        "colluding": "colluding-attackers",
         "defence-draws": "defence-randomness",
         "final": "final-eval-clients",
-        "fit": "resize-mode",
         "group": "sum-size",
         "keep-observations": "keep-recorded-rounds",
-        "metrics-noise": "metrics-noise-multiplier",
-        "observations-gb": "max-recordings-gb",
         "order": "example-order",
         "pictures": "show-samples",
         "side": "image-size",
@@ -200,7 +196,6 @@ VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("adaptation", "automatic"): "defence_code",
         ("attack-process", "beside"): "concurrent",
-        ("compression", "compact"): "predictive",
         ("defence-randomness", "secret"): "secure",
         ("split", "drawn"): "sampled_on_demand",
         ("split", "everything"): "full_copy",
@@ -209,6 +204,43 @@ VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
     }
 )
 """Name of today of each value, by the flag's name of today."""
+
+GONE: Mapping[str, tuple[object, str]] = MappingProxyType(
+    {
+        "accounting": ("exact", "write --expert accountant=paper"),
+        "attack-compile": (False, "write --expert attack_precision=float32_compiled"),
+        "attack-memory-gb": (4, "leave it out: a search takes what it needs, if the machine has it"),
+        "attack-retries": (1, "leave it out: an attack that crashed is tried once more"),
+        "byzantine-clients": (0, "write --expert robust=krum:2"),
+        "colluding": (1, "write --expert colluding_clients=2"),
+        "colluding-attackers": (1, "write --expert colluding_clients=2"),
+        "colour": ("auto", "write --expert own_images=64x64,grey"),
+        "compression": ("predictive", "leave it out: recordings are stored compactly, to the bit"),
+        "fit": ("auto", "write --expert own_images=64x64,letterbox"),
+        "join-deadline": (120, "leave it out: it follows from --clients and --expert round_deadline"),
+        "max-recordings-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
+        "metrics-noise": (10, "leave it out: it is 10"),
+        "metrics-noise-multiplier": (10, "leave it out: it is 10"),
+        "min-clients": (1, "write --expert on_client_failure=drop:8"),
+        "observations-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
+        "patient-clients": (1, "write --expert patient_examples=3x2, examples at each of so many clients"),
+        "resize": ("", "write --expert own_images=64x64"),
+        "resize-mode": ("auto", "write --expert own_images=64x64,letterbox"),
+        "server-device": ("cpu", "leave it out: --gpus-per-client counts for the server, too"),
+        "skip-damaged": (False, "write --expert own_images=skip_damaged"),
+    }
+)
+"""Value of each setting that is gone where nobody gave it, and what to do in place of it."""
+
+_WITHOUT_NUMBERS = (
+    "attack-memory-gb",
+    "attack-retries",
+    "compression",
+    "join-deadline",
+    "max-recordings-gb",
+    "observations-gb",
+)
+"""Settings that are gone and decided no numbers: of what is stored any value is read."""
 
 WORDS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
@@ -355,6 +387,8 @@ def settings_of_today(stored: Mapping[str, Any], *, fields: bool = False) -> dic
     {'keep-recorded-rounds': 2, 'split': 'dataset_per_client', 'curve': "'sum_size=1,2'", 'rounds': 3}
     >>> settings_of_today({"defence_draws": "secret", "set": ["drawn.train=5"]}, fields=True)
     {'defence_randomness': 'secure', 'set': ['sampled_on_demand.train=5']}
+    >>> settings_of_today({"robust": "krum", "byzantine-clients": 2, "attack-retries": 1})
+    {'robust': 'krum:2'}
     """
     renamed: dict[str, Any] = {}
     for name, value in stored.items():
@@ -363,7 +397,56 @@ def settings_of_today(stored: Mapping[str, Any], *, fields: bool = False) -> dic
         today = flag.replace("-", "_") if fields else flag
         # One that stands under both of its names keeps the earlier one, which the reader does not know.
         renamed[name if today in stored else today] = _value_of_today(flag, value)
-    return renamed
+    if not fields:
+        return _joined(renamed)
+    joined = _joined({name.replace("_", "-"): value for name, value in renamed.items()})
+    return {name.replace("-", "_"): value for name, value in joined.items()}
+
+
+def _joined(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, by their flags, without those that are `GONE`; one that no setting of today can say stays."""
+    settings = {
+        flag: value
+        for flag, value in stored.items()
+        if flag not in GONE or (flag not in _WITHOUT_NUMBERS and value != GONE[flag][0])
+    }
+    if "resize" in stored:
+        settings.setdefault("own-images", "")
+    for flag in [flag for flag in settings if flag in GONE]:
+        if not isinstance(settings[flag], list | dict) and (said := _said_today(flag, settings[flag], settings)):
+            del settings[flag]
+            settings |= said
+    if isinstance(examples := settings.get("patient-examples"), int):
+        settings["patient-examples"] = str(examples)
+    return settings
+
+
+_NUMBERED = {
+    "byzantine-clients": ("robust", ":"),
+    "min-clients": ("on-client-failure", ":"),
+    "patient-clients": ("patient-examples", "x"),
+}
+
+
+def _said_today(flag: str, value: object, settings: Mapping[str, Any]) -> dict[str, str | int] | None:
+    """Return the setting of today that says what one of `GONE` said beside others; None: there is none."""
+    if flag in _NUMBERED:
+        today, sign = _NUMBERED[flag]
+        return {today: f"{settings.get(today)}{sign}{value}"}
+    if flag in ("resize", "resize-mode", "fit", "colour", "skip-damaged"):
+        word = "skip_damaged" if flag == "skip-damaged" else value
+        return {"own-images": ",".join(filter(None, [settings.get("own-images"), str(word)]))}
+    if flag == "attack-compile":
+        return {"attack-precision": f"{settings.get('attack-precision')}_compiled"}
+    if flag == "accounting" and settings.get("accountant") == "prv":
+        return {"accountant": "paper"}
+    if (
+        flag in ("colluding", "colluding-attackers")
+        and settings.get("colluding-clients") == 0
+        and isinstance(value, int)
+    ):
+        return {"colluding-clients": value}
+    return None
 
 
 def _value_of_today(flag: str, value: Any) -> Any:
@@ -389,6 +472,8 @@ def earlier_setting(flag: str, words: Iterable[object] = ()) -> str | None:
     >>> earlier_setting("curve", ["batch=1,4", "group=1"])
     'Expected --curve sum_size=1, got its earlier name group=1; rename it'
     """
+    if flag in GONE:
+        return f"Expected a flag of today, got --{flag}, which is gone; {GONE[flag][1]}"
     if today := FLAGS.get(flag) or TASK_FLAGS.get(flag):
         return f"Expected a flag of today, got --{flag}; it is called --{today} now"
     for word in words:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import tyro
 
 from flfw.errors import InputError, suggestion
-from flfw.files.earlier_names import FLAGS, earlier_setting
+from flfw.files.earlier_names import FLAGS, GONE, earlier_setting
 from flfw.files.parser import choice_meant, did_you_mean
 
 T = TypeVar("T")
@@ -103,7 +103,8 @@ def _as_flag(assignment: str, default: object, expert: Collection[str]) -> list[
         way_out = (suggestion(name, expert) or "; flfw list expert has the keys") if equals else ""
         flag = name.replace("_", "-")
         way_out = f"; it is a flag, --{flag}" if equals and name in _settings(default) else way_out
-        way_out = f"; it is called {FLAGS[flag]} now" if flag in FLAGS else way_out
+        way_out = f"; it is called {FLAGS[flag].replace('-', '_')} now" if flag in FLAGS else way_out
+        way_out = f", which is gone; {GONE[flag][1]}" if flag in GONE else way_out
         raise InputError(f"Expected --expert KEY=VALUE, got {assignment}{way_out}")
     flag = f"--{name.replace('_', '-')}"
     if isinstance(_settings(default).get(name), bool):

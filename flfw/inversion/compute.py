@@ -26,7 +26,8 @@ class ComputeLimits:
     """Limits of a search.
 
     Attributes:
-        memory_gb: memory for one step of all searches that run at once, in GB (1e9 bytes), > 0.
+        memory_gb: memory for one step of all searches that run at once, in GB (1e9 bytes), > 0; a search that takes
+            more runs alone. 4: beside clients on a small machine, and more at once are hardly faster.
         compiled: let a C++ compiler fuse a step's operations: seconds to a minute at the start, then faster steps.
         precision: of the network's computation in a search; the others are faster for large networks, and their results
             are less close. With tf32 a GPU rounds the factors of products, with bf16 every result is rounded.
@@ -53,6 +54,14 @@ class ComputeLimits:
             yield victim.reduced(torch.bfloat16) if self.precision == "bf16" else victim
 
 
+def machine_gb() -> float:
+    """Return the memory that a search may take at all, in GB: three quarters of a GPU's or, where none is at work, of
+    this machine's."""
+    if torch.cuda.is_initialized():
+        return 0.75e-9 * torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return 0.75e-9 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def compiler() -> str | None:
     """Return the C++ compiler that PyTorch would use; None: this machine has none.
 
@@ -66,6 +75,7 @@ def compiler() -> str | None:
 
 _FEWEST = 3  # steps of a loop, of which the first, which builds graphs and takes memory, says nothing about the others
 _SHARE = 3  # of the time that is left for steps, one loop takes a third
+_TO_ITS_END_S = 3.0  # for the first of the loops that may end early: how many steps they take is known from it
 
 
 @final
@@ -77,19 +87,21 @@ class StepSample:
         sample.seconds
 
     Within it every loop over `steps` ends after a few. The others are taken to last as long as the later ones of these.
-    A loop inside a step of another counts with all of its own steps. What the attack returns is of no use.
+    A loop inside a step of another counts with all of its own steps. Of loops that may end early the first goes on for
+    some seconds; if it ends, the others of its length are taken to have as many steps. What the attack returns is of
+    little use.
 
     Args:
         enough_s: seconds for the steps of all loops; each loop takes two steps at least.
 
     Attributes:
-        learning: seconds of those loops that train on public data.
         skipped: seconds of the steps that were not taken.
     """
 
     def __init__(self, enough_s: float) -> None:
-        self.learning = self.skipped = 0.0
+        self.skipped = 0.0
         self._left = enough_s
+        self._ended_at: dict[int, int] = {}
         self._token: Token[StepSample | None] | None = None
         self._began = self._ended = (0.0, 0.0)
 
@@ -109,41 +121,47 @@ class StepSample:
         assert self._token is not None, "begun before"
         _SAMPLE.reset(self._token)
 
-    def steps(self, count: int, learning: bool = False, whole: bool = False) -> Iterator[int]:
+    def steps(self, count: int, whole: bool = False, early: bool = False) -> Iterator[int]:
         """Yield the numbers of the first steps of a loop of ``count``."""
-        enough, began, skipped = self._left / _SHARE, _now(), self.skipped
+        first = early and count not in self._ended_at
+        enough, least = (_TO_ITS_END_S, _TO_ITS_END_S) if first else (self._left / _SHARE, self._left)
         times, spent = list[float](), 0.0
+        if first:
+            self._ended_at[count] = count
         for step in range(count):
             before, skipped_before = _now(), self.skipped
-            yield step
+            try:
+                yield step
+            except GeneratorExit:  # the loop ends early
+                self._ended_at[count] = step + 1
+                raise
             took = _between(before, _now())
             times.append(took + self.skipped - skipped_before)
             spent += took if step else 0.0
-            if not whole and step and spent >= (enough if len(times) >= _FEWEST else self._left):
+            if not whole and step and spent >= (enough if len(times) >= _FEWEST else least):
                 break
-        self._left = max(0.0, self._left - (0.0 if whole else spent))
-        if len(times) < count:
-            self.skipped += (count - len(times)) * fmean(times[max(1, len(times) // 2) :])
-        if learning:
-            self.learning += _between(began, _now()) + self.skipped - skipped
+        self._left = max(0.0, self._left - (0.0 if whole or first else spent))
+        expected = self._ended_at[count] if early else count
+        if len(times) < expected:
+            self.skipped += (expected - len(times)) * fmean(times[max(1, len(times) // 2) :])
 
 
 _SAMPLE: ContextVar[StepSample | None] = ContextVar("sample", default=None)
 
 
-def steps(count: int, learning: bool = False, whole: bool = False) -> Iterator[int]:
+def steps(count: int, whole: bool = False, early: bool = False) -> Iterator[int]:
     """Yield 0 to ``count - 1``, for the loops that take most of an attack's time; see `StepSample`.
 
     Args:
         count: number of steps, >= 0.
-        learning: whether the loop trains on public data, before anything of a client is looked at.
         whole: whether a sample takes all steps, since what follows needs their results; loops inside them are cut.
+        early: whether the loop may be left before all steps.
 
     >>> list(steps(3))
     [0, 1, 2]
     """
     sample = _SAMPLE.get()
-    return iter(range(count)) if sample is None else sample.steps(count, learning, whole)
+    return iter(range(count)) if sample is None else sample.steps(count, whole, early)
 
 
 def _now() -> tuple[float, float]:

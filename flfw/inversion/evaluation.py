@@ -12,7 +12,7 @@ from torch.func import grad_and_value
 from torch.nn.functional import pad
 
 from flfw.errors import InputError
-from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.compute import ComputeLimits, machine_gb
 from flfw.inversion.graph import Graph
 from flfw.inversion.objective import Given, Guess, Objective
 from flfw.inversion.search_optimisers import Evaluate
@@ -78,15 +78,14 @@ class Fused(Evaluation):
 
 
 def fitting(needed: int, batch: int, compute: ComputeLimits) -> int:
-    """Return the number of problems that fit into memory, for steps of ``needed`` bytes.
+    """Return the number of problems that fit into the memory of a step, for steps of ``needed`` bytes; 1 at least.
 
     Raises:
-        InputError: not even one problem fits.
+        InputError: one problem alone takes more than the machine has.
     """
-    room = int(compute.memory_gb * 1e9 // max(1, needed))
-    if room < 1:
+    if needed > (most := machine_gb() * 1e9):
         raise InputError(
-            f"Expected a search whose step fits into {compute.memory_gb:g} GB, got a batch of {batch} that takes "
-            f"{needed / 1e9:.2g} GB; lower --victim-batch or --victim-steps, or raise --expert attack_memory_gb."
+            f"Expected a search whose step fits into {most / 1e9:.3g} GB, got a batch of {batch} that takes "
+            f"{needed / 1e9:.2g} GB; lower --victim-batch or --victim-steps."
         )
-    return room
+    return max(1, int(compute.memory_gb * 1e9 // max(1, needed)))

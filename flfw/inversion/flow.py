@@ -201,7 +201,7 @@ def trained_flow(public: PublicImages, classes: int, settings: FlowTraining) -> 
         net = VelocityNet(samples.shape[1], settings.width, classes).to(samples.device)
     net = net.to(memory_format=torch.channels_last)
     parameters, adam = dict(net.named_parameters()), Adam(settings.lr)
-    for done in steps(settings.iterations, learning=True):
+    for done in steps(settings.iterations):
         rows = torch.randint(len(samples), (settings.batch,), generator=rng)
         t, hidden = torch.rand(settings.batch, generator=rng), torch.rand(settings.batch, generator=rng) < _UNKNOWN
         noise = torch.randn((settings.batch, *samples.shape[1:]), generator=rng)

@@ -184,7 +184,7 @@ def _descend(
     """Run Adam on batches drawn with replacement."""
     parameters, adam = dict(module.named_parameters()), Adam(chosen.learning_rate)
     device = next(module.parameters()).device
-    for done in steps(chosen.learning_iterations, learning=True):
+    for done in steps(chosen.learning_iterations):
         adam.lr = chosen.learning_rate * (1 + cos(pi * done / chosen.learning_iterations)) / 2
         rows = torch.randint(images, (_BATCH,), generator=rng).to(device)
         gradients = torch.autograd.grad(loss(rows), list(parameters.values()))

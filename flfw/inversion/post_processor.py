@@ -66,7 +66,7 @@ def simulated_pairs(
     constants = victim.observed(example)[1]
     batches = [pair for pair in zip(*(part.split(batch) for part in held), strict=True) if len(pair[1]) == batch]
     results: list[Tensor] = []
-    for chunk in steps(-(-len(batches) // _AT_ONCE), learning=True, whole=True):
+    for chunk in steps(-(-len(batches) // _AT_ONCE), whole=True):
         at = chunk * _AT_ONCE
         results += search([*_targets(victim, batches[at : at + _AT_ONCE], constants, rng)], constants)
     both = [(one, x) for one, (x, _) in zip(results, batches, strict=True) if bool(one.isfinite().all())]
@@ -196,5 +196,5 @@ def trained(reconstructions: Tensor, images: Tensor, training: PostTraining, rng
 
 
 def _batches(count: int, training: PostTraining, rng: torch.Generator) -> Iterator[Tensor]:
-    for _ in steps(training.epochs, learning=True):
+    for _ in steps(training.epochs):
         yield from torch.randperm(count, generator=rng).split(training.batch)

@@ -172,7 +172,7 @@ class AdamSearch(SearchOptimiser):
         best = Best(guess, solved)
         mean = {name: torch.zeros_like(value) for name, value in guess.items()}
         square = {name: torch.zeros_like(value) for name, value in guess.items()}
-        for done in steps(self.iterations):
+        for done in steps(self.iterations, early=solved > 0):
             gradients, objective, matched = evaluate(guess)
             best.see(guess, objective, matched)
             best.count()
@@ -230,7 +230,7 @@ class LBFGS(SearchOptimiser):
         shapes = {name: value.shape for name, value in guess.items()}
         place = _flat({**guess, "x": guess["x"].clamp(*box)} if box else guess)
         earlier = [torch.full_like(best.objective, torch.inf)] * _LOOKS
-        for done in steps(self.iterations * self.inner):
+        for done in steps(self.iterations * self.inner, early=True):
             guess = _named(place, shapes)
             gradients, objective, matched = evaluate(guess)
             best.see(guess, objective, matched)

@@ -147,7 +147,7 @@ def _require_one_model(plan: ClientPlan, vantages: Sequence[str]) -> None:
     """Refuse attacks on membership from sums or from a final model, where the method has no single one."""
     one = sends_one_model(plan.method)
     whole = all(matches(name, plan.sharing.downloads) for name in plan.model.state_dict())
-    mean = sends_mean(plan.method, plan.rounds.robust, plan.task.network.malicious)
+    mean = sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious)
     fits = {AGGREGATE: one, PEER: mean, OUTSIDER: one and whole}
     needed = {
         AGGREGATE: "sends all clients of a round the same tensors",
@@ -282,17 +282,13 @@ def refuses_numbers(plan: ClientPlan) -> bool:
 
 def _require_robust(rounds: RoundSettings, name: str, method: type[Method]) -> None:
     """Refuse a robust mean where the server takes no mean, or where a round is too small for it."""
-    if rounds.robust == "none":
+    if rounds.robust_rule == "none":
         return
     averaging = f"a method whose server takes the mean of updates with --expert robust={rounds.robust}"
     require(method.averaged, averaging, method=name)
-    fewest = RobustMean(rounds.robust, rounds.byzantine_clients).fewest
-    enough = f"{fewest} clients or more in a round, with byzantine-clients={rounds.byzantine_clients}"
-    require(
-        rounds.per_round >= fewest,
-        f"{enough} and --expert robust={rounds.robust}",
-        clients=rounds.per_round,
-    )
+    fewest = RobustMean(rounds.robust_rule, rounds.byzantine_clients).fewest
+    enough = f"{fewest} clients or more in a round, with --expert robust={rounds.robust}"
+    require(rounds.per_round >= fewest, enough, clients=rounds.per_round)
 
 
 def _require_turns(rounds: RoundSettings, method: str, apart: int) -> None:

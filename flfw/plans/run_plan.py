@@ -38,7 +38,7 @@ from flfw.task.task import TaskPlan, image_format
 
 _PAIRS = "300"  # of a client, for membership-pairs=auto
 _WITHHELD = {"dataset": "withheld", "split": "withheld"}  # paths of a user's own data, withheld from attacks
-_NEEDED = ("attack_timeout", "attack_retries")  # kept for attacks, although they change no numbers
+_NEEDED = ("attack_timeout",)  # kept for attacks, although they change no numbers
 
 Group = TypeVar("Group")
 
@@ -57,6 +57,7 @@ class AuditPlan:
         record: whether what sites send is recorded for a later audit.
         rounds: number of rounds of training.
         sum_sizes: numbers of clients in a sum: the target's first, then those of the curve.
+        colluding: number of clients whose own messages an attacker on sums knows, >= 1.
         process: where attacks run: ``concurrent`` with training or ``after`` it in another process, or ``inline``.
         run_config: the experiment as every participant knows it, for attackers.
     """
@@ -69,6 +70,7 @@ class AuditPlan:
     record: bool
     rounds: int
     sum_sizes: tuple[int, ...]
+    colluding: int
     process: str
     run_config: Mapping[str, Scalar]
 
@@ -101,7 +103,8 @@ class AuditPlan:
 
     def _built(self, kind: type[Any]) -> dict[str, Any]:
         how = self.settings
-        compute = ComputeLimits(how.attack_memory_gb, how.attack_compile, how.attack_precision)
+        precision: Any = how.attack_precision.removesuffix("_compiled")
+        compute = ComputeLimits(compiled=how.attack_compile, precision=precision)
         chosen = self.classes.items()
         return {name: cls(settings, compute) for name, (cls, settings) in chosen if issubclass(cls, kind)}
 
@@ -243,6 +246,7 @@ def _audit_plan(experiment: Experiment, others: Mapping[str, Any]) -> AuditPlan:
         record=experiment.record,
         rounds=experiment.rounds,
         sum_sizes=experiment.groups,
+        colluding=experiment.colluding_attackers,
         process=resolve_attack_process(experiment.attack_process, experiment.engine),
         run_config=_known_to_all(experiment),
     )
@@ -366,8 +370,8 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         return experiment if methods else _with_weights(experiment)
     dataset = data.absolute(experiment.dataset)
     pictures = data.is_of_pictures(dataset)
-    resized = "folder:PATH with --expert resize; other sets have --image-size"
-    require(pictures or not experiment.resize, resized, dataset=dataset)
+    resized = "folder:PATH with a size in --expert own_images; other sets have --image-size"
+    require(pictures or experiment.image_words.size is None, resized, dataset=dataset)
     card = data.describe(dataset, image_format(experiment, experiment.image_size or None))
     net = (_declared(experiment.method).net or card.net) if experiment.net == "auto" else experiment.net
     split = card.split if experiment.split == "auto" else experiment.split

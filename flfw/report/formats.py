@@ -19,14 +19,14 @@ from flfw.report.findings import number
 _FLAGS = {
     "method", "dataset", "net", "split", "image_size", "augment", "normalise", "clients", "sample", "rounds",
     "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
-    "accounting", "patient_examples", "patient_clients", "canaries", "defended", "defence", "attack", "audit_rounds",
-    "victim_batch", "victim_steps", "images", "curve", "sum_size", "colluding_attackers", "vantage", "adaptation",
-    "show_samples", "membership_pairs", "resize", "resize_mode", "colour",
+    "patient_examples", "canaries", "defended", "defence", "attack", "audit_rounds",
+    "victim_batch", "victim_steps", "images", "curve", "sum_size", "colluding_clients", "vantage", "adaptation",
+    "show_samples", "membership_pairs", "own_images",
 }  # fmt: skip
 _SAID_IF_CHANGED = {
-    "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
-    "patient_examples", "patient_clients", "canaries", "sum_size", "colluding_attackers", "membership_pairs",
-    "resize", "resize_mode", "colour",
+    "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant",
+    "patient_examples", "canaries", "sum_size", "colluding_clients", "membership_pairs",
+    "own_images",
 }  # fmt: skip
 
 

@@ -13,9 +13,8 @@ from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
 
 _OF_AN_AUDIT = (
-    "attack", "audit-rounds", "audit-source", "images", "curve", "sum-size", "colluding-attackers", "vantage",
-    "adaptation",
-    "attack-memory-gb", "attack-compile", "attack-precision", "set",
+    "attack", "audit-rounds", "audit-source", "images", "curve", "sum-size", "colluding-clients", "vantage",
+    "adaptation", "attack-precision", "set",
 )  # fmt: skip
 
 

@@ -1,30 +1,37 @@
-"""Estimate of a run's costs before it starts: some seconds of measurements by `flfw.runs.measuring`, extrapolated."""
+"""Estimate of a run's costs before it starts: `flfw.runs.timed_phases` times its phases, and here are the counts."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from math import ceil
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
+from flfw.experiment.fields import MOST
 from flfw.files.provenance import hardware
 from flfw.plans.run_plan import RunPlan, resolve_attack_process
-from flfw.runs.attack_costs import MOST
-from flfw.runs.costs import LONG_S, Costs
+from flfw.runs import timed_phases
 from flfw.runs.engine import store_bytes
-from flfw.runs.measuring import UNSAID_S, measured, measuring_s
+from flfw.runs.timed_phases import LONG_S, PROGRAM, AuditCosts, TrainingCosts
 from flfw.server.aggregation import most_sums
-from flfw.server.distillation import ServerTraining
 
 _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
 _PROCESSES = 8  # most clients that are measured at a time
 _NEGLIGIBLE = 0.02  # share of a round
+_UNSAID_S = 10.0  # seconds that the measurements may take without a word
 _SHOWN_S = 0.1  # least time in a line of the terminal
 _ROW_BYTES = 1100  # of a client and round at the end of the training: its row, a copy of it and its text
 _GIB = 1024**3
@@ -127,40 +134,95 @@ class Estimate:
     state_files: int = 0
 
 
-def estimate(run_plan: RunPlan, claims_s: float = 0.0, own_s: float = 0.0) -> Estimate:
-    """Measure the costs for some seconds, and extrapolate.
+def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
+    """Time the phases for some seconds, and multiply by the run's counts.
 
     Args:
         run_plan: of the run, checked, for this machine alone.
         claims_s: seconds that the claims of privacy take.
-        own_s: seconds that this process took for its imports and data, by which it says at once how long the
-            measurements take, should that be long; 0: nothing is said at once.
 
     Raises:
-        RunError: a measurement failed, as the run would.
+        InputError: a phase refused the experiment.
+        RunError: a phase failed, as the run would.
     """
     experiment = run_plan.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    trains, audits = (
-        isinstance(run_plan.client.settings, ServerTraining),
-        bool(experiment.audited and run_plan.client.method.uploads),
+    notice = threading.Timer(
+        _UNSAID_S, print, ["estimate: the phases of the run are still timed"], {"file": sys.stderr}
     )
-    expected_s = measuring_s(run_plan, 1 + trains + audits, own_s)
-    if own_s and expected_s > UNSAID_S:
-        print(f"estimate: its measurements take about {expected_s:.0f} s", file=sys.stderr)
-    samples = measured("client", experiment, min(actors, experiment.per_round, _PROCESSES), started)
-    client = {name: fmean(costs[name] for costs in samples) for name in samples[0]}
-    server = measured("server", experiment, 1, started)[0] if trains else {}
-    client["run_s"] += claims_s
-    client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
-    audit = measured("audit", experiment, 1, started)[0] if audits else {}
+    notice.daemon = True
+    notice.start()
+    try:
+        others = min(actors, experiment.per_round, _PROCESSES) - 1
+        samples = timed(["training"] + ["client"] * others, experiment)
+        means = {field.name: fmean(sample[field.name] for sample in samples) for field in fields(TrainingCosts)}
+        of_server = ("reply_s", "round_s", "server_gib", "kept", "further_s", "further_gib")
+        means |= {name: samples[0][name] for name in of_server}
+        training = TrainingCosts(**means | {"further_s": means["further_s"] + claims_s})
+        audited = experiment.audited and run_plan.client.method.uploads
+        audit = AuditCosts(**timed(["audit"], experiment)[0]) if audited else None
+    finally:
+        notice.cancel()
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
-    origin += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
-    costs = (experiment, actors, client, audit)
-    store = store_bytes(run_plan)
-    files = 2 * _taking_part(experiment) if client["private"] else 0
-    sent, disk = int(client["message"]), _disk(*costs)
-    return Estimate(experiment, _seconds(*costs), _memory(*costs, store), sent, disk, origin, files)
+    origin += "; from one local epoch only, which takes long" if training.epoch_s > LONG_S else ""
+    files = 2 * _taking_part(experiment) if training.private else 0
+    return Estimate(
+        experiment,
+        seconds(experiment, actors, training, audit),
+        memory(experiment, actors, training, audit, store_bytes(run_plan)),
+        int(training.message),
+        disk_bytes(experiment, training, audit),
+        origin,
+        files,
+    )
+
+
+def timed(phases: list[str], experiment: Experiment) -> list[dict[str, Any]]:
+    """Time phases at once, each in a process of its own; as many clients as will work at once share the memory's speed.
+
+    Args:
+        phases: names, of `flfw.runs.timed_phases.PHASES`.
+        experiment: resolved and checked.
+
+    Raises:
+        InputError: a phase refused the experiment.
+        RunError: a phase failed, as the run would.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    variables |= machine.ALLOCATOR if phases[0] != "audit" and experiment.engine != "inproc" else {}
+    started = list[subprocess.Popen[str]]()
+
+    def costs(phase: str, folder: str) -> dict[str, Any]:
+        arguments = [phase, json.dumps(experiment.to_run_config()), folder, str(time.time())]
+        command = [sys.executable, "-m", timed_phases.__name__, *arguments]
+        with (
+            Path(f"{folder}.errors").open("w+") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables) as process,
+        ):
+            started.append(process)
+            assert process.stdout is not None, "it is a pipe"
+            last = process.stdout.read().strip().rpartition("\n")[2]
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = code = os.waitstatus_to_exitcode(status)
+            errors.seek(0)
+            message = errors.read().strip().rpartition("\n")[2].removeprefix(f"{PROGRAM}: ")
+        if code == 2:
+            raise InputError(message)
+        if code:
+            raise RunError(f"The timing of the phase {phase} failed: {message}")
+        found: dict[str, Any] = json.loads(last)
+        # At its end a process touches pages of its libraries that it never used.
+        ending = {"exit_s": used.ru_utime + used.ru_stime - found.pop("all_s")}
+        ending |= {"exit_gib": used.ru_maxrss / 1024**2 - found.pop("all_gib")}
+        return found if phase == "audit" else found | {name: max(0.0, value) for name, value in ending.items()}
+
+    with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ThreadPoolExecutor(len(phases)) as pool:
+        try:
+            return list(pool.map(costs, phases, [f"{folder}/{place}" for place in range(len(phases))]))
+        except BaseException:  # an interrupt does not wait for them
+            for process in started:
+                process.kill()
+            raise
 
 
 def lines(expected: Estimate) -> str:
@@ -217,86 +279,113 @@ def _actors(experiment: Experiment) -> int:
     )
 
 
-def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Seconds:
-    through, cores = EXCHANGES.get(experiment.engine), len(os.sched_getaffinity(0))
+def seconds(experiment: Experiment, actors: int, training: TrainingCosts, audit: AuditCosts | None) -> Seconds:
+    """Multiply the seconds of the phases by their counts.
 
-    def exchange(messages: int, each: float, server: float, loaded: float = 1.0, together: int = 1) -> _Spent:
+    Args:
+        experiment: the counts.
+        actors: clients that work at a time.
+        training: costs of a client's round and of the server.
+        audit: costs of an audited round; None: there is no audit.
+    """
+    through, cores, together = EXCHANGES.get(experiment.engine), len(os.sched_getaffinity(0)), experiment.together
+
+    def exchange(messages: int, each: float, server: float, together: int = 1) -> _Spent:
         """Return the time of an exchange on shared cores, one core per cohort, the largest client among them."""
         if through is None:
             return _Spent(messages * (each + server), messages * (each + server))
-        each += through.message_s + loaded * through.writes * client["write_s"]
+        each += through.message_s + through.writes * training.write_s
         cohorts = ceil(messages / together)
-        alone = max(ceil(cohorts / actors) * min(together, messages) * each, each * client["largest"])
+        alone = max(ceil(cohorts / actors) * min(together, messages) * each, each * training.largest)
         work = messages * (each + server)
         return _Spent(max(work / cores, alone) + through.exchange_s, work + through.exchange_s)
 
-    working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
-    waits, together = client["server_s"] + client["write_s"], experiment.together
-    one_round = exchange(experiment.per_round, working, client["reply_s"], together=together).plus(waits)
+    working = training.fixed_s + experiment.local_epochs * training.epoch_s
+    one_round = exchange(experiment.per_round, working, training.reply_s, together)
+    one_round = one_round.plus(training.round_s + training.write_s)
     whole = one_round.times(experiment.rounds)
     if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
-        asked = working if experiment.metrics == "all" else client["fixed_s"]
-        whole = whole.and_(exchange(experiment.finally_asked, asked * client["slower_alone"], 0.0))
-    attacks, audited, images = 0.0, len(experiment.audited), experiment.images
-    if audit and audit["probed"]:
-        # The ladder's networks are small; a probe's step takes about as long as a round without its epochs.
-        tickets = round_probe_sets(experiment, experiment.record, 0)
-        whole = whole.and_(exchange(images, 0.0, 0.0, 0.0).times(2))
-        probes = exchange(images, client["fixed_s"], 2 * client["write_s"])
-        whole = whole.and_(probes.times(audited * len(tickets) * (1 + round(audit["beside"]))))
-    if audit:
-        each = audit["probes_s"] + audit["uploads_s"]
-        attacks = audit["imports_s"] + audit["easy_s"] + audited * each + audit["game_s"]
-    start = client["ready_s"] + client["run_s"] + client["exit_s"]
+        asked = working if experiment.metrics == "all" else training.fixed_s
+        whole = whole.and_(exchange(experiment.finally_asked, asked * training.alone, 0.0))
+    attacks = 0.0
+    if audit:  # a probe's step takes about as long as a round without its epochs
+        messages = round(audit.messages * _images(experiment, audit))
+        probes = exchange(messages, training.fixed_s, 2 * training.write_s)
+        whole = whole.and_(probes.times(len(experiment.audited) if messages else 0))
+        attacks = _attacks_s(experiment, audit)
+    start = training.ready_s + training.further_s + training.exit_s
     processor = start + whole.processor_s + attacks
     if through:  # the driver's imports, then the actors'
-        start += client["ready_s"] + through.start_s
+        start += training.ready_s + through.start_s
         beside = bool(audit) and resolve_attack_process(experiment.attack_process, experiment.engine) == "concurrent"
-        processor += (min(actors, experiment.clients) + beside) * client["ready_s"] + through.processor_s
+        processor += (min(actors, experiment.clients) + beside) * training.ready_s + through.processor_s
     total = start + whole.clock_s + attacks
-    trains = client["server_s"]
-    return Seconds(start, one_round.clock_s, whole.clock_s, attacks, total, trains, one_round.processor_s, processor)
+    waiting = training.round_s
+    return Seconds(start, one_round.clock_s, whole.clock_s, attacks, total, waiting, one_round.processor_s, processor)
 
 
-def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, store_bytes: int) -> Memory:
-    up, down, peak = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
+def _attacks_s(experiment: Experiment, audit: AuditCosts) -> float:
+    """Return the seconds of the attacks and scores in all audited rounds."""
+    trained = len(_trained(experiment))
+    probes = len(experiment.audited) * audit.probes_s * _images(experiment, audit)
+    uploads = trained * audit.uploads_s * _images(experiment, audit, experiment.per_round)
+    games = trained * audit.games_s * _images(experiment, audit, experiment.clients)
+    return audit.imports_s + audit.once_s + probes + uploads + games
+
+
+def _images(experiment: Experiment, audit: AuditCosts, most: int = MOST) -> float:
+    """Return the images of the run over those of the shortened audit, where there are at most so many."""
+    return min(experiment.images, most) / min(audit.images, most)
+
+
+def memory(
+    experiment: Experiment, actors: int, training: TrainingCosts, audit: AuditCosts | None, store: int
+) -> Memory:
+    """Add up the memory of the processes.
+
+    Args:
+        experiment: the counts.
+        actors: clients that work at a time.
+        training: costs of a client's round and of the server.
+        audit: costs of an audited round; None: there is no audit.
+        store: bytes of Ray's object store.
+    """
+    up, down = training.up / _GIB, training.down / _GIB
     # The broadcast and the next one, the sum in float64 and that of a block, the message and tensors of each reply.
     # The server's own tensors: before and after a round, and on their way to the disk.
-    kept = 3 * client.get("kept", 0.0) / _GIB
     replies = actors * min(experiment.together, experiment.per_round)
     rows = experiment.rounds * experiment.per_round * _ROW_BYTES / _GIB
-    sums = 2 * down + 2 * up * most_sums(experiment.clients) + 2 * up * (1 + replies) + kept
-    averaging = max(rows + client["base_gib"] + sums, client["server_gib"])
-    # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
-    attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
-    if audit and audit["game_s"]:  # an attack on membership holds what all clients sent in all audited rounds
-        attacking += len(_trained(experiment)) * (audit["uploads"] * up + down)
+    sums = 2 * down + 2 * up * (most_sums(experiment.clients) + 1 + replies) + 3 * training.kept / _GIB
+    averaging = max(rows + training.base_gib + sums, training.server_gib)
+    attacking = 0.0
+    if audit:  # each image beyond those measured adds its observation, and a copy in the batch that is attacked
+        attacking = audit.peak_gib + 2 * up * max(0, experiment.images - audit.images)
+        rounds = len(_trained(experiment)) if audit.games_s else 0  # a game holds all uploads of all audited rounds
+        attacking += rounds * (audit.uploads * up + down)
     # What is there until the end, and the pages that are touched then.
-    held = client["base_gib"] + client["run_gib"] + rows + 2 * down
+    held = training.base_gib + training.further_gib + rows + 2 * down
     if experiment.engine == "inproc":
-        training = averaging + client["run_gib"] + peak - client["base_gib"]
-        driver = max(training, max(attacking, held) + client["exit_gib"])
-        return Memory(driver, peak, actors, driver)
+        at_once = averaging + training.further_gib + training.client_gib - training.base_gib
+        driver = max(at_once, max(attacking, held) + training.exit_gib)
+        return Memory(driver, training.client_gib, actors, driver)
     inline = resolve_attack_process(experiment.attack_process, experiment.engine) == "inline"
-    ending = max(attacking if inline else 0.0, held) + client["exit_gib"]
-    driver, actor = max(averaging + client["run_gib"], ending) + _RAY_GIB, peak + _RAY_GIB
-    shared = store_bytes / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
-    return Memory(driver, actor, actors, driver + actors * actor + shared)
+    ending = max(attacking if inline else 0.0, held) + training.exit_gib
+    driver, actor = max(averaging + training.further_gib, ending) + _RAY_GIB, training.client_gib + _RAY_GIB
+    beside = store / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
+    return Memory(driver, actor, actors, driver + actors * actor + beside)
 
 
-def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> int:
-    """Return the bytes on disk: a broadcast once and once per watched client, private state in two versions.
+def disk_bytes(experiment: Experiment, training: TrainingCosts, audit: AuditCosts | None) -> int:
+    """Add up what a run leaves on disk: the checkpoint, private state in two versions, and the recordings.
 
-    The checkpoint also has the server's own tensors.
+    Args:
+        experiment: the counts.
+        training: sizes of the tensors.
+        audit: sizes of the recordings of an audited round; None: there is no audit.
     """
-    probes = len(round_probe_sets(experiment, experiment.record, 0)) * experiment.images * (1 + audit.get("beside", 0))
-    easy = audit["easy_file"] + experiment.images * audit["easy_probe_file"] if audit.get("probed") else 0
-    probes = probes if audit.get("probed") else 0
-    on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
-    rounds = experiment.audited if probes else _trained(experiment)
-    each = (1 + on_clients) * client["down_file"] + probes * audit.get("probe_file", 0)
-    seen = len(rounds) * each if audit else 0
-    seen += len(_trained(experiment)) * audit.get("uploads", 0) * client["up_file"]
-    return int(
-        client["down"] + client.get("kept", 0.0) + 2 * _taking_part(experiment) * client["private"] + seen + easy
-    )
+    kept = training.down + training.kept + 2 * _taking_part(experiment) * training.private
+    if audit is None:
+        return int(kept)
+    rounds = len(experiment.audited if audit.messages else _trained(experiment))
+    grown = _images(experiment, audit) if audit.messages else 1.0
+    return int(kept + audit.once_bytes + rounds * grown * audit.round_bytes)

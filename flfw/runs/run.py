@@ -69,7 +69,7 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
         provenance.begin(folder, outside_of(run_plan))
         with _told_how_to_go_on(folder):
-            engine.run_on_engine(run_plan, _site(experiment, folder))
+            engine.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 
@@ -132,7 +132,7 @@ def resume(experiment: Experiment) -> Path:
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not is_trained(folder):
                 engine.check_resources(experiment)
-                engine.run_on_engine(run_plan, _site(experiment, folder))
+                engine.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 
@@ -308,7 +308,8 @@ def _require_metrics(run_plan: RunPlan) -> None:
     require(not needed, numbered, metrics=experiment.metrics)
 
 
-def _site(experiment: Experiment, folder: Path) -> Site:
+def site_of(experiment: Experiment, folder: Path) -> Site:
+    """Return the folders of a run's simulated clients."""
     truth = folder / "truth" if experiment.audited else None
     examples = folder / "examples" if truth and "client_example" in experiment.vantage else None
     return Site(experiment.data_root, state=folder / "state", truth=truth, examples=examples)

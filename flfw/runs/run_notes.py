@@ -31,7 +31,7 @@ _SILENT = (
 )
 _NOISY = (
     "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, "
-    "metrics-noise-multiplier={:g}) and are cut to their ranges: those of one client may say little. In a mean "
+    "a noise multiplier of 10) and are cut to their ranges: those of one client may say little. In a mean "
     "over clients the noise is smaller."
 )
 _SECRET = (
@@ -51,9 +51,7 @@ def notes_on_training(experiment: Experiment, training: Mapping[str, Any]) -> li
         experiment: of the run.
         training: content of ``training.json``.
     """
-    notes = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise_multiplier)]}.get(
-        experiment.metrics, []
-    )
+    notes = {"none": [_SILENT], "private": [_NOISY]}.get(experiment.metrics, [])
     notes += _of_draws(experiment)
     notes += drawn_of(experiment, len(training["final"]))
     if experiment.metrics == "private" and experiment.finally_asked and not training["final"]:

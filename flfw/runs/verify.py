@@ -17,6 +17,7 @@ from typing import Any
 import flfw
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.earlier_names import GONE
 from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed, write_atomic
@@ -235,6 +236,10 @@ def experiment_of(config: Mapping[str, Any], folder: Path) -> Experiment:
     """
     if "rounds" not in config:
         raise InputError(f"Expected a run of flfw in {folder}, got an audit of an app of its own; repeat its own call.")
+    if gone := [name for name in config if name.replace("_", "-") in GONE]:
+        raise InputError(
+            f"Expected a run with settings of today in {folder}, got {gone[0]}={config[gone[0]]}; run anew."
+        )
     flat = Experiment().to_run_config()
     for field in dataclasses.fields(Experiment):
         value = config.get(field.name, getattr(Experiment(), field.name))

@@ -27,16 +27,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, final
+from typing import TypeVar, final
 
 import torch
 from torch import Tensor
 
 from flfw.errors import RunError
+from flfw.experiment.training import RobustName
 from flfw.nets.net import Tensors
 from flfw.server.aggregation import Update
-
-RobustName = Literal["none", "median", "trimmed_mean", "krum", "clipping"]
 
 
 @final
@@ -70,7 +69,7 @@ class RobustMean:
         if len(updates) < self.fewest:
             need = f"Expected {self.fewest} updates or more for {self.name} with {self.liars} that lie"
             raise RunError(
-                f"{need}, got {len(updates)}; lower --expert byzantine_clients or take another --expert robust."
+                f"{need}, got {len(updates)}; lower N of --expert robust=RULE:N or take another --expert robust."
             )
         return Update(-1, 1, _RULES[self.name]([update.tensors for update in updates], sent, self.liars))
 

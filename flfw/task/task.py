@@ -150,9 +150,8 @@ class TaskPlan:
 
 def image_format(settings: DataSettings, side: int | None) -> data.ImageFormat:
     """Return the form to which images are brought, with a side; all but the side is for a user's own."""
-    return data.ImageFormat(
-        side, settings.resized, settings.resize_mode, settings.colour, skip_damaged=settings.skip_damaged
-    )
+    words = settings.image_words
+    return data.ImageFormat(side, words.size, words.mode, words.colour, skip_damaged=words.skip_damaged)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from flfw.audit.queue import Queue
 from flfw.audit.threat_model import standing
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.experiment import Experiment
+from flfw.inversion import evaluation
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator, Scaled
 from flfw.nets import Tensors
@@ -166,14 +167,17 @@ def test_a_search_in_tensorfloat_is_static_as_well() -> None:
 
 
 @pytest.mark.slow
-def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
-    (entry,) = audited(tmp_path / "run", attack_memory_gb=1e-6, set=("ig.iterations=3",))
+def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "machine_gb", lambda: 1e-6)
+    (entry,) = audited(tmp_path / "run", set=("ig.iterations=3",))
     assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["attempts"] == 1
     assert entry["failure_reason"].startswith(
         "not possible: Expected a search whose step fits into 1e-06 GB, got a batch of"
     )
     notes = json.loads((tmp_path / "run" / "result.json").read_text())["notes"]
-    assert any("--expert attack_memory_gb." in note and not note.endswith("..") for note in notes)
+    assert any("--victim-steps." in note and not note.endswith("..") for note in notes)
 
 
 def test_how_one_adapts() -> None:

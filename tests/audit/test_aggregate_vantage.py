@@ -73,7 +73,7 @@ def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
 def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
     reason = verdict_on_sums(SumEvidence(SumFacts(10, 2, 1.0), True, False, 8), 0.5)[2]
     assert (
-        "sums over 10 clients, of which 2 may work with the attacker (--expert colluding_attackers): 8 are left."
+        "sums over 10 clients, of which 2 may work with the attacker (--expert colluding_clients): 8 are left."
         in reason
     )
     untried = SumFacts(12, 2, 1.0, ("closed form", "attack on membership"))

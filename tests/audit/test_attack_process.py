@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack
+from flfw.audit import queue as queue_file
 from flfw.audit.jobs import EASY, AttackJob, JobResult
 from flfw.audit.queue import Queue
 from flfw.errors import RunError
@@ -103,7 +104,7 @@ JobOf = Callable[..., AttackJob]
 
 
 @pytest.fixture
-def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
+def job_of(recorded: tuple[Path, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOf:
     """The job of an attack on the easy rung of what was recorded."""
     from flfw.audit.auditor import Auditor
     from flfw.runs import run as whole
@@ -112,7 +113,8 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
 
     def job(attack: type[Attack] | str, retries: int = 0) -> AttackJob:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
-        asked = dataclasses.replace(experiment, attack=(name,), attack_retries=retries)
+        asked = dataclasses.replace(experiment, attack=(name,))
+        monkeypatch.setattr(queue_file, "_RETRIES", retries)
         run_plan, task, _ = whole.check(asked, new=False)
         (results,) = Auditor(run_plan.client, run_plan.audit, task, folder, tmp_path).jobs(EASY)
         return results
@@ -368,7 +370,7 @@ def test_a_crashed_attack_is_reported_and_the_run_is_none_the_worse(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in this process
     crashing = f"{__name__}:Raises"
     words = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --images 2 --audit-rounds 0"
-    words += f" --engine inproc --expert attack_process=concurrent attack_retries=1 --attack {crashing} analytic"
+    words += f" --engine inproc --expert attack_process=concurrent --attack {crashing} analytic"
     assert sim.main([*words.split(), "--out", str(tmp_path / "run")]) == 0
     crashed, analytic = audit(tmp_path / "run")
     assert (crashed["attack"], crashed["verdict"], crashed["failures"]) == (crashing, "inconclusive", 2)

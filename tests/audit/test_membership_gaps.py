@@ -134,7 +134,7 @@ class Diverges(Defence):
 
 @pytest.mark.slow
 def test_an_upload_of_nan_is_left_out_and_the_other_clients_are_scored(tmp_path: Path) -> None:
-    flags = f"--defence {plug_in(Diverges)} --defended 1 --expert on_client_failure=drop min_clients=2"
+    flags = f"--defence {plug_in(Diverges)} --defended 1 --expert on_client_failure=drop:2"
     result = result_of(tmp_path / "run", f"--method fedavg --clients 3 {flags} --attack membership {SMALL}")
     (sentence,) = result["recordings"]["refused"]
     assert "was left out" in sentence and "holds NaN or infinity" in sentence

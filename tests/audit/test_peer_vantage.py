@@ -133,10 +133,10 @@ def test_a_peers_failure_needs_ten_others_and_the_same_attack_on_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"colluding_attackers": 4}, "1 <= colluding-attackers < 4 clients, got colluding_attackers=4"),
+        ({"colluding_clients": 4}, "0 <= colluding-clients < 4 clients, got colluding_clients=4"),
         (
-            {"sum_size": 2, "colluding_attackers": 2},
-            "more than colluding-attackers=2 clients in a sum with --vantage peer",
+            {"sum_size": 2, "colluding_clients": 2},
+            "more than 2 clients, the peer and who works with it, in a sum",
         ),
         ({"audit_source": "both"}, "audit-source=probe with --vantage peer"),
     ],

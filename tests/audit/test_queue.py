@@ -26,13 +26,13 @@ from flfw.recording.observation import Reconstruction
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 
 
-def job(attack: str = "ig", probe_set: ProbeSet = EASY, retries: int = 1, **changes: Any) -> AttackJob:
+def job(attack: str = "ig", probe_set: ProbeSet = EASY, **changes: Any) -> AttackJob:
     details = {
         "attack": attack,
         "ticket": probe_set,
         "exchanges": EXCHANGES,
         "recordings": Path("/nowhere/observations"),
-        "run_config": Experiment(attack_retries=retries).to_run_config(),
+        "run_config": Experiment().to_run_config(),
         "shape": (1, 2, 2),
         "classes": 10,
         "mean": (0.5,),
@@ -150,8 +150,9 @@ def test_what_came_of_an_outdated_job_is_no_answer_to_the_new_one(queue: Queue) 
 # --- tries ---
 
 
-def test_a_job_is_offered_again_as_often_as_was_asked_for(queue: Queue) -> None:
-    asked = job(retries=2)
+def test_a_job_is_offered_again_as_often_as_was_asked_for(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flfw.audit.queue._RETRIES", 2)
+    asked = job()
     queue.put(asked)
     for _ in range(2):
         queue.start(asked, pid=1)
@@ -163,16 +164,8 @@ def test_a_job_is_offered_again_as_often_as_was_asked_for(queue: Queue) -> None:
     assert (result.stopped, result.tries, result.reconstructions) == ("crashed: for the last time", 3, (None, None))
 
 
-def test_without_retries_the_first_failure_is_the_last(queue: Queue) -> None:
-    asked = job(retries=0)
-    queue.put(asked)
-    queue.fail(asked, "ended after 1 s, its budget")
-    result = queue.solution(asked)
-    assert result is not None and (result.stopped, result.tries) == ("ended after 1 s, its budget", 1)
-
-
 def test_a_success_says_how_many_tries_it_took(queue: Queue) -> None:
-    asked = job(retries=2)
+    asked = job()
     queue.put(asked)
     queue.fail(asked, "crashed: it")
     queue.solve(asked, solved(asked, guesses(), 1.0))
@@ -190,7 +183,7 @@ def test_another_job_has_all_its_tries(queue: Queue) -> None:
 
 
 def test_a_solution_that_arrived_in_time_is_not_given_up(queue: Queue) -> None:
-    asked = job(retries=0)
+    asked = job()
     queue.put(asked)
     queue.start(asked, pid=1)
     queue.solve(asked, solved(asked, guesses(), 1.0))

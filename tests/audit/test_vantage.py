@@ -36,8 +36,7 @@ from flfw.recording import client_examples as examples
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last, purge
-from flfw.runs import estimate as estimation
-from flfw.runs import results
+from flfw.runs import results, timed_phases
 from flfw.runs import run as whole
 from flfw.server.checkpoint import Checkpoints
 from flfw.task.defence import Defence
@@ -474,14 +473,15 @@ def test_an_attack_that_reads_other_clients_examples_is_caught(watched: Watched)
     assert not result[plug_in(ReadsOtherClients)].same
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_its_probes_and_its_files(tmp_path: Path) -> None:
-    client = {"up": 3e6, "down": 4e6, "up_file": 2.5e6, "down_file": 2e6, "private": 0.0}
-    audit = {"easy_file": 0.0, "easy_probe_file": 0.0, "probe_file": 1e6, "probed": 1.0}
-    counted = [
-        estimation._disk(asked(tmp_path, vantage=vantage), 1, client, audit)
+    """Beside three probes of a round there are three gradients on clients, and both clients' broadcasts."""
+    without, beside = (
+        timed_phases.audit_phase(plan(asked(tmp_path, vantage=vantage)), tmp_path / vantage[1], 0.0)
         for vantage in ((SERVER, UPDATE), (SERVER, EXAMPLE))
-    ]
-    assert counted[1] - counted[0] == 2 * (3 * 1e6 + 2 * 2e6)  # two rounds: three gradients, two clients' broadcasts
+    )
+    assert (without.messages, beside.messages) == (3, 6)
+    assert beside.round_bytes > 1.5 * without.round_bytes > 0
 
 
 def test_bad_input_is_the_error_of_a_vantage_nobody_knows() -> None:

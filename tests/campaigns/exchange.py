@@ -32,7 +32,7 @@ from safetensors.torch import save
 
 from benchmarks import output
 from benchmarks.output import BenchmarkPart
-from flfw.runs.timing import fastest_s
+from flfw.runs.timed_phases import fastest_s
 
 _ROOT = Path(__file__).parents[2]
 _LARGE = 14_900_000

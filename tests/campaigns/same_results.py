@@ -69,9 +69,7 @@ def make(checkout: Path, method: str, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     variables = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, str(checkout / "sim.py")]
-    today = (checkout / "flfw" / "files" / "earlier_names.py").exists()  # a checkout before has a flag of its own
-    plain = ["--expert", "compression=none"] if today else ["--compression", "none"]  # digests as in every version
-    command = [*program, "--method", method, *shlex.split(RUNS[method]), *plain, "--out", str(folder)]
+    command = [*program, "--method", method, *shlex.split(RUNS[method]), "--out", str(folder)]
     with (folder.parent / f"{method}.log").open("w") as log:
         if method in RESUMED:
             with subprocess.Popen(

@@ -181,20 +181,6 @@ def test_an_estimate_says_time_claims_and_notes() -> None:
     assert expected.costs.experiment.rounds == 1 and "\nmemory  about" in str(expected)
 
 
-def test_the_age_of_a_notebook_foretells_no_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flfw.command import tasks
-    from flfw.command.api import expectation
-
-    own_seconds: list[float] = []
-    monkeypatch.setattr(expectation, "since_start_s", lambda: 3600.0)
-    monkeypatch.setattr(expectation, "lines", lambda costs: "")
-    monkeypatch.setattr(expectation, "estimate", lambda run_plan, claims_s, own_s: own_seconds.append(own_s))
-    asked = Experiment(**SMALL, attack="none", engine="inproc")  # type: ignore[arg-type]
-    estimate(asked)
-    tasks.estimated(asked)
-    assert own_seconds == [0.0, 3600.0]
-
-
 def test_numbers_of_numpy_paths_and_mappings_are_taken() -> None:
     import numpy as np
 

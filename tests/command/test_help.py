@@ -34,7 +34,7 @@ def test_each_flag_is_in_one_group_or_a_task() -> None:
 
 @pytest.mark.slow
 def test_flags_are_those_that_the_parser_takes() -> None:
-    whole = pages.of_simulation(["--help-all"])
+    whole = pages.of_subcommand("run", SUBCOMMANDS["run"], ["--help-all"], "flfw run")
     for name, flag in flags().items():
         assert f"--{name}" in whole
         value = {"": [], "KEY=VALUE": ["ema=0.5"], "INT": ["7"], "FLOAT": ["0.5"], "WORD": ["w"], "PATH": ["p"]}.get(

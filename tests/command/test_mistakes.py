@@ -102,7 +102,7 @@ MISTAKES = [
     ("--verify {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
     ("--figures {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
     ("--tampered-by ig", "got --tampered-by; it is called --malicious-server now"),
-    ("--observations-gb 5", "got --observations-gb; use --expert max_recordings_gb=5"),
+    ("--max-recordings-gb 5", "got --max-recordings-gb, which is gone; leave it out: it is 20"),
     ("--split whole", "Expected --split dataset_per_client, got its earlier name whole; rename it"),
     ("--curve batch=1 group=2", "Expected --curve sum_size=2, got its earlier name group=2; rename it"),
     ("--expert attack_timout=5", "got attack_timout=5; did you mean attack_timeout?"),
@@ -174,7 +174,7 @@ def test_other_mistakes_are_answered_before_anything_is_loaded(
     def load(*given: object) -> None:
         raise AssertionError("the run was begun")
 
-    monkeypatch.setattr("flfw.command.simulation._perform", load)
+    monkeypatch.setattr("flfw.command.program._perform", load)
     for program, line, words in ROWS:
         with subtests.test(f"{program} {line}"):
             skip_on_a_gpu(line)

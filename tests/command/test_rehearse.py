@@ -231,17 +231,15 @@ def test_what_does_not_fit_is_refused_in_a_line(
 def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(chosen: Path) -> None:
     settings = {"data_root": chosen, "net": "auto", "batch_size": 4, "local_epochs": 1}
     given = planned(chosen, **settings, dataset="site:1x8x8:4").experiment
-    assert (given.dataset, given.resize, given.resize_mode, given.colour, given.normalise, given.split, given.net) == (
+    assert (given.dataset, given.own_images, given.normalise, given.split, given.net) == (
         f"folder:{chosen}",
-        "8x8",
-        "stretch",
-        "grey",
+        "8x8,stretch,grey",
         "half",
         "iid",
         "lenet",
     )
     oblong = planned(chosen, **settings, dataset="site:3x8x9:4").experiment
-    assert (oblong.resize, oblong.colour) == ("8x9", "rgb")
+    assert oblong.own_images == "8x9,stretch,rgb"
 
 
 @pytest.mark.parametrize(
@@ -458,7 +456,7 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
     kept = replace(
         rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), batched_clients="1"
     )
-    kept = replace(kept, dataset=f"folder:{chosen}", resize="28x28", colour="grey")
+    kept = replace(kept, dataset=f"folder:{chosen}", own_images="28x28,grey")
     assert breaches(policy, without_auto(kept), ["a.weight"]) == []
     begun = "The policy refuses these settings: this site's policy pins the run, which has "
     assert breaches(policy, without_auto(replace(kept, local_epochs=1, lr=0.5)), ["a.weight"]) == [

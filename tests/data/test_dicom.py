@@ -197,7 +197,7 @@ def test_a_run_says_nothing_of_the_headers(tmp_path, monkeypatch):
     name = patients_of(tmp_path / "own")
     monkeypatch.chdir(tmp_path)
     flags = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --engine inproc --attack none"
-    assert sim.main([*flags.split(), "--dataset", name, "--expert", "resize=4", "--out", "run"]) == 0
+    assert sim.main([*flags.split(), "--dataset", name, "--expert", "own_images=4", "--out", "run"]) == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["config"]["dataset"].endswith("own@PatientID")
     written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert written and not any(b"Smith" in path.read_bytes() for path in written)

@@ -108,15 +108,15 @@ def test_folders_of_mixed_sizes_become_one(tmp_path):
     assert describe(f"folder:{tmp_path}", ImageFormat(size=(28, 28), colour="grey")).net == "cnn1"
 
 
-@pytest.mark.parametrize("word", ["0", "5000", "3x", "x3", "3x4x5", "-3", "²", "3X4", "3 x 4"])
+@pytest.mark.parametrize("word", ["0", "5000", "3x", "x3", "3x4x5", "-3", "²", "3X4", "3 x 4", "blue", "64,32"])
 def test_other_sizes_are_refused(word):
-    with pytest.raises(InputError, match="Expected resize=N or HxW, each from 1 to 4096, got resize="):
-        Experiment(resize=word)
+    with pytest.raises(InputError, match=r"Expected own-images of a size N or HxW, .* each once, got own_images="):
+        Experiment(own_images=word)
 
 
 @pytest.mark.parametrize(("word", "size"), [("", None), ("64", (64, 64)), ("48x64", (48, 64))])
 def test_a_size_is_read(word, size):
-    assert Experiment(resize=word).resized == size
+    assert Experiment(own_images=word).image_words.size == size
 
 
 # --- kinds of files -----------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_all_damaged_files_are_named_at_once(tmp_path):
     line = str(error.value)
     assert line.startswith(f"Expected readable images in {tmp_path}, got 12 that cannot be read: ")
     assert line.endswith(
-        "; and 2 more. Get these files again, take them out, or leave them out with --expert skip_damaged=true."
+        "; and 2 more. Get these files again, take them out, or leave them out with --expert own_images=skip_damaged."
     )
     assert line.count("truncated") + line.count("cannot identify") == 10 and "\n" not in line
 
@@ -272,7 +272,7 @@ RUN = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --en
 def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch, capsys):
     root = damaged_folder(tmp_path / "own")
     monkeypatch.chdir(tmp_path)
-    flags = [*RUN.split(), "--dataset", "folder:own", "--expert", "resize=12x10", "resize_mode=letterbox"]
+    flags = [*RUN.split(), "--dataset", "folder:own", "--expert", "own_images=12x10,letterbox"]
     assert sim.main([*flags, "--attack", "none", "--out", "no"]) == 2
     assert f"Expected readable images in {root}, got 12 that" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
@@ -286,7 +286,7 @@ def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch,
         "--out",
         "run",
         "--expert",
-        "skip_damaged=true",
+        "own_images=12x10,letterbox,skip_damaged",
     ]
     assert sim.main([*flags, *audit]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -296,9 +296,10 @@ def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch,
 
 
 def test_other_sets_have_no_such_form(capsys):
-    assert sim.main(["--dataset", "digits", "--expert", "resize=12"]) == 2
+    assert sim.main(["--dataset", "digits", "--expert", "own_images=12"]) == 2
     assert capsys.readouterr().err == (
-        "sim.py: Expected folder:PATH with --expert resize; other sets have --image-size, got dataset=digits.\n"
+        "sim.py: Expected folder:PATH with a size in --expert own_images; other sets have --image-size, "
+        "got dataset=digits.\n"
     )
-    assert sim.main(["--dataset", "site:1x8x8:2", "--expert", "resize=12", "--federation", "none"]) == 2
-    assert "no --expert resize, as site:1x8x8:2 names the size" in capsys.readouterr().err
+    assert sim.main(["--dataset", "site:1x8x8:2", "--expert", "own_images=12", "--federation", "none"]) == 2
+    assert "no size in --expert own_images, as site:1x8x8:2 names the size" in capsys.readouterr().err

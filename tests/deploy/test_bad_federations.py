@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -215,23 +214,3 @@ def test_a_client_without_a_class_is_refused_where_all_are_asked_for(
     message = refused(flags, tmp_path / "run", capsys)
     assert message.startswith("Expected training examples of all 10 classes at each client, got none of class ")
     assert message.endswith(" at client 0; choose another --split or fewer --clients.")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("engine", ["inproc", "ray"])
-def test_a_gpu_for_a_server_without_one_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
-) -> None:
-    flags = f"--method fedcg --dataset digits --clients 2 --expert server_device=cuda --engine {engine} --attack none"
-    expected = "Expected --expert server_device=cpu on a machine without a GPU, got server_device=cuda."
-    assert refused(flags, tmp_path / "run", capsys) == expected
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_deployed_server_without_a_gpu_says_so_before_it_asks_anybody(small: Experiment) -> None:
-    experiment = dataclasses.replace(small, server_device="cuda")
-    grid = InProcessGrid(apps.client, 3, experiment.to_run_config())
-    with pytest.raises(federation.InputError, match="on a machine without a GPU"):
-        federation.federate(grid, plan(experiment))
-    assert experiment.out is not None
-    assert sorted(path.name for path in experiment.out.rglob("*")) == ["checkpoint", "failure.txt"]

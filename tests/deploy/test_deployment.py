@@ -596,7 +596,7 @@ def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
     """Site 2 is away at the start; when it has joined, site 1 is killed; when that is back, the run is stopped."""
     out, late, killed = tmp_path / "run", federation.site(2), federation.site(1)
     flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "4000", *COMMON, "--expert", "on_client_failure=drop")
-    flags += ("--expert", "round_deadline=30", "join_deadline=3", "--expert", "min_clients=1")
+    flags += ("--expert", "round_deadline=30")
     processes.stop(late, "supernode")
     try:
         with begun(federation, out, *flags) as running:
@@ -629,9 +629,7 @@ def test_with_too_few_clients_the_run_ends(federation: FederationLayout, tmp_pat
         "--rounds",
         "2",
         "--expert",
-        "on_client_failure=drop",
-        "--expert",
-        "min_clients=3",
+        "on_client_failure=drop:3",
     )
     with other_policy(federation, 0, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
@@ -661,7 +659,7 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Federation
 def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: FederationLayout, tmp_path: Path) -> None:
     out, away = tmp_path / "run", federation.site(2)
     flags = ("--method", "hyperfl", "--net", "lenet", "--rounds", "12", *COMMON, *SMALL)
-    flags += ("--expert", "on_client_failure=drop", "join_deadline=3", "--expert", "min_clients=1")
+    flags += ("--expert", "on_client_failure=drop", "round_deadline=30")
     with begun(federation, out, *flags) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
         running.send_signal(signal.SIGTERM)

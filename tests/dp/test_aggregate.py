@@ -69,10 +69,13 @@ def failing(epsilon: float, mu: float) -> float:
         ({}, 10),
         ({"sample": 4}, 4),
         ({"on_client_failure": "drop"}, 1),
-        ({"on_client_failure": "drop", "min_clients": 7}, 7),
-        ({"min_clients": 7}, 10),  # who fails ends the run
+        ({"on_client_failure": "drop:7"}, 7),
+        ({"on_client_failure": "fail:7"}, 10),  # who fails ends the run
         ({"sample": 4, "sampling": "poisson"}, 1),
-        ({"sample": 4, "sampling": "poisson", "min_clients": 3}, 3),  # with fewer the run ends, whoever failed
+        (
+            {"sample": 4, "sampling": "poisson", "on_client_failure": "fail:3"},
+            3,
+        ),  # with fewer the run ends, whoever failed
         ({"sampling": "poisson"}, 10),  # everybody
     ],
 )
@@ -114,7 +117,7 @@ def test_who_colludes_may_not_be_everybody_nor_without_effect(capsys: pytest.Cap
 
 def test_shares_of_the_noise_make_it_whole_in_the_sum_and_small_in_each_update() -> None:
     for shares, surely in ((10, 10), (7, 7), (4, 10)):
-        changes = {"on_client_failure": "drop", "min_clients": surely}
+        changes = {"on_client_failure": f"drop:{surely}"}
         result = claims(of_ten(f"noise_shares={shares}", **changes), TEN)
         whole = sqrt(surely / shares)
         assert result["client", "aggregate"].epsilon == pytest.approx(gaussian(6 * whole, 5), rel=1e-9)
@@ -218,7 +221,7 @@ def test_copies_of_an_example_meet_in_a_sum_only_as_far_as_there_is_noise() -> N
     many = claims(of_ten(), copies)
     assert many["example", "aggregate"].epsilon == pytest.approx(gaussian(6 * sqrt(10) / 6, 5), rel=1e-9)
     assert many["client", "aggregate"].epsilon == pytest.approx(gaussian(6 * sqrt(10), 5), rel=1e-9)
-    few = claims(of_ten(on_client_failure="drop", min_clients=3), copies)
+    few = claims(of_ten(on_client_failure="drop:3"), copies)
     assert few["example", "aggregate"].epsilon == few["example", "server"].epsilon == gaussian(6 / 2, 15)
 
 
@@ -546,7 +549,7 @@ def test_where_clients_drop_out_their_noise_is_missing_and_not_counted(
     running: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = (*running.set, "noise_shares=3", "noise_multiplier=3e4")  # beside which the changes are nothing
-    experiment = dataclasses.replace(running, on_client_failure="drop", min_clients=3, set=chosen)
+    experiment = dataclasses.replace(running, on_client_failure="drop:3", set=chosen)
     dropping(monkeypatch, [2])
     seen = sums(monkeypatch)
     folder = run.run(experiment)
@@ -558,7 +561,7 @@ def test_where_clients_drop_out_their_noise_is_missing_and_not_counted(
 
 
 def test_with_fewer_than_the_least_nothing_is_summed(running: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = dataclasses.replace(running, on_client_failure="drop", min_clients=4)
+    experiment = dataclasses.replace(running, on_client_failure="drop:4")
     dropping(monkeypatch, [2])
     with pytest.raises(RunError, match="Expected at least 4 clients in round 1, got 3"):
         run.run(experiment)
@@ -576,7 +579,7 @@ def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> N
     """A round under the lower number may have been summed, though nothing of it is kept."""
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=2"))
     killed(strict, 1, resumed=False)
-    killed(dataclasses.replace(strict, on_client_failure="drop", min_clients=2), 1, resumed=True)
+    killed(dataclasses.replace(strict, on_client_failure="drop:2"), 1, resumed=True)
     folder = run.resume(strict)
     assert json.loads((folder / "result.json").read_text())["provenance"]["requested_rounds"] == [1, 1, 1, 2]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 4), rel=1e-9)
@@ -599,7 +602,7 @@ def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(runni
 def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment) -> None:
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
     killed(strict, 2, resumed=False)
-    folder = run.resume(dataclasses.replace(strict, on_client_failure="drop", min_clients=3))
+    folder = run.resume(dataclasses.replace(strict, on_client_failure="drop:3"))
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(3), 3), rel=1e-9)
 
 
@@ -612,7 +615,7 @@ def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) 
     assert strict.out is not None
     stored = run.stored(strict.out)
     with pytest.raises(InputError, match="Expected rounds=5 as in"):
-        run.resume(dataclasses.replace(stored, on_client_failure="drop", min_clients=2))
+        run.resume(dataclasses.replace(stored, on_client_failure="drop:2"))
     folder = run.resume(stored)
     assert json.loads((folder / "result.json").read_text())["provenance"]["requested_rounds"] == [1, 2, 2, 3, 4]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(2), 5), rel=1e-9)
@@ -660,7 +663,7 @@ BAD = [
     ("noise_shares=3", "--sample 2", "Expected noise_shares <= 2, the updates"),
     (
         "noise_shares=3",
-        "--expert on_client_failure=drop min_clients=2",
+        "--expert on_client_failure=drop:2",
         "Expected noise_shares <= 2, the updates",
     ),
     ("noise_shares=2", "--expert on_client_failure=drop", "Expected noise_shares <= 1, the updates"),

@@ -73,7 +73,7 @@ def row(words: str) -> str:
     """A row of the table by the ledger's claims on two clients, with secure noise and no numbers beside the tensors."""
     method, *chosen = [word for word in words.split() if "-" not in word and word != "poisson"]
     secure = "noise_source=secure"
-    given = claims(asked(method, *chosen, secure, patient_examples=3, metrics="none", **ROWS[words]))
+    given = claims(asked(method, *chosen, secure, patient_examples="3", metrics="none", **ROWS[words]))
     units = {unit: [cell(given[unit, who]) for who in ("server", "aggregate", "another client")] for unit in UNITS}
     assert units["example"] == units["patient"] == units["client"]
     assert all(cell(given[unit, "outsider"]) == cell(given[unit, "another client"]) for unit in UNITS)

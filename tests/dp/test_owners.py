@@ -88,10 +88,10 @@ def test_one_busy_example_is_counted_for_all() -> None:
 
 @pytest.mark.parametrize(("method", "chosen"), [("fed_cdp", ()), ("fed_sdp", ()), ("fed_sdp", ("noised_by=server",))])
 def test_a_patient_at_several_sites(method: str, chosen: tuple[str, ...]) -> None:
-    experiment = asked(method, "noise_multiplier=60", "grouping=flat", *chosen, patient_examples=3)
+    experiment = asked(method, "noise_multiplier=60", "grouping=flat", *chosen, patient_examples="3")
     parts = range(25), range(25, 45)
     one, both = (
-        claims(dataclasses.replace(experiment, patient_clients=sites), *parts)["patient", "outsider"]
+        claims(dataclasses.replace(experiment, patient_examples=f"3x{sites}"), *parts)["patient", "outsider"]
         for sites in (1, 2)
     )
     if method == "fed_cdp":  # three examples in each of ten passes, at two sites with noise of their own
@@ -103,7 +103,7 @@ def test_a_patient_at_several_sites(method: str, chosen: tuple[str, ...]) -> Non
     assert [one.epsilon, both.epsilon] == expected
     assert any("examples at no more than 2 of the clients" in sentence for sentence in both.assumptions)
     assert any("examples at no more than 1 of the clients" in sentence for sentence in one.assumptions)
-    copied = claims(dataclasses.replace(experiment, patient_clients=2), range(25), range(5, 25))
+    copied = claims(dataclasses.replace(experiment, patient_examples="3x2"), range(25), range(5, 25))
     more = compute_epsilon((GaussianEvent(20, 1.0, 40),), DELTA).epsilon
     assert method != "fed_cdp" or copied["patient", "outsider"].epsilon == more  # two sites, and a copy of each example
 
@@ -117,14 +117,14 @@ def test_a_patients_examples_are_counted_where_the_data_name_patients() -> None:
         entries = RunAccountant(plan(experiment).client, named).claims()
         return next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
 
-    three = dataclasses.replace(experiment, patient_examples=3)
+    three = dataclasses.replace(experiment, patient_examples="3")
     assert claimed(experiment).epsilon == claims(three, range(20), range(20, 40))["patient", "server"].epsilon
     assert any("counted in these very data" in one for one in claimed(experiment).assumptions)
-    more = claimed(dataclasses.replace(experiment, patient_examples=4))
+    more = claimed(dataclasses.replace(experiment, patient_examples="4"))
     assert more.epsilon > claimed(experiment).epsilon
     assert any("at most 4 examples" in one and "in these data they are 3" in one for one in more.assumptions)
     with pytest.raises(InputError, match=r"Expected patient-examples >= 3, .* got patient_examples=2"):
-        claimed(dataclasses.replace(experiment, patient_examples=2))
+        claimed(dataclasses.replace(experiment, patient_examples="2"))
 
 
 def test_a_patient_at_two_clients_is_counted_at_both() -> None:
@@ -134,12 +134,12 @@ def test_a_patient_at_two_clients_is_counted_at_both() -> None:
     entries = RunAccountant(plan(experiment).client, named).claims()
     counted = next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
     assert any("no more than 2 of the clients" in assumed for assumed in counted.assumptions)
-    both = dataclasses.replace(experiment, patient_examples=3, patient_clients=2)
+    both = dataclasses.replace(experiment, patient_examples="3x2")
     assert counted.epsilon == claims(both, range(20), range(20, 40))["patient", "server"].epsilon
 
 
 def test_where_a_patient_is_needs_how_much_of_it() -> None:
-    with pytest.raises(InputError, match="patient-examples >= 1 with patient-clients, got patient_clients=2"):
-        Experiment(patient_clients=2)
-    with pytest.raises(InputError, match="patient-clients >= 1"):
-        Experiment(patient_examples=2, patient_clients=0)
+    with pytest.raises(InputError, match="patient-examples=0, N or NxCLIENTS, each >= 1, got patient_examples=0x2"):
+        Experiment(patient_examples="0x2")
+    with pytest.raises(InputError, match="got patient_examples=2x0"):
+        Experiment(patient_examples="2x0")

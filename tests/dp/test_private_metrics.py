@@ -23,6 +23,7 @@ import sim
 from flfw.client.context import ClientContext
 from flfw.data.splits.partition import Split
 from flfw.deploy.policy import Policy
+from flfw.dp import private_metrics
 from flfw.dp.budget import PRIVATE_METRICS
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
 from flfw.dp.private_metrics import ROWS, PrivatelyReporting, encoded, loss_bound, most_examples, most_held, released
@@ -44,7 +45,7 @@ from tests.dp.test_releases import killed, result_of
 from tests.dp.test_run_accountant import DELTA, UNEVEN, apart, asked, claims
 from tests.support.resumed_runs import kill_in_round
 
-PRIVATE: dict[str, Any] = {"metrics": "private", "metrics_noise_multiplier": 10.0}
+PRIVATE: dict[str, Any] = {"metrics": "private"}
 RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --attack none --metrics private"
 
 
@@ -182,9 +183,12 @@ def is_scale(numbers: np.ndarray, deviation: float) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_a_clients_numbers_have_the_noise_that_is_counted_and_no_other(kind: str) -> None:
+def test_a_clients_numbers_have_the_noise_that_is_counted_and_no_other(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Numbers of examples have a deviation of z sqrt(m + 1), with one mean beside them: 4 sqrt(2)."""
-    run_plan = resolved_for(metrics_noise_multiplier=4.0, epsilon_budget=0.0)
+    monkeypatch.setattr(private_metrics, "NOISE_MULTIPLIER", 4.0)
+    run_plan = resolved_for(epsilon_budget=0.0)
     client, received = client_of(run_plan), initial(run_plan)
     size = len(client.indices("train" if kind == "train" else "test"))
 
@@ -209,9 +213,10 @@ def test_seeded_numbers_repeat_and_secure_ones_do_not() -> None:
     assert once != again
 
 
-def test_near_to_no_noise_the_numbers_are_the_true_ones() -> None:
+def test_near_to_no_noise_the_numbers_are_the_true_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the numbers of metrics=all, and a loss by an explicit loop."""
-    run_plan = resolved_for("fed_cdp", metrics_noise_multiplier=1e-3)
+    monkeypatch.setattr(private_metrics, "NOISE_MULTIPLIER", 1e-3)
+    run_plan = resolved_for("fed_cdp")
     client, bare = client_of(run_plan), client_of(run_plan.replaced(metrics="all"))
     received = initial(run_plan)
     sent, numbers = client.fit_named(received, 0)
@@ -321,8 +326,9 @@ def test_tiny_parts_are_reported_as_others_are(left: int) -> None:
     }
 
 
-def test_where_whole_updates_are_clipped_no_size_leaves() -> None:
-    run_plan = resolved_for("fed_sdp", metrics_noise_multiplier=1e-3)
+def test_where_whole_updates_are_clipped_no_size_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_metrics, "NOISE_MULTIPLIER", 1e-3)
+    run_plan = resolved_for("fed_sdp")
     trained, evaluated = client_of(run_plan), client_of(run_plan)
     numbers, again = trained.fit_named(initial(run_plan), 0)[1], evaluated.evaluate_named(initial(run_plan), 0)
     assert numbers["num-examples"] == again["num-examples"] == 1
@@ -336,14 +342,16 @@ def gaussian(*parts: GaussianEvent) -> float:
     return compute_epsilon(parts, DELTA).epsilon
 
 
-def test_the_claim_is_of_the_methods_steps_and_the_answers_in_turn() -> None:
+def test_the_claim_is_of_the_methods_steps_and_the_answers_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rounds of two passes; each of 3 layers is clipped; five answers of training, and an evaluation."""
     steps, answered = GaussianEvent(6 / sqrt(3), 1.0, 10), GaussianEvent(10.0, 1.0, 6)
     bare, private = (claims(asked("fed_cdp", "noise_source=secure", metrics=one)) for one in ("none", "private"))
     for adversary in ("server", "another client", "outsider"):
         assert bare["example", adversary].epsilon == gaussian(steps)
         assert private["example", adversary].epsilon == gaussian(steps, answered) > gaussian(steps)
-    noisier = claims(asked("fed_cdp", "noise_source=secure", metrics="private", metrics_noise_multiplier=100.0))
+    with monkeypatch.context() as changed:
+        changed.setattr(private_metrics, "NOISE_MULTIPLIER", 100.0)
+        noisier = claims(asked("fed_cdp", "noise_source=secure", metrics="private"))
     assert noisier["example", "server"].epsilon == gaussian(steps, GaussianEvent(100.0, 1.0, 6))
     sentences = " ".join(private["example", "server"].assumptions)
     assert "with Gaussian noise of 10 times what one example can change, in 6 answers, which are counted" in sentences
@@ -360,7 +368,7 @@ def test_answers_get_no_credit_for_sampling() -> None:
 
 def test_copies_patients_and_clients_pay_for_the_answers_too() -> None:
     """A patient of 3 moves an answer by 3; a client by at most all its examples; a copy is another answer."""
-    chosen = asked("fed_cdp", "noise_source=secure", metrics="private", patient_examples=3)
+    chosen = asked("fed_cdp", "noise_source=secure", metrics="private", patient_examples="3")
     private = claims(chosen)
     most = min(3, 10)  # of a patient in one batch
     patient = gaussian(GaussianEvent(6 / sqrt(3) / most, 1.0, 10), GaussianEvent(10.0 / 3, 1.0, 6))
@@ -531,7 +539,7 @@ def test_a_run_shows_noisy_numbers_and_says_so(method: str, tmp_path: Path, caps
     final = result["final"]
     assert 0 <= final["acc_global"] <= 1 and 0 <= final["acc_central"] <= 1 and final["acc_local"] is None
     assert [set(row) for row in final["per_client"]] == [{"client", "acc_global", "num-examples"}] * 2
-    assert any("have noise (metrics=private, metrics-noise-multiplier=10)" in note for note in result["notes"])
+    assert any("have noise (metrics=private, a noise multiplier of 10)" in note for note in result["notes"])
     with (folder / "clients.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert set(rows[0]) == {"round", "client", "upload_bytes", "acc_global", "acc_local", "loss", "num-examples"}
@@ -551,8 +559,6 @@ def test_a_weighted_mean_uses_the_noisy_numbers(tmp_path: Path, monkeypatch: pyt
         *RUN.split(),
         "--method",
         "dp_fedavg",
-        "--expert",
-        "metrics_noise_multiplier=3",
         "--out",
         str(tmp_path / "run"),
     ]
@@ -579,10 +585,6 @@ REFUSED = {
     "--method fed_cdp --set bound=median": "something can be claimed for --metrics private. The bound is the median",
     "--method dp_fedavg --set unit=client": "noise at the clients for --metrics private; the server adds it",
     "--method fed_sdp --set noised_by=server": "noise at the clients for --metrics private; the server adds it",
-    "--method fed_cdp --expert metrics_noise_multiplier=0": "0.001 <= metrics-noise-multiplier <= 1e6",
-    "--method fed_cdp --expert metrics_noise_multiplier=nan": "0.001 <= metrics-noise-multiplier <= 1e6",
-    "--method fed_cdp --expert metrics_noise_multiplier=1e300": "0.001 <= metrics-noise-multiplier <= 1e6, "
-    "got metrics_noise_multiplier=1e+300",
 }
 
 
@@ -667,9 +669,10 @@ def test_each_message_of_a_private_run_is_a_line_that_costs(tmp_path: Path) -> N
     assert first[0]["held"] > first[0]["examples"] > 500 and first[0]["repeated"] == 1
 
 
-def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path) -> None:
+def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is another release, however often the same is asked; beyond the budget nothing is measured."""
-    run_plan = site.asked("fed_cdp", **{**SMALL, "metrics_noise_multiplier": 2.0})
+    monkeypatch.setattr(private_metrics, "NOISE_MULTIPLIER", 2.0)
+    run_plan = site.asked("fed_cdp", **SMALL)
     whole = site.epsilon_of([replace(ONE, mechanism=Mechanism(2.0, 8))], BUDGET)  # two rounds of 2 steps cost less
     budget = replace(BUDGET, epsilon=whole)
     site.run(tmp_path, "a", budget, run_plan)

@@ -103,7 +103,7 @@ def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.Capt
 @pytest.mark.slow
 def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) -> None:
     """Its count of one round more than there are (table VI), of all the rounds that were asked for."""
-    experiment = dataclasses.replace(small_sdp, rounds=9, accounting="paper", audit_rounds="0")
+    experiment = dataclasses.replace(small_sdp, rounds=9, accountant="paper", audit_rounds="0")
     five, six = (
         RunAccountant(plan(dataclasses.replace(experiment, rounds=t)).client, apart(20, 20, 20)).published
         for t in (5, 6)
@@ -273,12 +273,12 @@ def test_the_number_of_clients_in_a_round_is_as_secret_as_who_they_are(small: Ex
     shown = [row["clients"] for row in result_of(tmp_path / "run")["rounds"]]
     assert shown == [len(cohort) for cohort in cohorts(tmp_path / "run")]
     # Of 99 cohorts none has one client with probability 10^-11.
-    needy = dataclasses.replace(experiment, min_clients=2, rounds=99, out=tmp_path / "needy")
+    needy = dataclasses.replace(experiment, on_client_failure="fail:2", rounds=99, out=tmp_path / "needy")
     with pytest.raises(RunError, match=r"Expected at least 2 clients in round \d+, got 1"):
         run.run(needy)
     for one in RunAccountant(plan(experiment).client, apart(10, 10, 10)).claims():
         if one.adversary not in ("server", "aggregate"):
-            assert any("how many were" in words and "--expert min_clients" in words for words in one.assumptions)
+            assert any("how many were" in words and "--expert on_client_failure" in words for words in one.assumptions)
 
 
 # --- whoever has the seed ---

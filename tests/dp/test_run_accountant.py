@@ -15,6 +15,7 @@ from torch import nn
 
 import sim
 from flfw import nets
+from flfw.command import early
 from flfw.data.splits.partition import Split
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant, course
@@ -29,7 +30,6 @@ from flfw.privacy.claims import Claim
 from flfw.privacy.mechanism import GaussianEvent
 from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.cohorts import Sampling, drawn
-from flfw.spelling import declared
 from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDP, FedSDPSettings
 from tests.support.planned import checked
@@ -178,10 +178,10 @@ def test_a_client_or_a_patient_is_a_group_of_examples() -> None:
     experiment = asked("fed_cdp", "noise_multiplier=60")
     assert against(experiment, "client") == epsilon(60 / sqrt(3) / 10, 1, 25)
     assert ("patient", "server") not in claims(experiment)
-    patients = dataclasses.replace(experiment, patient_examples=4)
+    patients = dataclasses.replace(experiment, patient_examples="4")
     assert against(patients, "patient") == epsilon(60 / sqrt(3) / 4, 1, 10)
     assert against(patients, "client") == against(experiment, "client")
-    assert against(dataclasses.replace(experiment, patient_examples=1), "patient") == against(experiment, "example")
+    assert against(dataclasses.replace(experiment, patient_examples="1"), "patient") == against(experiment, "example")
     assert any("4 examples of one patient" in one for one in claims(patients)["patient", "server"].assumptions)
 
 
@@ -239,7 +239,7 @@ def test_one_servers_noise_on_copies_is_one_larger_step() -> None:
 @pytest.mark.parametrize("method", ["centaur", "ppsgd"])
 def test_a_head_that_learns_without_noise_lets_one_example_change_the_gradients_of_all(method: str) -> None:
     """The comparison's epsilon is still told as what it is: the comparison's."""
-    experiment = asked(method, "noise_multiplier=6", "batches=poisson", accounting="paper")
+    experiment = asked(method, "noise_multiplier=6", "batches=poisson", accountant="paper")
     for one in claims(experiment).values():
         assert isinf(one.epsilon) and one.assumptions[0].startswith("The head learns from the same examples")
     (informed,) = (
@@ -284,7 +284,7 @@ def test_what_reads_the_data_besides_is_no_claim(assignments: tuple[str, ...], w
 
 def test_methods_without_a_mechanism_claim_nothing() -> None:
     for method in ("fedavg", "hyperfl", "fedper"):
-        experiment = asked(method, accounting="paper")
+        experiment = asked(method, accountant="paper")
         assert (
             RunAccountant(plan(experiment).client, UNEVEN).claims()
             == RunAccountant(plan(experiment).client, UNEVEN).entries()
@@ -344,7 +344,7 @@ def test_there_are_five_data_sets_two_methods_and_two_lengths_in_table_six() -> 
 def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     """MNIST's row: 100 rounds of 100 steps; ten of 100 clients."""
     changes = {"clients": 100, "sample": 10, "rounds": 100, "local_epochs": 1, "batch_size": 5}
-    experiment = asked(method, accounting="paper", **changes)
+    experiment = asked(method, accountant="paper", **changes)
     split = apart(*[500] * 100)
     entries = RunAccountant(plan(experiment).client, split).entries()
     informed = {entry["unit"]: entry for entry in entries if entry["accounting"] == "as published"}
@@ -355,7 +355,7 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     exact = [entry for entry in entries if entry["accounting"] == "exact"]
     seen_singly = [entry for entry in exact if entry["adversary"] != "aggregate"]
     assert len(exact) == 8 and len(seen_singly) == 6 and all(entry["epsilon"] > 3 * value for entry in seen_singly)
-    without = RunAccountant(plan(dataclasses.replace(experiment, accounting="exact")).client, split).entries()
+    without = RunAccountant(plan(dataclasses.replace(experiment, accountant="prv")).client, split).entries()
     assert without == exact
 
 
@@ -394,7 +394,7 @@ def test_copies_of_an_example_are_no_copies_of_a_client() -> None:
 
 
 def test_a_target_by_the_papers_count_is_the_papers() -> None:
-    settled, _ = settled_as(asked("fed_cdp", target_epsilon=0.5, accounting="paper"), UNEVEN)
+    settled, _ = settled_as(asked("fed_cdp", target_epsilon=0.5, accountant="paper"), UNEVEN)
     informed = RunAccountant(plan(settled).client, UNEVEN).published
     assert informed is not None and 0.5 - 1e-3 <= informed.epsilon("example", DELTA) <= 0.5
     assert claims(settled)["example", "server"].epsilon > 1  # the true one
@@ -432,7 +432,7 @@ def test_a_budget_ends_training_with_the_last_round_that_keeps_it(method: str, c
 
 
 def test_a_budget_by_the_papers_count() -> None:
-    experiment = asked("fed_cdp", rounds=60, epsilon_budget=0.12, accounting="paper")
+    experiment = asked("fed_cdp", rounds=60, epsilon_budget=0.12, accountant="paper")
     settled, _ = settled_as(experiment, UNEVEN)
     assert 1 < settled.rounds < 60
 
@@ -462,7 +462,7 @@ def test_a_target_and_a_budget_do_not_go_together() -> None:
 def test_where_nothing_can_be_claimed_a_target_may_be_the_comparisons(method: str) -> None:
     with pytest.raises(InputError, match="can be claimed for --target-epsilon"):
         settled_as(asked(method, target_epsilon=4.0), UNEVEN)
-    settled, _ = settled_as(asked(method, target_epsilon=4.0, accounting="paper"), UNEVEN)
+    settled, _ = settled_as(asked(method, target_epsilon=4.0, accountant="paper"), UNEVEN)
     informed = RunAccountant(plan(settled).client, UNEVEN).published
     assert informed is not None and 4.0 - 1e-3 <= informed.epsilon("example", DELTA) <= 4.0
 
@@ -487,8 +487,8 @@ def nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "there")
     for name, builder in (("batchnorm", with_batch_norm), ("running", with_running_statistics)):
         monkeypatch.setitem(nets._CARDS, name, nets.NetCard(builder))
-    known = (*declared.networks(), "batchnorm", "running")
-    monkeypatch.setattr(declared, "networks", lambda: known)
+    known = (*early.networks(), "batchnorm", "running")
+    monkeypatch.setattr(early, "networks", lambda: known)
     return tmp_path / "there"
 
 

@@ -80,7 +80,6 @@ def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple
     [
         ({"attack_gpus": 1}, "--attack-gpus 0 on a machine without a GPU, got attack_gpus=1"),
         ({"gpus_per_client": 0.5}, "--gpus-per-client 0 on a machine without a GPU, got gpus_per_client=0.5"),
-        ({"server_device": "cuda"}, "--expert server_device=cpu on a machine without a GPU, got server_device=cuda"),
     ],
 )
 def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(asked: dict, line: str) -> None:

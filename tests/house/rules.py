@@ -26,7 +26,7 @@ OTHER_MEANINGS = {"analytic", "clip", "mean", "median", "membership", "noise", "
 
 WHOLE = ("Experiment", "RunPlan", "TrainingSettings", "AuditSettings")
 """Records of more than twelve fields: code below flfw/runs takes the group or the value that it needs."""
-ABOVE = ("command", "comparisons", "deploy", "experiment", "papers", "plans", "recorded_apps", "runs", "spelling")
+ABOVE = ("command", "comparisons", "deploy", "experiment", "papers", "plans", "recorded_apps", "runs")
 """Packages of flfw/ that vary or store whole experiments, or make and read the plan of one."""
 TAKES_THE_WHOLE = (
     "flfw/dp/resolve_noise.py:_assigned",

@@ -18,6 +18,8 @@ import sim
 from flfw.command.record import Command
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.experiment.training import OwnImages
+from flfw.files.earlier_names import settings_of_today
 from flfw.plans.run_plan import without_auto
 from flfw.plugins import build_settings
 from tests.support.paths import ROOT
@@ -81,13 +83,48 @@ def test_earlier_names_are_refused_with_those_of_today() -> None:
         Experiment.from_run_config(earlier)
     with pytest.raises(InputError, match="got --tampered-by; it is called --malicious-server now"):
         dataclasses.replace(Experiment(), tampered_by="imprint")  # type: ignore[call-arg]
-    with pytest.raises(InputError, match="Expected --compression predictive, got its earlier name compact; rename it"):
-        Experiment.from_run_config({**config, "compression": "compact"})
+    with pytest.raises(InputError, match="Expected --trainable linear_probe, got its earlier name fixed; rename it"):
+        Experiment.from_run_config({**config, "trainable": "fixed"})
+    with pytest.raises(InputError, match=r"got --min-clients, which is gone; write --expert on_client_failure=drop:8"):
+        dataclasses.replace(Experiment(), min_clients=2)  # type: ignore[call-arg]
+
+
+def test_what_earlier_settings_said_is_said_by_those_of_today() -> None:
+    """By hand: what stood in several settings stands in one, defaults are dropped, and what cannot be said stays."""
+    asked = {
+        "robust": "krum",
+        "byzantine-clients": 2,
+        "on-client-failure": "drop",
+        "min-clients": 8,
+        "compression": "gzip",
+    }
+    asked |= {"resize": "8x9", "resize-mode": "crop", "colour": "auto", "skip-damaged": True, "patient-examples": 3}
+    asked |= {
+        "compression": "gzip",
+        "patient-clients": 2,
+        "attack-precision": "bf16",
+        "attack-compile": True,
+        "colluding-clients": 0,
+    }
+    asked |= {"colluding-attackers": 2, "accountant": "prv", "accounting": "paper"}
+    assert settings_of_today(asked) == {
+        "robust": "krum:2", "on-client-failure": "drop:8", "own-images": "8x9,crop,skip_damaged",
+        "patient-examples": "3x2", "attack-precision": "bf16_compiled", "colluding-clients": 2, "accountant": "paper",
+    }  # fmt: skip
+    stays = {"accountant": "rdp", "accounting": "paper", "metrics-noise-multiplier": 3.0, "server-device": "cuda"}
+    assert settings_of_today(stays) == stays
+
+
+def test_own_images_are_read_in_any_order() -> None:
+    words = Experiment(own_images="skip_damaged,grey,48x64,letterbox").image_words
+    assert words == OwnImages((48, 64), "letterbox", "grey", True)
+    with pytest.raises(InputError, match="each once, got own_images=crop,stretch"):
+        Experiment(own_images="crop,stretch")
 
 
 def test_a_setting_behind_expert_fills_its_field() -> None:
-    line = "--expert attack_timeout=5 skip_damaged=true --rounds 3 --expert=resize=12x10"
-    expected = Experiment(attack_timeout=5, skip_damaged=True, rounds=3, resize="12x10")
+    line = "--expert attack_timeout=5 keep_state=true --rounds 3 --expert=own_images=12x10"
+    expected = Experiment(attack_timeout=5, keep_state=True, rounds=3, own_images="12x10")
     assert sim.parse(line.split()).experiment == expected
 
 

@@ -138,6 +138,7 @@ def test_other_weights_are_refused_before_anything_is_written(
     words = ["--net", tiny_backbone.NAME, "--method", "fedavg", "--trainable", "linear_probe", "--attack", "none"]
     words += ["--clients", "2", "--rounds", "1", "--engine", "inproc"]
     assert sim.main([*words, "--expert", f"weights_sha256={64 * '0'}", "--out", str(tmp_path / "pinned")]) == 2
+    assert "got weights_sha256" in capsys.readouterr().err
     assert (
         sim.main([*words, "--expert", "weights=/nowhere", "--seeds", "0", "1", "--out", str(tmp_path / "seeds")]) == 2
     )

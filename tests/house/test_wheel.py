@@ -187,7 +187,7 @@ def test_photos_of_mixed_sizes_are_rehearsed(installed: Installed) -> None:
         "--dataset",
         "folder:photos",
         "--expert",
-        "resize=32",
+        "own_images=32",
         "--net",
         "lenet",
         "--method",

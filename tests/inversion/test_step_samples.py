@@ -28,7 +28,7 @@ def test_the_steps_that_are_not_taken_count(clock: Clock) -> None:
             clock.pass_by(0.005 if step else 0.05)
             taken += 1
     assert 3 <= taken <= 6
-    assert sample.seconds == pytest.approx(0.545) and sample.learning == 0
+    assert sample.seconds == pytest.approx(0.545)
 
 
 def test_a_loop_inside_a_step_counts_whole(clock: Clock) -> None:
@@ -42,16 +42,6 @@ def test_a_loop_inside_a_step_counts_whole(clock: Clock) -> None:
     assert taken < 60 and sample.seconds == pytest.approx(0.4)
 
 
-def test_loops_that_learn_are_told_from_the_others(clock: Clock) -> None:
-    with StepSample(ENOUGH_S) as sample:
-        for _ in steps(100, learning=True):
-            clock.pass_by(0.003)
-        for _ in steps(50):
-            clock.pass_by(0.002)
-    assert sample.learning == pytest.approx(0.3)
-    assert sample.seconds - sample.learning == pytest.approx(0.1)
-
-
 def test_a_loop_that_ends_by_itself_counts_as_it_is(clock: Clock) -> None:
     with StepSample(1.0) as sample:
         for step in steps(1000):
@@ -61,17 +51,43 @@ def test_a_loop_that_ends_by_itself_counts_as_it_is(clock: Clock) -> None:
     assert sample.skipped == 0 and list(steps(2)) == [0, 1]
 
 
+def test_loops_after_one_that_ended_early_have_as_many_steps(clock: Clock) -> None:
+    """The first of four ends after 250 of 2000 steps of 2 ms, in all 4 times 0.5 s; they are told by their length."""
+    taken = list[int]()
+    with StepSample(ENOUGH_S) as sample:
+        for _ in range(4):
+            for step in steps(2000, early=True):
+                clock.pass_by(0.002)
+                if step == 249:
+                    break
+            taken.append(step + 1)
+        for _ in steps(50, early=True):
+            clock.pass_by(0.002)
+    assert taken[0] == 250 and max(taken[1:]) < 20
+    assert sample.seconds == pytest.approx(4 * 0.5 + 0.1)
+
+
+def test_a_loop_that_does_not_end_within_some_seconds_counts_with_all_steps(clock: Clock) -> None:
+    taken = 0
+    with StepSample(ENOUGH_S) as sample:
+        for _ in range(2):
+            for _ in steps(1000, early=True):
+                clock.pass_by(0.1)
+                taken += 1
+    assert taken < 40 and sample.seconds == pytest.approx(2 * 100)
+
+
 def test_a_whole_loop_takes_all_steps_with_what_is_inside_cut(clock: Clock) -> None:
     """Four times thirty steps of 2 ms."""
     taken, inside = 0, 0
     with StepSample(ENOUGH_S) as sample:
-        for _ in steps(4, learning=True, whole=True):
+        for _ in steps(4, whole=True):
             taken += 1
             for _ in steps(30):
                 clock.pass_by(0.002)
                 inside += 1
     assert taken == 4 and 12 <= inside < 60
-    assert sample.learning == pytest.approx(0.24)
+    assert sample.seconds == pytest.approx(0.24)
 
 
 def test_few_steps_are_all_taken() -> None:

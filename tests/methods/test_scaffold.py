@@ -18,7 +18,7 @@ from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net, NetCard
 from flfw.plans.run_plan import plan
-from flfw.runs import audit_costs
+from flfw.runs import timed_phases
 from flfw.server.aggregation import Update
 from flfw.strategies.scaffold import Scaffold, ScaffoldSettings
 from tests.support import rounds
@@ -182,6 +182,5 @@ def test_settings_that_the_algorithm_does_not_have_are_refused(chosen: dict[str,
 
 def test_the_estimate_of_an_audit_asks_a_client_that_received(small: Experiment, tmp_path: Path) -> None:
     few = {"net": "lenet", "attack": ("analytic",), "images": 1, "clients": 2}
-    result: dict[str, float] = {}
-    audit_costs.audit_costs(plan(dataclasses.replace(small, method="scaffold", **few)), tmp_path, result)  # type: ignore[arg-type]
-    assert result["probes_s"] > 0
+    run_plan = plan(dataclasses.replace(small, method="scaffold", **few))  # type: ignore[arg-type]
+    assert timed_phases.audit_phase(run_plan, tmp_path, 0.0).probes_s > 0

@@ -316,7 +316,7 @@ def test_hyperfl_s_private_methods_have_the_authors_noise_and_their_epsilons_bes
     result = preset_of(f"hyperfl.1/{method}/EMNIST/100", "full")
     (plain, *_), run = preset_of("hyperfl.1/FedAvg/EMNIST/100", "full").experiments, result.experiments[0]
     name = {"DP-FedAvg": "dp_fedavg", "CENTAUR": "centaur", "PPSGD": "ppsgd"}[method]
-    assert run == replace(plain, method=name, accounting="paper", set=("noise_multiplier=11.62",))
+    assert run == replace(plain, method=name, accountant="paper", set=("noise_multiplier=11.62",))
     assert preset_of(f"hyperfl.1/{method}/CIFAR-10/20", "quick").experiments[0].set == ("noise_multiplier=10.63",)
     assert result.figure == (hyperfl.AS_RECEIVED if method == "DP-FedAvg" else hyperfl.AFTER_TRAINING)
     assert result.also[-2:] == hyperfl.EPSILONS

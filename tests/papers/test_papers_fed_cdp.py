@@ -63,7 +63,7 @@ def test_the_settings_of_accuracies_are_the_paper_s() -> None:
     (run,) = preset_of("fed_cdp.2/Fed-CDP/1000/0.1", "full").experiments
     assert run == Experiment(
         method="fed_cdp", dataset="mnist", net="cnn3x3", split="shards", augment="none", clients=1000, sample=100,
-        rounds=100, local_epochs=1, batch_size=5, lr=0.05, accounting="paper", attack=("none",),
+        rounds=100, local_epochs=1, batch_size=5, lr=0.05, accountant="paper", attack=("none",),
         set=("shards.pool=50000", "clip=4", "noise_multiplier=6"),
     )  # fmt: skip
     for path in ("fed_cdp.4/MNIST/4", "fed_cdp.5/MNIST/6"):  # the same run in three tables
@@ -76,7 +76,7 @@ def test_the_settings_of_accuracies_are_the_paper_s() -> None:
     (central,) = preset_of("fed_cdp.2/Fed-SDP/100/0.5", "full").experiments
     assert central == replace(run, method="fed_sdp", clients=100, sample=50)
     (plain,) = preset_of("fed_cdp.2/non-private/1000/0.1", "full").experiments
-    assert plain == replace(run, method="fedavg", accounting="exact", set=("shards.pool=50000", *PLAIN))
+    assert plain == replace(run, method="fedavg", accountant="prv", set=("shards.pool=50000", *PLAIN))
     assert preset_of("fed_cdp.1/MNIST/non_private_accuracy", "full").experiments == (plain,)
 
 

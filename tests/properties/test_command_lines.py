@@ -81,28 +81,24 @@ ENDS: dict[str, tuple[Any, Any, Any, Any]] = {
         (0, 1, MILLION, MILLION + 1),
     ),
     **dict.fromkeys(
-        ("patience", "patient_examples", "colluding_clients", "canaries", "attack_retries"), (-1, 0, 2**63 - 1, None)
+        ("patience", "colluding_clients", "canaries"), (-1, 0, 2**63 - 1, None)
     ),
     **dict.fromkeys(("target_epsilon", "epsilon_budget", "attack_gpus", "gpus_per_client"), (-TINY, 0.0, HUGE, inf)),
     **dict.fromkeys(
         (
-            "lr", "attack_timeout", "attack_memory_gb", "max_recordings_gb", "cpus_per_client", "round_deadline",
-            "join_deadline",
+            "lr", "attack_timeout", "cpus_per_client", "round_deadline",
         ),
         (0.0, TINY, HUGE, inf),
     ),
     "sample": (-1, 0, 10, 11),  # of 10 clients
-    "min_clients": (0, 1, 10, 11),
     "seed": (-1, 0, 2**63 - 1, 2**63),
     "image_size": (-1, 0, 4096, 4097),
-    "colluding_attackers": (0, 1, 2**63 - 1, None),
     "keep_recorded_rounds": (-2, -1, 2**63 - 1, None),
     "ema": (-TINY, 0.0, 1 - TINY, 1.0),
     "delta": (0.0, TINY, 1 - TINY, 1.0),
-    "metrics_noise_multiplier": (0.001 - TINY, 0.001, 1e6, 1e6 + 1),
 }  # fmt: skip
 """For each flag of one number the last value below its range, its first and last, and the first beyond; None: none."""
-OF_OTHERS = {"seeds", "byzantine_clients", "patient_clients", "sum_size"}  # each is refused or not by another flag
+OF_OTHERS = {"seeds", "sum_size"}  # each is refused or not by another flag
 ALL = [*flags().values(), *expert()]
 NUMBERS = {flag.name.replace("-", "_"): flag for flag in ALL if flag.form in ("INT", "FLOAT")}
 

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sim
+from flfw.engines import federation
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Knowledge, Observation, Vantage, mean_gradient
@@ -230,8 +231,9 @@ def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path) -> None:
-    result = started(tmp_path / "run", f"{RUN} --expert max_recordings_gb=0.00002")
+def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federation, "_RECORDED_BYTES", 20_000)
+    result = started(tmp_path / "run", RUN)
     assert result["recordings"]["skipped"] > 0 and result["recordings"]["bytes"] <= 20_000
     assert any("Exchanges that were not recorded" in note for note in result["notes"])
     assert sum(e["failures"] for e in result["audit"]) > 0

@@ -177,7 +177,7 @@ def named(cls: type) -> str:
 
 def finished(folder: Path, **changes: Any) -> Path:
     """A run audited at rounds 0 and 1, with everything in its folder."""
-    return whole.run(tiny(folder, attack_retries=0, **changes))
+    return whole.run(tiny(folder, **changes))
 
 
 @pytest.fixture(scope="module")

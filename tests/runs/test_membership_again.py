@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import sim
+from flfw.engines import federation
 from flfw.recording.reader import Recordings
 
 RUN = (
@@ -113,10 +114,10 @@ def test_only_uploads_of_audited_rounds_are_recorded_and_the_last_ones_kept(play
 
 
 @pytest.mark.slow
-def test_uploads_that_did_not_fit_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uploads_that_did_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     each = 4 * 10 * 65
-    limit = (2 * each + 600) / 1e9  # a broadcast and an upload
-    flags = f"{RUN} {ATTACK} --expert max_recordings_gb={limit:.9f}"
+    monkeypatch.setattr(federation, "_RECORDED_BYTES", 2 * each + 600)  # a broadcast and an upload
+    flags = f"{RUN} {ATTACK}"
     assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["recordings"]["exchanges"] < 6 and result["recordings"]["skipped"] > 0

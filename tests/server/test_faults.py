@@ -160,7 +160,7 @@ def test_a_failing_client_is_dropped_by_name_and_counted(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, reason: str
 ) -> None:
     flags, reason = flags.format(faulty), reason.format(faulty)
-    code, result = run(tmp_path / "run", f"--engine inproc --expert on_client_failure=drop min_clients=2 {flags}")
+    code, result = run(tmp_path / "run", f"--engine inproc --expert on_client_failure=drop:2 {flags}")
     message = capsys.readouterr()
     assert code == 0, message.err
     for row in result["rounds"]:
@@ -182,7 +182,7 @@ def test_a_failing_client_ends_the_run_by_name(
 
 
 def test_too_few_clients_end_the_run(faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = f"--engine inproc --expert on_client_failure=drop min_clients=3 --defence {faulty}:Raises --defended 1"
+    flags = f"--engine inproc --expert on_client_failure=drop:3 --defence {faulty}:Raises --defended 1"
     assert run(tmp_path / "run", flags) == (1, {})
     line = "Expected at least 3 clients in round 1, got 2: client 1: the shield fell."
     assert capsys.readouterr().err == f"sim.py: {line}\n"
@@ -619,8 +619,14 @@ def test_an_engine_that_stops_ends_the_server() -> None:
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"min_clients": 0}, "Expected 1 <= min-clients <= 10, the clients of a round, got min_clients=0."),
-        ({"min_clients": 4, "sample": 3}, "Expected 1 <= min-clients <= 3, the clients of a round, got min_clients=4."),
+        (
+            {"on_client_failure": "fail:0"},
+            "with :N from 1 to 10, the clients of a round, got on_client_failure=fail:0.",
+        ),
+        (
+            {"on_client_failure": "fail:4", "sample": 3},
+            "with :N from 1 to 3, the clients of a round, got on_client_failure=fail:4.",
+        ),
         ({"round_deadline": 0.0}, "Expected 0 < round-deadline < inf, got round_deadline=0.0."),
     ],
 )

@@ -130,7 +130,7 @@ def results(experiment: Experiment, folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_some_clients_give_the_numbers_that_they_give_among_all(given: Experiment, tmp_path: Path) -> None:
     # A deadline for a round's clients and a least number of them are no reason against fewer in the end.
-    asked = dataclasses.replace(given, final_eval_clients="2", min_clients=3)
+    asked = dataclasses.replace(given, final_eval_clients="2", on_client_failure="fail:3")
     some, every = results(asked, tmp_path / "some"), results(given, tmp_path / "all")
     assert [row["loss"] for row in some["rounds"]] == [row["loss"] for row in every["rounds"]]
     rows = {row["client"]: row for row in every["final"]["per_client"]}

@@ -177,9 +177,9 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
             {"method": "fedcg", "net": "lenet5", "robust": "median"},
             "Expected a method whose server takes the mean",
         ),
-        ({"robust": "krum", "byzantine_clients": 4}, "Expected 11 clients or more in a round"),
-        ({"robust": "trimmed_mean", "byzantine_clients": 5}, "Expected 11 clients or more in a round"),
-        ({"robust": "median", "sample": 0, "clients": 3, "byzantine_clients": 2}, "Expected 5 clients or more"),
+        ({"robust": "krum:4"}, "Expected 11 clients or more in a round"),
+        ({"robust": "trimmed_mean:5"}, "Expected 11 clients or more in a round"),
+        ({"robust": "median:2", "sample": 0, "clients": 3}, "Expected 5 clients or more"),
     ],
 )
 def test_what_cannot_hold_is_refused_before_a_run(fields: dict, line: str) -> None:
@@ -189,11 +189,11 @@ def test_what_cannot_hold_is_refused_before_a_run(fields: dict, line: str) -> No
 
 
 def test_liars_without_a_rule_are_refused() -> None:
-    with pytest.raises(InputError, match="Expected --expert robust with --expert byzantine_clients, got robust=none"):
-        Experiment(byzantine_clients=1)
-    with pytest.raises(InputError, match="Expected byzantine-clients >= 0"):
-        Experiment(robust="krum", byzantine_clients=-1)
-    with pytest.raises(InputError, match="Expected byzantine-clients >= 1 with --expert robust=trimmed_mean"):
+    with pytest.raises(InputError, match="Expected a robust mean before :N, got robust=none:1"):
+        Experiment(robust="none:1")
+    with pytest.raises(InputError, match=r"Expected robust=none, .*got robust=krum:-1"):
+        Experiment(robust="krum:-1")
+    with pytest.raises(InputError, match="Expected robust=trimmed_mean:N with N >= 1"):
         Experiment(robust="trimmed_mean")
 
 

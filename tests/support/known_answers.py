@@ -244,7 +244,7 @@ class Setup:
 
 def base(folder: Path, **fields: Any) -> Experiment:
     """Two probes before the only round."""
-    return tiny(folder, **{"audit_rounds": "0", "attack_retries": 0, **fields})
+    return tiny(folder, **{"audit_rounds": "0", **fields})
 
 
 @final

@@ -253,7 +253,7 @@ class MembershipAudit:
     def _target(self, attack: str, lines: Sequence[Line], vantage: str, group: int, last: int) -> MembershipRequest:
         """Return the request to an attack at one vantage, of as many clients as there are to be probes."""
         everyone, local = self._clients.rounds.clients, self._clients.local
-        peers = tuple(range(everyone - self._audit.probes.colluding_attackers, everyone)) if vantage == PEER else ()
+        peers = tuple(range(everyone - self._audit.colluding, everyone)) if vantage == PEER else ()
         clients = self._targets(line for line in lines if line["client"] not in peers)
         dataset = self._task.dataset
         pairs, labels = self._pairs, dataset.kinds(np.asarray(dataset.train_y))

@@ -15,7 +15,6 @@ from flfw.files.folders import require_folder
 from flfw.runs.engine import check_resources
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check
-from flfw.runs.timing import since_start_s
 
 
 @final
@@ -37,13 +36,11 @@ class Expectation:
         return "\n".join([*claimed(self.privacy), *self.notes, lines(self.costs)])
 
 
-def expected(experiment: Experiment, fresh: bool = False) -> Expectation:
+def expected(experiment: Experiment) -> Expectation:
     """Check an experiment and measure its costs for some seconds; nothing is written.
 
     Args:
         experiment: the experiment.
-        fresh: this process was started for this call, so that its age is the time of its imports and data. The age
-            of a notebook says nothing of these.
 
     Raises:
         InputError: something asked for does not exist or does not fit.
@@ -56,6 +53,6 @@ def expected(experiment: Experiment, fresh: bool = False) -> Expectation:
     check_resources(run_plan.experiment)
     assert run_plan.experiment.out is not None, "check names the folder"
     require_folder(run_plan.experiment.out)
-    own_s, began = since_start_s() if fresh else 0.0, time.process_time()
+    began = time.process_time()
     privacy = tuple(RunAccountant(run_plan.client, task.split).entries())
-    return Expectation(privacy, tuple(notes), estimate(run_plan, time.process_time() - began, own_s))
+    return Expectation(privacy, tuple(notes), estimate(run_plan, time.process_time() - began))

@@ -36,13 +36,13 @@ def refusal(root: Path, damaged: Mapping[Path, str], private: bool = False) -> I
         return InputError(
             f"Expected readable images at this site, got {count}; python -m flfw.command.rehearse at the site names "
             "them, and "
-            "--expert skip_damaged=true leaves them out."
+            "--expert own_images=skip_damaged leaves them out."
         )
     named = "; ".join(f"{path} ({why})" for path, why in list(damaged.items())[:_NAMED])
     more = f"; and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
     return InputError(
         f"Expected readable images in {root}, got {count}: {named}{more}. Get these files again, take them out, or "
-        "leave them out with --expert skip_damaged=true."
+        "leave them out with --expert own_images=skip_damaged."
     )
 
 
@@ -173,7 +173,7 @@ class Listing:
             if another != size:
                 raise InputError(
                     f"Expected images of one size, got {first} of {size[1]}x{size[0]} and {file} of "
-                    f"{another[1]}x{another[0]} pixels; bring them to one with --expert resize=64 or --image-size "
+                    f"{another[1]}x{another[0]} pixels; bring them to one with --expert own_images=64 or --image-size "
                     f"{32 if size[1] == 64 else 64}."
                 )
         return size

@@ -286,7 +286,7 @@ def _descend(
 
 
 def _batches(examples: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    for _ in steps(epochs, learning=True):
+    for _ in steps(epochs):
         yield from torch.randperm(examples, generator=rng).split(_BATCH)
 
 

@@ -1,0 +1,61 @@
+"""Estimates beside the runs: ``python -m benchmarks.estimates [--only NUMBER ...] [--json] [--quick]``.
+
+Each run of the table in docs/performance.md is estimated, and then really done. Its time is that of the processors,
+user and system, of all of its processes on one thread each, so that other programs hardly change it; memory is the
+driver's largest resident size. The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import output
+
+_ROOT = Path(__file__).parent.parent
+_SECTION = (_ROOT / "docs/performance.md").read_text().partition("benchmarks.estimates")[2].partition("\n## ")[0]
+FLAGS = dict(re.findall(r"^\| (\d+) \| `(.+?)` \|", _SECTION, re.MULTILINE))
+"""Flags of the runs, by their number in the table."""
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+PARTS = {number: output.BenchmarkPart(flags, 60, 30 if number == "1" else 0) for number, flags in FLAGS.items()}
+
+
+def spent(flags: str) -> tuple[str, float, float]:
+    """Run ``sim.py``; return its output, the processors' seconds of all its processes, and its peak memory in GiB."""
+    command, variables = [sys.executable, "sim.py", *flags.split()], os.environ | {"OMP_NUM_THREADS": "1"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with subprocess.Popen(command, cwd=_ROOT, env=variables, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "it is a pipe"
+        text = process.stdout.read()
+        _, status, own = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"sim.py {flags} ended with exit code {process.returncode}; nothing was measured")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return text, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, own.ru_maxrss / 1024**2
+
+
+def main() -> None:
+    """Measure and print."""
+    run = output.start(output.parser(__doc__), PARTS)
+    rows = dict[str, list[float]]()
+    for number in run.parts():
+        text, took_s, _ = spent(f"{FLAGS[number]} --estimate")
+        expected_gib = float(re.findall(r"driver ([\d.]+) GiB", text)[0])
+        amounts = re.findall(r"([\d.]+) (s|min|h)(?: of all processors)?[,:]", text.partition(" start ")[0])
+        expected_s = float(amounts[-1][0]) * _UNITS[amounts[-1][1]]
+        with tempfile.TemporaryDirectory(prefix="flfw-estimates-") as folder:
+            _, measured_s, gib = spent(f"{FLAGS[number]} --out {folder}/run")
+        rows[number] = [expected_s, expected_gib, measured_s, gib, expected_s / measured_s, took_s]
+        print(f"{number}: {rows[number]}", file=sys.stderr, flush=True)
+    words = "| {} | {:.1f} s, {:.1f} GiB | {:.1f} s, {:.2f} GiB | {:.2f} | {:.1f} s |"
+    run.report({"estimates": rows}, [words.format(number, *row) for number, row in rows.items()])
+
+
+if __name__ == "__main__":
+    main()

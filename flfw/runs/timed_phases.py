@@ -1,0 +1,469 @@
+"""Phases of a run, timed: ``python -m flfw.runs.timed_phases PHASE EXPERIMENT FOLDER BEGUN``; it prints costs as JSON.
+
+    client     a client's round with one local epoch and with several, on one thread as in an actor
+    training   the same, and then the server's work on the reply
+    audit      one audited round of the run itself, shortened: few images, few steps of each loop of an attack
+
+Each is a process of its own, so that the caller does not change and the peaks of memory are real. `flfw.runs.estimate`
+multiplies by the counts of the run's plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, replace
+from heapq import nsmallest
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple, final
+
+import torch
+from flwr.app import ArrayRecord
+from safetensors.torch import save
+
+from flfw.adversary.attack import Attack
+from flfw.audit.attack_process import Attacks, Jobs
+from flfw.audit.jobs import FRESH, AttackJob, JobResult, digest
+from flfw.audit.queue import Queue
+from flfw.client.context import ClientContext
+from flfw.client.federated_client import FederatedClient
+from flfw.client.phases import side_by_side
+from flfw.client.store import ClientStore
+from flfw.data.splits import lazy_parts
+from flfw.dp.message_cost import TRAIN
+from flfw.experiment import AGGREGATE, PEER, Experiment
+from flfw.files.exit_code import exit_code
+from flfw.inversion.compute import StepSample
+from flfw.messages.factored_upload import expand
+from flfw.messages.sharing import shared
+from flfw.messages.wire import nbytes, pack, unpack, views
+from flfw.plans.run_plan import AuditPlan, RunPlan, plan
+from flfw.plugins import short_name
+from flfw.recording.format import MANIFEST
+from flfw.server.aggregation import Update
+from flfw.server.cohorts import in_turn
+from flfw.server.context import ServerContext
+from flfw.server.distillation import ServerTraining
+
+PROGRAM = "timed_phases"
+LONG_S = 5.0
+"""Seconds; what takes longer is measured once."""
+MOST_IMAGES = 8
+"""Greatest number of images of a shortened audit; more take time in proportion."""
+_MOST_VICTIMS = 2  # clients whose members are guessed in a shortened audit
+_ENOUGH_S = 0.5  # between two measurements of a line, and for the steps of an attack's job
+_CALLS = 3  # of short work, of which the fastest counts
+_LENGTHS = ("iterations", "further_iterations")  # settings of an attack's loops, if it does not sample their steps
+
+
+@dataclass(frozen=True)
+class TrainingCosts:
+    """Costs of the training. Seconds are of the processor, and of a client of about the mean size.
+
+    Attributes:
+        ready_s: of the imports of a process.
+        fixed_s: of a client's round, beside its local epochs.
+        epoch_s: of a local epoch.
+        alone: a client's time without the others of its cohort, over that with them.
+        largest: examples of the largest client, over the mean.
+        client_gib: peak memory of a client's process.
+        base_gib: memory of a process after its imports.
+        up: bytes of an upload, as the server decodes it.
+        down: bytes of a broadcast.
+        message: bytes of an upload, as it is sent.
+        private: bytes of a client's private tensors.
+        reply_s: of the server's work on one reply.
+        round_s: of the server's training in a round; 0: it does not train.
+        server_gib: peak memory of the server's training.
+        kept: bytes of the server's own tensors.
+        write_s: of writing and hashing a reply.
+        further_s: of the driver's further imports.
+        further_gib: memory of these.
+        exit_s: of the end of a process.
+        exit_gib: memory of the pages that are touched then.
+    """
+
+    ready_s: float
+    fixed_s: float
+    epoch_s: float
+    alone: float = 1.0
+    largest: float = 1.0
+    client_gib: float = 0.0
+    base_gib: float = 0.0
+    up: float = 0.0
+    down: float = 0.0
+    message: float = 0.0
+    private: float = 0.0
+    reply_s: float = 0.0
+    round_s: float = 0.0
+    server_gib: float = 0.0
+    kept: float = 0.0
+    write_s: float = 0.0
+    further_s: float = 0.0
+    further_gib: float = 0.0
+    exit_s: float = 0.0
+    exit_gib: float = 0.0
+
+
+@dataclass(frozen=True)
+class AuditCosts:
+    """Costs of a shortened audit, with the scores.
+
+    Attributes:
+        images: probes, or clients whose members are guessed.
+        imports_s: seconds of the imports.
+        once_s: of what is done once: the easy controls.
+        probes_s: of the attacks on the probes of a round.
+        uploads_s: of the attacks on the uploads of a round of training.
+        games_s: of the attacks on membership, for a round of training.
+        messages: probes that clients answer in a round, with those of the controls.
+        uploads: recorded uploads of a round of training.
+        once_bytes: of the recordings of the easy controls.
+        round_bytes: of the recordings of a round.
+        peak_gib: peak memory.
+    """
+
+    images: int = 0
+    imports_s: float = 0.0
+    once_s: float = 0.0
+    probes_s: float = 0.0
+    uploads_s: float = 0.0
+    games_s: float = 0.0
+    messages: int = 0
+    uploads: int = 0
+    once_bytes: float = 0.0
+    round_bytes: float = 0.0
+    peak_gib: float = 0.0
+
+
+class Line(NamedTuple):
+    """Seconds that grow with a number: ``fixed + number * each``."""
+
+    fixed: float
+    each: float
+
+    def at(self, number: int) -> float:
+        """Return the seconds for a number."""
+        return self.fixed + number * self.each
+
+
+def line(seconds: Callable[[int], float], most: int, first: int = 1) -> Line:
+    """Measure a few numbers of steps; what takes long is measured for the first number alone.
+
+    Args:
+        seconds: measures a number of steps.
+        most: largest number that may be measured.
+        first: smallest one, which says nothing of what only begins with more steps.
+    """
+    few = min(first, most)
+    once = seconds(few)
+    if once > LONG_S or few == most:
+        return Line(0.0, once / few)
+    number, more = few, once
+    while number < most and more - once < _ENOUGH_S:
+        number = min(4 * number, most)
+        more = seconds(number)
+    each = max(0.0, more - once) / (number - few)
+    return Line(max(0.0, once - few * each), each)
+
+
+def fastest_s(work: Callable[[], object]) -> float:
+    """Return the least processor time of some calls, or of one that takes long; other programs hardly change it."""
+    spent: list[float] = []
+    while not spent or (len(spent) < _CALLS and sum(spent) < _ENOUGH_S):
+        began = time.process_time()
+        work()
+        spent.append(time.process_time() - began)
+    return min(spent)
+
+
+# --- training -----------------------------------------------------------------------------------------------------
+
+
+def client_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> TrainingCosts:
+    """Time a client's round; where clients compute together, that of a whole cohort."""
+    return _training(run_plan, folder, ready_s, server=False)
+
+
+def training_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> TrainingCosts:
+    """Time a client's round, and the server's work."""
+    return _training(run_plan, folder, ready_s, server=True)
+
+
+def _training(run_plan: RunPlan, folder: Path, ready_s: float, server: bool) -> TrainingCosts:
+    threads, base_gib = torch.get_num_threads(), memory_gib("VmHWM")
+    torch.set_num_threads(1)
+    experiment = run_plan.experiment
+    sizes = lazy_parts.sizes(run_plan.task.load(experiment.data_root).split.train)
+    together, usual = min(experiment.together, experiment.per_round), fmean(sizes)
+    alike = len(sizes) == 1  # all clients have as many examples
+    cohort = range(together) if alike else nsmallest(together, range(len(sizes)), key=lambda p: abs(sizes[p] - usual))
+    fresh = client_of(run_plan, cohort[0], folder)
+    arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
+    private = sum(value.nbytes for value in fresh.private_state().values())
+    del fresh  # an actor has no second client
+
+    def work(epochs: int, clients: Sequence[int] = cohort) -> tuple[ArrayRecord, dict[str, Any]]:
+        workers = [client_of(run_plan.replaced(local_epochs=epochs), each, folder) for each in clients]
+        result, *_ = side_by_side(workers, [worker.round(views(arrays), 0) for worker in workers])
+        if isinstance(result, Exception):
+            raise result
+        return pack(result[0]), result[1]
+
+    began = time.process_time()
+    record, metrics = work(1)  # slower than later calls, which use its memory again
+    if (first := time.process_time() - began) > LONG_S:
+        spent, alone = Line(0.0, first), 1.0
+    else:
+        spent = line(lambda epochs: fastest_s(lambda: work(epochs)), max(2, experiment.local_epochs))
+        alone = together * fastest_s(lambda: work(1, cohort[:1])) / spent.at(1) if together > 1 else 1.0
+    scale, client_gib = usual / sizes[cohort[0]] / together, memory_gib("VmHWM")
+    sent = expand(unpack(record), views(arrays))  # the upload as the server decodes it
+    costs = TrainingCosts(
+        ready_s,
+        scale * spent.fixed,
+        scale * spent.each,
+        alone,
+        max(sizes) / usual,
+        client_gib,
+        base_gib,
+        up=nbytes(pack(sent)),
+        down=nbytes(arrays),
+        message=nbytes(record),
+        private=private,
+        write_s=fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data)),
+    )
+    reply_s = fastest_s(lambda: expand(unpack(record), views(arrays)))
+    torch.set_num_threads(threads)
+    upload = Update(cohort[0], sizes[cohort[0]], sent, metrics)
+    return _with_server(run_plan, replace(costs, reply_s=reply_s), arrays, upload) if server else costs
+
+
+def _with_server(run_plan: RunPlan, costs: TrainingCosts, arrays: ArrayRecord, upload: Update) -> TrainingCosts:
+    """Add the server's work: the mean of four uploads, or a round's training on those of a whole cohort."""
+    settings, place, kept = run_plan.client.settings, ServerContext(run_plan.client), 0
+
+    def combine(chosen: Any, uploads: list[Update]) -> None:
+        nonlocal kept
+        server = run_plan.strategy(chosen, sample=len(uploads))
+        server.ctx = place
+        server.aggregate_round(arrays, iter(uploads), 1)
+        kept = sum(value.nbytes for value in server.state.values())
+
+    reply_s, round_s = costs.reply_s, 0.0
+    if isinstance(settings, ServerTraining):
+        tensors = upload.tensors
+        uploads = [
+            Update(p, 1, {n: v.clone() for n, v in tensors.items()}) for p in range(run_plan.experiment.per_round)
+        ]
+        trained = line(
+            lambda n: fastest_s(lambda: combine(replace(settings, iterations=n), uploads)), settings.iterations
+        )
+        round_s = trained.at(settings.iterations)
+    else:
+        reply_s += fastest_s(lambda: combine(settings, [upload] * 4)) / 4
+    server_gib, before, began = memory_gib("VmHWM"), memory_gib("VmRSS"), time.process_time()
+    for name in ("flfw.runs.run", "flfw.runs.final", "flfw.report.report", "flfw.report.charts"):
+        importlib.import_module(name)
+    further_s, further_gib = time.process_time() - began, max(0.0, memory_gib("VmRSS") - before)
+    more = {"reply_s": reply_s, "round_s": round_s, "further_s": further_s, "further_gib": further_gib}
+    return replace(costs, kept=kept, server_gib=server_gib if round_s else 0.0, **more)
+
+
+def client_of(run_plan: RunPlan, partition: int, folder: Path) -> FederatedClient:
+    """Build a client in the middle of the run, as the first rounds of some methods have less work.
+
+    Args:
+        run_plan: of the run.
+        partition: its number.
+        folder: folder of its private state.
+    """
+    experiment = run_plan.experiment
+    middle, apart = (1 + experiment.rounds) // 2, run_plan.client.method.min_separation(run_plan.client.settings)
+    return run_plan.client_class(
+        ClientContext(
+            plan=run_plan.client,
+            task=run_plan.task.load(experiment.data_root),
+            partition=partition,
+            round=next(r for r in range(middle, middle + apart) if in_turn([partition], apart, r)),
+            defence=run_plan.client.defences.of_client(partition),
+            store=ClientStore(folder, "estimate", partition),
+            run="estimate",
+        )
+    )
+
+
+def memory_gib(name: str) -> float:
+    """Return ``VmHWM``, the peak memory of this process alone, or ``VmRSS``, the present one."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in status if row.startswith(name)) / 1024**2
+
+
+# --- audit --------------------------------------------------------------------------------------------------------
+
+
+def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
+    """Time one audited round of the run itself, shortened."""
+    began = time.process_time()
+    # torch imports the last one with the first trace.
+    for name in ("flfw.report.report", "flfw.report.charts", "skimage.metrics", "scipy.stats", "torch._dynamo"):
+        importlib.import_module(name)
+    from flfw.audit.auditor import auditing
+    from flfw.runs import engine
+    from flfw.runs.run import site_of
+
+    short = shortened(run_plan, folder)
+    task, last = short.task.load(short.experiment.data_root), max(short.experiment.audited)
+    places: list[SampledAttacks] = []
+
+    def place(queue: Queue, jobs: Jobs) -> SampledAttacks:
+        places.append(SampledAttacks(queue, jobs, short.audit))
+        return places[0]
+
+    audit = auditing(short.client, short.audit, task, folder, place=place)
+    imports_s = time.process_time() - began
+    with audit as auditor, redirect_stdout(sys.stderr):
+        engine.run_on_engine(short, site_of(short.experiment, folder))
+        began, clock = time.process_time(), time.monotonic()
+        if auditor:
+            auditor.run(last)
+        spent = min(time.process_time() - began, time.monotonic() - clock)
+    attacks = places[0] if places else SampledAttacks(Queue(folder), lambda _: [], short.audit)
+    scores = max(0.0, spent - attacks.taken_s) / max(1, len(attacks.seconds))
+    kinds = {"once_s": 0.0, "probes_s": 0.0, "uploads_s": 0.0, "games_s": 0.0}
+    for job, seconds in attacks.seconds:
+        kinds[_kind(job)] += seconds + scores
+    messages = [row for row in _recorded(folder) if row["round"] == last and row["config"].get("rung") not in FRESH]
+    uploads = sum(row["type"] == TRAIN for row in messages)
+    written = [path for name in ("observations", "examples") for path in (folder / name).rglob("*") if path.is_file()]
+    once_bytes = sum(path.stat().st_size for path in written if last and path.parent.name == "round-0000")
+    return AuditCosts(
+        short.experiment.images,
+        imports_s,
+        messages=len(messages) - uploads,
+        uploads=uploads,
+        once_bytes=once_bytes,
+        round_bytes=sum(path.stat().st_size for path in written) - once_bytes,
+        peak_gib=memory_gib("VmHWM"),
+        **kinds,
+    )
+
+
+def shortened(run_plan: RunPlan, folder: Path) -> RunPlan:
+    """Return the plan of one audited round with few images; a local epoch is enough unless uploads are looked at."""
+    experiment, attacks = run_plan.experiment, run_plan.audit.reconstructions.values()
+    uploads = experiment.audit_source != "probe" or any("uploads" in attack.uses for attack in attacks)
+    uploads |= bool(run_plan.audit.memberships) or experiment.record
+    images = min(experiment.images, _MOST_VICTIMS if run_plan.audit.memberships else MOST_IMAGES)
+    summed = run_plan.audit.sum_sizes if {AGGREGATE, PEER} & set(experiment.vantage) else ()
+    few = min(experiment.per_round, max([images, experiment.min_clients, *summed]))
+    return run_plan.replaced(
+        rounds=1,
+        audit_rounds="last" if any(experiment.audited) else "0",
+        local_epochs=experiment.local_epochs if uploads else 1,
+        images=images,
+        sample=experiment.sample if uploads or experiment.robust != "none" else few,
+        final_eval_clients="none",
+        patience=0,
+        engine="inproc",
+        attack_process="inline",
+        track=(),
+        federation=None,
+        out=folder,
+    )
+
+
+def _kind(job: AttackJob) -> str:
+    if job.game is not None:
+        return "once_s" if job.game.easy else "games_s"
+    return "once_s" if job.ticket.fresh else "uploads_s" if job.ticket.source == "update" else "probes_s"
+
+
+def _recorded(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of the recorded messages, at the server and on clients."""
+    manifests = [folder / "observations", *(folder / "examples").glob("*")]
+    rows = [row for one in manifests if (one / MANIFEST).exists() for row in (one / MANIFEST).read_text().splitlines()]
+    return [row for row in map(json.loads, rows) if "round" in row]
+
+
+@final
+class SampledAttacks(Attacks):
+    """Place of a shortened audit's attacks: each job takes a few steps of its loops, in this process.
+
+    Args:
+        queue: the queue of the jobs.
+        jobs: not used.
+        audit: the attacks.
+
+    Attributes:
+        seconds: the jobs, each with the seconds that all of its steps would take.
+        taken_s: seconds that they took.
+    """
+
+    def __init__(self, queue: Queue, jobs: Jobs, audit: AuditPlan) -> None:
+        super().__init__(queue, jobs)
+        self._audit = audit
+        self.seconds: list[tuple[AttackJob, float]] = []
+        self.taken_s = 0.0
+
+    def begin(self) -> None:
+        """Do nothing: a job runs only on request."""
+
+    def end(self) -> None:
+        """Do nothing: no job is at work."""
+
+    def close(self) -> None:
+        """Do nothing: nothing waits for the end of training."""
+
+    def wait(self, job: AttackJob) -> JobResult:
+        """Do a part of the job, unless it was done before."""
+        from flfw.audit.attack_worker import solve
+
+        if (known := self._queue.solution(job)) is not None:
+            return known
+        kind, settings = self._audit.classes[job.attack]
+        lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
+        whole = 1 if kind.sampled or not issubclass(kind, Attack) else max(lengths.values(), default=1)
+        results: list[JobResult] = []
+
+        def seconds(steps: int) -> float:
+            fewer = {name: max(1, round(count * steps / whole)) for name, count in lengths.items()}
+            words = [f"{short_name(job.attack)}.{name}={count}" for name, count in fewer.items()]
+            config = job.run_config | {"set": f"{job.run_config['set']} {shlex.join(words)}"}
+            with StepSample(_ENOUGH_S) as sample:
+                results.append(solve(replace(job, run_config=config) if whole > 1 else job))
+            self.taken_s += sample.seconds - sample.skipped
+            return sample.seconds
+
+        # One step has no parts, and each part takes its time to begin.
+        self.seconds.append((job, line(seconds, whole, first=2).at(whole)))
+        self._queue.solve(job, replace(results[-1], job=digest(job)))
+        return results[-1]
+
+
+PHASES: dict[str, Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]] = {
+    "client": client_phase,
+    "training": training_phase,
+    "audit": audit_phase,
+}
+
+
+def _print_costs(phase: str, config: str, folder: Path, begun: float) -> int:
+    importlib.import_module("flfw.engines.apps")  # the modules that clients and server import
+    ready_s = min(time.time() - begun, time.process_time())
+    folder.mkdir()
+    costs = PHASES[phase](plan(Experiment.from_run_config(json.loads(config))), folder, ready_s)
+    print(json.dumps(asdict(costs) | {"all_gib": memory_gib("VmHWM"), "all_s": time.process_time()}))
+    return 0
+
+
+if __name__ == "__main__":
+    given = sys.argv
+    sys.exit(exit_code(PROGRAM, lambda: _print_costs(given[1], given[2], Path(given[3]), float(given[4]))))

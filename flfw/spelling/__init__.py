@@ -1,1 +1,0 @@
-"""Spelling of an experiment: names and settings that nothing bears are refused before PyTorch is imported."""
