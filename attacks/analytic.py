@@ -41,8 +41,8 @@ def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
     if not first.dense or weight is None or bias is None:
         raise NotApplicableError(f"analytic needs a shared fully connected first layer, got {first.kind}")
     if len(bias) < knowledge.batch:
-        wanted = f"a first layer with {knowledge.batch} units or more, one for each example"
-        raise NotApplicableError(f"analytic needs {wanted}, got {first.kind} with {len(bias)}")
+        required = f"a first layer with {knowledge.batch} units or more, one for each example"
+        raise NotApplicableError(f"analytic needs {required}, got {first.kind} with {len(bias)}")
     inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)
     raw = inputs * victim.inputs.std + victim.inputs.mean
     return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box))

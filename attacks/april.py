@@ -178,9 +178,9 @@ class APRIL(GradientMatching):
 def weighing_positions(weight: float) -> Distance:
     """Return the cosine distance over all tensors plus ``weight`` times that over the positions alone."""
 
-    def distance(trial: Tensors, observed: Tensors) -> Tensor:
-        alone = cosine_distance(_of_positions(trial), _of_positions(observed))
-        return cosine_distance(trial, observed) + weight * alone
+    def distance(simulated: Tensors, observed: Tensors) -> Tensor:
+        alone = cosine_distance(_of_positions(simulated), _of_positions(observed))
+        return cosine_distance(simulated, observed) + weight * alone
 
     return distance
 
@@ -217,8 +217,8 @@ def _system(observation: Observation, knowledge: Knowledge) -> tuple[Tensor, Ten
     }
     shared = len(parts) == len(_NEEDED) and {_POSITION, _PROJECTION} <= gradient.keys()
     if not isinstance(network, VisionTransformer) or not network.block(0).plain or not shared:
-        wanted = "a shared first attention that reads the tokens directly, as in vit_plain, without normalisation"
-        raise NotApplicableError(f"april's closed form needs {wanted}; otherwise set april.way=search")
+        required = "a shared first attention that reads the tokens directly, as in vit_plain, without normalisation"
+        raise NotApplicableError(f"april's closed form needs {required}; otherwise set april.way=search")
     if knowledge.batch != 1 or knowledge.steps != 1:
         got = f"batch={knowledge.batch}, steps={knowledge.steps}"
         raise NotApplicableError(
@@ -226,6 +226,8 @@ def _system(observation: Observation, knowledge: Knowledge) -> tuple[Tensor, Ten
         )
     (tokens, width), numbers = parts[_POSITION].shape, parts[_PATCH].shape[1]
     if tokens >= width or numbers > width:
-        wanted = f"fewer patches than {width}, the width, and at most so many numbers in each"
-        raise NotApplicableError(f"april's closed form needs {wanted}, got {tokens} of {numbers}; set april.way=search")
+        required = f"fewer patches than {width}, the width, and at most so many numbers in each"
+        raise NotApplicableError(
+            f"april's closed form needs {required}, got {tokens} of {numbers}; set april.way=search"
+        )
     return gradient[_POSITION].mT, parts[_PROJECTION].mT @ gradient[_PROJECTION]

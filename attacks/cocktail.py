@@ -137,8 +137,8 @@ def _first_layer(observation: Observation, knowledge: Knowledge) -> tuple[Tensor
     )
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
     if not first.dense or weight is None or bias is None or len(bias) < knowledge.batch:
-        wanted = f"a shared fully connected first layer with {knowledge.batch} units"
-        raise NotApplicableError(f"cocktail needs {wanted}, got {first.kind}")
+        required = f"a shared fully connected first layer with {knowledge.batch} units"
+        raise NotApplicableError(f"cocktail needs {required}, got {first.kind}")
     if len(shape) != 3 or min(shape[1:]) < 2:
         raise NotApplicableError(f"cocktail needs images, got inputs of shape {tuple(shape)}")
     return weight, bias

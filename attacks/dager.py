@@ -98,10 +98,10 @@ class DAGER(ClosedFormAttack):
         names, parts = [_PROJECTION.format(block) for block in range(_BLOCKS)], knowledge.model.known
         if not isinstance(network, Transformer) or any(name not in gradient or name not in parts for name in names):
             raise NotApplicableError("dager needs a transformer on tokens, with its first two blocks shared")
-        length, most = knowledge.model.inputs.shape[0], network.token.embedding_dim - self.settings.spare
-        if knowledge.batch * length > most:
-            wanted = f"batch x length <= {most}, the width less {self.settings.spare}"
-            raise NotApplicableError(f"dager needs {wanted}, got {knowledge.batch} x {length}")
+        length, maximum = knowledge.model.inputs.shape[0], network.token.embedding_dim - self.settings.spare
+        if knowledge.batch * length > maximum:
+            required = f"batch x length <= {maximum}, the width less {self.settings.spare}"
+            raise NotApplicableError(f"dager needs {required}, got {knowledge.batch} x {length}")
         model = deepcopy(knowledge.model.model)
         model.load_state_dict(parts, strict=False)
         opened = model.double().eval().extractor
@@ -139,10 +139,10 @@ class DAGER(ClosedFormAttack):
         within = residuals < self.settings.first
         return [place.nonzero().flatten() if place.any() else every[:, 0] for place in within.unbind(1)]
 
-    def _extended(self, network: Transformer, spans: Sequence[Span], places: Sequence[Tensor], batch: int) -> Tensor:
+    def _extended(self, network: Transformer, spans: Sequence[Span], indices: Sequence[Tensor], batch: int) -> Tensor:
         """Search by extending prefixes from left to right; return texts (N, T), the best first."""
-        prefixes, costs = places[0].new_empty(1, 0), spans[0].basis.new_zeros(1)
-        for candidates in places:
+        prefixes, costs = indices[0].new_empty(1, 0), spans[0].basis.new_zeros(1)
+        for candidates in indices:
             count = len(candidates)
             grown = torch.cat([prefixes.repeat_interleave(count, 0), candidates.repeat(len(prefixes))[:, None]], 1)
             residuals = _residuals(network, spans, grown, last=True)[..., 0]
@@ -154,13 +154,13 @@ class DAGER(ClosedFormAttack):
             prefixes, costs = grown[kept], costs[kept]
         return prefixes
 
-    def _whole(self, network: Transformer, places: Sequence[Tensor]) -> Tensor:
+    def _whole(self, network: Transformer, indices: Sequence[Tensor]) -> Tensor:
         """Return every text (N, T) that is made of the candidates."""
-        count = prod(len(place) for place in places)
+        count = prod(len(index) for index in indices)
         if count > self.settings.most:
             within = f"at most {self.settings.most} texts within the span of block 1 of a network that is not causal"
             raise NotApplicableError(f"dager needs {within}, got {count:.3g}: too many examples share their bytes")
-        return torch.cartesian_prod(*places)
+        return torch.cartesian_prod(*indices)
 
 
 def _residuals(network: Transformer, spans: Sequence[Span], texts: Tensor, last: bool = False) -> Tensor:

@@ -212,7 +212,7 @@ class FedCGInversion(Attack):
         extractors: Sequence[nn.Module],
         classifier: nn.Module,
         knowledge: Knowledge,
-        teaching: SurrogateTraining,
+        training: SurrogateTraining,
         frozen: bool,
         before: SurrogateModels | None = None,
     ) -> SurrogateModels:
@@ -220,13 +220,13 @@ class FedCGInversion(Attack):
         data, rng = (knowledge.public.samples, knowledge.public.labels), torch_generator(0, "stand-ins")
         decoders = before.decoders if before else None
         return learn(
-            extractors, classifier, data, knowledge.model.inputs, teaching, rng, frozen=frozen, decoders=decoders
+            extractors, classifier, data, knowledge.model.inputs, training, rng, frozen=frozen, decoders=decoders
         )
 
 
-def _whole(model: nn.Module, part: str, held: Tensors) -> bool:
+def _whole(model: nn.Module, part: str, tensors: Tensors) -> bool:
     """Return whether all of a part's parameters are held."""
-    return all(f"{part}.{name}" in held for name, _ in model.get_submodule(part).named_parameters())
+    return all(f"{part}.{name}" in tensors for name, _ in model.get_submodule(part).named_parameters())
 
 
 def _held(observation: Observation, knowledge: Knowledge) -> Tensors:
@@ -234,7 +234,7 @@ def _held(observation: Observation, knowledge: Knowledge) -> Tensors:
     return {**(knowledge.start or {} if observation.round == 0 else {}), **knowledge.model.known}
 
 
-def _imagined(knowledge: Knowledge, rng: torch.Generator, stand_ins: SurrogateModels) -> Tensor:
+def _imagined(knowledge: Knowledge, rng: torch.Generator, surrogates: SurrogateModels) -> Tensor:
     """Decode generated features and average them for each label (B, ...)."""
     model = deepcopy(knowledge.model.model)
     assert isinstance(model, GeneratingNet) and knowledge.labels is not None, "asked before"
@@ -243,4 +243,4 @@ def _imagined(knowledge: Knowledge, rng: torch.Generator, stand_ins: SurrogateMo
     labels = knowledge.labels.repeat_interleave(_GENERATED)
     with torch.no_grad():
         features = model.generator(noise(len(labels), rng).to(labels.device), labels)
-    return stand_ins.guess(features)[0].unflatten(0, (len(knowledge.labels), _GENERATED)).mean(1)
+    return surrogates.guess(features)[0].unflatten(0, (len(knowledge.labels), _GENERATED)).mean(1)

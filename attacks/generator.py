@@ -181,7 +181,9 @@ class GenerativeInversion(GradientMatching):
         box: tuple[float, float],
     ) -> list[_End]:
         """Search in one space; where that fails, the next search goes on from the same start."""
-        placed = [replace(target, beside={**target.beside, LABELS: _labels(target)}) for target in targets]
+        placed = [
+            replace(target, prior_constants={**target.prior_constants, LABELS: _labels(target)}) for target in targets
+        ]
         victim = GeneratedImages(knowledge.model, space)
         results = invert(victim, placed, config, operator=operator, box=box, compute=self.compute)
         ends = []

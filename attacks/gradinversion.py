@@ -91,7 +91,7 @@ class GradInversion(GradientMatching):
         """Source of the labels, from the settings."""
         return self.settings.labels
 
-    def beside(self, observation: Observation, knowledge: Knowledge) -> Tensors:
+    def prior_constants(self, observation: Observation, knowledge: Knowledge) -> Tensors:
         """Return the statistics of BatchNorm's inputs, of the client's batch where they are revealed."""
         model = knowledge.model.model
         received = received_statistics(model, observation.received)

@@ -23,7 +23,7 @@ Departures  1. Searches are `ig`'s: Adam on the sign of the gradient, step size 
                ``iterations``. The TV weight here was chosen on MNIST's training images 100-103.
             2. The paper gives no numbers for its two stages: both have the same iterations.
             3. For several local steps weight decay is removed, and the result is attacked as one gradient: static.
-            4. Where the extractor itself is shared (fedper, fedavg, the easy rung) nothing has to be read off, or
+            4. Where the extractor itself is shared (fedper, fedavg, the easy control) nothing has to be read off, or
                searched for first; the classifier is not used either.
 """
 

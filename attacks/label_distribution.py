@@ -85,7 +85,7 @@ class LabelDistribution(ClosedFormAttack):
         rate += local.weight_decay * (before + after) / 2
         chosen, prior = _of_each_class(public, len(rate), self.settings.examples)
         places = [(part + 0.5) / self.settings.parts for part in range(self.settings.parts)]
-        means = torch.stack([_mean_softmax(upload, upload.weights(place), chosen, len(rate)) for place in places])
+        means = torch.stack([_mean_softmax(upload, upload.weights(index), chosen, len(rate)) for index in places])
         return class_shares(rate.cpu(), means.cpu(), prior)
 
 
@@ -94,14 +94,14 @@ def _last_bias(model: nn.Module) -> str:
     return f"{layers[-1]}.bias" if layers else ""
 
 
-def _of_each_class(public: Examples, classes: int, most: int) -> tuple[Examples, Tensor]:
+def _of_each_class(public: Examples, classes: int, maximum: int) -> tuple[Examples, Tensor]:
     """Return the first public examples of each class, and the classes' shares among all public examples (K,)."""
     labels = public.labels
-    each = [(labels == k).nonzero().flatten()[: max(1, most // classes)] for k in range(classes)]
-    if not all(len(places) for places in each):
+    each = [(labels == k).nonzero().flatten()[: max(1, maximum // classes)] for k in range(classes)]
+    if not all(len(indices) for indices in each):
         raise NotApplicableError("it needs a public example of each class")
-    places = torch.cat(each)
-    return Examples(public.samples[places], labels[places]), labels.bincount(minlength=classes).cpu() / len(labels)
+    indices = torch.cat(each)
+    return Examples(public.samples[indices], labels[indices]), labels.bincount(minlength=classes).cpu() / len(labels)
 
 
 @torch.no_grad()

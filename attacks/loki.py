@@ -99,27 +99,27 @@ class Loki(ClosedFormAttack, ModelModification):
 
     def crafted(self, tensors: Tensors, public: Tensor) -> Tensors:
         """Compute the fully connected layers of the module from public measurements; all clients get them."""
-        place = _place(tensors)
-        if place is None:  # the control of an audit has no module
+        index = _place(tensors)
+        if index is None:  # the control of an audit has no module
             return {}
         chosen, flat = self.settings, public.flatten(1)
         queries = [mean_query(flat.shape[1]), dct_query(flat.shape[1], chosen.mode)]
         queries = [query / (flat @ query).std() for query in queries]
         ends = [bin_ends(thresholds(flat @ query, chosen.bins, chosen.quantiles)) for query in queries]
-        clients = len(tensors[place + _FIRST]) // public.shape[1]
+        clients = len(tensors[index + _FIRST]) // public.shape[1]
         images = [query.view(public.shape[1:]) for query in queries]
         made = shared(images, ends, clients, chosen.scale, _offset(public), chosen.output)
-        return {place + name: value for name, value in made.items()}
+        return {index + name: value for name, value in made.items()}
 
     def personal(self, client: int, tensors: Tensors, public: Tensor) -> Tensors:
         """Compute the convolution of one client."""
-        place = _place(tensors)
-        if place is None:
+        index = _place(tensors)
+        if index is None:
             return {}
         channels = public.shape[1]
-        clients = len(tensors[place + _FIRST]) // channels
+        clients = len(tensors[index + _FIRST]) // channels
         made = client_convolution(channels, clients, client, self.settings.scale, _offset(public))
-        return {place + name: value for name, value in made.items()}
+        return {index + name: value for name, value in made.items()}
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

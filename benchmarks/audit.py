@@ -1,7 +1,7 @@
 """Cost of the audit around an attack, and of recording: ``python -m benchmarks.audit [--json] [--quick]``.
 
 - around: the single-image probes of LeNet on the embedded digits are recorded once and then audited with `ig`, as
-  ``sim.py --from`` does it: the attack server starts, the probes are read and checked, granted, scored and reported.
+  ``sim.py --from`` does it: the attack process starts, the probes are read and checked, granted, scored and reported.
   The seconds of all of that are compared with those of `ig` itself. The same is measured inline, without a process for
   the attack; beside training, nobody waits for the start of that process.
 - recording: a FedAvg run with CNN 2 in process records every update. The seconds in the recorder are compared with
@@ -58,15 +58,15 @@ def measure_around(folder: Path, images: int, iterations: int) -> dict[str, Any]
     source = runs.run(experiment)
     earlier = dataclasses.replace(runs.stored(source), out=None)
     results = {}
-    for place in ("after", "inline"):
-        again = dataclasses.replace(earlier, set=(f"ig.iterations={iterations}",), attack_process=place)
+    for process in ("after", "inline"):
+        again = dataclasses.replace(earlier, set=(f"ig.iterations={iterations}",), attack_process=process)
         started = time.monotonic()
         out = runs.audit_again(source, earlier, again)
         whole = time.monotonic() - started
         entries = json.loads((out / "result.json").read_text())["audit"]
-        attack = sum(entry["seconds"] + sum(rung["seconds"] for rung in entry["ladder"]) for entry in entries)
+        attack = sum(entry["seconds"] + sum(control["seconds"] for control in entry["ladder"]) for entry in entries)
         seconds = {"whole_s": round(whole, 2), "attack_s": round(attack, 2)}
-        results[place] = {**seconds, "ratio": round(whole / attack - 1, 4)}
+        results[process] = {**seconds, "ratio": round(whole / attack - 1, 4)}
     return {**results["after"], "inline": results["inline"]}
 
 
@@ -76,7 +76,7 @@ def measure_recording(folder: Path, rounds: int) -> dict[str, Any]:
     record, mark = RecordingGrid._record, RecordingGrid.mark.fget
     assert mark is not None, "a property can be read"
     with (
-        patch.object(RecordingGrid, "_record", _timed(record, spent, lambda asked, _: _trains(asked.message))),
+        patch.object(RecordingGrid, "_record", _timed(record, spent, lambda requested, _: _trains(requested.message))),
         patch.object(RecordingGrid, "mark", property(_timed(mark, spent, lambda: True))),  # brings the files to disk
         patch.object(federation.probe, "is_sound", carries_arrays),
     ):
@@ -161,7 +161,7 @@ def main() -> None:
         }
         results: dict[str, Any] = {name: measures[name]() for name in run.parts()}
     goal = {name: _GOALS[name] for name in results}
-    met = {name: results[name]["ratio"] < most for name, most in goal.items()}
+    met = {name: results[name]["ratio"] < maximum for name, maximum in goal.items()}
     run.report({**results, "goal": goal, "met": met}, lines(results))
 
 

@@ -270,9 +270,11 @@ class BreachingVictims:
         if self._problem.device == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - started
-        done, asked = len(figures["Trial_0_Val"]), attacker.cfg.optim.max_iterations
-        if done != asked:
-            raise RuntimeError(f"The objective of victim {victim} was not finite after {done} of {asked} iterations.")
+        done, requested = len(figures["Trial_0_Val"]), attacker.cfg.optim.max_iterations
+        if done != requested:
+            raise RuntimeError(
+                f"The objective of victim {victim} was not finite after {done} of {requested} iterations."
+            )
         return result["data"].cpu(), seconds, figures
 
 

@@ -62,14 +62,14 @@ class MarkingGrid(InProcessGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """End a round where the messages of the next step begin."""
-        asked, now = list(messages), time.process_time()
-        if not asked:  # of Flower's evaluation after each round, which asks nobody here
+        requests, now = list(messages), time.process_time()
+        if not requests:  # of Flower's evaluation after each round, which asks nobody here
             return []
         if self._since is not None:
             self.rounds.append({**WATCH.seconds, "whole": now - self._since})
         WATCH.reset()
-        self._since = time.process_time() if asked[0].metadata.message_type == "train" else None
-        return super().push_messages(asked)
+        self._since = time.process_time() if requests[0].metadata.message_type == "train" else None
+        return super().push_messages(requests)
 
 
 def measure(size: str, rounds: int) -> dict[str, float]:
@@ -84,8 +84,8 @@ def measure(size: str, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FLFW_STATE"] = f"{folder}/state"
         method = f"benchmarks.still_method:{_METHODS[size]}"
-        asked = {"clients": clients, "rounds": rounds, "net": "cnn1", "attack": ("none",), "engine": "inproc"}
-        run_plan = plan(Experiment(method=method, out=Path(folder, "run"), **asked))
+        requested = {"clients": clients, "rounds": rounds, "net": "cnn1", "attack": ("none",), "engine": "inproc"}
+        run_plan = plan(Experiment(method=method, out=Path(folder, "run"), **requested))
         run_config = run_plan.experiment.to_run_config()
         grid = MarkingGrid(cast(ClientApp, WATCH.app("client", apps.client)), clients, run_config)
         federate(grid, run_plan)

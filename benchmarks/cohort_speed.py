@@ -93,8 +93,8 @@ def clients(case: CohortCase, number: int, method: str = "", exact: bool = False
     mine, nobody = np.arange(min(case.examples, len(dataset.train_y))), np.zeros(0, np.int64)
     split = Split((mine,) * number, (mine,) * number, (nobody,) * number, nobody, nobody, nobody)
     run_plan, task = plan(experiment), Task(dataset, split, NetworkPlan(case.net))
-    places = [ClientContext(plan(experiment).client, task, place, 1, None, None) for place in range(number)]
-    made = [run_plan.client_class(place) for place in places]
+    places = [ClientContext(plan(experiment).client, task, index, 1, None, None) for index in range(number)]
+    made = [run_plan.client_class(index) for index in places]
     for one in made if exact else []:
         one.model.double()
     return made

@@ -108,9 +108,9 @@ class Concealing:
         for _ in range(chosen.steps):
             distance = (x - x_s).flatten(1).norm(dim=1).mean()
             gap = (net(x) - z_s).flatten(1).norm(dim=1) / z_s.flatten(1).norm(dim=1)
-            apart = 1 - cosine_similarity(_gradient(net, x, y), g_s, dim=0)
+            difference = 1 - cosine_similarity(_gradient(net, x, y), g_s, dim=0)
             latent = chosen.weight_z * (gap.mean() - chosen.eps)
-            loss = apart + torch.exp(-chosen.weight_x * distance) + latent
+            loss = difference + torch.exp(-chosen.weight_x * distance) + latent
             (x.grad,) = torch.autograd.grad(loss, [x])
             adam.step()
             schedule.step()

@@ -102,8 +102,8 @@ def use_flowers_own(layout: FederationLayout) -> None:
             time.sleep(0.1)
 
 
-def _environment(place: Path) -> dict[str, str]:
-    return environment(place / "home")
+def _environment(path: Path) -> dict[str, str]:
+    return environment(path / "home")
 
 
 def floor(layout: FederationLayout, rounds: int) -> dict[str, Any]:
@@ -126,9 +126,9 @@ def floor(layout: FederationLayout, rounds: int) -> dict[str, Any]:
 def measured(layout: FederationLayout, name: str, flags: list[str], rounds: int) -> dict[str, Any]:
     """Run an experiment; return the seconds of a round, those besides clients' own work, and bytes up and down."""
     out, before = layout.folder / f"run-{name}", _wire(layout)
-    asked = ["--federation", str(layout.folder), "--rounds", str(rounds), "--out", str(out), *_COMMON, *flags]
+    requested = ["--federation", str(layout.folder), "--rounds", str(rounds), "--out", str(out), *_COMMON, *flags]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "sim.py", *asked], cwd=ROOT, env=environ, check=True, capture_output=True)
+    subprocess.run([sys.executable, "sim.py", *requested], cwd=ROOT, env=environ, check=True, capture_output=True)
     up, down = (after - earlier for after, earlier in zip(_wire(layout), before, strict=True))
     rows = json.loads((out / "result.json").read_text())["rounds"]
     slowest: dict[int, float] = {}
@@ -185,8 +185,8 @@ def compared(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures that need more than one part, or a goal; those without their parts are left out."""
     figures: dict[str, Any] = {}
     if "floor" in results:
-        least = results["floor"]["round_s"]
-        figures["over_floor_s"] = {name: row["round_s"] - least for name, row in results.items()}
+        minimum = results["floor"]["round_s"]
+        figures["over_floor_s"] = {name: row["round_s"] - minimum for name, row in results.items()}
     if {"stock", "fedavg"} <= results.keys():
         figures["stock_over_ours"] = results["stock"]["round_s"] / results["fedavg"]["round_s"]
     if "fedavg" in results:

@@ -83,7 +83,7 @@ class DirectRounds:
 def _trained(worker: FederatedClient, received: dict[str, Any]) -> Phases[tuple[Tensors, dict[str, Any]]]:
     worker.load_received(received, 0)
     yield from worker.training()
-    return worker.leaving(), {"num-examples": len(worker.indices("train"))}
+    return worker.build_upload(), {"num-examples": len(worker.indices("train"))}
 
 
 def on(experiment: Experiment, device: torch.device) -> Experiment:

@@ -52,7 +52,6 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="flfw-estimates-") as folder:
             _, measured_s, gib = spent(f"{FLAGS[number]} --out {folder}/run")
         rows[number] = [expected_s, expected_gib, measured_s, gib, expected_s / measured_s, took_s]
-        print(f"{number}: {rows[number]}", file=sys.stderr, flush=True)
     words = "| {} | {:.1f} s, {:.1f} GiB | {:.1f} s, {:.2f} GiB | {:.2f} | {:.1f} s |"
     run.report({"estimates": rows}, [words.format(number, *row) for number, row in rows.items()])
 

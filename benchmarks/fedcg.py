@@ -329,7 +329,7 @@ def main() -> None:
     text = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
     met: dict[str, bool] = {}
     if "P9" in ratios:
-        met = {name: ratios["P9"][name] >= least for name, least in _GOAL.items()}
+        met = {name: ratios["P9"][name] >= minimum for name, minimum in _GOAL.items()}
         report |= {"goal": {"P9": _GOAL}, "met": {"P9": met}, "float32_worst": worst}
         text.append(f"the worst round in float32: {worst:.1e}")
     run.report(report, [*text, *lines(ratios, times, met)])

@@ -221,29 +221,29 @@ def measure(run: output.BenchmarkRun, clock: Callable[[], float] = time.monotoni
     """Measure the chosen parts that are needed, write each to the file as it ends, and return all of the file."""
     from benchmarks import gpu_parts  # after the stand-ins
 
-    asked, file = run.asked, run.asked.out.absolute()
-    device, ends = torch.device(asked.device), STARTED + 60 * asked.budget if asked.budget else inf
-    parts = kept(file, circumstances(device, asked.threads, asked.quick))
-    chosen, run.names = run.names, needed(parts, run.names, asked.again)
+    requested, file = run.asked, run.asked.out.absolute()
+    device, ends = torch.device(requested.device), STARTED + 60 * requested.budget if requested.budget else inf
+    parts = kept(file, circumstances(device, requested.threads, requested.quick))
+    chosen, run.names = run.names, needed(parts, run.names, requested.again)
     for name in run.names:
         left = ends - clock()
-        seconds = share(name, run.names, left, asked.quick)
+        seconds = share(name, run.names, left, requested.quick)
         if not seconds:
             run.begin(f"{name}: not begun, {max(0, left):.0f} s are left")
             continue
         run.begin(f"{name}: {PARTS[name].description}")
         amount = gpu_parts.Amount(
             device,
-            asked.quick,
+            requested.quick,
             file.with_suffix(".cell.npz"),
-            asked.threads,
-            1 if asked.quick else asked.turns,
+            requested.threads,
+            1 if requested.quick else requested.turns,
             clock() + seconds,
         )
         figures = measured(lambda name=name, amount=amount: gpu_parts.MEASURES[name](amount), left)
         for why in figures.keys() & {"missing", "failed", "without"}:
             run.begin(f"{name}: {figures[why]}")
-        parts[name] = {"figures": figures, "measured": circumstances(device, asked.threads, asked.quick)}
+        parts[name] = {"figures": figures, "measured": circumstances(device, requested.threads, requested.quick)}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, (json.dumps({"parts": parts}, indent=1) + "\n").encode())
     run.names = chosen

@@ -129,14 +129,14 @@ def _enrolment(experiment: Experiment) -> float:
     from flfw.messages.inprocess import InProcessGrid
     from flfw.plans.run_plan import plan
 
-    asked = plan(experiment).experiment
-    grid = InProcessGrid(apps.client, asked.clients, asked.to_run_config(), introduced=True)
-    required = Requirements(code_hash(), *plan(asked).task.input_space)
+    requested = plan(experiment).experiment
+    grid = InProcessGrid(apps.client, requested.clients, requested.to_run_config(), introduced=True)
+    required = Requirements(code_hash(), *plan(requested).task.input_space)
     with _measured() as taken:
-        enrolment = NodeAssignment(
-            grid, ClientDirectory(FailurePolicy()), asked.clients, 10.0, required, None, representatives(grid)
+        assignment = NodeAssignment(
+            grid, ClientDirectory(FailurePolicy()), requested.clients, 10.0, required, None, representatives(grid)
         )
-        enrolment.begin()
+        assignment.begin()
     return taken[0]
 
 
@@ -173,7 +173,7 @@ def grown(numbers: Sequence[int], rounds: int, engine: str) -> dict[str, Any]:
 
 def is_met(rows: Mapping[str, Any]) -> bool | None:
     """Return whether the goals are met; None: they were not measured."""
-    return all(rows[name] <= most for name, most in GOAL.items()) if GOAL.keys() <= rows.keys() else None
+    return all(rows[name] <= maximum for name, maximum in GOAL.items()) if GOAL.keys() <= rows.keys() else None
 
 
 def in_words(rows: Mapping[str, Any]) -> list[str]:

@@ -28,13 +28,13 @@ def federation(folder: Path, *flags: str) -> Iterator[FederationLayout]:
         deploy("down", str(folder))
 
 
-def deploy(*words: str) -> None:
+def deploy(*text: str) -> None:
     """Carry out a command of ``python -m flfw.deploy`` without its output.
 
     Raises:
         CalledProcessError: it failed.
     """
-    quiet = [sys.executable, "-m", "flfw.deploy", *words]
+    quiet = [sys.executable, "-m", "flfw.deploy", *text]
     subprocess.run(quiet, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 

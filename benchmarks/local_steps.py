@@ -142,7 +142,7 @@ def main() -> None:
     results = {
         "local_steps": ratios,
         "goal": goal,
-        "met": {name: {row: ratios[name][row] <= most for row, most in rows.items()} for name, rows in goal.items()},
+        "met": {name: {row: ratios[name][row] <= limit for row, limit in rows.items()} for name, rows in goal.items()},
         "milliseconds": {name: {row: value[1] for row, value in rows.items()} for name, rows in tables.items()},
         "turns": turns,
     }

@@ -166,8 +166,8 @@ def _worst(ours: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Mappi
     BatchNorm has the gradient 0 but for rounding, as the second one takes it away.
     """
     moved = {n: (value - start[n]).norm() for n, value in other.items() if value.is_floating_point()}
-    least = _UNMOVED * torch.stack(list(moved.values())).norm()
-    errors = [(ours[n] - other[n]).norm() / torch.maximum(change, least) for n, change in moved.items()]
+    minimum = _UNMOVED * torch.stack(list(moved.values())).norm()
+    errors = [(ours[n] - other[n]).norm() / torch.maximum(change, minimum) for n, change in moved.items()]
     return float(torch.stack(errors).max())  # NaN if one is
 
 

@@ -48,7 +48,7 @@ def measure(rounds: int, warm_up: int = _WARM_UP) -> dict[str, Any]:
         results[f"{name}_mib"] = {**tenth, "last": round(sizes[-1]), "most": round(max(sizes))}
         results[f"{name}_growth_mib"] = round(slope * (rounds - warm_up), 1)
     goal = {"driver_growth_mib": _GOAL_MIB, "actor_growth_mib": _GOAL_MIB}
-    met = {name: results[name] <= most for name, most in goal.items()}
+    met = {name: results[name] <= maximum for name, maximum in goal.items()}
     return {"rounds": rounds, **results, "goal": goal, "met": met}
 
 

@@ -148,5 +148,5 @@ def errors(ours: Ours, theirs: Tensors) -> dict[str, Tensor]:
     """
     gradients, objectives, _ = ours.first
     gradient, objective = gradients["x"].cpu(), objectives.cpu()
-    apart, norms = (x.flatten(1).norm(dim=1) for x in (gradient - theirs["gradient"], theirs["gradient"]))
-    return {"objective": (objective - theirs["objective"]).abs(), "gradient": apart / norms}
+    distance, norms = (x.flatten(1).norm(dim=1) for x in (gradient - theirs["gradient"], theirs["gradient"]))
+    return {"objective": (objective - theirs["objective"]).abs(), "gradient": distance / norms}

@@ -41,28 +41,28 @@ class BenchmarkRun:
     """State of a benchmark's run: the chosen parts, the progress and the report.
 
     Args:
-        asked: the parsed flags.
+        args: the parsed flags.
         parts: the benchmark's parts by name.
         gate: the part that comes first, whatever is chosen; None: there is none.
 
     Attributes:
-        asked: the parsed flags.
+        args: the parsed flags.
         gate: the part that comes first; None: there is none.
         names: the chosen parts, in the benchmark's order.
         machine: the one that the parts' rough times are of.
     """
 
     def __init__(
-        self, asked: argparse.Namespace, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None
+        self, args: argparse.Namespace, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None
     ) -> None:
-        self.asked, self._parts, self.gate, self._started = asked, parts, gate, 0.0
+        self.asked, self._parts, self.gate, self._started = args, parts, gate, 0.0
         self.machine = "two cores of 2026"
-        chosen = asked.only or [name for name, part in parts.items() if part.quick or not asked.quick]
+        chosen = args.only or [name for name, part in parts.items() if part.quick or not args.quick]
         self.names = [name for name in parts if name in chosen]
 
-    def amount(self, usual: int, quick: int, asked: int | None = None) -> int:
+    def amount(self, usual: int, quick: int, requested: int | None = None) -> int:
         """Return the amount asked for; if there is none, the usual one, or the quick one with ``--quick``."""
-        return asked if asked is not None else quick if self.asked.quick else usual
+        return requested if requested is not None else quick if self.asked.quick else usual
 
     def begin(self, text: str) -> None:
         """Write to stderr, with the elapsed seconds, that something begins; before the first line write the plan."""
@@ -113,20 +113,20 @@ def start(flags: Parser, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart
     """Parse the command line; refuse names in ``--only`` that are no parts."""
     flags.epilog = f"parts: {', '.join(parts)}"
     try:
-        asked = flags.parse_args()
+        args = flags.parse_args()
     except InputError as error:
         refuse(str(error))
-    if unknown := [name for name in asked.only or () if name not in parts]:
+    if unknown := [name for name in args.only or () if name not in parts]:
         refuse(f"Expected --only among {', '.join(parts)}, got {', '.join(unknown)}.")
-    return BenchmarkRun(asked, parts, gate)
+    return BenchmarkRun(args, parts, gate)
 
 
-def whole(least: int = 1) -> Callable[[str], int]:
+def whole(minimum: int = 1) -> Callable[[str], int]:
     """Return the type of a flag that takes whole numbers from ``least``."""
 
     def number(word: str) -> int:
-        if not word.isdecimal() or int(word) < least:
-            raise argparse.ArgumentTypeError(f"expected a whole number >= {least}, got {word!r}")
+        if not word.isdecimal() or int(word) < minimum:
+            raise argparse.ArgumentTypeError(f"expected a whole number >= {minimum}, got {word!r}")
         return int(word)
 
     return number

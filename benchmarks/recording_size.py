@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks import output
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.recording import format as tape
+from flfw.recording import format as file_format
 from flfw.recording.reader import Recordings
 from flfw.runs import run as runs
 
@@ -35,8 +35,8 @@ _Exchange = tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]
 def exchanges(folder: Path) -> Iterator[_Exchange]:
     """Yield of each recorded exchange the digest of the received tensors, these tensors, and the sent ones."""
     for line in Recordings(folder).lines:
-        received = tape.read(folder, line["sent_to_client"], line["compression"])
-        sent = tape.read(folder, line["sent_by_client"], line["compression"], received)
+        received = file_format.read(folder, line["sent_to_client"], line["compression"])
+        sent = file_format.read(folder, line["sent_by_client"], line["compression"], received)
         yield line["sent_to_client"]["sha256"], _arrays(received), _arrays(sent)
 
 
@@ -50,19 +50,19 @@ def stored(recordings: Path, compression: str, folder: Path) -> dict[str, float]
     total, write_s, read_s = 0, 0.0, 0.0
     for number, (digest, received, sent) in enumerate(exchanges(recordings)):
         started = time.process_time()
-        after = tape.PlainTensors.of(sent).encoded(compression, received)
+        after = file_format.PlainTensors.of(sent).encoded(compression, received)
         entry = after.entry(f"round-0000/client-{number:03d}-000{after.suffix}")
-        tape.write(folder / entry["file"], after.data)
+        file_format.write(folder / entry["file"], after.data)
         total += len(after.data)
         if digest not in known:
-            file, before = tape.received_file(tape.PlainTensors.of(received), compression)
+            file, before = file_format.received_file(file_format.PlainTensors.of(received), compression)
             known[digest] = before.entry(file)
-            tape.write(folder / file, before.data)
+            file_format.write(folder / file, before.data)
             total += len(before.data)
         written = time.process_time()
-        base = tape.read(folder, known[digest], compression)
+        base = file_format.read(folder, known[digest], compression)
         again = time.process_time()
-        restored = tape.read(folder, entry, compression, base)
+        restored = file_format.read(folder, entry, compression, base)
         read_s += time.process_time() - again
         write_s += written - started
         if any(restored[name].numpy().tobytes() != value.tobytes() for name, value in sent.items()):
@@ -74,7 +74,7 @@ def stored(recordings: Path, compression: str, folder: Path) -> dict[str, float]
 def compared(recordings: Path) -> dict[str, Any]:
     """Store recordings in all ways."""
     ways = {}
-    for compression in tape.COMPRESSIONS:
+    for compression in file_format.COMPRESSIONS:
         with tempfile.TemporaryDirectory() as folder:
             ways[compression] = stored(recordings, compression, Path(folder))
     ratio = ways["compact"]["bytes"] / ways["none"]["bytes"]
@@ -84,8 +84,8 @@ def compared(recordings: Path) -> dict[str, Any]:
 def measure(rounds: int, clients: int, images: int) -> dict[str, Any]:
     """Run HyperFL, and store its recordings in all ways."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = Experiment(rounds=rounds, clients=clients, images=images, attack=("analytic",), engine="inproc")
-        out = runs.run(dataclasses.replace(asked, out=Path(folder, "run")))
+        experiment = Experiment(rounds=rounds, clients=clients, images=images, attack=("analytic",), engine="inproc")
+        out = runs.run(dataclasses.replace(experiment, out=Path(folder, "run")))
         return compared(out / "observations")
 
 

@@ -182,7 +182,7 @@ def stock(net: str, clients: int, rounds: int, out: Path) -> Tensors:
         strategy = StockAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
         results.append(strategy.start(grid, pack(_first(net, clients)), num_rounds=rounds))
 
-    path = os.pathsep.join(place for place in sys.path if place)
+    path = os.pathsep.join(location for location in sys.path if location)
     cores = {"num_cpus": len(os.sched_getaffinity(0)), "include_dashboard": False}
     ray_start.start({"address": "local", **cores, "runtime_env": {"env_vars": {"PYTHONPATH": path}}})
     _run_simulation(

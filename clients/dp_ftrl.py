@@ -23,7 +23,9 @@ class DPFTRLClient(DPClient):
             InputError: the round is another turn's. The claim rests on rounds that are far apart, so a client does not
                 leave that to the server alone.
         """
-        apart = self.ctx.method.min_separation(self.ctx.settings)
-        turn = f"client {self.ctx.partition} in a round of its own turn, one in {apart}"
-        require(self.ctx.round % apart == (self.ctx.partition + 1) % apart, turn, round=self.ctx.round)
+        min_separation = self.ctx.method.min_separation(self.ctx.settings)
+        turn = f"client {self.ctx.partition} in a round of its own turn, one in {min_separation}"
+        require(
+            self.ctx.round % min_separation == (self.ctx.partition + 1) % min_separation, turn, round=self.ctx.round
+        )
         return super().fit_named(received, version)

@@ -57,10 +57,10 @@ class DSSGDClient(FederatedClient):
         return {name: torch.tensor(self.received[name]) + value for name, value in self._chosen(change).items()}
 
     def _chosen(self, change: Tensors) -> Tensors:
-        asked, rng = self.ctx.settings, self.generator("upload")
-        if asked.gamma:
-            change = {name: value.clamp(-asked.gamma, asked.gamma) for name, value in change.items()}
-        return selected(change, asked.theta_u, asked.criterion, asked.tau, rng)
+        settings, rng = self.ctx.settings, self.generator("upload")
+        if settings.gamma:
+            change = {name: value.clamp(-settings.gamma, settings.gamma) for name, value in change.items()}
+        return selected(change, settings.theta_u, settings.criterion, settings.tau, rng)
 
 
 def selected(
@@ -83,10 +83,10 @@ def selected(
     flat = torch.cat([value.flatten() for value in change.values()])
     count = max(1, round(share * len(flat)))
     if criterion == "largest":
-        places = flat.abs().argsort(descending=True, stable=True)[:count]
+        indices = flat.abs().argsort(descending=True, stable=True)[:count]
     else:
         above = (flat.abs() > tau).nonzero().flatten()
-        places = above[torch.randperm(len(above), generator=rng)[:count]]
-    kept = torch.zeros_like(flat).index_copy(0, places, flat[places])
+        indices = above[torch.randperm(len(above), generator=rng)[:count]]
+    kept = torch.zeros_like(flat).index_copy(0, indices, flat[indices])
     parts = kept.split([value.numel() for value in change.values()])
     return {name: part.view_as(value) for (name, value), part in zip(change.items(), parts, strict=True)}

@@ -51,10 +51,10 @@ class FedCDPClient(DPClient):
         medians = torch.cat(norms).median(0).values.clamp(min=_LEAST).tolist()
         return dict(zip(self.per_example.groups, medians, strict=True))
 
-    def noised(self, clipped: ClippedSum, bound: Bound, deviation: float) -> Tensors:
+    def noised(self, clipped: ClippedSum, bound: Bound, std: float) -> Tensors:
         """Return the noisy sum, whose smallest entries may be zeroed."""
         where, ratio = self.settings.compress, self.settings.compress_ratio
-        total = super().noised(clipped, bound, deviation)
+        total = super().noised(clipped, bound, std)
         return {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
 
     def finished(self, total: Tensors) -> Tensors:

@@ -105,10 +105,10 @@ class FedCGClient(FederatedClient):
 
     def _inputs(self, x: Tensor) -> Tensor:
         """Return the inputs for raw images: normalised, and with noise if the settings have it."""
-        inputs, deviation = self.ctx.task.inputs.normalise(x), self.ctx.settings.image_noise
-        if not deviation:
+        inputs, std = self.ctx.task.inputs.normalise(x), self.ctx.settings.image_noise
+        if not std:
             return inputs
-        return inputs + deviation * torch.randn(inputs.shape, generator=self._grain).to(inputs.device)
+        return inputs + std * torch.randn(inputs.shape, generator=self._grain).to(inputs.device)
 
     def train_generator(self) -> float:
         """Run stage 2; return the generator's mean loss of the last epoch."""

@@ -170,5 +170,5 @@ def joint_hypernetworks(workers: Sequence[HyperFLClient]) -> BatchedSteps | None
     """Return joint steps, unless there are so many that one client after the other is faster."""
     first = workers[0].ctx.local
     longest = max(len(worker.indices("train")) for worker in workers)
-    most = first.local_epochs * ceil(longest / first.batch_size)
-    return JointHypernetworks(workers, most) if most <= MOST_STEPS else None
+    maximum = first.local_epochs * ceil(longest / first.batch_size)
+    return JointHypernetworks(workers, maximum) if maximum <= MOST_STEPS else None

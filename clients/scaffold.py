@@ -39,7 +39,7 @@ class ScaffoldClient(FederatedClient):
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the corrected direction of a local step."""
-        return self.followed_gradient(x, y, rng)
+        return self.step_direction(x, y, rng)
 
     def train(self) -> dict[str, float]:
         """Train and set c_i to c_i+; return the mean loss of the last epoch."""

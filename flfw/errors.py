@@ -43,13 +43,13 @@ def require(holds: bool, expected: str, **got: object) -> None:
         raise InputError(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
 
 
-def suggestion(word: str, known: Iterable[str], least: float = _LIKE) -> str:
+def suggestion(word: str, known: Iterable[str], minimum: float = _LIKE) -> str:
     """Return a question that names the known words most like a given one, three of equal likeness; empty if none is.
 
     Args:
         word: a word that is not known.
         known: the words that are.
-        least: similarity of a word to the one that it may be a slip of, in [0, 1].
+        minimum: similarity of a word to the one that it may be a slip of, in [0, 1].
 
     >>> suggestion("hyperlf", ["fedavg", "hyperfl"]), suggestion("FedAvg", ["fedavg"]), suggestion("x", ["fedavg"])
     ('; did you mean hyperfl?', '; did you mean fedavg?', '')
@@ -57,10 +57,10 @@ def suggestion(word: str, known: Iterable[str], least: float = _LIKE) -> str:
     ('; did you mean fedcg.1 or fedcg.2?', '; did you mean TOTAL_COST?')
     """
     likeness = {other: difflib.SequenceMatcher(None, other.lower(), word.lower()).ratio() for other in known}
-    most = max(likeness.values(), default=0.0)
-    if most < least:
+    maximum = max(likeness.values(), default=0.0)
+    if maximum < minimum:
         return ""
-    *first, last = [other for other, ratio in likeness.items() if ratio == most][:_EQUALS]
+    *first, last = [other for other, ratio in likeness.items() if ratio == maximum][:_EQUALS]
     return f"; did you mean {', '.join(first)}{' or ' * bool(first)}{last}?"
 
 
@@ -73,10 +73,10 @@ def unknown(expected: str, noun: str, word: str, known: Iterable[str]) -> InputE
     return InputError(f"Expected {expected}; got {noun}={word}{suggestion(word, known) or '.'}")
 
 
-def printable(words: str) -> str:
+def printable(text: str) -> str:
     """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
 
     >>> printable("one\\x1b[2J")
     'one?[2J'
     """
-    return "".join(char if char.isprintable() else "?" for char in words)
+    return "".join(char if char.isprintable() else "?" for char in text)

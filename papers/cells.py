@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from flfw import data, nets, plugins
 from flfw.comparisons.figures import timing
-from flfw.dp.run_accountant import RunAccountant, course
+from flfw.dp.run_accountant import RunAccountant, run_schedule
 from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.files.provenance import code_hash
@@ -46,7 +46,7 @@ def planned(experiment: Experiment, task: Task) -> dict[str, Any]:
         Beside ``privacy``, ``plan``: examples for training and testing in all, numbers in an input, classes, examples
         and local steps of the client with the most examples, batch size, rounds.
     """
-    schedule, data = course(plan(experiment).client, task.split), task.dataset
+    schedule, data = run_schedule(plan(experiment).client, task.split), task.dataset
     sizes = {
         "train": len(data.train_y),
         "test": len(data.test_y),
@@ -133,11 +133,11 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
 
     def place(experiment: Experiment) -> Experiment:
         try:
-            whole = without_auto(experiment)
+            full = without_auto(experiment)
         except InputError:  # the check before the run gives the reason, for this cell alone
-            whole = experiment
-        name = folder_name(whole) if preset.source == "run" else f"{preset.source}-{folder_name(whole)}"
-        return replace(whole, **{**free, "out": folder.absolute() / name})
+            full = experiment
+        name = folder_name(full) if preset.source == "run" else f"{preset.source}-{folder_name(full)}"
+        return replace(full, **{**free, "out": folder.absolute() / name})
 
     choices = tuple(tuple(map(place, runs)) for runs in preset.choices)
     further = tuple(replace(one, experiments=tuple(map(place, one.experiments))) for one in preset.further)

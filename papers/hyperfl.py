@@ -143,8 +143,8 @@ def first(card: DatasetCard) -> DatasetCard:
     """Return the card of a data set's first images; all of them would be gigabytes when they are enlarged."""
 
     def read(root: Path, side: int | None) -> DatasetArrays:
-        whole = card.read(root, side)
-        train, test = (whole.train_x[:_FEW], whole.train_y[:_FEW]), (whole.test_x[:_FEW], whole.test_y[:_FEW])
+        full = card.read(root, side)
+        train, test = (full.train_x[:_FEW], full.train_y[:_FEW]), (full.test_x[:_FEW], full.test_y[:_FEW])
         return DatasetArrays(*train, *test)
 
     return replace(card, read=read, split="sampled", victims=0, test_start=0)
@@ -181,11 +181,11 @@ def _changed(run: Experiment, settings: tuple[str, ...]) -> Experiment:
     return replace(run, set=(*run.set, *settings))
 
 
-def _beside(words: str, run: Experiment, name: str) -> list[Further]:
+def _beside(text: str, run: Experiment, name: str) -> list[Further]:
     """Return a figure of a run of its own, and the ceiling of another factor."""
-    figures = [Further(f"{words}.{name}", (run,), ResultMetric(f"{_AT}.{name}.mean", f"the same: {words}", 1))]
-    if name == "psnr" and words == "factor 2":
-        figures.append(Further(f"{words}.ceiling", (run,), _ceiling(words)))
+    figures = [Further(f"{text}.{name}", (run,), ResultMetric(f"{_AT}.{name}.mean", f"the same: {text}", 1))]
+    if name == "psnr" and text == "factor 2":
+        figures.append(Further(f"{text}.ceiling", (run,), _ceiling(text)))
     return figures
 
 
@@ -204,8 +204,8 @@ def _at_128(run: Experiment, name: str) -> list[Further]:
     return [Further(f"{_SIDE} px.{key}", (enlarged,), figure) for key, figure in figures.items()]
 
 
-def _ceiling(words: str) -> ResultMetric:
-    return ResultMetric(f"{_AT}.ceiling", f"the ceiling: PSNR of the nearest images of the form, {words}", 1)
+def _ceiling(text: str) -> ResultMetric:
+    return ResultMetric(f"{_AT}.ceiling", f"the ceiling: PSNR of the nearest images of the form, {text}", 1)
 
 
 def trained(cell: Cell, scale: Scale) -> Experiment:
@@ -337,8 +337,8 @@ def enlarged(cell: Cell, scale: Scale) -> Preset:
 
 def timed(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of table 4."""
-    whole = replace(cell, keys={**cell.keys, "dataset": "EMNIST"})
-    run = replace(trained(whole, scale), rounds=2 if scale == "quick" else 20, local_epochs=5)
+    full = replace(cell, keys={**cell.keys, "dataset": "EMNIST"})
+    run = replace(trained(full, scale), rounds=2 if scale == "quick" else 20, local_epochs=5)
     return Preset(((run,),), ResultMetric("rounds.*.seconds", "seconds of a round, mean over the rounds", 1))
 
 

@@ -86,12 +86,12 @@ def sheet(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> Sheet:
     )
 
 
-def number(value: float | str | None, unit: str, deviation: float | None = None) -> str:
+def number(value: float | str | None, unit: str, std: float | None = None) -> str:
     """Format a number as the papers print it: two decimals for per cent and decibels, else four digits."""
     if value is None or isinstance(value, str):
         return value or "none"
     text = f"{value:.2f}" if unit else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if deviation is None else f"{text}±{deviation:.2f}" if unit else f"{text}±{deviation:.2g}"
+    return text if std is None else f"{text}±{std:.2f}" if unit else f"{text}±{std:.2g}"
 
 
 def by_earlier_code(outcome: Outcome) -> bool:

@@ -87,10 +87,10 @@ class Table:
         Raises:
             InputError: there are none; the message lists the possible next parts after the longest valid prefix.
         """
-        asked = prefix.strip("/")
-        matches = self._under(asked)
-        if not matches and asked not in ("", self.name):
-            stem = asked
+        requested = prefix.strip("/")
+        matches = self._under(requested)
+        if not matches and requested not in ("", self.name):
+            stem = requested
             while stem and not self._under(stem):
                 stem = stem.rpartition("/")[0]
             depth = stem.count("/") + 2 if stem else 1

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flfw.dp.run_accountant import course
+from flfw.dp.run_accountant import run_schedule
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.experiment import Experiment
 from flfw.files.sealed import write_atomic
@@ -81,7 +81,7 @@ def reach(experiment: Experiment, task: Task) -> Reach | None:
     chosen: Any = run_plan.client.settings
     if not isinstance(chosen, DPSettings):
         return None
-    run, sent = course(run_plan.client, task.split), run_plan.client.sharing.uploads
+    run, sent = run_schedule(run_plan.client, task.split), run_plan.client.sharing.uploads
     with initialising(experiment.seed, "model"):
         model = run_plan.client.build_model()
     weights = torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, sent)])
@@ -107,11 +107,11 @@ def _of_steps(chosen: DPSettings, experiment: Experiment, run: RunSchedule) -> t
 
 def _of_updates(chosen: DPSettings, run: RunSchedule) -> tuple[float, float, int]:
     """Return movement (of one group), noise and number of clipped updates; the server's mean moves no farther."""
-    deviation = chosen.noise_multiplier * chosen.clip
+    std = chosen.noise_multiplier * chosen.clip
     many = (
         sqrt(run.cohort_size) if chosen.update_deviation else run.cohort_size
     )  # own noise of each, or one draw on the sum
-    return run.rounds * chosen.clip, deviation / many, run.rounds
+    return run.rounds * chosen.clip, std / many, run.rounds
 
 
 def keep(folder: Path, seen: Reach | None, task: Task) -> None:

@@ -80,17 +80,17 @@ class SelectiveNet(nn.Module):
 
     Args:
         net: the architecture, and its first weights.
-        whole: whether all entries are always fresh; then there is no own copy.
+        full: whether all entries are always fresh; then there is no own copy.
         bounded: whether changes are bounded.
     """
 
-    def __init__(self, net: Net, whole: bool, bounded: bool) -> None:
+    def __init__(self, net: Net, full: bool, bounded: bool) -> None:
         super().__init__()
         buffers = ", ".join(running_statistics(net))
         require(not buffers, "a network without buffers", buffers=buffers)
         self.shared, self.bounded = net, bounded
-        self.fresh = None if whole else _flags(net)
-        self.own = None if whole else deepcopy(net)
+        self.fresh = None if full else _flags(net)
+        self.own = None if full else deepcopy(net)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute class scores (B, classes) of network inputs (B, ...)."""
@@ -154,7 +154,7 @@ class DSSGD(FederatedStrategy):
     @classmethod
     def build_model(cls, net: Net, settings: DSSGDSettings) -> SelectiveNet:
         """Build the network with the server's entries and, with theta_d < 1, a client's own."""
-        return SelectiveNet(net, whole=settings.theta_d == 1, bounded=settings.gamma > 0)
+        return SelectiveNet(net, full=settings.theta_d == 1, bounded=settings.gamma > 0)
 
     @classmethod
     def victim_model(

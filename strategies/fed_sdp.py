@@ -61,8 +61,8 @@ class FedSDPSettings(AdaptiveClippingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.noise_shares >= 1, "noise_shares >= 1", noise_shares=self.noise_shares)
-        whole = self.noised_by == "client" or self.noise_shares == 1
-        require(whole, "noise_shares=1 with noised_by=server", noise_shares=self.noise_shares)
+        full = self.noised_by == "client" or self.noise_shares == 1
+        require(full, "noise_shares=1 with noised_by=server", noise_shares=self.noise_shares)
         counted = self.noised_by == "server" or not self.follows_quantile
         require(counted, "quantile=0 with noised_by=client, where nobody counts", quantile=self.quantile)
 
@@ -112,12 +112,12 @@ class FedSDP(DPStrategy):
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average over the cohort, with the server's noise if the server adds it."""
         noisy = self.settings.noised_by == "server"
-        deviation = self.settings.noise_multiplier * self.settings.clip if noisy else 0.0
+        std = self.settings.noise_multiplier * self.settings.clip if noisy else 0.0
         noise = self.settings.noise(self.seed, "server noise", self.round)
         if self.settings.follows_quantile:
             return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
         bounds = self.settings if noisy else None
-        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, bounds, deviation, noise)
+        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, bounds, std, noise)
 
     def aggregate_empty(self) -> Tensors:
         """Return noise alone, which hides that no client was drawn."""

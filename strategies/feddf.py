@@ -87,9 +87,9 @@ class FedDF(TrainingServer):
         frozen.eval()
         teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
-        images, places = unlabelled(task, settings.public)
-        shuffled = passes(len(places), settings.server_batch, settings.iterations, self.rng)
-        batches = ((task.inputs.normalise(feed.raw(feed.batch(images[places[some]]))),) for some in shuffled)
+        images, indices = unlabelled(task, settings.public)
+        shuffled = passes(len(indices), settings.server_batch, settings.iterations, self.rng)
+        batches = ((task.inputs.normalise(feed.raw(feed.batch(images[indices[some]]))),) for some in shuffled)
         lasting = self.going_on(adam, moved) if settings.memory == "kept" else nullcontext()
         with lasting, self.require_context.progress("distillation", settings.iterations) as done:
             lessons = taught(self.on_device(batches), teachers)

@@ -81,7 +81,7 @@ def part_of(test: str) -> str:
     ('sites', 'house')
     """
     file = test.partition("::")[0]
-    return next(part for part, places in PARTS.items() if any(f"{file}/".startswith(f"{place}/") for place in places))
+    return next(part for part, places in PARTS.items() if any(f"{file}/".startswith(f"{index}/") for index in places))
 
 
 @final
@@ -168,8 +168,8 @@ def clean_commit() -> str:
     return _git("rev-parse", "HEAD")
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.rstrip()
+def _git(*text: str) -> str:
+    return subprocess.run(["git", *text], cwd=ROOT, capture_output=True, text=True, check=True).stdout.rstrip()
 
 
 def recorded(file: Path = RECORD) -> dict[str, Part]:
@@ -261,15 +261,15 @@ def main(arguments: Sequence[str]) -> int:
     ask.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)} (all of them)")
     ask.add_argument("--check", action="store_true", help="print the age of each part, and run none")
     ask.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
-    asked = ask.parse_args(arguments)
-    if unknown := [name for name in asked.parts if name not in PARTS]:
+    args = ask.parse_args(arguments)
+    if unknown := [name for name in args.parts if name not in PARTS]:
         ask.error(f"Expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}.")
-    if asked.check:
+    if args.check:
         return check(datetime.now(UTC).date())
-    if asked.in_process:
-        return run(asked.parts[0])
+    if args.in_process:
+        return run(args.parts[0])
     clean_commit()
-    return run_all(asked.parts or PARTS)
+    return run_all(args.parts or PARTS)
 
 
 if __name__ == "__main__":

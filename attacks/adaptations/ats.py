@@ -12,7 +12,7 @@ Does        1. undoes all sequences with all choices of signs in the image that 
                the pixels: images mostly use the whole range.
 Lost        the margins of translations, shears and rotations (filled with their nearest pixels), clipped and rounded
             levels (the nearest, the middle), the histogram before autocontrast and equalize, and the side of solarize
-            (left as they are). `flfw.data.transformations.undone` has each.
+            (left as they are). `flfw.data.transformations.undo` has each.
 Departures  1. of more than 256 choices the 256 are kept whose last operations leave the least difference.
             2. images of one batch are undone independently of each other.
 """
@@ -25,7 +25,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from flfw.data.transformations import Operation, Step, patterns, replayed, sequences, undone
+from flfw.data.transformations import Operation, Step, patterns, replayed, sequences, undo
 from flfw.inversion.client_models.operator import DataOperator
 
 _MOST = 256  # choices of sequences and signs that are undone
@@ -72,8 +72,8 @@ class ATSAdaptation(DataOperator):
         images = torch.cat(fitting)
         if public is None or len(public) < 2:
             return fitting[int(images.flatten(1).std(1).argmax())]
-        deviation, mean = torch.std_mean(_statistics(public.to(images)), 0)
-        strangeness = ((_statistics(images) - mean) / deviation.clamp(min=1e-6)).square().sum(1)
+        std, mean = torch.std_mean(_statistics(public.to(images)), 0)
+        strangeness = ((_statistics(images) - mean) / std.clamp(min=1e-6)).square().sum(1)
         return fitting[int(strangeness.argmin())]
 
 
@@ -88,7 +88,7 @@ def _choices(y: Tensor, sequence: tuple[Operation, ...]) -> list[Choice]:
 
 def _earlier(choice: Choice, step: Step) -> Choice:
     """Undo one step more."""
-    image = undone(choice.image, step)
+    image = undo(choice.image, step)
     again = _difference(replayed(image, [step]), choice.image)
     return Choice(image, (step, *choice.steps), choice.left + again)
 

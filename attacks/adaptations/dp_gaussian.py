@@ -35,10 +35,10 @@ class DPGaussianAdaptation(Operator):
         left = TRAITS - by_a_bound if self.settings["clip"] else TRAITS
         return left & by_a_bound if self.settings["std"] else left
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Clip the trial; the noise is left out, its mean is 0."""
         bound = self.settings["clip"]
-        gradients = {name: trial[name] for name in sent}
+        gradients = {name: simulated[name] for name in sent}
         if not bound:
             return gradients
         factor = (bound / (inner(gradients, gradients) + _TINY).sqrt()).clamp(max=1.0)

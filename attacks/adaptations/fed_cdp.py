@@ -103,8 +103,8 @@ class FedCDPAdaptation(Clipped):
         if self._reads_bound and self.is_noisy:
             bounds = self.bounds(sent)
             for group, members in grouped(sent, self.grouping).items():
-                deviation = bounds[group] * self.relative_deviation
-                constants |= {f"precision.{name}": torch.where(deviation > 0, 1 / deviation, 0.0) for name in members}
+                std = bounds[group] * self.relative_deviation
+                constants |= {f"precision.{name}": torch.where(std > 0, 1 / std, 0.0) for name in members}
         return constants
 
     def residual(self, sent: Tensors) -> ResidualMechanism:
@@ -114,9 +114,9 @@ class FedCDPAdaptation(Clipped):
             return left
         return replace(left, weights={name: (value != 0).to(value.dtype) for name, value in sent.items()})
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Keep the trial at the sent entries, or its largest ones; in deviations, where the bound is read."""
-        masked = super().apply(trial, sent, constants)
+        masked = super().apply(simulated, sent, constants)
         if self._compresses == "before" and self.is_noisy:
             masked = {name: _largest(value, self.settings["compress_ratio"]) for name, value in masked.items()}
         elif self._compresses != "none":
@@ -129,5 +129,5 @@ class FedCDPAdaptation(Clipped):
 def _largest(value: torch.Tensor, ratio: float) -> torch.Tensor:
     """Zero the smallest entries; unlike `flfw.nets.training.pruning.keep_largest`, fit for vmap and derivatives."""
     sizes = value.detach().abs()
-    least = sizes.flatten().topk(value.numel() - int(ratio * value.numel())).values[-1]
-    return value * (sizes >= least)
+    minimum = sizes.flatten().topk(value.numel() - int(ratio * value.numel())).values[-1]
+    return value * (sizes >= minimum)

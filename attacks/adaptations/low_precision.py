@@ -55,14 +55,16 @@ class LowPrecisionAdaptation(Operator):
         """Read ``precision.NAME``: one over the deviation of a tensor's rounding error; 0 for a tensor of zeros."""
         if self._coarse:
             return {}
-        deviations = {name: self._deviation(value) for name, value in sent.items()}
-        return {f"precision.{name}": torch.where(d > 0, 1 / d, 0.0) for name, d in deviations.items()}
+        stds = {name: self._deviation(value) for name, value in sent.items()}
+        return {f"precision.{name}": torch.where(d > 0, 1 / d, 0.0) for name, d in stds.items()}
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Round the trial; or return the observation plus the trial's residual, in deviations of the error."""
         if self._coarse:
-            return {name: _straight_through(trial[name], self.settings["bits"]) for name in sent}
-        return {name: value + (trial[name] - value) * constants[f"precision.{name}"] for name, value in sent.items()}
+            return {name: _straight_through(simulated[name], self.settings["bits"]) for name in sent}
+        return {
+            name: value + (simulated[name] - value) * constants[f"precision.{name}"] for name, value in sent.items()
+        }
 
     def residual(self, sent: Tensors) -> ResidualMechanism | None:
         """Return the rest of an example: its entries, in deviations of the rounding error; coarse: not modelled."""

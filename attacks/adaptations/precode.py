@@ -61,10 +61,10 @@ class PrecodeAdaptation(Operator):
             return sent
         return {name: value * (name not in _behind(sent)) for name, value in sent.items()}
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Leave out the same layers of a trial."""
-        behind = _behind(trial)
-        return {name: value * constants[_COMPARED] if name in behind else value for name, value in trial.items()}
+        behind = _behind(simulated)
+        return {name: value * constants[_COMPARED] if name in behind else value for name, value in simulated.items()}
 
     def _one_example(self, sent: Tensors) -> bool:
         prefix = _prefix(sent)

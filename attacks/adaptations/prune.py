@@ -39,6 +39,6 @@ class PruneAdaptation(Operator):
         """Return the rest of an example: its entries at the sent places, as they are."""
         return ResidualMechanism({name: (value != 0).to(value.dtype) for name, value in sent.items()})
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Keep the trial's entries at the sent places."""
-        return {name: trial[name] * constants[f"support.{name}"] for name in sent}
+        return {name: simulated[name] * constants[f"support.{name}"] for name in sent}

@@ -43,10 +43,10 @@ class SoteriaAdaptation(Operator):
         weight = sent[self._name(sent)]
         return {_COLUMNS: (weight != 0).any(-2, keepdim=True).to(weight.dtype)}
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Keep the trial's columns at the sent places."""
         name = self._name(sent)
-        return {**trial, name: trial[name] * constants[_COLUMNS]}
+        return {**simulated, name: simulated[name] * constants[_COLUMNS]}
 
     def _name(self, sent: Tensors) -> str:
         """Name the defended weight: the chosen layer's, or the last one of a fully connected layer."""

@@ -104,18 +104,18 @@ class DCS2(Defence):
                 f"Expected shared weights in {' or '.join(_PARTS)} for dcs2, got none; choose another method."
             )
 
-    def check_data(self, held: DefendedData) -> None:
+    def check_data(self, defended: DefendedData) -> None:
         """Refuse sensitive samples that do not exist, and public examples of one class only."""
-        rule, most, largest = self.settings.samples, held.batch_size, held.classes - 1
-        fits = rule.last is None or rule.last <= most
-        require(fits, f"last:M with M <= {most}, the batch size", sensitive=self.settings.sensitive)
+        rule, maximum, largest = self.settings.samples, defended.batch_size, defended.classes - 1
+        fits = rule.last is None or rule.last <= maximum
+        require(fits, f"last:M with M <= {maximum}, the batch size", sensitive=self.settings.sensitive)
         exist = rule.classes is None or max(rule.classes) <= largest
         require(exist, f"sensitive classes in 0..{largest}", sensitive=self.settings.sensitive)
-        absent = sorted((rule.positions or set()) - set(held.positions.tolist()))
+        absent = sorted((rule.positions or set()) - set(defended.positions.tolist()))
         require(not absent, "positions of the defended clients' training examples", absent=absent[:5])
-        present = held.labels if rule.last else held.labels[rule.mask(held.labels, held.positions)]
+        present = defended.labels if rule.last else defended.labels[rule.mask(defended.labels, defended.positions)]
         for label in present.unique().tolist() if self.settings.start != "noise" else []:
-            if not bool((held.public != label).any()):
+            if not bool((defended.public != label).any()):
                 raise InputError(_NO_PROXY.format(label))
 
     def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
@@ -235,13 +235,13 @@ class Search:
             shift = torch.randint(1, classes, self._y.shape, generator=rng).to(self._y.device)
             return normal(self._x.shape, rng).to(self._x.device), (self._y + shift) % classes
         x, y = self._public()
-        places = []
+        indices = []
         for label in self._y.tolist():
             others = (y != label).nonzero().flatten()
             if not len(others):
                 raise InputError(_NO_PROXY.format(label))
-            places.append(int(others[torch.randint(len(others), (), generator=rng)]))
-        proxies, labels = self._inputs.normalise(x[places]), y[places]
+            indices.append(int(others[torch.randint(len(others), (), generator=rng)]))
+        proxies, labels = self._inputs.normalise(x[indices]), y[indices]
         if self._settings.start == "mixed":
             share = self._settings.mixture
             proxies = share * proxies + (1 - share) * self._x

@@ -53,11 +53,11 @@ def on_page_markdown(markdown: str, /, *, page: Any, config: MkDocsConfig, files
     return rewritten(markdown, origin, lambda target: at_site(target) if (root / target).exists() else None)
 
 
-def outside(place: PurePosixPath, text: str) -> list[PurePosixPath]:
+def outside(path: PurePosixPath, text: str) -> list[PurePosixPath]:
     """List the places outside docs/ that a page links.
 
     Args:
-        place: the page's, from the checkout.
+        path: the page's, from the checkout.
         text: its Markdown.
     """
     targets: list[PurePosixPath] = []
@@ -65,38 +65,38 @@ def outside(place: PurePosixPath, text: str) -> list[PurePosixPath]:
     def note(target: PurePosixPath) -> None:
         targets.append(target)
 
-    rewritten(text, place, note)
+    rewritten(text, path, note)
     return [target for target in targets if not target.is_relative_to(_DOCS)]
 
 
-def rewritten(text: str, place: PurePosixPath, link: Callable[[PurePosixPath], str | None]) -> str:
+def rewritten(text: str, path: PurePosixPath, link: Callable[[PurePosixPath], str | None]) -> str:
     """Replace the relative links of a page outside its blocks of code.
 
     Args:
         text: Markdown.
-        place: place of the page, from the checkout.
+        path: place of the page, from the checkout.
         link: returns the new link for a target, a place from the checkout; None: the link stays.
     """
 
     def replaced(found: re.Match[str]) -> str:
-        target = PurePosixPath(os.path.normpath(place.parent / found[2]))
+        target = PurePosixPath(os.path.normpath(path.parent / found[2]))
         return f"{found[1]}{link(target) or found[2]}{found[3] or ''}{found[4]}"
 
     parts = _FENCED.split(text)
     return "".join(part if part.lstrip().startswith("```") else _LINK.sub(replaced, part) for part in parts)
 
 
-def text_place(root: Path, place: PurePosixPath) -> PurePosixPath:
+def text_place(root: Path, path: PurePosixPath) -> PurePosixPath:
     """Return the file whose text stands for a place: a folder's README, if it has one."""
-    readme = place / "README.md"
-    return readme if (root / readme).is_file() else place / "index.md" if (root / place).is_dir() else place
+    readme = path / "README.md"
+    return readme if (root / readme).is_file() else path / "index.md" if (root / path).is_dir() else path
 
 
-def site_place(root: Path, place: PurePosixPath) -> PurePosixPath:
+def site_place(root: Path, path: PurePosixPath) -> PurePosixPath:
     """Return the place in the site's sources of a place in the checkout."""
-    if place.is_relative_to(_DOCS):
-        return place.relative_to(_DOCS)
-    file = text_place(root, place)
+    if path.is_relative_to(_DOCS):
+        return path.relative_to(_DOCS)
+    file = text_place(root, path)
     return PurePosixPath("source") / (file if file.suffix == ".md" else f"{file}.md")
 
 
@@ -105,12 +105,14 @@ def repository_place(page: PurePosixPath) -> PurePosixPath:
     return page.relative_to("source") if page.is_relative_to("source") else _DOCS / page
 
 
-def shown(root: Path, place: PurePosixPath) -> str:
+def shown(root: Path, location: PurePosixPath) -> str:
     """Return the Markdown that shows a file, or lists a folder."""
-    file = text_place(root, place)
+    file = text_place(root, location)
     if (root / file).is_file() and file.suffix == ".md":
         return (root / file).read_text()
-    if (root / place).is_dir():
-        names = sorted(path.name + "/" * path.is_dir() for path in (root / place).iterdir() if path.name[0] not in "._")
-        return "\n".join([f"# {place}/", "", *(f"- `{name}`" for name in names), ""])
-    return f"# {place}\n\n````{_LANGUAGES.get(place.suffix, 'text')}\n{(root / place).read_text()}\n````\n"
+    if (root / location).is_dir():
+        names = sorted(
+            path.name + "/" * path.is_dir() for path in (root / location).iterdir() if path.name[0] not in "._"
+        )
+        return "\n".join([f"# {location}/", "", *(f"- `{name}`" for name in names), ""])
+    return f"# {location}\n\n````{_LANGUAGES.get(location.suffix, 'text')}\n{(root / location).read_text()}\n````\n"

@@ -33,9 +33,9 @@ def train(net: nn.Module, data: tuple[Tensor, Tensor], seed: int, lr: float, vel
         loss = cross_entropy(net(pixels[batch]), labels[batch])
         gradients = torch.autograd.grad(loss, list(net.parameters()))
         with torch.no_grad():
-            for place, (weights, gradient) in enumerate(zip(net.parameters(), gradients, strict=True)):
+            for index, (weights, gradient) in enumerate(zip(net.parameters(), gradients, strict=True)):
                 if velocity is not None:
-                    gradient = velocity[place].mul_(0.9).add_(gradient)
+                    gradient = velocity[index].mul_(0.9).add_(gradient)
                 weights -= lr * gradient
 
 

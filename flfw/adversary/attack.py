@@ -172,7 +172,7 @@ class Attack(EarlierHooks, AttackPlugin):
         """Reconstruct the data behind each observation.
 
         Args:
-            observations: observations of one round and rung, so that one search may work on all of them.
+            observations: observations of one round and control, so that one search may work on all of them.
             knowledge: the knowledge granted for each.
             rngs: a generator for each, so that the result does not depend on the other victims.
 

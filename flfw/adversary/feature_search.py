@@ -60,20 +60,20 @@ class FeatureSearch(GradientMatching):
         return SearchConfig(gaussian_likelihood(size), descent, lambda x: energy(x) * x.numel() / 2)
 
     def features(
-        self, seen: Sequence[Observation], known: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Tensor]:
         """Return each victim's features (B, ...): exact for one example at a fully connected layer, else searched for.
 
         Args:
-            seen: observations of victims with one model and batch size.
-            known: knowledge with a model whose classifier is known, and with labels where a search is needed.
+            observations: observations of victims with one model and batch size.
+            knowledge: knowledge with a model whose classifier is known, and with labels where a search is needed.
             rngs: generators of the searches.
         """
-        model, inputs = known[0].model.model, known[0].model.inputs
+        model, inputs = knowledge[0].model.model, knowledge[0].model.inputs
         first, shape = first_linear(model), features_shape(model, inputs)
-        if first and known[0].batch == 1 and not known[0].operator:
-            gradients = [mean_gradient(o, k) for o, k in zip(seen, known, strict=True)]
+        if first and knowledge[0].batch == 1 and not knowledge[0].operator:
+            gradients = [mean_gradient(o, k) for o, k in zip(observations, knowledge, strict=True)]
             return [read_features(g[f"{first}.weight"], g[f"{first}.bias"]).view(1, *shape) for g in gradients]
-        victim, box = feature_victim(known[0].model), features_range(model)
-        results = self.run(seen, [replace(k, model=victim, box=box) for k in known], rngs)
+        victim, box = feature_victim(knowledge[0].model), features_range(model)
+        results = self.run(observations, [replace(k, model=victim, box=box) for k in knowledge], rngs)
         return [one.samples for one in results]

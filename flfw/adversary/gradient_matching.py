@@ -78,7 +78,7 @@ class GradientMatching(Attack, ABC):
         """
         return None
 
-    def beside(self, observation: Observation, knowledge: Knowledge) -> Tensors:
+    def prior_constants(self, observation: Observation, knowledge: Knowledge) -> Tensors:
         """Return constants for the recipe's model prior, by name; by default none.
 
         Args:
@@ -156,8 +156,8 @@ class GradientMatching(Attack, ABC):
                 labels = recovered(knowledge.model, sent, knowledge.batch, self.labels, rng, operator)
             except NoLabels as error:
                 raise NotApplicableError(str(error)) from error
-        first, beside = self.first_guess(knowledge, labels), self.beside(observation, knowledge)
-        return mechanism, SearchTarget(sent, labels, rng, knowledge.batch, first, beside)
+        first, prior_constants = self.first_guess(knowledge, labels), self.prior_constants(observation, knowledge)
+        return mechanism, SearchTarget(sent, labels, rng, knowledge.batch, first, prior_constants)
 
 
 def _settled(knowledge: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedOperator:

@@ -109,6 +109,6 @@ def require_public(task: Task) -> None:
 
 def _public_inputs(task: Task) -> Tensor:
     """Return normalised public inputs (n, ...)."""
-    places = task.split.public
-    most = max(2, min(_EXAMPLES_AT_MOST, _NUMBERS_AT_MOST // task.inputs.mean.expand(task.inputs.shape).numel()))
-    return task.inputs.normalise(task.examples("test", evenly(places, most))[0])
+    indices = task.split.public
+    maximum = max(2, min(_EXAMPLES_AT_MOST, _NUMBERS_AT_MOST // task.inputs.mean.expand(task.inputs.shape).numel()))
+    return task.inputs.normalise(task.examples("test", evenly(indices, maximum))[0])

@@ -66,8 +66,8 @@ class Quantiser:
         require(self.clipping_range > 0, "clipping_range > 0", clipping_range=self.clipping_range)
         require(self.quantization_range > 1, "quantization_range > 1", quantization_range=self.quantization_range)
         power = self.modulus_range > self.quantization_range and self.modulus_range.bit_count() == 1
-        wanted = f"modulus_range to be a power of two above {self.quantization_range}"
-        require(power, wanted, modulus_range=self.modulus_range)
+        required = f"modulus_range to be a power of two above {self.quantization_range}"
+        require(power, required, modulus_range=self.modulus_range)
         require(self.max_weight > 0, "max_weight > 0", max_weight=self.max_weight)
 
     @property
@@ -111,8 +111,8 @@ class Quantiser:
         require(len(shapes) == 1, "arrays of the same shapes from all clients", shapes=len(shapes))
         total = sum(client.ratio for client in clients) % self.modulus_range
         result = []
-        for place in range(len(clients[0].arrays)):
-            summed = np.sum([client.arrays[place] for client in clients], axis=0, dtype=np.int64)
+        for index in range(len(clients[0].arrays)):
+            summed = np.sum([client.arrays[index] for client in clients], axis=0, dtype=np.int64)
             whole = np.asarray(summed & (self.modulus_range - 1))
             shifted = whole.astype(float) * self.step - self.clipping_range
             result.append((shifted - (len(clients) - 1) * self.clipping_range) * (self.quantization_range / total))

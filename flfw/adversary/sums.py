@@ -51,8 +51,8 @@ class Protocol:
             names: of the tensors.
             weights: of the messages, >= 1; the largest one is the protocol's largest weight.
         """
-        rng, most = older_numpy_generator(self.seed), max(weights)
-        quantiser = replace(self.quantiser, max_weight=most)
+        rng, maximum = older_numpy_generator(self.seed), max(weights)
+        quantiser = replace(self.quantiser, max_weight=maximum)
         clients = (quantiser.modulus_range - 1) // quantiser.quantization_range
         require(len(messages) <= clients, f"at most {clients} clients in a sum of SecAgg+", clients=len(messages))
         arrays = ([message[name].double().numpy(force=True) for name in names] for message in messages)
@@ -62,8 +62,8 @@ class Protocol:
 
     def cuts(self, messages: Sequence[Tensors]) -> bool:
         """Return whether the protocol clips a number of any message, so that a sum is not that of the messages."""
-        most = self.quantiser.clipping_range
-        return any(bool((value.abs() > most).any()) for message in messages for value in message.values())
+        maximum = self.quantiser.clipping_range
+        return any(bool((value.abs() > maximum).any()) for message in messages for value in message.values())
 
     @property
     def words(self) -> str:
@@ -97,7 +97,7 @@ def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | N
     and place of the first one.
 
     Args:
-        members: observations of different clients in one round and rung.
+        members: observations of different clients in one round and control.
         weights: whether the sent tensors are weights after training, rather than a gradient.
         protocol: rounds the sum; None: it is exact.
 
@@ -122,7 +122,7 @@ def isolated(
     It is the sum itself, of gradients or of changes: nothing of the clients' own messages is used.
 
     Args:
-        members: observations of different clients in one round and rung; one of them is the client's.
+        members: observations of different clients in one round and control; one of them is the client's.
         client: the isolated client.
         names: tensors in which the others' update is zero; the sums of all other tensors are left out.
         weights: whether the sent tensors are weights after training, rather than a gradient.
@@ -163,24 +163,24 @@ def summed(observations: Sequence[Observation], weights: bool, protocol: Protoco
     then seems to have sent its received weights, changed by the changes of all clients.
 
     Args:
-        observations: observations of one round and rung.
+        observations: observations of one round and control.
         weights: whether the sent tensors are weights after training, rather than a gradient.
         protocol: rounds the sums; None: they are exact.
     """
     turns, groups = Counter[int](), defaultdict[int, list[int]](list)
-    for place in sorted(range(len(observations)), key=lambda place: observations[place].slot):
-        client = observations[place].client
-        groups[turns[client]].append(place)
+    for index in sorted(range(len(observations)), key=lambda index: observations[index].slot):
+        client = observations[index].client
+        groups[turns[client]].append(index)
         turns[client] += 1
     result = list(observations)
     for group in groups.values():
         first = observations[group[0]].sent
-        exact = _sum([observations[place] for place in group], weights, protocol)
+        exact = _sum([observations[index] for index in group], weights, protocol)
         total = {name: value.to(first[name].dtype) for name, value in exact.items()}
-        for place in group:
-            observation = observations[place]
+        for index in group:
+            observation = observations[index]
             sent = {name: observation.received[name] + value for name, value in total.items()} if weights else total
-            result[place] = replace(observation, sent=sent)
+            result[index] = replace(observation, sent=sent)
     return result
 
 
@@ -222,7 +222,7 @@ def others_mean(others: Sequence[Observation], known: Sequence[Observation], wei
     All count alike. It has client and place of the first one.
 
     Args:
-        others: observations of different clients in one round and rung, at least one.
+        others: observations of different clients in one round and control, at least one.
         known: those of the colluding clients in it, at least one.
         weights: whether the sent tensors are weights after training; else gradients, by which one step is taken.
         lr: the step's learning rate, > 0.

@@ -43,7 +43,7 @@ class Protection:
     Attributes:
         plan: of the run's clients.
         adaptation: what an attacker may adapt with, as the experiment has it: ``auto``, ``automatic`` or ``none``.
-        ticket: the probes.
+        probe_set: the probes.
         vantage: the attacker's position.
         how: the kind of adaptation to ``by``.
         by: name of the defence, or of the method if only the method acts; empty if neither could act.
@@ -55,7 +55,7 @@ class Protection:
 
     plan: ClientPlan
     adaptation: str
-    ticket: ProbeSet
+    probe_set: ProbeSet
     vantage: str
     how: How = "nothing to adapt to"
     by: str = ""
@@ -77,7 +77,9 @@ class Protection:
         """
         if self.method:
             return self.operator if self.adapts else None
-        return defence_operator(self.plan, self.adaptation, self.ticket, self.vantage, factor) if self.adapts else None
+        return (
+            defence_operator(self.plan, self.adaptation, self.probe_set, self.vantage, factor) if self.adapts else None
+        )
 
     @property
     def unmodelled_part(self) -> str:
@@ -86,7 +88,7 @@ class Protection:
         if not isinstance(operator, Operator):
             return ""
         return operator.unmodelled_part(
-            self.ticket.batch, self.ticket.steps, sent=sent_names(self.plan, self.plan.model)
+            self.probe_set.batch, self.probe_set.steps, sent=sent_names(self.plan, self.plan.model)
         )
 
     def words(self, adaptive: bool, against: str = "") -> Iterator[str]:
@@ -105,8 +107,8 @@ class Protection:
             if adaptive and self.unmodelled_part:
                 yield f"not made use of: {self.unmodelled_part}"
         if self.beside:
-            deed = f"that {self.beside} {self.operator.action}" if self.operator else _unwritten(self.beside)
-            yield f"not made use of: {deed}, beside the defence"
+            action = f"that {self.beside} {self.operator.action}" if self.operator else _unwritten(self.beside)
+            yield f"not made use of: {action}, beside the defence"
 
     def _of_defence(self, adaptive: bool, against: str) -> str:
         name = self.by
@@ -142,7 +144,7 @@ class Protection:
                 yield f"not made use of: {operator.unmodelled_clause}"
 
 
-def hiding(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str, defended: bool) -> Protection:
+def protection_of(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str, defended: bool) -> Protection:
     """Return the operation that hides a client's data, and the adaptation to it.
 
     Args:
@@ -201,8 +203,8 @@ def _function(method: Any) -> Any:
     return method.__func__
 
 
-def _does_nothing_here(deed: str) -> str:
-    return f"{deed}, which does nothing to what is read here"
+def _does_nothing_here(action: str) -> str:
+    return f"{action}, which does nothing to what is read here"
 
 
 def _unwritten(name: str) -> str:

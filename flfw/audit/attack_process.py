@@ -1,4 +1,4 @@
-"""The attack server: a separate process that attacks a run's recordings during training and afterwards.
+"""The attack process: a separate process that attacks a run's recordings during training and afterwards.
 
 This module starts, watches, ends and restarts it. Training does not know it: the two exchange files only.
 """
@@ -51,7 +51,7 @@ class Attacks(ABC):
 
     Args:
         queue: the queue of the jobs.
-        jobs: gives the jobs of a ticket whose probes are recorded.
+        jobs: gives the jobs of a probe set whose probes are recorded.
     """
 
     def __init__(self, queue: Queue, jobs: Jobs) -> None:
@@ -59,7 +59,7 @@ class Attacks(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Begin: tickets may arrive from now on."""
+        """Begin: probe sets may arrive from now on."""
 
     @abstractmethod
     def end(self) -> None:
@@ -67,7 +67,7 @@ class Attacks(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Note that training is over, and that all its jobs are in the queue; rungs may still be put there."""
+        """Note that training is over, and that all its jobs are in the queue; controls may still be put there."""
 
     @abstractmethod
     def wait(self, job: AttackJob) -> JobResult:
@@ -96,12 +96,12 @@ class Inline(Attacks):
         from flfw.audit.attack_worker import attempt
 
         for _ in range(_WRITES):
-            if (solution := self._queue.solution(job)) is not None:
-                return solution
+            if (result := self._queue.solution(job)) is not None:
+                return result
             attempt(job, self._queue)
-        if (solution := self._queue.solution(job)) is None:
+        if (result := self._queue.solution(job)) is None:
             raise RunError(f"The result of {job.name} was written {_WRITES} times and cannot be read.")
-        return solution
+        return result
 
 
 @final
@@ -110,20 +110,20 @@ class AttackServer(Attacks):
 
     Args:
         queue: the queue of the jobs.
-        jobs: gives the jobs of a ticket whose probes are recorded.
-        beside: start with training, at a lower priority; else no job is requested before training is over.
+        jobs: gives the jobs of a probe set whose probes are recorded.
+        concurrent: start with training, at a lower priority; else no job is requested before training is over.
         seconds: time limit of a try.
         gpu: whether the attacks have a share of a GPU.
     """
 
-    def __init__(self, queue: Queue, jobs: Jobs, *, beside: bool, seconds: float, gpu: bool = False) -> None:
+    def __init__(self, queue: Queue, jobs: Jobs, *, concurrent: bool, seconds: float, gpu: bool = False) -> None:
         super().__init__(queue, jobs)
-        self._beside, self._seconds, self._gpu = beside, seconds, gpu
+        self._beside, self._seconds, self._gpu = concurrent, seconds, gpu
         self._process: subprocess.Popen[bytes] | None = None
         self._stop, self._closed = threading.Event(), threading.Event()
         self._broken = ""
         self._begun: dict[tuple[str, float], float] = {}
-        self._thread = threading.Thread(target=self._watch, name="attack server", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="attack process", daemon=True)
 
     def begin(self) -> None:
         """Start to watch the queue."""
@@ -142,22 +142,22 @@ class AttackServer(Attacks):
 
     def wait(self, job: AttackJob) -> JobResult:
         """Wait for a job and return its solution."""
-        while (solution := self._queue.solution(job)) is None:
+        while (result := self._queue.solution(job)) is None:
             if self._broken or not self._thread.is_alive():
-                raise RunError(f"The attack server could not go on: {self._broken or 'its watch ended'}.")
+                raise RunError(f"The attack process could not go on: {self._broken or 'its watch ended'}.")
             time.sleep(_POLL_S)
-        return solution
+        return result
 
     # --- the thread ---
 
     def _watch(self) -> None:
-        asked: set[str] = set()
+        requested: set[str] = set()
         looked, idle_deaths = 0.0, 0
         while not self._stop.wait(_POLL_S):
             try:
                 if self._beside and not self._closed.is_set() and time.monotonic() - looked > _LOOK_S:
                     looked = time.monotonic()
-                    self._ask(asked)
+                    self._ask(requested)
                 if self._process is None:
                     if self._wanted():
                         self._process = self._begin()
@@ -174,10 +174,10 @@ class AttackServer(Attacks):
                 self._broken = str(error)
                 return
 
-    def _ask(self, asked: set[str]) -> None:
-        for probe_set in self._queue.tickets():
-            if probe_set.name not in asked:
-                asked.add(probe_set.name)
+    def _ask(self, requested: set[str]) -> None:
+        for probe_set in self._queue.probe_sets():
+            if probe_set.name not in requested:
+                requested.add(probe_set.name)
                 with suppress(InputError):  # the request for all jobs at the end raises it
                     for job in self._jobs(probe_set):
                         self._queue.put(job)

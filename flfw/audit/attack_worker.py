@@ -29,7 +29,7 @@ from flfw.audit.queue import Queue
 from flfw.audit.threat_model import unseen
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
-from flfw.experiment.curves import GROUP
+from flfw.experiment.curves import SUM_SIZE
 from flfw.plans.run_plan import AuditPlan, plan
 from flfw.recording.observation import Observation, Reconstruction
 from flfw.recording.reader import Recordings
@@ -47,14 +47,14 @@ def solve(job: AttackJob) -> JobResult:
         Exception: any error of the attack except `NotApplicableError`, which is an answer.
     """
     run = plan(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
-    clients, audit = under_control(run.client, job.ticket.rung), run.audit
+    clients, audit = under_control(run.client, job.probe_set.control), run.audit
     assert clients is not None, "a job is made only under controls that there are"
     if job.game is not None:
         return _scored(job, job.game, clients, audit)
     attack = audit.reconstructions[job.attack]
     if why := unseen(clients, job.vantage, attack):
         return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not applicable: {why}")
-    if attack.of_sums and job.ticket.group:
+    if attack.of_sums and job.probe_set.group:
         return _by_client(job, clients, audit)
     return _solve(job, clients, audit)
 
@@ -63,12 +63,12 @@ def _by_client(job: AttackJob, clients: ClientPlan, audit: AuditPlan) -> JobResu
     """Do a job of an attack that itself tells apart the clients of a sum; each of them is a part of its result."""
     solutions = []
     for exchange in job.exchanges:
-        drawn = protocol(clients.seed, job.ticket.round, exchange.slot)
+        drawn = protocol(clients.seed, job.probe_set.round, exchange.slot)
         solutions.append(_solve(alone(job, exchange), clients, audit, drawn))
-    joined = [_joined(solution.reconstructions) for solution in solutions]
-    more = {"refused": tuple(sentence for solution in solutions for sentence in solution.refused)}
-    stopped = next((solution.stopped for solution in solutions if solution.stopped), None)
-    return solved(job, joined, sum(solution.seconds for solution in solutions), stopped=stopped, **more)
+    joined = [_joined(result.reconstructions) for result in solutions]
+    more = {"refused": tuple(sentence for result in solutions for sentence in result.refused)}
+    stopped = next((result.stopped for result in solutions if result.stopped), None)
+    return solved(job, joined, sum(result.seconds for result in solutions), stopped=stopped, **more)
 
 
 def _joined(parts: Sequence[Reconstruction | None]) -> Reconstruction | None:
@@ -94,16 +94,22 @@ def _solve(job: AttackJob, clients: ClientPlan, audit: AuditPlan, drawn: Protoco
         require(not (uploads or earlier), "no messages of single clients for an attack on sums", attack=job.attack)
         observations = summed(observations, any(known.weights for known in knowledge), drawn)
     extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
-    numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve not in ("", GROUP) or job.ticket.pooled else ()
+    numbers = (
+        (job.probe_set.batch, job.probe_set.steps)
+        if job.probe_set.curve not in ("", SUM_SIZE) or job.probe_set.pooled
+        else ()
+    )
     rngs = [torch_generator(clients.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
-    most = max((known.batch for known in knowledge), default=0)
+    maximum = max((known.batch for known in knowledge), default=0)
     started = time.monotonic()
     extra["present"] = _present(attack, uploads, job, clients.model)
     if not attack.reconstructs:
         return _inferred(attack, uploads, job, clients, extra)
     try:
-        if job.ticket.source == "update" and attack.cost.iterations:
-            require(most <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=most)
+        if job.probe_set.source == "update" and attack.cost.iterations:
+            require(
+                maximum <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=maximum
+            )
         reconstructions = attack.run(observations, knowledge, rngs) if observations else []
     except NotApplicableError as error:
         seconds = time.monotonic() - started
@@ -191,7 +197,7 @@ def _inferred(
 
 @contextmanager
 def _share_of_memory(job: AttackJob) -> Iterator[None]:
-    """Keep a job to its share of a GPU's memory; without an attack server, clients use the same process afterwards."""
+    """Keep a job to its share of a GPU's memory; without an attack process, clients use the same process afterwards."""
     if job.device != "cuda":
         yield
         return

@@ -27,12 +27,12 @@ from flfw.audit.membership_views import with_informed
 from flfw.audit.probe import control_net
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow
-from flfw.audit.threat_model import standing
+from flfw.audit.threat_model import threat_model_of
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdict import ControlResult
 from flfw.audit.verdict_entries import EntryBuilder, control, easy, easy_words
 from flfw.errors import InputError
-from flfw.experiment.curves import GROUP, Point
+from flfw.experiment.curves import SUM_SIZE, Point
 from flfw.files.earlier_names import CONTROLS
 from flfw.files.progress import Steps
 from flfw.inversion.client_models.victim import VictimModel
@@ -123,7 +123,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._granted: tuple[str, int] | None = None
         self._plan = self._planner_of(clients)
         self._attacks = place(self._queue, self.jobs) if place else self._place()
-        self._climb = ControlRunner(clients, audit, self._planner_of, self._attempt, source / "truth", task)
+        self._control_runner = ControlRunner(clients, audit, self._planner_of, self._attempt, source / "truth", task)
 
     def _planner_of(self, clients: ClientPlan) -> JobPlanner:
         note = lambda sentence: self._note([sentence])  # noqa: E731
@@ -135,7 +135,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         gpu, seconds = self.audit.settings.attack_gpus > 0, self.audit.settings.attack_timeout
         # The recordings of an earlier run are complete: the process may start at once, while jobs are made.
         early = self.audit.process == "concurrent" or self.source != self._out
-        return AttackServer(self._queue, self.jobs, beside=early, seconds=seconds, gpu=gpu)
+        return AttackServer(self._queue, self.jobs, concurrent=early, seconds=seconds, gpu=gpu)
 
     def __enter__(self) -> Auditor:
         """Start the attacks on new recordings."""
@@ -182,9 +182,9 @@ class Auditor(AbstractContextManager["Auditor"]):
         """Data on which the attacks' defaults were chosen, for the provenance."""
         return tuned_on({**self._named, **self._of_membership})
 
-    def tickets(self, last: int | None = None) -> list[ProbeSet]:
+    def probe_sets(self, last: int | None = None) -> list[ProbeSet]:
         """Return the probe sets of a run that ended after round ``last``; see `flfw.audit.job_planner.JobPlanner`."""
-        return self._plan.tickets(last) if self._named else []
+        return self._plan.probe_sets(last) if self._named else []
 
     def jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
         """Return the jobs of a probe set that is recorded; see `flfw.audit.job_planner.JobPlanner`."""
@@ -201,52 +201,54 @@ class Auditor(AbstractContextManager["Auditor"]):
 
         Raises:
             InputError: there are no recordings.
-            RunError: the attack server could not go on.
+            RunError: the attack process could not go on.
         """
-        tickets = self.tickets(last)
-        jobs, games = [job for probe_set in tickets for job in self.jobs(probe_set)], self.membership_jobs(last)
+        probe_sets = self.probe_sets(last)
+        jobs, games = [job for probe_set in probe_sets for job in self.jobs(probe_set)], self.membership_jobs(last)
         for job in (*jobs, *(job for _, job in games)):
             self._queue.put(job)
         self._attacks.close()
         self._scored: list[ScoreRow] = []
         entries = self._reconstructed(jobs) if self._named else []
         answers = (self._attacks.wait(job) for _, job in games)
-        asked = [request for request, _ in games]
-        self.membership = self._game.play(asked, answers, self._note, self._plan, privacy) if games else []
+        requested = [request for request, _ in games]
+        self.membership = self._game.play(requested, answers, self._note, self._plan, privacy) if games else []
         self.remarks = self._game.remarks if games else []
         return entries, self._scored
 
     def _reconstructed(self, jobs: Sequence[AttackJob]) -> list[dict[str, Any]]:
         """Score the jobs of attacks that reconstruct, as they come; return the entries of ``audit``."""
-        judge = EntryBuilder(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
+        entry_builder = EntryBuilder(
+            self._plan, self._task, self._control_runner, self._scorer, self._control(), self._settings(jobs)
+        )
         entries: list[dict[str, Any]] = []
         inferring: list[tuple[AttackJob, JobResult]] = []
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
-                untold: list[ScoreRow] = []
+                static_rows: list[ScoreRow] = []
                 for job in (job for job in jobs if job.attack == name):
-                    solution = self._attacks.wait(job)
-                    inferring += [(job, solution)] * (job.ticket.rung == "target" and not job.adaptive)
+                    result = self._attacks.wait(job)
+                    inferring += [(job, result)] * (job.probe_set.control == "target" and not job.adaptive)
                     if not self._named[name].reconstructs:
-                        self._note(solution.refused)
-                        steps.done(f"{name} at round {job.ticket.round}: {solution.stopped or 'done'}")
+                        self._note(result.refused)
+                        steps.done(f"{name} at round {job.probe_set.round}: {result.stopped or 'done'}")
                         continue
                     started = time.monotonic()
-                    scored = self._rows(self._plan, job, solution)
-                    self._scored += [row | {"vantage": v} for v in self._plan.vantages(job.ticket) for row in scored]
-                    if job.ticket.rung == "easy":
-                        judge.below[name] = below = easy(scored, self.audit.probes.images, solution)
-                        steps.done(f"{name} on the easy rung: {easy_words(scored, below)}")
+                    scored = self._rows(self._plan, job, result)
+                    self._scored += [row | {"vantage": v} for v in self._plan.vantages(job.probe_set) for row in scored]
+                    if job.probe_set.control == "easy":
+                        entry_builder.below[name] = below = easy(scored, self.audit.probes.images, result)
+                        steps.done(f"{name} on the easy control: {easy_words(scored, below)}")
                         continue
-                    summaries = judge.entries(job, solution, scored, untold if job.adaptive else [])
-                    untold = scored  # an adaptive job follows its static one
+                    summaries = entry_builder.entries(job, result, scored, static_rows if job.adaptive else [])
+                    static_rows = scored  # an adaptive job follows its static one
                     spent = round((time.monotonic() - started) / len(summaries), 3)
                     for summary in summaries:
                         summary["scoring_seconds"] = spent
                     entries += summaries
                     words = " and ".join(e["verdict"] for e in summaries if e["vantage"] == job.vantage)
-                    steps.done(f"{name} at round {job.ticket.round}{_which(job)}: {words}")
-        self.inference = judge.inferred(inferring)
+                    steps.done(f"{name} at round {job.probe_set.round}{_which(job)}: {words}")
+        self.inference = entry_builder.inferred(inferring)
         return with_groups_needed(entries, (*POSITIVE, MALICIOUS))
 
     def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, AttackJob]]:
@@ -263,12 +265,12 @@ class Auditor(AbstractContextManager["Auditor"]):
             self._game,
             self.audit.settings.adaptation,
         )
-        asked = [
+        requested = [
             request
             for name, attack in self._of_membership.items()
             for request in with_informed(self._clients, adaptation, attack, game.requests(name, ended))
         ]
-        return [(request, self._plan.game_job(request)) for request in asked]
+        return [(request, self._plan.game_job(request)) for request in requested]
 
     @cached_property
     def _game(self) -> MembershipAudit:
@@ -286,34 +288,34 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     def _settings(self, jobs: Sequence[AttackJob]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
-        tested = (job for job in jobs if job.ticket.rung == "target" and self._named[job.attack].reconstructs)
+        tested = (job for job in jobs if job.probe_set.control == "target" and self._named[job.attack].reconstructs)
         return 2 * sum(len(self._plan.defences_of(job)) for job in tested) or 1
 
     def _attempt(self, plan: JobPlanner, job: AttackJob) -> tuple[JobResult, list[ScoreRow]]:
         """Run a job that was not foreseen; return its solution and rows, which are kept."""
         self._queue.put(job)
-        solution = self._attacks.wait(job)
-        rows = self._rows(plan, job, solution)
+        result = self._attacks.wait(job)
+        rows = self._rows(plan, job, result)
         self._scored += rows
-        return solution, rows
+        return result, rows
 
     def _control(self) -> ControlResult:
         recordings = Recordings(self.source / "observations")
         probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes("control", 0)]
         self._note(recordings.refused)
-        asked = len(recordings.probe_lines("control", 0))
+        requested = len(recordings.probe_lines("control", 0))
         return control(
-            [(observation, truth) for observation, truth in probes if truth is not None], asked, self._task.inputs
+            [(observation, truth) for observation, truth in probes if truth is not None], requested, self._task.inputs
         )
 
     def _rows(self, plan: JobPlanner, job: AttackJob, result: JobResult) -> list[ScoreRow]:
-        probe_set, seed = job.ticket, self._clients.seed
+        probe_set, seed = job.probe_set, self._clients.seed
         self._note(result.refused)
         common: ScoreRow = {
             "attack": job.attack,
             "vantage": job.vantage,
             "source": probe_set.source,
-            "rung": CONTROLS.get(probe_set.rung, probe_set.rung),
+            "rung": CONTROLS.get(probe_set.control, probe_set.control),
         }
         common |= {
             "curve": probe_set.curve,
@@ -324,8 +326,14 @@ class Auditor(AbstractContextManager["Auditor"]):
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):
             defence = "none" if probe_set.fresh else plan.defence_of(exchange.client)
-            stands = standing(plan.clients, self.audit.settings, job, self._named[job.attack], defence != "none")
-            where: ScoreRow = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
+            threat_model = threat_model_of(
+                plan.clients, self.audit.settings, job, self._named[job.attack], defence != "none"
+            )
+            where: ScoreRow = {
+                "defence": defence,
+                "adaptive": threat_model.adaptive,
+                "adaptation": threat_model.adaptation,
+            }
             where["round"] = probe_set.round
             where |= {"client": exchange.client, "probe_slot": exchange.slot, "seed": seed}
             names = truth_keys(probe_set, exchange)
@@ -346,13 +354,13 @@ class Auditor(AbstractContextManager["Auditor"]):
 
 
 def _which(job: AttackJob) -> str:
-    probe_set, suffix = job.ticket, ", told of what hides the data" if job.adaptive else ""
+    probe_set, suffix = job.probe_set, ", told of what hides the data" if job.adaptive else ""
     if probe_set.group:
         rest = "the rest of " * bool(probe_set.colluding)
         size = probe_set.group + probe_set.colluding
         whose = "" if probe_set.isolated is None else f" with client {probe_set.isolated} alone"
         suffix = f", {rest}sums over {size} client{'s' * (size > 1)}{whose}, {probe_set.batch} examples{suffix}"
-    if probe_set.curve == GROUP:
+    if probe_set.curve == SUM_SIZE:
         return suffix
     if probe_set.curve:
         return f", {probe_set.curve} {Point(probe_set.curve, probe_set.batch, probe_set.steps).value}{suffix}"

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from flfw.audit.measures.statistics import most_missed
 from flfw.audit.verdict import EASY_SHARE, MESSAGES, ControlResults, Evidence, Verdict, verdict_on_messages
-from flfw.experiment.curves import GROUP
+from flfw.experiment.curves import SUM_SIZE
 
 MALICIOUS = "malicious server only"
 """Verdict on a network that a malicious server changed, where `verdict` would find a leak."""
@@ -150,29 +150,29 @@ def _no(kinds: Sequence[str]) -> str:
 
 
 def verdict_on_attack(
-    ladder: ControlResults, evidence: Evidence, sums: SumFacts | None = None, tampered_by: str = "", unread: str = ""
+    controls: ControlResults, evidence: Evidence, sums: SumFacts | None = None, tampered_by: str = "", unread: str = ""
 ) -> Verdict:
     """Return the conclusion on an attack.
 
     Args:
-        ladder: the rungs below it.
+        controls: the controls below it.
         evidence: its results.
         sums: facts of the sums that were attacked; None: single messages were.
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
         unread: in words, statistics of their data that clients send and that no attack reads; empty: there are none.
     """
-    conclusion = of_gradients_alone(_of_sums(sums, ladder, evidence), unread)
+    conclusion = of_gradients_alone(_of_sums(sums, controls, evidence), unread)
     return of_malicious_server(conclusion, tampered_by) if tampered_by else conclusion
 
 
-def _of_sums(facts: SumFacts | None, ladder: ControlResults, evidence: Evidence) -> Verdict:
+def _of_sums(facts: SumFacts | None, controls: ControlResults, evidence: Evidence) -> Verdict:
     """Conclude; of sums without another defence by rules of their own."""
-    conclusion, at = verdict_on_messages(ladder, evidence), evidence.searched
+    conclusion, at = verdict_on_messages(controls, evidence), evidence.searched
     if facts and facts.exposed and not evidence.defended and conclusion.verdict not in (*POSITIVE, "attack broken"):
         return facts.exposure()
     if facts and conclusion.cause == "undefended":
         short = at is not None and 2 * at.unconverged > at.total
-        held = SumEvidence(facts, bool(ladder.consistency.passed), short, evidence.messages)
+        held = SumEvidence(facts, bool(controls.consistency.passed), short, evidence.messages)
         return verdict_on_sums(held, EASY_SHARE)
     return conclusion
 
@@ -253,7 +253,7 @@ def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[s
         positive: the verdicts of an attack that reached something.
     """
     kinds = ("attack", "vantage", "adaptation", "defence", "round", "steps")
-    on_curve = lambda one: one["sum_size"] and one["curve"] in (None, GROUP)  # noqa: E731
+    on_curve = lambda one: one["sum_size"] and one["curve"] in (None, SUM_SIZE)  # noqa: E731
     at = lambda one: tuple(one[name] for name in kinds)  # noqa: E731
     reached: dict[tuple[Any, ...], dict[int, bool | None]] = {}
     for one in entries:

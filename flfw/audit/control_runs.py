@@ -19,7 +19,7 @@ from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.secure_aggregation import Quantiser
 from flfw.adversary.sums import Protocol
 from flfw.adversary.sums import rounding as of_the_model
-from flfw.audit.controls import MATCHED, TOLD, under_control
+from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE, under_control
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.knowledge import grant, observed
@@ -78,37 +78,37 @@ class ControlRunner:
         self._plans: dict[str, JobPlanner | None] = {}
         self._done: dict[tuple[str, str, str], ControlResult] = {}
 
-    def beside(self, job: AttackJob, rung: str) -> ControlResult:
-        """Return the result of a job's attack on a rung beside its target.
+    def beside(self, job: AttackJob, control: str) -> ControlResult:
+        """Return the result of a job's attack on a control beside its target.
 
         Args:
             job: attack on a target; on ``told`` its adapted form runs, on ``matched`` its plain one.
-            rung: ``matched`` or ``told``.
+            control: ``matched`` or ``told``.
         """
-        at = job.attack, job.ticket.name, rung
+        at = job.attack, job.probe_set.name, control
         if at not in self._done:
-            self._done[at] = self._climbed(job, rung)
+            self._done[at] = self._run_control(job, control)
         return self._done[at]
 
-    def _climbed(self, job: AttackJob, rung: str) -> ControlResult:
-        plan, beside = self._plan(rung), self._job(job, rung)
+    def _run_control(self, job: AttackJob, control: str) -> ControlResult:
+        plan, beside = self._plan(control), self._job(job, control)
         if plan is None:
-            hider = self._clients.defences.name
-            hider = self._clients.name if hider == "none" else hider
+            protection_name = self._clients.defences.name
+            protection_name = self._clients.name if protection_name == "none" else protection_name
             return ControlResult(
-                rung, None, None, failure_reason=f"{hider} has no settings for this rung: write `weakest_settings`"
+                None,
+                None,
+                failure_reason=f"{protection_name} has no settings for this control: write `weakest_settings`",
             )
         if beside is None or not beside.exchanges:
-            return ControlResult(rung, None, None, failure_reason="its probes were not recorded")
-        solution, rows = self._attempt(plan, beside)
+            return ControlResult(None, None, failure_reason="its probes were not recorded")
+        result, rows = self._attempt(plan, beside)
         values = [row["db"] for row in rows if row["db"] is not None]
         share = sum(row["recovered"] for row in rows) / max(1, len(rows))
         mean = sum(values) / len(values) if values else None
         reason = f"{share:.0%} of the examples reconstructed" + (f", {mean:.1f} dB on average" if values else "")
         passed = share >= EASY_SHARE
-        return ControlResult(
-            rung, mean, passed, round(solution.seconds, 3), None if values else solution.stopped, reason
-        )
+        return ControlResult(mean, passed, round(result.seconds, 3), None if values else result.stopped, reason)
 
     def consistency(self, job: AttackJob, clients: Sequence[int], hidden: bool) -> ControlResult:
         """Return whether the attacker's model of the client, at the true examples, gives the message.
@@ -116,21 +116,19 @@ class ControlRunner:
         Args:
             job: attack on a target, without an adaptation.
             clients: the clients in question.
-            hidden: whether something hides the data; then the messages of the ``matched`` rung are checked.
+            hidden: whether something hides the data; then the messages of the ``matched`` control are checked.
         """
-        checked = self._job(job, MATCHED) if hidden else job
+        checked = self._job(job, UNDEFENDED) if hidden else job
         if checked is None:
-            return ControlResult("consistency", None, None, failure_reason="no undefended probes were recorded")
-        if checked.ticket.group and not checked.ticket.colluding and self._cut(checked):
-            return ControlResult(
-                "consistency", None, None, failure_reason="secure aggregation cut the largest numbers off"
-            )
+            return ControlResult(None, None, failure_reason="no undefended probes were recorded")
+        if checked.probe_set.group and not checked.probe_set.colluding and self._cut(checked):
+            return ControlResult(None, None, failure_reason="secure aggregation cut the largest numbers off")
         compared: list[Agreement] = []
         for observation, knowledge, truth in self._open(checked):
             if observation.client not in clients:
                 continue
             if knowledge.model.unknown:
-                return ControlResult("consistency", None, None, failure_reason="clients keep tensors private")
+                return ControlResult(None, None, failure_reason="clients keep tensors private")
             shown, constants = knowledge.model.observed(observation.sent)
             trial = knowledge.model.gradient(truth.samples, truth.labels, {}, constants)
             rounding = (
@@ -139,11 +137,11 @@ class ControlRunner:
             rounding += of_the_sum(shown, observation, knowledge.weights, job)
             compared.append(agreement(shown, [trial], rounding))
         if not compared:
-            return ControlResult("consistency", None, None, failure_reason="none of its messages could be checked")
+            return ControlResult(None, None, failure_reason="none of its messages could be checked")
         worst = max(compared, key=lambda one: (one.outcome == "failed", one.outcome == "not possible", one.off))
         if worst.outcome == "not possible":
-            return ControlResult("consistency", None, None, failure_reason=worst.sentence.rstrip("."))
-        return ControlResult("consistency", None, worst.agrees, reason=worst.sentence)
+            return ControlResult(None, None, failure_reason=worst.sentence.rstrip("."))
+        return ControlResult(None, worst.agrees, reason=worst.sentence)
 
     def _cut(self, job: AttackJob) -> bool:
         """Return whether secure aggregation clips any message of a job's sums."""
@@ -171,16 +169,16 @@ class ControlRunner:
             result: the job's solution; where the client changes its data in too many ways for the distance, the
                 changed data are compared with it.
         """
-        if job.ticket.source != "probe" or job.ticket.pooled or not self._task.has_data:
+        if job.probe_set.source != "probe" or job.probe_set.pooled or not self._task.has_data:
             return None
         opened = [one for one in self._open(job) if one[0].client in clients]
-        most = min(_CANDIDATES, max(_LEAST, attack.cost.iterations * attack.cost.restarts // _SHARE))
-        drawn = self._drawn(opened, most)
+        maximum = min(_CANDIDATES, max(_LEAST, attack.cost.iterations * attack.cost.restarts // _SHARE))
+        drawn = self._drawn(opened, maximum)
         results = _by_slot(job, result)
 
         def explain(message: int) -> list[float] | None:
             truth = opened[message][2]
-            others = (self._task.examples("train", places)[0] for places in drawn[message])
+            others = (self._task.examples("train", indices)[0] for indices in drawn[message])
             guesses = [truth, *(replace(truth, samples=samples) for samples in others)]
             values = self._fits(job, attack, opened[message], guesses)
             if values is None:
@@ -189,25 +187,25 @@ class ControlRunner:
             return [value.distance for value in values]
 
         def alike(message: int) -> np.ndarray:
-            places = [opened[message][2].indices.numpy(), *drawn[message]]
-            return numbered([self._task.examples("train", batch)[0].numpy() for batch in places])
+            indices = [opened[message][2].indices.numpy(), *drawn[message]]
+            return numbered([self._task.examples("train", batch)[0].numpy() for batch in indices])
 
-        return candidate_test([len(places) for places in drawn], explain, alike)
+        return candidate_test([len(indices) for indices in drawn], explain, alike)
 
-    def _drawn(self, opened: Sequence[Opened], most: int) -> list[np.ndarray]:
+    def _drawn(self, opened: Sequence[Opened], maximum: int) -> list[np.ndarray]:
         """Draw candidates for messages (n, B), as training indices; no example serves twice, and no victim at all."""
         drawn = [np.empty((0, 0), np.intp)] * len(opened)
         taken = np.concatenate([truth.indices.numpy() for _, _, truth in opened] or [np.empty(0, np.intp)])
         for client in dict.fromkeys(observation.client for observation, _, _ in opened):
-            mine = [place for place, (observation, _, _) in enumerate(opened) if observation.client == client]
+            mine = [index for index, (observation, _, _) in enumerate(opened) if observation.client == client]
             pool = np.setdiff1d(self._task.victim_pool(client), taken)
             rng = numpy_generator(self._clients.seed, "candidates", client)
             dataset = self._task.dataset
-            labels = [dataset.kinds(opened[place][2].labels.numpy()) for place in mine]
+            labels = [dataset.kinds(opened[index][2].labels.numpy()) for index in mine]
             there = dataset.kinds(dataset.train_y[pool])
-            for place, chosen in zip(mine, disjoint_candidates(labels, there, rng, most), strict=True):
-                drawn[place] = pool[chosen]
-                taken = np.append(taken, drawn[place])
+            for index, chosen in zip(mine, disjoint_candidates(labels, there, rng, maximum), strict=True):
+                drawn[index] = pool[chosen]
+                taken = np.append(taken, drawn[index])
         return drawn
 
     def searched(self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult) -> Searched | None:
@@ -237,7 +235,7 @@ class ControlRunner:
         reached = [at for _, at, _ in values if isfinite(at)]
         if not reached:
             return None
-        at_truth, at_noise = (median(value[place] for value in values) for place in (0, 2))
+        at_truth, at_noise = (median(value[index] for value in values) for index in (0, 2))
         return Searched(at_truth, median(reached), at_noise, unconverged=short, total=len(values))
 
     def _fits(
@@ -254,7 +252,7 @@ class ControlRunner:
 
     def _open(self, job: AttackJob) -> list[Opened]:
         """Return the observations of a job with the knowledge granted about each, and the truth."""
-        clients = under_control(self._clients, job.ticket.rung)
+        clients = under_control(self._clients, job.probe_set.control)
         assert clients is not None, "a job is made only under controls that there are"
         clients = clients.with_input_space(job.shape, job.classes)
         recordings = Recordings(job.recordings)
@@ -266,32 +264,32 @@ class ControlRunner:
         adaptation, attack = self._audit.settings.adaptation, self._audit.reconstructions[job.attack]
         granted = grant(replace(job, device="cpu"), clients, adaptation, attack, seen, uploads)
         pairs = zip(*granted, strict=True)
-        names = {exchange.slot: truth_keys(job.ticket, exchange) for exchange in job.exchanges}
+        names = {exchange.slot: truth_keys(job.probe_set, exchange) for exchange in job.exchanges}
         opened = []
         for o, knowledge in pairs:
             parts = [read_truth(self._truth, name) for name in names[o.slot]]
             whole = [part for part in parts if part is not None]
             if len(whole) == len(parts):
-                opened.append((o, knowledge, Truth.joined(whole) if job.ticket.group else whole[0]))
+                opened.append((o, knowledge, Truth.joined(whole) if job.probe_set.group else whole[0]))
         return opened
 
-    def _plan(self, rung: str) -> JobPlanner | None:
-        if rung not in self._plans:
-            changed = under_control(self._clients, rung)
-            self._plans[rung] = None if changed is None else self._plan_of(changed)
-        return self._plans[rung]
+    def _plan(self, control: str) -> JobPlanner | None:
+        if control not in self._plans:
+            changed = under_control(self._clients, control)
+            self._plans[control] = None if changed is None else self._plan_of(changed)
+        return self._plans[control]
 
-    def _job(self, job: AttackJob, rung: str) -> AttackJob | None:
-        """Return the same attack on a rung beside the target."""
-        plan = self._plan(rung)
-        jobs = [] if plan is None else plan.jobs(job.ticket.at(rung))
-        matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (rung == TOLD)]
+    def _job(self, job: AttackJob, control: str) -> AttackJob | None:
+        """Return the same attack on a control beside the target."""
+        plan = self._plan(control)
+        jobs = [] if plan is None else plan.jobs(job.probe_set.at(control))
+        matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (control == WEAK_DEFENCE)]
         return matching[0] if matching else None
 
 
 def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: AttackJob) -> float:
     """Return the relative error of a mean or sum of a group that rounding explains: of the protocol, or the model."""
-    probe_set = job.ticket
+    probe_set = job.probe_set
     group = (
         probe_set.group if probe_set.isolated is None else 1 / max(1, probe_set.group)
     )  # of an isolated client, the sum

@@ -2,7 +2,7 @@
 
     undefended     nothing hides the data: no defence, and the method's mechanism changes nothing; a defence that
                    changes the network stays, in the form that hides nothing
-    weak_defence   what hides the data acts in its mildest form, through which a message is known to leak; of a
+    weak_defence   what hides the data acts in its weakest form, through which a message is known to leak; of a
                    pipeline, every stage does
 
 Messages and recordings call the first ``matched`` and the second ``told``. Clients answer the probes of both with their
@@ -17,28 +17,30 @@ from dataclasses import replace
 from functools import lru_cache
 
 from flfw.adversary.attack import Attack
-from flfw.audit.adaptation import hiding
+from flfw.audit.adaptation import protection_of
 from flfw.audit.jobs import ProbeSet
 from flfw.task.client_plan import ClientPlan
 from flfw.task.pipeline import Pipeline, PipelineSettings
 
-MATCHED, TOLD = "matched", "told"
-BESIDE = (MATCHED, TOLD)
+UNDEFENDED, WEAK_DEFENCE = "matched", "told"
+TARGET_CONTROLS = (UNDEFENDED, WEAK_DEFENCE)
 
 
 @lru_cache(maxsize=16)  # a client is asked for many probes under one control
-def under_control(plan: ClientPlan, rung: str) -> ClientPlan | None:
-    """Return a plan as clients carry it out on a rung; None: it has no such rung.
+def under_control(plan: ClientPlan, control: str) -> ClientPlan | None:
+    """Return a plan as clients carry it out on a control; None: it has no such control.
 
     Args:
         plan: of the run's clients.
-        rung: any rung; on all but `BESIDE` the plan is unchanged.
+        control: any control; on all but `TARGET_CONTROLS` the plan is unchanged.
     """
-    if rung not in BESIDE:
+    if control not in TARGET_CONTROLS:
         return plan
     method, settings, stages = plan.method, plan.settings, plan.defences.stages
-    changed = method.disabled_settings(settings) if rung == MATCHED else method.weakest_settings(settings)
-    left = (Pipeline.disabled_settings if rung == MATCHED else Pipeline.weakest_settings)(PipelineSettings(stages))
+    changed = method.disabled_settings(settings) if control == UNDEFENDED else method.weakest_settings(settings)
+    left = (Pipeline.disabled_settings if control == UNDEFENDED else Pipeline.weakest_settings)(
+        PipelineSettings(stages)
+    )
     if changed is None or left is None:
         return None
     return _with_stages(replace(plan, settings=changed), left)
@@ -58,10 +60,10 @@ def _with_stages(plan: ClientPlan, left: PipelineSettings) -> ClientPlan:
     return plan.with_defences(replace(plan.defences, stages=left.stages, partitions=partitions))
 
 
-def tickets_beside(
+def control_probe_sets(
     plan: ClientPlan, attacks: Iterable[Attack], adaptation: str, probe_set: ProbeSet
 ) -> Iterator[ProbeSet]:
-    """Yield the tickets of the rungs beside a target's probes; none where no attack adapts.
+    """Yield the probe sets of the controls beside a target's probes; none where no attack adapts.
 
     Args:
         plan: of the run's clients.
@@ -70,11 +72,11 @@ def tickets_beside(
         probe_set: the target's probes.
     """
     if any("defence" in attack.models for attack in attacks) and _adapts(plan, adaptation, probe_set):
-        yield from (probe_set.at(rung) for rung in BESIDE if under_control(plan, rung) is not None)
+        yield from (probe_set.at(control) for control in TARGET_CONTROLS if under_control(plan, control) is not None)
 
 
 def _adapts(plan: ClientPlan, adaptation: str, probe_set: ProbeSet) -> bool:
     vantage = "client_example" if probe_set.on_client else "server"
     defended = len(plan.defences.partitions)
     kinds = ([True] if defended else []) + ([False] if defended < plan.rounds.clients else [])
-    return any(hiding(plan, adaptation, probe_set, vantage, defended).adapts for defended in kinds)
+    return any(protection_of(plan, adaptation, probe_set, vantage, defended).adapts for defended in kinds)

@@ -46,14 +46,18 @@ def out_of_reach(rows: Sequence[Mapping[str, Any]], floors: Sequence[str]) -> st
     """
     bound = [row for row in rows if row.get("ceiling") is not None]
     needed = [_needed(row, floors) for row in bound]
-    beyond = [(row, least) for row, least in zip(bound, needed, strict=True) if row["ceiling"] + _SLACK_DB < least]
+    beyond = [
+        (row, minimum) for row, minimum in zip(bound, needed, strict=True) if row["ceiling"] + _SLACK_DB < minimum
+    ]
     if not beyond:
         return ""
-    nearest, least = (float(np.mean(values)) for values in zip(*((r["ceiling"], db) for r, db in beyond), strict=True))
+    nearest, minimum = (
+        float(np.mean(values)) for values in zip(*((r["ceiling"], db) for r, db in beyond), strict=True)
+    )
     close = sum(row["psnr"] is not None and row["psnr"] >= row["ceiling"] - _NEAR_DB for row, _ in beyond)
     first = (
         f"This attack could not have recovered {len(beyond)} of {len(rows)} images: the nearest image that its search "
-        f"can give is {nearest:.1f} dB from these on average, and a recovered one has {least:.1f} dB or more."
+        f"can give is {nearest:.1f} dB from these on average, and a recovered one has {minimum:.1f} dB or more."
     )
     return f"{first} In {close} of them it came within {_NEAR_DB:g} dB of that nearest image." if close else first
 
@@ -104,27 +108,27 @@ def entry(
     description: Mapping[str, Any],
     result: JobResult,
     rows: Sequence[ScoreRow],
-    asked: int,
-    ladder: ControlResults,
+    requested: int,
+    controls: ControlResults,
     seed: int,
     target: AuditedTarget,
-    untold: Sequence[ScoreRow] = (),
+    static_rows: Sequence[ScoreRow] = (),
 ) -> dict[str, Any]:
     """Sum up one attack at one round.
 
     Args:
         description: the attack and its target; these keys are copied.
-        result: the attack server's solution.
+        result: the attack process's solution.
         rows: a row per attacked image.
-        asked: number of images to attack; those without a row are failures.
-        ladder: the rungs below.
+        requested: number of images to attack; those without a row are failures.
+        controls: the controls below.
         seed: seed of the intervals.
         target: further facts of the target.
-        untold: for an attack that adapts to a defence, the rows of its static form on the same images.
+        static_rows: for an attack that adapts to a defence, the rows of its static form on the same images.
     """
-    failures = sum(row["failed"] for row in rows) + asked - len(rows)
-    evidence = _evidence(description, rows, failures / asked, target, untold, seed)
-    word, cause, reason = verdict_on_attack(ladder, evidence, target.sums, target.tampered_by, target.unread)
+    failures = sum(row["failed"] for row in rows) + requested - len(rows)
+    evidence = _evidence(description, rows, failures / requested, target, static_rows, seed)
+    word, cause, reason = verdict_on_attack(controls, evidence, target.sums, target.tampered_by, target.unread)
     if result.stopped and word not in (*POSITIVE, MALICIOUS):
         reason = f"{reason} {description['attack']} gave nothing: {result.stopped.rstrip('.')}."
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
@@ -132,7 +136,7 @@ def entry(
         "label_presence": None,
         "malicious_server": target.tampered_by or None,
         **description,
-        "images": asked,
+        "images": requested,
         "failures": failures,
         "messages": evidence.messages,
         **_closeness(rows, seed),
@@ -148,11 +152,11 @@ def entry(
         "share_recovered": evidence.recovered / len(rows) if rows else 0.0,
         "share_expected": target.expected,
         "share_interval": _share_interval(evidence),
-        "adaptive_gain": _gained(rows, untold, seed),
+        "adaptive_gain": _gained(rows, static_rows, seed),
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
         "floors": {floor: _mean(rows, f"floor_{floor}") for floor in floors},
-        "ladder": list(ladder.climbed()),
+        "ladder": list(controls.tried()),
         "objective": None if target.searched is None else asdict(target.searched),
         "verdict": word,
         "cause": cause,
@@ -169,7 +173,7 @@ def _evidence(
     rows: Sequence[ScoreRow],
     share_failed: float,
     target: AuditedTarget,
-    untold: Sequence[ScoreRow],
+    static_rows: Sequence[ScoreRow],
     seed: int,
 ) -> Evidence:
     count = sum(row["recovered"] for row in rows)
@@ -182,7 +186,7 @@ def _evidence(
         private=target.private,
         defended=target.defended,
         size=_size(description),
-        outdone=_outdone(_gained(rows, untold, seed), rows, untold, count),
+        outdone=_outdone(_gained(rows, static_rows, seed), rows, static_rows, count),
         identified=target.identified,
         pointed=target.pointed,
         chance_match=sum(row["chance_match"] for row in rows),
@@ -227,9 +231,9 @@ def _share_interval(evidence: Evidence) -> list[float]:
     return list(statistics.share_interval(evidence.recovered, evidence.attacked, evidence.messages))
 
 
-def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
+def _gained(rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
     """Return the mean gain in dB from knowing a defence, over images that both attacks gave; None: there are none."""
-    other = {(row["probe_slot"], row["image"]): row["db"] for row in untold if row["db"] is not None}
+    other = {(row["probe_slot"], row["image"]): row["db"] for row in static_rows if row["db"] is not None}
     given = [((row["probe_slot"], row["image"]), row["db"]) for row in rows if row["db"] is not None]
     gains = [(at[0], db - other[at]) for at, db in given if at in other]
     if not gains:
@@ -239,19 +243,19 @@ def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> 
 
 
 def _outdone(
-    gained: Mapping[str, float | None] | None, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], count: int
+    gained: Mapping[str, float | None] | None, rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], count: int
 ) -> str:
     """Return in words by how much the static attack is better; empty where it is not, or may not be."""
-    others = sum(row["recovered"] for row in untold)
+    others = sum(row["recovered"] for row in static_rows)
     if others > count:
-        return f"{others} of {len(untold)} examples reconstructed"
-    given, those = (sum(row["db"] is not None for row in group) for group in (rows, untold))
-    if untold and given < those:
+        return f"{others} of {len(static_rows)} examples reconstructed"
+    given, those = (sum(row["db"] is not None for row in group) for group in (rows, static_rows))
+    if static_rows and given < those:
         return f"it gave something for {those} examples instead of {given}"
     if gained is None or gained["mean"] is None:
         return ""
-    most = gained["mean"] if gained["high"] is None else gained["high"]
-    return f"{-gained['mean']:.1f} dB on average" if most < 0 else ""
+    maximum = gained["mean"] if gained["high"] is None else gained["high"]
+    return f"{-gained['mean']:.1f} dB on average" if maximum < 0 else ""
 
 
 def _size(description: Mapping[str, Any]) -> str:

@@ -10,14 +10,14 @@ from typing import Any, final
 
 from flfw.adversary.attack import Attack
 from flfw.adversary.sums import groups_of
-from flfw.audit.adaptation import hiding
+from flfw.audit.adaptation import protection_of
 from flfw.audit.jobs import EASY, UPLOAD, AttackJob, Exchange, ProbeSet, round_probe_sets
 from flfw.audit.knowledge import hidden
 from flfw.audit.membership.request import MembershipRequest
 from flfw.audit.membership_views import InformedAttacker
-from flfw.audit.uploads import read_truth, ticket_of_uploads, upload_key
+from flfw.audit.uploads import read_truth, upload_key, uploads_probe_set
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, VANTAGES
-from flfw.experiment.curves import GROUP
+from flfw.experiment.curves import SUM_SIZE
 from flfw.plans.run_plan import AuditPlan
 from flfw.recording.format import Line
 from flfw.recording.observation import Truth, key
@@ -56,8 +56,8 @@ class JobPlanner:
         self.attacks, self._note = attacks, note
         self._public = public
 
-    def tickets(self, last: int | None = None) -> list[ProbeSet]:
-        """Return the tickets, without the control, that this audit attacks in a run that ended after round ``last``.
+    def probe_sets(self, last: int | None = None) -> list[ProbeSet]:
+        """Return the probe sets, without the control, that this audit attacks in a run that ended after round ``last``.
 
         Without ``last``, the run is taken to be complete. Jobs are the same either way: they hold the requested
         experiment, which clients and attacks both use.
@@ -71,12 +71,12 @@ class JobPlanner:
         return [probe_set for probe_set in probed + sent if self.vantages(probe_set) or self.sums(probe_set)]
 
     def _uploads(self, server_round: int) -> list[ProbeSet]:
-        """Return the ticket of a round's uploads; none without any truth."""
+        """Return the probe set of a round's uploads; none without any truth."""
         truths = [self._truth_of(line["client"], server_round) for line in self._upload_lines(server_round)]
         known = [truth for truth in truths if truth is not None]
         if not known:
             self._note(f"The uploads of round {server_round} were left out: no client wrote what it trained on.")
-        return [ticket_of_uploads(server_round, known)] if known else []
+        return [uploads_probe_set(server_round, known)] if known else []
 
     def _upload_lines(self, server_round: int) -> list[Line]:
         """Return the lines of a round's uploads, of as many clients as there are to be probes."""
@@ -86,7 +86,7 @@ class JobPlanner:
         return read_truth(self._source / "truth", upload_key(server_round, client))
 
     def vantages(self, probe_set: ProbeSet) -> list[str]:
-        """Return the requested vantages that see a ticket's probes; attackers at all of them see the same bytes."""
+        """Return the requested vantages that see a probe set's probes; attackers at all of them see the same bytes."""
         if probe_set.fresh:
             return ["server"]
         if probe_set.vantage:
@@ -95,24 +95,24 @@ class JobPlanner:
         return [v for v in single if v in self._probes.vantage and (v == "client_example") == on_client]
 
     def sums(self, probe_set: ProbeSet) -> list[ProbeSet]:
-        """Return the tickets of the views of those who see none of a ticket's messages by itself.
+        """Return the probe sets of the views of those who see none of a probe set's messages by itself.
 
         Sums are in the order of their sizes; of a peer's there are only those with another client in them. An outsider
         sees the last audited model.
         """
-        if probe_set.rung != "target" or probe_set.on_client or probe_set.source != "probe" or probe_set.vantage:
+        if probe_set.control != "target" or probe_set.on_client or probe_set.source != "probe" or probe_set.vantage:
             return []
-        asked, sizes = self._probes, self.audit.sum_sizes
+        requested, sizes = self._probes, self.audit.sum_sizes
         sizes = sizes[:1] if probe_set.curve else sizes
-        curves = {size: probe_set.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
+        curves = {size: probe_set.curve or (SUM_SIZE if turn else "") for turn, size in enumerate(sizes)}
         kinds = {AGGREGATE: (0, self.clients.task.network.isolated_client), PEER: (self.audit.colluding, None)}
-        views = [view for vantage, view in kinds.items() if vantage in asked.vantage]
+        views = [view for vantage, view in kinds.items() if vantage in requested.vantage]
         seen = [probe_set.in_sums(n, curves[n], c, alone) for c, alone in views for n in sorted(sizes) if n > c]
-        last = OUTSIDER in asked.vantage and probe_set.round == max(self.audit.audited) and not probe_set.curve
+        last = OUTSIDER in requested.vantage and probe_set.round == max(self.audit.audited) and not probe_set.curve
         return [*seen, *([probe_set.outside()] if last else [])]
 
     def jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
-        """Return every attack on a ticket's recordings and on their sums, and the adaptive forms that there are.
+        """Return every attack on a probe set's recordings and on their sums, and the adaptive forms that there are.
 
         An adaptive job grants the clients' defence, or the method's own operation for privacy.
 
@@ -122,10 +122,10 @@ class JobPlanner:
         return [job for each in (probe_set, *self.sums(probe_set)) for job in self._jobs(each)]
 
     def _jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
-        if probe_set.rung == "control" or not self.vantages(probe_set):
+        if probe_set.control == "control" or not self.vantages(probe_set):
             return []
         exchanges, updates = self._exchanges(probe_set), self._probes.audit_source == "update"
-        inferring = probe_set.rung == "target" and probe_set.point == (UPLOAD if updates else "target")
+        inferring = probe_set.control == "target" and probe_set.point == (UPLOAD if updates else "target")
         hidden = tuple(e for e in exchanges if self.adapts(probe_set, self.defence_of(e.client)))
         jobs = []
         for name, attack in self.attacks.items():
@@ -151,7 +151,7 @@ class JobPlanner:
 
     def defences_of(self, job: AttackJob) -> list[str]:
         """Return the defences whose clients a job attacks; an adaptive one leaves out those that need no adaptation."""
-        return [d for d in self.defences() if not job.adaptive or self.adapts(job.ticket, d)]
+        return [d for d in self.defences() if not job.adaptive or self.adapts(job.probe_set, d)]
 
     def adapts(self, probe_set: ProbeSet, defence: str) -> bool:
         """Return whether an informed attacker can adapt to clients with this defence, or with ``none``.
@@ -160,7 +160,7 @@ class JobPlanner:
         """
         return (
             probe_set.group <= 1
-            and hiding(
+            and protection_of(
                 self.clients, self.audit.settings.adaptation, probe_set, self.vantages(probe_set)[0], defence != "none"
             ).adapts
         )
@@ -172,23 +172,23 @@ class JobPlanner:
         is_its_own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
         return self.clients.name if is_its_own or hidden(self.clients) else None
 
-    def missed(self, asked: MembershipRequest, client: int) -> str:
+    def missed(self, request: MembershipRequest, client: int) -> str:
         """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
-        attack, adaptation = self.audit.memberships[asked.attack], self.audit.settings.adaptation
-        return InformedAttacker(self.clients, adaptation, asked.game, attack).missed(client)
+        attack, adaptation = self.audit.memberships[request.attack], self.audit.settings.adaptation
+        return InformedAttacker(self.clients, adaptation, request.game, attack).missed(client)
 
     def unread(self, attack: str) -> str:
         """Name the running statistics that clients send and an attack on membership does not read; empty: none."""
         return "" if self.audit.memberships[attack].reads_statistics else self.clients.unread_statistics
 
-    def game_job(self, asked: MembershipRequest) -> AttackJob:
+    def game_job(self, request: MembershipRequest) -> AttackJob:
         """Return the job of a membership game: the uploads that are granted, the candidates and public data."""
-        game = asked.game
-        rung, read = "easy" if game.easy else "target", max(asked.rounds, default=0)
-        probe_set = ProbeSet(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
-        exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
-        grants = {"public": self._public(), "vantage": game.vantage, "adaptive": asked.adaptive}
-        return self._common(asked.attack, probe_set, exchanges, game=game, **grants)
+        game = request.game
+        control, read = "easy" if game.easy else "target", max(request.rounds, default=0)
+        probe_set = ProbeSet(control, read, "", 1, 1, "-".join(filter(None, ["membership", request.name])))
+        exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(request.lines))
+        grants = {"public": self._public(), "vantage": game.vantage, "adaptive": request.adaptive}
+        return self._common(request.attack, probe_set, exchanges, game=game, **grants)
 
     def _job(
         self, attack: str, probe_set: ProbeSet, exchanges: tuple[Exchange, ...], adaptive: bool = False
@@ -201,7 +201,7 @@ class JobPlanner:
         dataset, gpu = self._task.dataset, self.audit.settings.attack_gpus
         return AttackJob(
             attack=attack,
-            ticket=probe_set,
+            probe_set=probe_set,
             exchanges=exchanges,
             recordings=self._recordings(probe_set),
             run_config=dict(self.audit.run_config),
@@ -235,12 +235,12 @@ class JobPlanner:
         """Yield the recordings of the attacked probes after earlier rounds, the first round first."""
         recordings = Recordings(self._recordings(probe_set))
         for server_round in (r for r in sorted(self.audit.audited) if r < probe_set.round):
-            for line in recordings.probe_lines(probe_set.rung, server_round, point=probe_set.point):
+            for line in recordings.probe_lines(probe_set.control, server_round, point=probe_set.point):
                 if int(line["config"]["slot"]) in slots:  # another client may not have answered in this round
                     yield line["id"]
 
     def _recordings(self, probe_set: ProbeSet) -> Path:
-        """Return the folder of the ticket's recorded exchanges; it holds none of them if no client wrote any."""
+        """Return the folder of the probe set's recorded exchanges; it holds none of them if no client wrote any."""
         examples = (self._source / "examples").absolute()
         if probe_set.on_client and is_recorded(examples):
             return examples
@@ -250,7 +250,7 @@ class JobPlanner:
         if probe_set.source == "update":
             return self._exchanges_of_uploads(probe_set.round)
         lines = Recordings(self._recordings(probe_set)).probe_lines(
-            probe_set.rung, probe_set.round, point=probe_set.recorded
+            probe_set.control, probe_set.round, point=probe_set.recorded
         )
         exchanges = []
         for line in lines:

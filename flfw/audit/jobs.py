@@ -26,7 +26,7 @@ class ProbeSet:
     """A note that a group of probes is recorded.
 
     Attributes:
-        rung: rung of the ladder: ``control``, ``easy``, ``matched``, ``told`` or ``target``.
+        control: control: ``control``, ``easy``, ``matched``, ``told`` or ``target``.
         round: the round after which they were sent.
         curve: the curve to which they belong as a point, if any.
         batch: examples in each probe.
@@ -39,7 +39,7 @@ class ProbeSet:
         isolated: client whose update alone is in the sums, by a lying server's doing; ``batch`` counts its examples.
     """
 
-    rung: str
+    control: str
     round: int
     curve: str
     batch: int
@@ -52,8 +52,8 @@ class ProbeSet:
 
     def __post_init__(self) -> None:
         numbers = {"round": (0, self.round), "batch": (1, self.batch), "steps": (1, self.steps)}
-        for field, (least, value) in numbers.items():
-            require(value >= least, f"{field} >= {least} of probes", **{field: value})
+        for field, (minimum, value) in numbers.items():
+            require(value >= minimum, f"{field} >= {minimum} of probes", **{field: value})
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class ProbeSet:
     @property
     def fresh(self) -> bool:
         """True for probes of a fresh, wholly shared and undefended network, and not of the method's model."""
-        return self.rung in FRESH
+        return self.control in FRESH
 
     @property
     def on_client(self) -> bool:
@@ -93,7 +93,7 @@ class ProbeSet:
         return "update" if self.point.partition("-")[0] == UPLOAD else "probe"
 
     def in_sums(self, group: int, curve: str, colluding: int = 0, isolated: int | None = None) -> ProbeSet:
-        """Return the ticket of sums of these probes over so many clients each, as a point of a curve or of none.
+        """Return the probe set of sums of these probes over so many clients each, as a point of a curve or of none.
 
         Args:
             group: number of clients in a sum.
@@ -108,18 +108,18 @@ class ProbeSet:
         return replace(seen, point=f"{self.point}{seen._mark}")
 
     def outside(self) -> ProbeSet:
-        """Return the ticket of one who sees none of these probes, but the model that they were made with."""
+        """Return the probe set of one who sees none of these probes, but the model that they were made with."""
         return replace(self, vantage=OUTSIDER, point=f"{self.point}-{OUTSIDER}")
 
-    def at(self, rung: str) -> ProbeSet:
-        """Return the ticket of the same probes on a rung beside the target; see `flfw.audit.controls`."""
-        return replace(self, rung=rung, point=f"{self.point}-{rung}")
+    def at(self, control: str) -> ProbeSet:
+        """Return the probe set of the same probes on a control beside the target; see `flfw.audit.controls`."""
+        return replace(self, control=control, point=f"{self.point}-{control}")
 
 
 FRESH = ("control", "easy")
 """Rungs on a fresh network."""
 EASY = ProbeSet("easy", 0, "", 1, 1, "easy")
-"""Ticket of the ladder's middle rung, which is attacked once."""
+"""Probe set of the ladder's middle control, which is attacked once."""
 UPLOAD = "update"
 """Point of uploads: what clients send in a round of training."""
 EXAMPLE = "example"
@@ -127,12 +127,12 @@ EXAMPLE = "example"
 
 
 def target_probe_set(point: Point, server_round: int) -> ProbeSet:
-    """Return the ticket of the target's probes of one point after a round."""
+    """Return the probe set of the target's probes of one point after a round."""
     return ProbeSet("target", server_round, point.curve, point.batch, point.steps, point.name)
 
 
 def round_probe_sets(probes: ProbeSettings, record: bool, server_round: int) -> list[ProbeSet]:
-    """Return the tickets of the probes after an audited round: the target, its curves, one example on the client.
+    """Return the probe sets of the probes after an audited round: the target, its curves, one example on the client.
 
     Args:
         probes: settings of the probes.
@@ -141,10 +141,10 @@ def round_probe_sets(probes: ProbeSettings, record: bool, server_round: int) -> 
     """
     if probes.audit_source == "update" and not record:
         return []
-    tickets = [target_probe_set(point, server_round) for point in probes.points]
+    probe_sets = [target_probe_set(point, server_round) for point in probes.points]
     if "client_example" in probes.vantage:
-        tickets.append(ProbeSet("target", server_round, "", 1, 1, EXAMPLE))
-    return tickets
+        probe_sets.append(ProbeSet("target", server_round, "", 1, 1, EXAMPLE))
+    return probe_sets
 
 
 @dataclass(frozen=True)
@@ -184,11 +184,11 @@ class Exchange:
 
 @dataclass(frozen=True)
 class AttackJob:
-    """An attack on the probes of a ticket, with all its grants.
+    """An attack on the probes of a probe set, with all its grants.
 
     Attributes:
         attack: the attack's name.
-        ticket: the probes.
+        probe_set: the probes.
         exchanges: the recordings to attack.
         recordings: the folder of the recordings.
         run_config: the experiment as every participant knows it, without the folders of this machine.
@@ -209,7 +209,7 @@ class AttackJob:
     """
 
     attack: str
-    ticket: ProbeSet
+    probe_set: ProbeSet
     exchanges: tuple[Exchange, ...]
     recordings: Path
     run_config: dict[str, Any]
@@ -236,7 +236,7 @@ class AttackJob:
     def name(self) -> str:
         """Stem of its files."""
         suffix = "-adaptive" if self.adaptive else ""
-        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.attack)}-{self.ticket.name}{suffix}"
+        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.attack)}-{self.probe_set.name}{suffix}"
 
     def to_json(self) -> bytes:
         """Return the content of the job's file."""
@@ -260,14 +260,14 @@ def alone(job: AttackJob, exchange: Exchange) -> AttackJob:
         exchange: one of its sums.
     """
     size = len(exchange.slots)
-    each = job.ticket.batch // size
-    probe_set = replace(job.ticket, group=0, vantage="", batch=each, point=job.ticket.recorded)
+    each = job.probe_set.batch // size
+    probe_set = replace(job.probe_set, group=0, vantage="", batch=each, point=job.probe_set.recorded)
     places = zip(exchange.summed, exchange.slots, strict=True)
     given = [exchange.labels and exchange.labels[each * turn : each * (turn + 1)] for turn in range(size)]
     members = tuple(
         Exchange(id_, exchange.client, slot, labels) for (id_, slot), labels in zip(places, given, strict=True)
     )
-    return replace(job, ticket=probe_set, exchanges=members)
+    return replace(job, probe_set=probe_set, exchanges=members)
 
 
 @dataclass(frozen=True)

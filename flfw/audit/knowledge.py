@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from flfw.adversary.attack import Attack, Upload
 from flfw.adversary.sums import Protocol, isolated, others_mean, pooled
-from flfw.audit.adaptation import hiding
+from flfw.audit.adaptation import protection_of
 from flfw.audit.controls import undefended
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.probe import control_net
@@ -92,14 +92,14 @@ def observed(
     Raises:
         InputError: the clients of a sum received different weights, and its server isolates none of them.
     """
-    if not job.ticket.group:
+    if not job.probe_set.group:
         return recordings.observations([exchange.id for exchange in job.exchanges])
-    client, weights = job.ticket.isolated, job.ticket.steps > 1
+    client, weights = job.probe_set.isolated, job.probe_set.steps > 1
     result: list[Observation | None] = []
     for exchange in job.exchanges:
         both = recordings.observations([*exchange.summed, *exchange.colluders])
         members = [observation for observation in both if observation is not None]
-        drawn = protocol(seed, job.ticket.round, exchange.slot)
+        drawn = protocol(seed, job.probe_set.round, exchange.slot)
         if len(members) < len(both):
             result.append(None)
         elif exchange.colluders:
@@ -153,42 +153,42 @@ def grant(
     ] = {}
     observations, knowledge = [], []
     for o in seen:
-        asked = exchanges[o.slot]
-        steps = job.ticket.steps if asked.order is None else len(asked.order)
-        lr = plan.local.lr if steps > 1 or asked.order else None
+        requested = exchanges[o.slot]
+        steps = job.probe_set.steps if requested.order is None else len(requested.order)
+        lr = plan.local.lr if steps > 1 or requested.order else None
         uses_it = o.client in plan.defences.partitions
         defended = job.adaptive and uses_it
-        like = id(o.received), defended, uses_it, asked.order
+        like = id(o.received), defended, uses_it, requested.order
         if like not in models:
             acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
-            hides = hiding(plan, adaptation, job.ticket, job.vantage, uses_it)
-            operator = hides.through(acted_on) if job.adaptive else None
-            local = unrolled(plan, job.ticket, attack, operator, asked.order)
+            protection = protection_of(plan, adaptation, job.probe_set, job.vantage, uses_it)
+            operator = protection.through(acted_on) if job.adaptive else None
+            local = unrolled(plan, job.probe_set, attack, operator, requested.order)
             as_built = plan if uses_it else undefended(plan)
-            by_batch = "batch_statistics" in attack.models and not job.ticket.pooled
+            by_batch = "batch_statistics" in attack.models and not job.probe_set.pooled
             models[like] = _victim(job, as_built, o, inputs, operator, local, by_batch), operator, local is not None
         model, operator, steps_known = models[like]
         there = {"vantage": Vantage(job.vantage), "sent": on_device(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))
-        known = None if asked.labels is None else torch.tensor(asked.labels, device=device)
+        known = None if requested.labels is None else torch.tensor(requested.labels, device=device)
         details = {"steps": steps, "weights": lr is not None, "lr": lr, "operator": operator, "unrolled": steps_known}
         details |= {**common, "uploaded": uploaded.get(o.client), "earlier": tuple(before[o.slot])}
-        knowledge.append(Knowledge(model, asked.examples or job.ticket.batch, known, **details))
+        knowledge.append(Knowledge(model, requested.examples or job.probe_set.batch, known, **details))
     return observations, knowledge
 
 
-def granted_uploads(job: AttackJob, plan: ClientPlan, seen: Sequence[Observation]) -> list[Upload]:
+def granted_uploads(job: AttackJob, plan: ClientPlan, observations: Sequence[Observation]) -> list[Upload]:
     """Return the readable uploads of a job on its device, with the knowledge granted about each.
 
     Args:
         job: the job; it holds the normalisation and the clients' numbers of examples.
         plan: of the run's clients, with the job's input space.
-        seen: the uploads; equal ids of ``received`` mean the same tensors.
+        observations: the uploads; equal ids of ``received`` mean the same tensors.
     """
     device, numbers = device_of(job.device == "cuda"), dict(job.examples)
     inputs, public = InputSpec.from_constants(job.shape, job.mean, job.std).to(device), granted_public(job, device)
     models, granted = dict[int, VictimModel](), []
-    for upload in seen:
+    for upload in observations:
         if (like := id(upload.received)) not in models:
             received = on_device(upload.received, device)
             models[like] = _what_the_method_shares(job, plan, upload, received, inputs)
@@ -221,8 +221,8 @@ def granted_public(job: AttackJob, device: torch.device) -> Examples | None:
     """Return the public data of a job on a device; None: it grants none."""
     if job.public is None:
         return None
-    held = load_file(job.public[0])
-    return Examples(raw(held["samples"]).to(device), held["labels"].to(device))
+    tensors = load_file(job.public[0])
+    return Examples(raw(tensors["samples"]).to(device), tensors["labels"].to(device))
 
 
 def _start(job: AttackJob, plan: ClientPlan, device: torch.device) -> Tensors | None:
@@ -246,9 +246,9 @@ def _victim(
 ) -> VictimModel:
     """Return the victim model of an observation's client, on the job's device."""
     received = on_device(observation.received, inputs.mean.device)
-    build = _everything if job.ticket.fresh else _what_the_method_shares
+    build = _everything if job.probe_set.fresh else _what_the_method_shares
     model = build(job, plan, observation, received, inputs)
-    if job.ticket.isolated is not None:  # of the other tensors the sum is no single client's
+    if job.probe_set.isolated is not None:  # of the other tensors the sum is no single client's
         model.shared = tuple(name for name in model.shared if name in observation.sent)
     normalise_by_instance(model)
     if by_batch:
@@ -261,7 +261,7 @@ def _victim(
 def _everything(
     job: AttackJob, plan: ClientPlan, observation: Observation, received: Tensors, inputs: InputSpec
 ) -> VictimModel:
-    net = control_net(observation.rung, plan.task.network, plan.seed, *plan.task.input_space).to(inputs.mean.device)
+    net = control_net(observation.control, plan.task.network, plan.seed, *plan.task.input_space).to(inputs.mean.device)
     return PlainVictim(net, received, ("*",), inputs)
 
 

@@ -10,7 +10,7 @@ from typing import final
 from safetensors.torch import load_file
 
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
-from flfw.audit.adaptation import Protection, hiding
+from flfw.audit.adaptation import Protection, protection_of
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.knowledge import granted_public, hidden, on_device, protocol
 from flfw.audit.membership.game import MembershipGame, views
@@ -36,7 +36,7 @@ def game_views(
     plan: ClientPlan,
     attack: MembershipAttack,
     adaptation: str,
-    seen: Sequence[Observation],
+    observations: Sequence[Observation],
 ) -> Iterator[MembershipView]:
     """Yield the views of a membership game on the job's device.
 
@@ -46,7 +46,7 @@ def game_views(
         plan: of the run's clients, with the job's input space.
         attack: the job's attack.
         adaptation: what an attacker may adapt with.
-        seen: the readable uploads; equal ids of ``received`` mean the same tensors.
+        observations: the readable uploads; equal ids of ``received`` mean the same tensors.
     """
     device = device_of(job.device == "cuda")
     inputs = InputSpec.from_constants(job.shape, job.mean, job.std).to(device)
@@ -71,7 +71,7 @@ def game_views(
 
     moved: dict[int, Tensors] = {}
     brought = []
-    for one in seen:
+    for one in observations:
         received = moved.setdefault(id(one.received), on_device(one.received, device))
         brought.append(replace(one, sent=on_device(one.sent, device), received=received))
     held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
@@ -114,14 +114,14 @@ class InformedAttacker:
 
     def missed(self, client: int) -> str:
         """Name the parts that the model of a client's messages leaves out; empty: none."""
-        hides, operator = self._hiding(client, 1), self.operator(client, 1)
+        protection, operator = self._protection(client, 1), self.operator(client, 1)
         parts = [
-            hides.unmodelled_part,
-            hides.beside,
+            protection.unmodelled_part,
+            protection.beside,
             operator.unmodelled_clause if isinstance(operator, MethodOperator) else "",
         ]
-        if hides.how != "nothing to adapt to" and operator is None:
-            parts.append(f"what {hides.by} does")
+        if protection.how != "nothing to adapt to" and operator is None:
+            parts.append(f"what {protection.by} does")
         if kept := hidden(self.plan):
             instead = "in whose place stands what public data teach" if self.replaced else "which are guessed"
             names = ", ".join(sorted({name.partition(".")[0] for name in kept}))
@@ -135,24 +135,24 @@ class InformedAttacker:
 
     def operator(self, client: int, server_round: int) -> Operator | None:
         """Return the mechanism behind a client's message of a round; None: there is none, or it is not modelled."""
-        hides, place = self._hiding(client, server_round), self.game.clients.index(client)
-        if not hides.adapts:
+        protection, index = self._protection(client, server_round), self.game.clients.index(client)
+        if not protection.adapts:
             return None
         # A defence acts on the change of the weights, and the attack compares the mean gradient of the steps.
-        operator = hides.through(-self.game.lr * self.game.steps[place])
+        operator = protection.through(-self.game.lr * self.game.steps[index])
         return operator if isinstance(operator, Operator) and operator.passes else None
 
-    def _hiding(self, client: int, server_round: int) -> Protection:
-        place = self.game.clients.index(client)
-        batch = min([self.plan.local.batch_size, *self.game.examples[place : place + 1]])
-        rung = "easy" if self.game.easy else "target"
-        probe_set = ProbeSet(rung, server_round, "", batch, self.game.steps[place], "membership")
+    def _protection(self, client: int, server_round: int) -> Protection:
+        index = self.game.clients.index(client)
+        batch = min([self.plan.local.batch_size, *self.game.examples[index : index + 1]])
+        control = "easy" if self.game.easy else "target"
+        probe_set = ProbeSet(control, server_round, "", batch, self.game.steps[index], "membership")
         defended = client in self.plan.defences.partitions
-        return hiding(self.plan, self.adaptation, probe_set, self.vantage, defended)
+        return protection_of(self.plan, self.adaptation, probe_set, self.vantage, defended)
 
 
 def with_informed(
-    plan: ClientPlan, adaptation: str, attack: MembershipAttack, asked: Sequence[MembershipRequest]
+    plan: ClientPlan, adaptation: str, attack: MembershipAttack, requests: Sequence[MembershipRequest]
 ) -> list[MembershipRequest]:
     """Return the requests, and after them those of an attacker who is told what hides the data, where that is modelled.
 
@@ -160,9 +160,9 @@ def with_informed(
         plan: of the run's clients.
         adaptation: what an attacker may adapt with.
         attack: the attack.
-        asked: all its requests: the controls and the targets at every vantage.
+        requests: all its requests: the controls and the targets at every vantage.
     """
-    by_server = [one for one in asked if one.game.vantage == "server"]
+    by_server = [one for one in requests if one.game.vantage == "server"]
     targets = [one for one in by_server if one.kind == TARGET]
     informed = {one.attack: InformedAttacker(plan, adaptation, one.game, attack).clients for one in targets}
     more = [
@@ -170,4 +170,4 @@ def with_informed(
         for one in by_server
         if informed.get(one.attack)
     ]
-    return [*asked, *more]
+    return [*requests, *more]

@@ -1,13 +1,13 @@
 """Probes: messages that ask a client for the update of a few of its own examples, and the client's answer.
 
 A probe goes out before the first round or after a round's aggregation. It uses the same client code, defence, sharing
-check and tap as training, and does not change the client. An audit has five kinds, the target and its controls:
+check and recorder as training, and does not change the client. An audit has five kinds, the target and its controls:
 
     control        one example through softmax regression, undefended: the closed form must find it, or the audit is
                    broken
     easy           one example through the method's network with fresh weights, all of it shared, undefended
     undefended     as the target, without what hides the data: neither a defence nor the method's own mechanism
-    weak_defence   as the target, with the mildest form of what hides the data
+    weak_defence   as the target, with the weakest form of what hides the data
     target         the method itself
 
 Messages and recordings call the two before the target ``matched`` and ``told``. All but the last reveal a client's
@@ -27,7 +27,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from torch import nn
 
-from flfw.audit.controls import BESIDE
+from flfw.audit.controls import TARGET_CONTROLS
 from flfw.audit.jobs import EXAMPLE, FRESH, ProbeSet
 from flfw.client.site import Site
 from flfw.experiment.audit import ProbeSettings
@@ -44,17 +44,17 @@ from flfw.server.strategy import FederatedStrategy
 from flfw.task.pipeline import NetworkPlan
 from flfw.task.task import Task, TaskPlan
 
-LADDER = FRESH
-RUNGS = (*LADDER, "target")
+FRESH = FRESH
+AUDITED = (*FRESH, "target")
 """Rungs of every audit."""
 _ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
 
-def control_net(rung: str, network: NetworkPlan, seed: int, shape: tuple[int, ...], classes: int) -> Net:
-    """Build the fresh, fully shared network of the control or the easy rung; both sides know it."""
-    with initialising(seed, rung):
-        if rung == "control":
+def control_net(control: str, network: NetworkPlan, seed: int, shape: tuple[int, ...], classes: int) -> Net:
+    """Build the fresh, fully shared network of the analytic or the easy control; both sides know it."""
+    with initialising(seed, control):
+        if control == "control":
             return network.plain(shape, classes, "linear")
         return network.tampered(network.plain(shape, classes))
 
@@ -67,9 +67,9 @@ def send_probes(
     probe_set: ProbeSet,
     arrays: ArrayRecord,
 ) -> list[Failure]:
-    """Send the probes of a ticket, so many ``images``, spread over the clients; the tap records the answers.
+    """Send the probes of a probe set, so many ``images``, spread over the clients; the recorder keeps the answers.
 
-    Each client gets what a round would send it; on the rungs with a network of their own all get its ``arrays``.
+    Each client gets what a round would send it; on the controls with a network of their own all get its ``arrays``.
 
     Returns:
         Clients without an answer, if the run tolerates that; the audit counts their probes as failures.
@@ -78,19 +78,21 @@ def send_probes(
     failed: list[Failure] = []
     for probe in range(images):
         client, slot = probe % clients, probe // clients
-        config: dict[str, Any] = {"rung": probe_set.rung, "client": client, "slot": probe, "own_slot": slot}
+        config: dict[str, Any] = {"rung": probe_set.control, "client": client, "slot": probe, "own_slot": slot}
         config |= {"batch": probe_set.batch, "steps": probe_set.steps, "point": probe_set.point}
         config |= _ON_THE_CLIENT if probe_set.on_client else {}
-        if client in strategy.roster.unfit:
-            failed.append(Failure(client, strategy.roster.unfit[client]))
+        if client in strategy.client_directory.unfit:
+            failed.append(Failure(client, strategy.client_directory.unfit[client]))
         else:
             sent = arrays if probe_set.fresh else strategy.arrays_for(client, arrays)
             messages.append(strategy.create_message(client, sent, "train.probe", probe_set.round, config))
     take = _nothing if probe_set.on_client else _checked(arrays)
     for start in range(0, len(messages), _AT_ONCE):
-        asked = messages[start : start + _AT_ONCE]
-        replies = grid.send_and_receive(asked, timeout=strategy.roster.tolerance.deadline)
-        for _ in strategy.roster.receive(asked, replies, f"a probe at round {probe_set.round}", take, failed):
+        requests = messages[start : start + _AT_ONCE]
+        replies = grid.send_and_receive(requests, timeout=strategy.client_directory.tolerance.deadline)
+        for _ in strategy.client_directory.receive(
+            requests, replies, f"a probe at round {probe_set.round}", take, failed
+        ):
             pass
     return failed
 
@@ -110,7 +112,7 @@ def is_sound(message: Message, reply: Message) -> bool:
 
 def _checked(arrays: ArrayRecord) -> Callable[[Message], object]:
     """Return a reader of the answer to a probe with these arrays: gradients of some of them."""
-    return lambda reply: read_update(reply, ("*",), arrays, whole=False, counted=False)
+    return lambda reply: read_update(reply, ("*",), arrays, full=False, counted=False)
 
 
 def _nothing(reply: Message) -> None:
@@ -120,11 +122,11 @@ def _nothing(reply: Message) -> None:
 
 
 def send_control_probes(grid: Grid, strategy: FederatedStrategy, images: int, plan: TaskPlan) -> list[Failure]:
-    """Send the control and the easy rung before the first round; return the clients without an answer."""
+    """Send the analytic and the easy control before the first round; return the clients without an answer."""
     failed: list[Failure] = []
-    for rung in RUNGS[:2]:
-        arrays = broadcast(control_net(rung, plan.network, plan.seed, *plan.input_space), ("*",))
-        failed += send_probes(grid, strategy, images, plan.clients, ProbeSet(rung, 0, "", 1, 1, rung), arrays)
+    for control in AUDITED[:2]:
+        arrays = broadcast(control_net(control, plan.network, plan.seed, *plan.input_space), ("*",))
+        failed += send_probes(grid, strategy, images, plan.clients, ProbeSet(control, 0, "", 1, 1, control), arrays)
     return failed
 
 
@@ -161,9 +163,9 @@ def answer(
             examples, where these are requested; or it gives away too few examples, or none to this run, which is not
             recorded.
     """
-    rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
+    kind, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, audit.probes) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise RequestDeclinedError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
+        raise RequestDeclinedError(f"client {partition} was asked for a probe that does not exist: {kind}, {numbers}")
     if site.truth is None:
         raise RequestDeclinedError(f"client {partition} answers no probes: its site names no truth folder")
     if site.volunteered is not None and not audit.record:
@@ -186,7 +188,7 @@ def answer(
     if watched and site.examples:
         examples.record(site.examples, partition, config, received, example(x, y), "compact")
         return {}
-    if config["rung"] not in LADDER:
+    if config["rung"] not in FRESH:
         return target(x, y, int(config["steps"]))
     net = control_net(config["rung"], task.network, seed, task.dataset.shape, task.dataset.classes)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
@@ -195,10 +197,10 @@ def answer(
 
 def _given_away(indices: np.ndarray, volunteered: Sequence[int], slot: int, batch: int) -> np.ndarray:
     """Return a probe's examples among those that a site chose to give away: the site chooses, not a seed."""
-    places = list(volunteered[slot * batch : (slot + 1) * batch])
-    if len(places) < batch or not all(0 <= place < len(indices) for place in places):
+    positions = list(volunteered[slot * batch : (slot + 1) * batch])
+    if len(positions) < batch or not all(0 <= index < len(indices) for index in positions):
         raise RequestDeclinedError(f"this site volunteers {len(volunteered)} of its examples, and was asked for others")
-    return indices[places]
+    return indices[positions]
 
 
 def needed(probes: ProbeSettings, clients: int) -> int:
@@ -208,13 +210,13 @@ def needed(probes: ProbeSettings, clients: int) -> int:
 
 def _exists(config: Mapping[str, Any], probes: ProbeSettings) -> bool:
     """Return whether an audit with these settings sends such a probe."""
-    rung, point, vantage = config["rung"], config["point"], config.get("vantage", "server")
-    base = point.removesuffix(f"-{rung}") if rung in BESIDE else point
-    if rung not in (*RUNGS, *BESIDE):
+    control, point, vantage = config["rung"], config["point"], config.get("vantage", "server")
+    base = point.removesuffix(f"-{control}") if control in TARGET_CONTROLS else point
+    if control not in (*AUDITED, *TARGET_CONTROLS):
         return False
     if vantage != "server" or base == EXAMPLE:
         sizes = (config["batch"], config["steps"])
-        known = rung not in LADDER and (base, vantage, sizes) == (EXAMPLE, "client_example", (1, 1))
+        known = control not in FRESH and (base, vantage, sizes) == (EXAMPLE, "client_example", (1, 1))
         return known and vantage in probes.vantage
     return base in ("control", "easy", *(point.name for point in probes.points))
 

@@ -1,4 +1,4 @@
-"""The queue on disk between a run, which records, and the attack server, which attacks.
+"""The queue on disk between a run, which records, and the attack process, which attacks.
 
     r0003-target.ticket             the probes of round 3 are recorded (written by the recording side)
     ig-r0003-target.json            a job: one attack on them, with all its grants
@@ -58,13 +58,13 @@ class _Summary:
     matching_loss: Any
     iterations: int | None
 
-    def with_tensors(self, tensors: Tensors, place: int) -> Reconstruction:
+    def with_tensors(self, tensors: Tensors, index: int) -> Reconstruction:
         """Return the reconstruction."""
         loss = self.matching_loss
         if loss is not None and not isinstance(loss, float | int):
             raise ValueError(f"a loss of {loss}")
-        more = (tensors.get(f"{place}.{name}") for name in ("labels", "searched", "agreement", "unguided"))
-        return Reconstruction(tensors[str(place)], loss, self.iterations, *more)
+        more = (tensors.get(f"{index}.{name}") for name in ("labels", "searched", "agreement", "unguided"))
+        return Reconstruction(tensors[str(index)], loss, self.iterations, *more)
 
 
 @final
@@ -99,16 +99,16 @@ class Queue:
     # --- the recording side ---
 
     def announce(self, probe_set: ProbeSet) -> None:
-        """Announce that the probes of a ticket are recorded, as far as they ever will be."""
+        """Announce that the probes of a probe set are recorded, as far as they ever will be."""
         self._make()
         write_checked(self.folder / f"{probe_set.name}.ticket", json.dumps(asdict(probe_set)).encode())
 
-    def tickets(self) -> list[ProbeSet]:
-        """Return the tickets announced so far."""
+    def probe_sets(self) -> list[ProbeSet]:
+        """Return the probe sets announced so far."""
         return [from_json(read_checked(path), ProbeSet, path, _AGAIN) for path in sorted(self.folder.glob("*.ticket"))]
 
     def reopen(self) -> None:
-        """Forget tickets and jobs but keep solutions: a resumed run announces and requests them again.
+        """Forget probe sets and jobs but keep solutions: a resumed run announces and requests them again.
 
         Probes recorded after its last checkpoint are recorded again, and may not be read before.
         """
@@ -120,7 +120,7 @@ class Queue:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Note that no more jobs will come; the attack server ends when all jobs are done."""
+        """Note that no more jobs will come; the attack process ends when all jobs are done."""
         (self.folder / "closed").touch()
 
     # --- the side that requests attacks ---
@@ -175,7 +175,7 @@ class Queue:
         inferred = stored.present, stored.shares, stored.scores
         return JobResult(stored.job, results, stored.stopped, *numbers, stored.refused, *inferred)
 
-    # --- the attack server ---
+    # --- the attack process ---
 
     def next(self) -> AttackJob | None:
         """Return the earliest job that is neither solved nor at work; None if there is none."""

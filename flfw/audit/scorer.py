@@ -24,7 +24,7 @@ from flfw.audit.measures.public import PublicData
 from flfw.audit.uploads import is_unusable, joined_truth, label_accuracy, opened
 from flfw.data import Dataset
 from flfw.nets.inputs import InputSpec
-from flfw.recording import format as tape
+from flfw.recording import format as file_format
 from flfw.recording.observation import Reconstruction, Truth
 from flfw.rng import numpy_generator
 
@@ -89,7 +89,7 @@ class Scorer:
             extractor: of the attacked network, for errors of features; None: it is not known.
             ceiling: the attack's `flfw.adversary.attack.Attack.ceiling`; by default it has none.
         """
-        stem = f"r{job.ticket.round:04d}-{job.ticket.point}-{exchange.slot:03d}"
+        stem = f"r{job.probe_set.round:04d}-{job.probe_set.point}-{exchange.slot:03d}"
         parts = [opened(self._truth, name) for name in names]
         recorded, path = joined_truth(parts, self._truth / f"{names[0]}.safetensors", self._out, stem)
         truth = replace(recorded, labels=from_numpy(self._kinds(recorded.labels.numpy())))
@@ -126,8 +126,8 @@ class Scorer:
             floors = dict(self._floors_of(truth, i, centre))
             if (nearest := recovery.nearest(truth.samples[i].numpy(), unguided)) is not None:
                 floors[UNGUIDED] = nearest
-            most = None if best is None else metrics.psnr(truth.samples[i].numpy(), best[i].numpy())
-            row = shared | {"image": i, "lpips": distances[i], "feature_error": errors[i], "ceiling": most}
+            maximum = None if best is None else metrics.psnr(truth.samples[i].numpy(), best[i].numpy())
+            row = shared | {"image": i, "lpips": distances[i], "feature_error": errors[i], "ceiling": maximum}
             row |= reduced_scores(truth.samples[i].numpy(), guess, self._own_side)
             if guess is not None and agreement is not None:
                 row |= recovery.agreed_features(truth.samples[i].numpy(), guess, self._public.binary, agreement[i])
@@ -153,7 +153,7 @@ class Scorer:
         if not any(row["recovered"] for row in rows):
             return [row | {"chance_match": False} for row in rows]
         fit = lambda truth, guess: self._fit(batches[truth], batches[guess])  # noqa: E731
-        rng = numpy_generator(self._seed, "exchanged", job.ticket.round)
+        rng = numpy_generator(self._seed, "exchanged", job.probe_set.round)
         outcome = luck(batches, fit, self._public, rng)
         by_luck = [
             row["recovered"] and outcome.p > CONTROLLED and min(row["db"], MOST_DB) < outcome.beyond for row in rows
@@ -197,8 +197,8 @@ class Scorer:
             return result
         # Truths unlike the public examples as a group are told from these by any guess that is like the group.
         controls = []
-        most = _CONTROLS if len(batches[0].truth) > 1 else _CONTROLS_OF_ONE
-        for turn in range(1, min(most, len(batches) - 1) + 1):
+        maximum = _CONTROLS if len(batches[0].truth) > 1 else _CONTROLS_OF_ONE
+        for turn in range(1, min(maximum, len(batches) - 1) + 1):
             rng = numpy_generator(self._seed, "identification control", turn)
             controls.append(identify(exchanged(batches, turn), self._public, rng, draws))
             if controls[-1].p <= CONTROLLED:
@@ -301,7 +301,7 @@ class Scorer:
         folder = self._out / "reconstructions"
         folder.mkdir(exist_ok=True, mode=0o700)
         picture = save({"samples": _tensor(samples)})  # not brought to disk: it can be made again
-        tape.write(folder / f"{name}.safetensors", picture)
+        file_format.write(folder / f"{name}.safetensors", picture)
         return f"reconstructions/{name}.safetensors"
 
 

@@ -259,10 +259,10 @@ class HeadSum:
             return None
         span = span_of(self._sum)
         width, clients = self._sum.shape[1], len(self._own)
-        most = min(clients, span.rank)
-        basis = EmbeddingSpan(leading(self._sum, most), span.values)
+        maximum = min(clients, span.rank)
+        basis = EmbeddingSpan(leading(self._sum, maximum), span.values)
         angles = largest_angles(basis, torch.stack(self._own))
-        by_chance = acos(sqrt(most / width))
+        by_chance = acos(sqrt(maximum / width))
         return {
             "head": self._name,
             "clients": clients,
@@ -270,7 +270,7 @@ class HeadSum:
             "rank": span.rank,
             "largest_angle": float(angles.max()),
             "angle_by_chance": by_chance,
-            "recovered": bool(angles.max() < _NEAR) and most < width and by_chance > 2 * _NEAR,
+            "recovered": bool(angles.max() < _NEAR) and maximum < width and by_chance > 2 * _NEAR,
         }
 
 

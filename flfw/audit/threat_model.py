@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.adversary.attack import Attack, Private
 from flfw.adversary.sums import SEEN, Protocol
 from flfw.adversary.sums import SEEN_BY_PEER as PEER_SEES
-from flfw.audit.adaptation import Protection, draws_from_seed, hiding, sent_names
+from flfw.audit.adaptation import Protection, draws_from_seed, protection_of, sent_names
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.knowledge import hidden, unrolled
 from flfw.audit.probe import control_net
@@ -61,7 +61,7 @@ _ROUGH = {"bf16": "bfloat16", "tf32": "TensorFloat-32"}
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
-def standing(
+def threat_model_of(
     plan: ClientPlan,
     settings: AttackSettings,
     job: AttackJob,
@@ -79,11 +79,11 @@ def standing(
         defended: whether the clients in question use the defence.
         vantage: the attacker's position, if it differs from the job's.
     """
-    probe_set, vantage = job.ticket, vantage or job.vantage
+    probe_set, vantage = job.probe_set, vantage or job.vantage
     network, model, private = plan.task.network, plan.model, hidden(plan)
     if probe_set.fresh:
         with torch.device("meta"):
-            model, private = control_net(probe_set.rung, network, plan.seed, *plan.task.input_space), ()
+            model, private = control_net(probe_set.control, network, plan.seed, *plan.task.input_space), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
@@ -107,8 +107,8 @@ def standing(
     granted += _beside(job, private)
     granted += _hidden_from(() if begun else private, fate)
     granted += _of_training(by_batch, running, plan.draws)
-    hides = hiding(plan, settings.adaptation, probe_set, vantage, defended)
-    operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
+    protection = protection_of(plan, settings.adaptation, probe_set, vantage, defended)
+    operator = protection.operator if job.adaptive and protection.method and protection.adapts else None
     orders = {exchange.order for exchange in job.exchanges} or {None}
     steps = all(unrolled(plan, probe_set, attack, operator, order) for order in orders)
     if probe_set.source == "update":
@@ -117,19 +117,19 @@ def standing(
         granted.append(f"how these steps are made ({plan.name}'s optimiser), through all of which it searches")
     elif probe_set.steps > 1 or probe_set.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    granted += [*_of_the_seed(plan, hides, vantage), *hides.words(job.adaptive, attack.against)]
+    granted += [*_of_the_seed(plan, protection, vantage), *protection.words(job.adaptive, attack.against)]
     if unused := attack.unused(sent_names(plan, model, probe_set.fresh), job.adaptive):
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
-    knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
-    knows = knows and not (job.adaptive and hides.unmodelled_part)
-    knows = knows and not hides.beside and not (operator and operator.unmodelled_clause)
+    knows = protection.how == "nothing to adapt to" or (job.adaptive and protection.adapts and attack.labels in _LABELS)
+    knows = knows and not (job.adaptive and protection.unmodelled_part)
+    knows = knows and not protection.beside and not (operator and operator.unmodelled_clause)
     seen_through = steps or (probe_set.steps == 1 and probe_set.source == "probe")
     copes = (not private or fate == "not needed") and not running and not unused and not rough and not plan.draws
     of_several = probe_set.pooled and (private or normalising) and not attack.of_sums
     copes = copes and probe_set.vantage != OUTSIDER and not of_several
-    way = hides.how if job.adaptive else None
-    protected_by = None if hides.how == "nothing to adapt to" else hides.by
+    way = protection.how if job.adaptive else None
+    protected_by = None if protection.how == "nothing to adapt to" else protection.by
     return ThreatModel(tuple(granted), copes and knows and seen_through, way, protected_by, bool(private))
 
 
@@ -199,7 +199,7 @@ def _beside(job: AttackJob, private: Sequence[str]) -> Iterator[str]:
         yield f"{job.public[1]:,} public examples with their labels, none of a client"
     if job.start:
         names = ", ".join(sorted({name.partition(".")[0] for name in private}))
-        when = "which is what they are now" if job.ticket.round == 0 else "which they are no longer"
+        when = "which is what they are now" if job.probe_set.round == 0 else "which they are no longer"
         yield f"how the private tensors of all clients ({names}) began, {when}"
     if job.uploads:
         count = len(job.uploads)
@@ -222,12 +222,12 @@ def _of_training(by_batch: bool, running: bool, draws: bool) -> Iterator[str]:
         yield "not granted: the network's random draws in training, such as dropout; they are left out"
 
 
-def _of_the_seed(plan: ClientPlan, hides: Protection, vantage: str) -> Iterator[str]:
+def _of_the_seed(plan: ClientPlan, protection: Protection, vantage: str) -> Iterator[str]:
     """Yield in words that the seed is not granted, where random draws from it stand in the way."""
-    if hides.how == "nothing to adapt to":
+    if protection.how == "nothing to adapt to":
         return
     seeded = getattr(plan.settings, "noise_source", "") == "seed"
-    draws = {hides.by: seeded if hides.method else draws_from_seed(plan, vantage), hides.beside: seeded}
+    draws = {protection.by: seeded if protection.method else draws_from_seed(plan, vantage), protection.beside: seeded}
     if by := [name for name, drawn in draws.items() if name and drawn]:
         yield f"not granted: the run's seed, from which {' and '.join(by)} may draw: who has it can take the draws off"
 

@@ -1,4 +1,4 @@
-"""Uploads of training as targets of an audit: their truth, which each client writes, and their tickets.
+"""Uploads of training as targets of an audit: their truth, which each client writes, and their probe sets.
 
 An upload is made of many local steps on many examples. The client writes the examples, in the order of their first use,
 and the places of each step's examples among them. An attacker is granted these places: they follow from the run's seed.
@@ -82,8 +82,8 @@ def write_truth(folder: Path, server_round: int, client: int, noted: Noted, vari
         truth.write(folder, upload_key(server_round, client))
 
 
-def ticket_of_uploads(server_round: int, truths: Sequence[Truth]) -> ProbeSet:
-    """Return the ticket of a round's uploads, with the largest numbers of examples and of steps among them."""
+def uploads_probe_set(server_round: int, truths: Sequence[Truth]) -> ProbeSet:
+    """Return the probe set of a round's uploads, with the largest numbers of examples and of steps among them."""
     batch = max(len(truth.labels) for truth in truths)
     steps = max(len(truth.steps or ((),)) for truth in truths)
     return ProbeSet("target", server_round, "", batch, steps, UPLOAD)

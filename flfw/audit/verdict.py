@@ -42,18 +42,16 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class ControlResult:
-    """Result of a rung of the ladder below an audit.
+    """Result of a control below an audit.
 
     Attributes:
-        rung: ``control``, ``easy``, ``consistency``, ``matched`` or ``told``.
-        psnr: mean over the probes in dB; None: no example was reconstructed, or this rung has none.
-        passed: whether the attack, or the measurement, does here what it must; None: the rung was not climbed.
+        psnr: mean over the probes in dB; None: no example was reconstructed, or this control has none.
+        passed: whether the attack, or the measurement, does here what it must; None: it was not tried.
         seconds: run time of the attack.
         failure_reason: why there is no result; None if there is one.
         reason: the result in words, where numbers alone do not tell it.
     """
 
-    rung: str
     psnr: float | None
     passed: bool | None
     seconds: float = 0.0
@@ -66,25 +64,25 @@ class ControlResults:
     """Easier cases below an audited case.
 
     Attributes:
-        control: the closed form on softmax regression; it checks the measurement.
+        analytic: the closed form on softmax regression; it checks the measurement.
         easy: the attack on the same network and data, fresh, undefended, wholly shared, one example, one step.
         consistency: whether the attacker's model of the client, at the true data, gives the recorded message.
         undefended: the attack on the same clients, weights, batch and steps, undefended.
-        weak_defence: the adapted attack on the same, behind the same defence in its mildest form.
+        weak_defence: the adapted attack on the same, behind the same defence in its weakest form.
     """
 
     analytic: ControlResult
     easy: ControlResult
-    consistency: ControlResult = ControlResult("consistency", None, None, failure_reason="it was not checked")
-    undefended: ControlResult = ControlResult("undefended", None, None)
-    weak_defence: ControlResult = ControlResult("weak_defence", None, None)
+    consistency: ControlResult = ControlResult(None, None, failure_reason="it was not checked")
+    undefended: ControlResult = ControlResult(None, None)
+    weak_defence: ControlResult = ControlResult(None, None)
 
-    def climbed(self) -> Iterator[dict[str, Any]]:
-        """Yield the rungs that have a result, or a reason for having none, as result.json holds them."""
+    def tried(self) -> Iterator[dict[str, Any]]:
+        """Yield the controls that have a result, or a reason for having none, as result.json holds them."""
         for field in fields(self):
             control: ControlResult = getattr(self, field.name)
             if control.passed is not None or control.failure_reason:
-                yield asdict(control) | {"rung": field.name}
+                yield {"rung": field.name, **asdict(control)}
 
 
 @dataclass(frozen=True)
@@ -145,25 +143,25 @@ class Evidence:
     assumes: bool = False
 
 
-def verdict_on_messages(ladder: ControlResults, evidence: Evidence) -> Verdict:
+def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict:
     """Return the verdict, its cause and its reason.
 
-    >>> ladder = ControlResults(ControlResult("analytic", 150.0, True), ControlResult("easy", 9.0, False))
+    >>> ladder = ControlResults(ControlResult(150.0, True), ControlResult(9.0, False))
     >>> verdict_on_messages(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
     ('inconclusive', 'easy')
     """
     return (
-        _positive(ladder, evidence)
-        or _invalid(ladder)
-        or _incapable(ladder.easy, evidence)
-        or _unearned(ladder, evidence)
+        _positive(controls, evidence)
+        or _invalid(controls)
+        or _incapable(controls.easy, evidence)
+        or _unearned(controls, evidence)
         or _nothing_found(evidence)
     )
 
 
-def _positive(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
+def _positive(controls: ControlResults, evidence: Evidence) -> Verdict | None:
     """Conclude from reconstruction or identification; this needs only a sound measurement."""
-    control, identified, pointed = ladder.analytic, evidence.identified, evidence.pointed
+    control, identified, pointed = controls.analytic, evidence.identified, evidence.pointed
     if not control.passed:
         reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
         return Verdict(
@@ -196,14 +194,14 @@ def _positive(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
     return None
 
 
-def _invalid(ladder: ControlResults) -> Verdict | None:
-    if ladder.consistency.passed is not False:
+def _invalid(controls: ControlResults) -> Verdict | None:
+    if controls.consistency.passed is not False:
         return None
     return Verdict(
         "attack broken",
         "consistency",
-        f"The description does not explain the message. {ladder.consistency.reason} What was attacked is not what the "
-        "audit takes it for, and this says nothing about the method.",
+        f"The description does not explain the message. {controls.consistency.reason} What was attacked is not what "
+        "the audit takes it for, and this says nothing about the method.",
     )
 
 
@@ -252,7 +250,7 @@ def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
     return None
 
 
-def _unearned(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
+def _unearned(controls: ControlResults, evidence: Evidence) -> Verdict | None:
     """Conclude that a failure on the case itself does not count."""
     searched, messages = evidence.searched, evidence.messages
     if evidence.outdone:
@@ -263,7 +261,7 @@ def _unearned(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
             "makes poor use of what it knows, and its failure means nothing.",
         )
     for name, (cause, shown) in _TO_SHOW.items():
-        step: ControlResult = getattr(ladder, name)
+        step: ControlResult = getattr(controls, name)
         if not step.passed:
             why = step.failure_reason or step.reason or f"{step.psnr or 0:.1f} dB"
             return Verdict("inconclusive", cause, f"It was not shown that {shown} ({why}): its failure means nothing.")
@@ -305,7 +303,7 @@ def _nothing_found(evidence: Evidence) -> Verdict:
     return Verdict(
         "no leak found",
         "nothing",
-        "The attack reconstructs the same clients' data without the defence and through its mildest form. It knew all "
+        "The attack reconstructs the same clients' data without the defence and through its weakest form. It knew all "
         "that stands between the data and what was sent, but no seed of random draws, and reconstructed nothing within "
         "its budget. Up to "
         f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to. "

@@ -14,7 +14,7 @@ from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import relies_on_noise
 from flfw.audit.conclude import SumFacts
 from flfw.audit.control_runs import ControlRunner
-from flfw.audit.controls import MATCHED, TOLD
+from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE
 from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
@@ -22,7 +22,7 @@ from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.scorer import Scorer, ScoreRow
-from flfw.audit.threat_model import ThreatModel, standing, unseen
+from flfw.audit.threat_model import ThreatModel, threat_model_of, unseen
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, ControlResult, ControlResults, Searched
 from flfw.experiment import PEER
 from flfw.files.earlier_names import CONTROLS
@@ -32,7 +32,7 @@ from flfw.recording.observation import Observation, Truth
 from flfw.rng import numpy_generator
 from flfw.task.task import Task
 
-_NOT_ATTACKED = ControlResult("easy", None, False, failure_reason="it was not attacked")
+_NOT_ATTACKED = ControlResult(None, False, failure_reason="it was not attacked")
 
 
 @final
@@ -42,19 +42,25 @@ class EntryBuilder:
     Args:
         plan: planner of the audit's jobs.
         task: the source of the clients' classes.
-        climb: the rungs beside the targets.
+        control_runner: the controls beside the targets.
         scorer: holds the guesses of every attempt.
         control: the control.
         settings: number of tests of identification in the run.
 
     Attributes:
-        below: the easy rung of each attack, by its name, once it was climbed.
+        below: the easy control of each attack, by its name, once it was tried.
     """
 
     def __init__(
-        self, plan: JobPlanner, task: Task, climb: ControlRunner, scorer: Scorer, control: ControlResult, settings: int
+        self,
+        plan: JobPlanner,
+        task: Task,
+        control_runner: ControlRunner,
+        scorer: Scorer,
+        control: ControlResult,
+        settings: int,
     ) -> None:
-        self._plan, self._task, self._climb, self._scorer = plan, task, climb, scorer
+        self._plan, self._task, self._control_runner, self._scorer = plan, task, control_runner, scorer
         self._control, self._settings = control, settings
         self._clients_plan, self._audit = plan.clients, plan.audit
         self._named = plan.attacks
@@ -62,47 +68,49 @@ class EntryBuilder:
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
 
     def entries(
-        self, job: AttackJob, result: JobResult, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
+        self, job: AttackJob, result: JobResult, rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow]
     ) -> list[dict[str, Any]]:
         """Return an entry for each vantage and defence; an adaptive job covers only defences that it can adapt to."""
         entries = []
-        for vantage, defence in product(self._plan.vantages(job.ticket), self._plan.defences_of(job)):
-            stands = standing(
+        for vantage, defence in product(self._plan.vantages(job.probe_set), self._plan.defences_of(job)):
+            threat_model = threat_model_of(
                 self._clients_plan, self._audit.settings, job, self._named[job.attack], defence != "none", vantage
             )
-            description, asked = self._about(job, vantage, defence, stands), self._asked(job, defence)
-            selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, untold))
+            description, requested = self._about(job, vantage, defence, threat_model), self._requested(job, defence)
+            selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, static_rows))
             description["label_presence"] = self._presence(result, defence)
-            ladder = self._ladder(job, defence, stands, selected)
+            controls = self._controls(job, defence, threat_model, selected)
             target = AuditedTarget(
-                private=stands.private,
-                defended=stands.protected_by is not None,
+                private=threat_model.private,
+                defended=threat_model.protected_by is not None,
                 settings=self._settings,
-                searched=self._searched(job, defence, stands, result, selected),
+                searched=self._searched(job, defence, threat_model, result, selected),
                 identified=self._scorer.identified(job, {row["probe_slot"] for row in selected}),
-                pointed=self._pointed(job, defence, stands, result, selected),
+                pointed=self._pointed(job, defence, threat_model, result, selected),
                 sums=self._sums(job, defence, selected),
                 columns=self._scorer.columns(job, {row["probe_slot"] for row in selected}),
-                expected=self._expected(job, stands),
+                expected=self._expected(job, threat_model),
                 tampered_by=self._clients_plan.task.network.malicious_name,
                 bounded=self._named[job.attack].bounded,
                 unread=self._clients_plan.unread_statistics,
-                assumes=stands.adaptation == "automatic"
-                and relies_on_noise(self._clients_plan, self._audit.settings.adaptation, job.ticket, vantage),
+                assumes=threat_model.adaptation == "automatic"
+                and relies_on_noise(self._clients_plan, self._audit.settings.adaptation, job.probe_set, vantage),
             )
-            entries.append(entry(description, result, selected, asked, ladder, self._clients_plan.seed, target, other))
+            entries.append(
+                entry(description, result, selected, requested, controls, self._clients_plan.seed, target, other)
+            )
         return entries
 
     def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
         """Return the facts of a job's sums; those with one client left are attacked first, and kept for the others."""
-        probe_set = job.ticket
+        probe_set = job.probe_set
         if not probe_set.group:
             return None
         at = job.attack, job.vantage, job.adaptive, defence, probe_set.round, probe_set.recorded
         if probe_set.group == 1:
             self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
         computed = probe_set.vantage == PEER and not unseen(self._clients_plan, PEER)
-        size, lost = probe_set.group + probe_set.colluding, computed and self._climb.lost(job)
+        size, lost = probe_set.group + probe_set.colluding, computed and self._control_runner.lost(job)
         return SumFacts(
             size, self._colluding(probe_set), self._recovered_alone.get(at), self._untried(), computed, lost
         )
@@ -121,45 +129,49 @@ class EntryBuilder:
         }
         return tuple(kind for kind, tried in kinds.items() if not tried)
 
-    def _ladder(self, job: AttackJob, defence: str, stands: ThreatModel, rows: Sequence[ScoreRow]) -> ControlResults:
-        """Climb as far as the verdict needs it: the rungs beside a target only where its failure could count."""
-        ladder = ControlResults(self._control, self.below.get(job.attack, _NOT_ATTACKED))
-        if not stands.adaptive:
-            return ladder
-        hidden = stands.protected_by is not None
-        ladder = replace(ladder, consistency=self._climb.consistency(job, self._clients(job, defence), hidden))
-        if not hidden or not ladder.easy.passed or any(row["recovered"] for row in rows):
-            return ladder
-        mild = self._climb.beside(job, TOLD)
+    def _controls(
+        self, job: AttackJob, defence: str, threat_model: ThreatModel, rows: Sequence[ScoreRow]
+    ) -> ControlResults:
+        """Climb as far as the verdict needs it: the controls beside a target only where its failure could count."""
+        controls = ControlResults(self._control, self.below.get(job.attack, _NOT_ATTACKED))
+        if not threat_model.adaptive:
+            return controls
+        hidden = threat_model.protected_by is not None
+        controls = replace(
+            controls, consistency=self._control_runner.consistency(job, self._clients(job, defence), hidden)
+        )
+        if not hidden or not controls.easy.passed or any(row["recovered"] for row in rows):
+            return controls
+        mild = self._control_runner.beside(job, WEAK_DEFENCE)
         if mild.passed:
-            shown = f"shown by the rung {CONTROLS[TOLD]}: {mild.reason}"
-            return replace(ladder, weak_defence=mild, undefended=replace(mild, rung=MATCHED, seconds=0.0, reason=shown))
-        return replace(ladder, weak_defence=mild, undefended=self._climb.beside(job, MATCHED))
+            shown = f"shown by the control {CONTROLS[WEAK_DEFENCE]}: {mild.reason}"
+            return replace(controls, weak_defence=mild, undefended=replace(mild, seconds=0.0, reason=shown))
+        return replace(controls, weak_defence=mild, undefended=self._control_runner.beside(job, UNDEFENDED))
 
     def _searched(
-        self, job: AttackJob, defence: str, stands: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
+        self, job: AttackJob, defence: str, threat_model: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
     ) -> Searched | None:
         """Return the attack's objective at the truth and at its results, where nothing was recovered."""
-        if not stands.adaptive or any(row["recovered"] for row in rows):
+        if not threat_model.adaptive or any(row["recovered"] for row in rows):
             return None
-        return self._climb.searched(job, self._named[job.attack], self._clients(job, defence), result)
+        return self._control_runner.searched(job, self._named[job.attack], self._clients(job, defence), result)
 
     def _pointed(
-        self, job: AttackJob, defence: str, stands: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
+        self, job: AttackJob, defence: str, threat_model: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
     ) -> Identified | None:
         """Hold candidates against the messages, where something hides the data and nothing was recovered.
 
         An undefended message is a function of the data that everybody can compute: there the result is known.
         """
-        if stands.protected_by is None or any(row["recovered"] for row in rows):
+        if threat_model.protected_by is None or any(row["recovered"] for row in rows):
             return None
-        return self._climb.candidates(job, self._named[job.attack], self._clients(job, defence), result)
+        return self._control_runner.candidates(job, self._named[job.attack], self._clients(job, defence), result)
 
-    def _expected(self, job: AttackJob, stands: ThreatModel) -> float | None:
+    def _expected(self, job: AttackJob, threat_model: ThreatModel) -> float | None:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
-        plain = job.ticket.source == "probe" and job.ticket.steps == 1 and stands.protected_by is None
+        plain = job.probe_set.source == "probe" and job.probe_set.steps == 1 and threat_model.protected_by is None
         attack = self._named[job.attack]
-        batch = job.ticket.batch // (job.ticket.group or 1) if attack.of_sums else job.ticket.batch
+        batch = job.probe_set.batch // (job.probe_set.group or 1) if attack.of_sums else job.probe_set.batch
         return attack.expected_share(batch) if plain else None
 
     def _clients(self, job: AttackJob, defence: str) -> list[int]:
@@ -185,12 +197,12 @@ class EntryBuilder:
             jobs: the static jobs on targets, with their solutions.
         """
         cases: dict[tuple[str, str], list[tuple[AttackJob, JobResult]]] = defaultdict(list)
-        for job, solution in jobs:
-            answers = dict([*solution.present, *solution.shares])
+        for job, result in jobs:
+            answers = dict([*result.present, *result.shares])
             if answers or not self._named[job.attack].reconstructs:
                 clients = answers or dict(job.examples) or range(self._clients_plan.rounds.clients)
                 for defence in dict.fromkeys(map(self._plan.defence_of, clients)):
-                    cases[job.attack, defence].append((job, solution))
+                    cases[job.attack, defence].append((job, result))
         rng = numpy_generator(self._clients_plan.seed, "inference of classes")
         inferences = [self._inference(defence, solved) for (_, defence), solved in cases.items()]
         compared = [one.compared(rng) for one in inferences]
@@ -200,15 +212,15 @@ class EntryBuilder:
     def _inference(self, defence: str, solved: Sequence[tuple[AttackJob, JobResult]]) -> Inference:
         """Join the inferences of an attack in all rounds, of clients with one defence: the mean over the rounds."""
         (job, first), task, classes = solved[0], self._task, self._task.dataset.classes
-        shares = self._means(defence, [solution.shares for _, solution in solved])
+        shares = self._means(defence, [result.shares for _, result in solved])
         held = {client: one >= PRESENT / classes for client, one in shares.items()}
         if not shares:
-            present = self._means(defence, [solution.present for _, solution in solved])
+            present = self._means(defence, [result.present for _, result in solved])
             held = {client: one >= 0.5 for client, one in present.items()}
         clients, train = sorted(held), task.split.train
         counts = [np.bincount(task.dataset.train_y[train[client]], minlength=classes) for client in clients]
         description = {"attack": job.attack, "vantage": job.vantage, "defence": defence}
-        rounds = {"rounds": sorted(each.ticket.round for each, _ in solved)}
+        rounds = {"rounds": sorted(each.probe_set.round for each, _ in solved)}
         public = np.bincount(task.public()[1].numpy(), minlength=classes)
         return Inference(
             description | rounds,
@@ -217,7 +229,7 @@ class EntryBuilder:
             np.array(counts).reshape(-1, classes),
             clients,
             public / public.sum(),
-            standing(
+            threat_model_of(
                 self._clients_plan, self._audit.settings, job, self._named[job.attack], defence != "none"
             ).protected_by,
             first.stopped if not held else None,
@@ -231,47 +243,47 @@ class EntryBuilder:
                 answers[client].append(values)
         return {client: np.mean(values, axis=0) for client, values in answers.items()}
 
-    def _asked(self, job: AttackJob, defence: str) -> int:
+    def _requested(self, job: AttackJob, defence: str) -> int:
         """Return the number of examples that a job should give: also those of probes that were not recorded."""
-        if job.ticket.source == "update":
+        if job.probe_set.source == "update":
             return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
         slots, clients = range(self._audit.probes.images), self._clients_plan.rounds.clients
-        if job.ticket.group:  # a sum stands for its first or isolated client, whose defence is everybody's
-            size, alone = job.ticket.group + job.ticket.colluding, job.ticket.isolated
+        if job.probe_set.group:  # a sum stands for its first or isolated client, whose defence is everybody's
+            size, alone = job.probe_set.group + job.probe_set.colluding, job.probe_set.isolated
             groups = groups_of(len(slots), clients, size)
             slots = [s for members in groups for s in (members[:1] if alone is None else members)]
             slots = [slot for slot in slots if alone is None or slot % clients == alone]
-        return job.ticket.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
+        return job.probe_set.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
 
-    def _about(self, job: AttackJob, vantage: str, defence: str, stands: ThreatModel) -> dict[str, Any]:
+    def _about(self, job: AttackJob, vantage: str, defence: str, threat_model: ThreatModel) -> dict[str, Any]:
         return {
             "attack": job.attack,
-            "adaptive": stands.adaptive,
-            "adaptation": stands.adaptation,
+            "adaptive": threat_model.adaptive,
+            "adaptation": threat_model.adaptation,
             "vantage": vantage,
-            "source": job.ticket.source,
-            "round": job.ticket.round,
+            "source": job.probe_set.source,
+            "round": job.probe_set.round,
             "client": None,
             "defence": defence,
-            "protected_by": stands.protected_by,
-            "granted": list(stands.granted),
-            "batch": job.ticket.batch,
-            "steps": job.ticket.steps,
-            "curve": job.ticket.curve or None,
-            "sum_size": job.ticket.group + job.ticket.colluding or None,
-            "num_colluding": self._colluding(job.ticket) if job.ticket.group else None,
+            "protected_by": threat_model.protected_by,
+            "granted": list(threat_model.granted),
+            "batch": job.probe_set.batch,
+            "steps": job.probe_set.steps,
+            "curve": job.probe_set.curve or None,
+            "sum_size": job.probe_set.group + job.probe_set.colluding or None,
+            "num_colluding": self._colluding(job.probe_set) if job.probe_set.group else None,
             "mode": "train",
             **asdict(self._named[job.attack].cost),
             "seeds": [self._clients_plan.seed],
         }
 
 
-def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: InputSpec) -> ControlResult:
+def control(probes: Iterable[tuple[Observation, Truth]], requested: int, inputs: InputSpec) -> ControlResult:
     """Run the closed form on softmax regression: it must recover the example of every usable recording.
 
     Args:
         probes: gradients of single examples, each with its example; more than half of ``asked`` are needed.
-        asked: number of recorded probes.
+        requested: number of recorded probes.
         inputs: the input space.
     """
     values = []
@@ -279,28 +291,26 @@ def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inp
         raw = linear_inputs(observation.sent["classifier.weight"], observation.sent["classifier.bias"], 1)
         guess = (raw.view(1, *inputs.shape) * inputs.std + inputs.mean).nan_to_num(nan=0.5)
         values.append(psnr(truth.samples[0].numpy(), guess[0].numpy()))
-    all_recovered = 2 * len(values) > asked and all(value >= CONTROL_DB for value in values)
-    return ControlResult("analytic", _mean_psnr(values), all_recovered)
+    all_recovered = 2 * len(values) > requested and all(value >= CONTROL_DB for value in values)
+    return ControlResult(_mean_psnr(values), all_recovered)
 
 
-def easy(rows: Sequence[ScoreRow], asked: int, result: JobResult) -> ControlResult:
+def easy(rows: Sequence[ScoreRow], requested: int, result: JobResult) -> ControlResult:
     """Return the result of an attack on the fresh network; failed and missing examples count as not recovered.
 
     Args:
         rows: a row per attacked example.
-        asked: number of rows that there should be.
+        requested: number of rows that there should be.
         result: the attack's solution.
     """
-    share = sum(row["recovered"] for row in rows) / asked
+    share = sum(row["recovered"] for row in rows) / requested
     values = [row["db"] for row in rows if row["db"] is not None]
     stopped = result.stopped or (None if values else "no example gave a result")
-    return ControlResult(
-        "easy", _mean_psnr(values) if values else None, share >= EASY_SHARE, round(result.seconds, 3), stopped
-    )
+    return ControlResult(_mean_psnr(values) if values else None, share >= EASY_SHARE, round(result.seconds, 3), stopped)
 
 
 def easy_words(rows: Sequence[ScoreRow], below: ControlResult) -> str:
-    """Return the result of the easy rung in some words; decibels are for images alone."""
+    """Return the result of the easy control in some words; decibels are for images alone."""
     if below.failure_reason or below.psnr is None:
         return below.failure_reason or "no example gave a result"
     if any(row["psnr"] is not None for row in rows):

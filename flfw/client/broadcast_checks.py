@@ -143,4 +143,4 @@ def require_plausible(received: Mapping[str, np.ndarray], fresh: nn.Module, whic
     """
     print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
     if alarms := broadcast_alarms(received, zeros_at_first(fresh)):
-        raise RequestDeclinedError(f"was sent weights that its check_broadcast refuses: {alarms[0]}")
+        raise RequestDeclinedError(f"was sent weights that its reject_suspicious_weights refuses: {alarms[0]}")

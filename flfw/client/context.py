@@ -50,7 +50,7 @@ class ModelCopies:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._asked: Hashable = object()
+        self._requested: Hashable = object()
         self._kept: nn.Module | None = None
         self._uncopied = False
 
@@ -63,8 +63,8 @@ class ModelCopies:
         """
         whole = (key, torch.get_default_dtype(), torch.get_default_device())
         with self._lock:  # also while building, which draws from torch's one global generator
-            if whole != self._asked:
-                self._asked, self._kept, self._uncopied = whole, None, False
+            if whole != self._requested:
+                self._requested, self._kept, self._uncopied = whole, None, False
                 return build()
             kept = self._kept
             if kept is None:

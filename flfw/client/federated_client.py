@@ -47,7 +47,7 @@ class ProbeResponder(LocalTrainer, ABC):
         self.received: Mapping[str, np.ndarray] = {}
 
     @abstractmethod
-    def leaving(self) -> Tensors:
+    def build_upload(self) -> Tensors:
         """Build the upload of a round from the model after local training."""
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
@@ -70,7 +70,7 @@ class ProbeResponder(LocalTrainer, ABC):
         gradient = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
         return {**gradient, **self.defended(gradient, x, y, rng)}
 
-    def followed_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
+    def step_direction(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step by `loss_and_direction`, as training does.
 
         A method may use it as `local_gradient`. It is for methods whose `loss_and_direction` changes the gradient: by
@@ -103,14 +103,15 @@ class ProbeResponder(LocalTrainer, ABC):
         self.train_epochs(
             self.trainable_parameters(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=again
         )
-        return expand(self.leaving(), self.received)
+        return expand(self.build_upload(), self.received)
 
 
 class FederatedClient(ProbeResponder, NumPyClient, ABC):
     """Base of the client halves.
 
-    The client receives and sends tensors through `border` only. The app (`flfw.engines.apps`) checks every message and
-    every answer with it, `fit` and `evaluate` check their arrays. `fit_named` and `evaluate_named` do not check again.
+    The client receives and sends tensors through `validator` only. The app (`flfw.engines.apps`) checks every message
+    and every reply with it, `fit` and `evaluate` check their arrays. `fit_named` and `evaluate_named` do not check
+    again.
 
     Args:
         ctx: the context, a new one for each message: the experiment, the task, the method and its settings, the
@@ -123,7 +124,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         regresses: whether they follow the mean of the examples' own losses, whatever the loss, so that labels may be
             numbers; otherwise a regression is refused.
         ctx: the context; a client half reads its hyper-parameters from ``ctx.settings``.
-        border: check of the received and of the sent tensors.
+        validator: check of the received and of the sent tensors.
         download_names: the model's tensors that the server sends, in the order of `get_parameters`.
         private_names: all other tensors, which are kept between rounds.
     """
@@ -145,7 +146,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
             # Factors reveal the tensors that they replace: they may leave only where all of these are uploads.
             if all(matches(name, uploads) for name in replaced):
                 factor_names = self._factored_upload.names
-        self.border = MessageValidator(ctx.partition, ctx.plan.name, self.sharing, forms(state), factor_names)
+        self.validator = MessageValidator(ctx.partition, ctx.plan.name, self.sharing, forms(state), factor_names)
 
     def training(self) -> Phases[dict[str, float]]:
         """Train as `train` does, and yield the phases that clients can go through together: by default none."""
@@ -189,7 +190,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
             SharingViolationError: the arrays are not the method's downloads, or `upload_tensors` is not its uploads.
         """
         sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
-        self.border.check_sent(sent)
+        self.validator.check_sent(sent)
         return [value.numpy() for value in sent.values()], metrics.get("num-examples", 1), metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
@@ -199,9 +200,9 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
 
     def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
         """Name the arrays by their positions, and check them."""
-        more = (f"array {place}" for place in range(len(self.download_names), len(parameters)))
+        more = (f"array {index}" for index in range(len(self.download_names), len(parameters)))
         received = dict(zip([*self.download_names, *more], parameters, strict=False))
-        self.border.check_received(received)
+        self.validator.check_received(received)
         return received
 
     # The same on named tensors: the app calls these.
@@ -223,7 +224,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         started = time.monotonic()
         metrics = yield from self._between_evaluations(self.training, received, version)
         self._keep_private(version)
-        sent = self.leaving()
+        sent = self.build_upload()
         examples = len(self.indices("train"))
         metrics |= self.ctx.defence.measures if self.ctx.defence else {}
         return sent, self._reported({**metrics, "num-examples": examples, "seconds": time.monotonic() - started})
@@ -286,7 +287,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
             kept |= {f"{name}/{key}": value for key, value in optimiser.memory(moved).items()}
         return kept
 
-    def leaving(self) -> Tensors:
+    def build_upload(self) -> Tensors:
         """Build the upload of a round: `upload_tensors`, after the defence, in the form that the method sends."""
         sent = self._defended({name: value.cpu() for name, value in self.upload_tensors().items()})
         return self._factored_upload.compress(sent, self.received) if self._factored_upload else sent

@@ -95,19 +95,19 @@ def side_by_side(workers: Sequence[LocalTrainer], works: Sequence[Phases[Result]
     losses: dict[int, float | None] = dict.fromkeys(range(len(works)))
     while losses:
         phases: dict[int, TrainingPhase] = {}
-        for place, loss in losses.items():
+        for index, loss in losses.items():
             try:
-                phases[place] = next(works[place]) if loss is None else works[place].send(loss)
+                phases[index] = next(works[index]) if loss is None else works[index].send(loss)
             except StopIteration as end:
-                results[place] = end.value
+                results[index] = end.value
             except Exception as error:  # this client's failure alone
-                results[place] = error
+                results[index] = error
         try:
-            means = descend_together([workers[place] for place in phases], list(phases.values()))
+            means = descend_together([workers[index] for index in phases], list(phases.values()))
         except Exception as error:
             raise JointStepsFailed(str(error)) from error
         losses = dict(zip(phases, means, strict=True))
-    return [results[place] for place in range(len(works))]
+    return [results[index] for index in range(len(works))]
 
 
 def descend_together(workers: Sequence[LocalTrainer], phases: Sequence[TrainingPhase]) -> list[float]:
@@ -118,23 +118,23 @@ def descend_together(workers: Sequence[LocalTrainer], phases: Sequence[TrainingP
     if any((one.purpose, one.epochs) != (first.purpose, first.epochs) for one in phases):
         raise ValueError("clients in different phases")
     lengths = [ceil(len(worker.indices("train")) / worker.ctx.local.batch_size) for worker in workers]
-    order = sorted(range(len(workers)), key=lambda place: -lengths[place])
-    counts = [first.epochs * lengths[place] for place in order]
-    joint = first.together([workers[place] for place in order])
+    order = sorted(range(len(workers)), key=lambda index: -lengths[index])
+    counts = [first.epochs * lengths[index] for index in order]
+    joint = first.together([workers[index] for index in order])
     if joint is None:
         return [phase.alone() for phase in phases]
-    streams = [_stream(workers[place], first) for place in order]
-    noted = _LastEpochs([lengths[place] for place in order], counts)
+    streams = [_stream(workers[index], first) for index in order]
+    noted = _LastEpochs([lengths[index] for index in order], counts)
     for number in range(max(counts)):
-        batches = [next(streams[place]) for place in range(len(order)) if counts[place] > number]
+        batches = [next(streams[index]) for index in range(len(order)) if counts[index] > number]
         noted.note(number, joint.step(batches), batches)
     if any(next(stream, None) is not None for stream in streams):
         raise ValueError("more batches in an epoch than its examples fill")
     joint.write()
-    for place, count in zip(order, counts, strict=True):
-        workers[place].steps_made += count
+    for index, count in zip(order, counts, strict=True):
+        workers[index].steps_made += count
     means = noted.means()
-    return [means[order.index(place)] for place in range(len(order))]
+    return [means[order.index(index)] for index in range(len(order))]
 
 
 def _stream(worker: LocalTrainer, phase: TrainingPhase) -> Iterator[Batch]:
@@ -152,9 +152,9 @@ class _LastEpochs:
         self._losses: list[list[Tensor]] = [[] for _ in counts]
 
     def note(self, number: int, losses: Tensor, batches: Sequence[Batch]) -> None:
-        for place, (_, y) in enumerate(batches):
-            if number >= self._counts[place] - self._lengths[place] and len(y):
-                self._losses[place].append(losses[place])
+        for index, (_, y) in enumerate(batches):
+            if number >= self._counts[index] - self._lengths[index] and len(y):
+                self._losses[index].append(losses[index])
 
     def means(self) -> list[float]:
         return [sum(torch.stack(one).tolist()) / len(one) if one else 0.0 for one in self._losses]

@@ -160,9 +160,9 @@ class StackedDescent(BatchedSteps):
     def write(self) -> None:
         """Bring the clients' own tensors up to their last steps, and lasting optimisers likewise."""
         self._keep_memory(0)
-        for place, parameters in enumerate(self._moving):
+        for index, parameters in enumerate(self._moving):
             for name, value in parameters.items():
-                value.copy_(self._turn(name, self._stacked[name][place]))
+                value.copy_(self._turn(name, self._stacked[name][index]))
 
     def _turn(self, name: str, value: Tensor) -> Tensor:
         """Return a matrix, or an optimiser's memory of one, transposed; other tensors stay."""
@@ -195,10 +195,10 @@ class StackedDescent(BatchedSteps):
         if not self._lasting:
             return
         held = self._optimiser.memory({n: v[: self._at_work] for n, v in self._stacked.items()})
-        for place in range(working, self._at_work):
-            memory = self._optimisers[place].memory(self._moving[place])
+        for index in range(working, self._at_work):
+            memory = self._optimisers[index].memory(self._moving[index])
             for name, value in memory.items():
-                value.copy_(self._turn(name, held[name][place]))
+                value.copy_(self._turn(name, held[name][index]))
 
 
 def filled(batches: Sequence[Batch]) -> Batch:
@@ -207,16 +207,16 @@ def filled(batches: Sequence[Batch]) -> Batch:
     >>> filled([(torch.ones(2, 1), torch.tensor([3, 4])), (torch.ones(1, 1), torch.tensor([5]))])[1].tolist()
     [[3, 4], [5, -100]]
     """
-    most = max(len(y) for _, y in batches)
-    if all(len(y) == most for _, y in batches):
+    maximum = max(len(y) for _, y in batches)
+    if all(len(y) == maximum for _, y in batches):
         return torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
     first_x, first_y = batches[0]
-    x = first_x.new_zeros(len(batches), most, *first_x.shape[1:])
-    y = first_y.new_full((len(batches), most), _IGNORED)
-    for place, (inputs, labels) in enumerate(batches):
-        x[place, : len(labels)], y[place, : len(labels)] = inputs, labels
+    x = first_x.new_zeros(len(batches), maximum, *first_x.shape[1:])
+    y = first_y.new_full((len(batches), maximum), _IGNORED)
+    for index, (inputs, labels) in enumerate(batches):
+        x[index, : len(labels)], y[index, : len(labels)] = inputs, labels
         if len(labels):  # an example again: a row of zeros may be none on which the network has a gradient
-            x[place, len(labels) :] = inputs[-1]
+            x[index, len(labels) :] = inputs[-1]
     return x, y
 
 

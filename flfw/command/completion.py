@@ -99,9 +99,9 @@ def _add_actions(sub: argparse.ArgumentParser, actions: Iterable[str], values: I
             one.add_argument("names", nargs="*", choices=tuple(values))
 
 
-def _plain(words: str) -> str:
+def _plain(text: str) -> str:
     """Return words without the signs that a shell or argparse would read."""
-    return "".join(sign for sign in words if sign not in "%'\"`$[]{}\\:")
+    return "".join(sign for sign in text if sign not in "%'\"`$[]{}\\:")
 
 
 def _rehearse(sub: argparse.ArgumentParser, names: dict[str, tuple[str, ...]]) -> None:

@@ -34,15 +34,15 @@ def main(arguments: Sequence[str], program: str = "flfw data") -> int:
 
 
 def _do(words: list[str], program: str) -> int:
-    asked = _parser(program).parse_args(words)
-    return _ACTIONS[asked.action](asked)
+    args = _parser(program).parse_args(words)
+    return _ACTIONS[args.action](args)
 
 
-def _list(asked: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> int:
     for name in data.names():
         card = data.describe(name)
         shape = "x".join(map(str, card.shape))
-        print(f"{name:<17} {shape:<9} {card.classes:>4} classes  {_presence(name, card, asked.root)}")
+        print(f"{name:<17} {shape:<9} {card.classes:>4} classes  {_presence(name, card, args.root)}")
     print("folder:PATH, text:FILE, hf:NAME and site:SHAPE:CLASSES are data of your own; see docs/data.md")
     return 0
 
@@ -55,19 +55,19 @@ def _presence(name: str, card: DatasetCard, root: Path | None) -> str:
     return "to be downloaded" if callable(card.fetch) else "to be got by hand"
 
 
-def _get(asked: argparse.Namespace) -> int:
-    for name in asked.names:
-        data.fetch(name, asked.root)
-        ready = data.load(name, asked.root)
+def _get(args: argparse.Namespace) -> int:
+    for name in args.names:
+        data.fetch(name, args.root)
+        ready = data.load(name, args.root)
         examples = "all" if ready.is_generated else len(ready.train_y)
         print(f"{name}: {examples} training examples are ready")
     return 0
 
 
-def _verify(asked: argparse.Namespace) -> int:
+def _verify(args: argparse.Namespace) -> int:
     odd = 0
-    for name in asked.names:
-        sums = data.sums(name, asked.root)
+    for name in args.names:
+        sums = data.sums(name, args.root)
         wrong = [file for file, right in sums.items() if right is False]
         unknown = sum(right is None for right in sums.values())
         odd += len(wrong)
@@ -78,14 +78,14 @@ def _verify(asked: argparse.Namespace) -> int:
     return 1 if odd else 0
 
 
-def _show(asked: argparse.Namespace) -> int:
-    for name in asked.names:
-        card = data.here(name, asked.root) if name.startswith("site:") else data.describe(data.absolute(name))
-        print(f"{name}: {'x'.join(map(str, card.shape))}, {card.classes} classes, {_presence(name, card, asked.root)}")
+def _show(args: argparse.Namespace) -> int:
+    for name in args.names:
+        card = data.here(name, args.root) if name.startswith("site:") else data.describe(data.absolute(name))
+        print(f"{name}: {'x'.join(map(str, card.shape))}, {card.classes} classes, {_presence(name, card, args.root)}")
         print(f"  source   {card.source}")
         print(f"  network  {card.net}")
         print(f"  split    {card.split}")
-        if not callable(card.fetch) and not card.population and not data.is_here(name, asked.root):
+        if not callable(card.fetch) and not card.population and not data.is_here(name, args.root):
             print(f"  get it   {card.fetch}")
         for file in list(card.files)[:_MOST_FILES]:
             print(f"  file     {file}")

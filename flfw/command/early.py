@@ -286,5 +286,5 @@ def _tree(module: str) -> ast.Module:
 
 
 def _source(module: str) -> str:
-    place = _ROOT.joinpath(*module.split(".")[1:])
-    return (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
+    path = _ROOT.joinpath(*module.split(".")[1:])
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")

@@ -195,7 +195,7 @@ def _texts(record: type) -> Iterator[tuple[str, str]]:
             yield line.target.id, " ".join(text.split())
 
 
-def _flag(name: str, words: str, kind: Any, default: Any) -> Flag:
+def _flag(name: str, text: str, kind: Any, default: Any) -> Flag:
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     parts = [part for part in get_args(kind) if part is not type(None)] if type(None) in get_args(kind) else [kind]
     many = get_origin(parts[0]) is tuple
@@ -204,4 +204,4 @@ def _flag(name: str, words: str, kind: Any, default: Any) -> Flag:
     forms = {bool: "", int: "INT", float: "FLOAT", str: "WORD", Path: "PATH"}
     form = "{" + ",".join(choices) + "}" if choices else forms[one]
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    return Flag(name, words, form, choices, many, "" if default in (None, "", (), False) else shown)
+    return Flag(name, text, form, choices, many, "" if default in (None, "", (), False) else shown)

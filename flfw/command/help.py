@@ -109,8 +109,8 @@ def row(left: str, text: str) -> list[str]:
     return wrapped(text, f"  {left:<{_COLUMN - 3}} ", margin)
 
 
-def _described(flag: Flag, whole: bool, program: str) -> list[str]:
-    text = flag.words if whole else flag.words.partition(". ")[0].removesuffix(".") + "."
+def _described(flag: Flag, full: bool, program: str) -> list[str]:
+    text = flag.words if full else flag.words.partition(". ")[0].removesuffix(".") + "."
     if program != "sim.py":
         text = text.replace("--list", "flfw list").replace("--show-split", "flfw data split")
     default = f" [{flag.default}]" if flag.default else ""

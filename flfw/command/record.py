@@ -118,16 +118,16 @@ def refuse_two_tasks(command: Command) -> None:
         raise InputError(
             "Expected --figures with --figure-names, --format or --width, got none; name the runs to draw."
         )
-    asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
-    asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
-    asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
-    asked |= {"--figures": command.figures, "--verify": command.verify, "--pdf FOLDER": command.pdf}
-    given = [flag for flag, value in asked.items() if value]
+    requested = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
+    requested |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
+    requested |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
+    requested |= {"--figures": command.figures, "--verify": command.verify, "--pdf FOLDER": command.pdf}
+    given = [flag for flag, value in requested.items() if value]
     if command.pdf == () and given and given[0] not in ("--resume", "--from"):
         raise InputError(
             f"Expected --pdf with one run, got it with {given[0]}; print each page afterwards: --pdf FOLDER."
         )
     if len(given) > 1:
         raise InputError(
-            f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own."
+            f"Expected one of {', '.join(requested)}, got {' and '.join(given)}; each does a thing of its own."
         )

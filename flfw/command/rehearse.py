@@ -93,7 +93,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     if command.write_policy:
         require_pinnable(command.experiment, command.write_policy, policy)
     rehearsal = plan_rehearsal(command.experiment, command.max_steps)
-    experiment, rungs = rehearsal.experiment, rehearsal.rungs
+    experiment, sizes = rehearsal.experiment, rehearsal.rungs
     draws = draws_at_sites(command.experiment)
     wanted = replace(without_auto(command.experiment), defence_randomness=draws)
     warned = breaches(policy, wanted, sent(experiment)) if policy else []
@@ -101,8 +101,8 @@ def rehearse(command: RehearsalCommand) -> Path:
     warned += over_budget(policy, at_sites, rehearsal.examples) if policy else []
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
-    print(f"Rehearsal of {where}, up to {words(*rungs[-1])}; nothing leaves this machine.")
-    print(*rehearsal.messages, *_costs(experiment, rungs), sep="\n", flush=True)
+    print(f"Rehearsal of {where}, up to {words(*sizes[-1])}; nothing leaves this machine.")
+    print(*rehearsal.messages, *_costs(experiment, sizes), sep="\n", flush=True)
     folder = run.run(experiment, "rehearsal-")
     result = read_result(folder)
     if policy and (late := too_large(result["rounds"], policy)):
@@ -111,13 +111,13 @@ def rehearse(command: RehearsalCommand) -> Path:
     if command.write_policy:
         write_policy(command.write_policy, command.experiment, policy, largest_mb_of(result["rounds"]))
     tried = attempts(folder)
-    sentences = answers(tried, rungs, rehearsal.real)
+    sentences = answers(tried, sizes, rehearsal.real)
     membership = [membership_line(row) for row in result.get("membership") or []]
     limits = [*LIMITS, OF_MEMBERSHIP] if membership else list(LIMITS)
     record = {
         "flfw": flfw.__version__,
         "real": dict(zip(("batch", "steps"), rehearsal.real, strict=True)),
-        "rungs": [{"batch": batch, "steps": steps} for batch, steps in rungs],
+        "rungs": [{"batch": batch, "steps": steps} for batch, steps in sizes],
         "images": experiment.images,
         "found": [asdict(one) for one in tried],
         "answers": sentences,
@@ -138,14 +138,14 @@ def rehearse(command: RehearsalCommand) -> Path:
     return folder
 
 
-def _costs(experiment: Experiment, rungs: Sequence[tuple[int, int]]) -> list[str]:
+def _costs(experiment: Experiment, sizes: Sequence[tuple[int, int]]) -> list[str]:
     """Return the costs of the ladder's searches, in a line; none for a rehearsal of membership alone."""
     from flfw.plans.run_plan import plan
 
     if not any(attack.reconstructs for attack in plan(experiment).audit.reconstructions.values()):
         return []
-    work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in rungs)
-    each = f"Probes on each of {len(rungs)} rungs: {experiment.images}."
+    work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in sizes)
+    each = f"Probes on each of {len(sizes)} rungs: {experiment.images}."
     return [f"{each} Searches in all of them take about {work:,} times as long as in one of one example and one step."]
 
 

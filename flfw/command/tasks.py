@@ -77,9 +77,9 @@ def figures(command: Command) -> list[Path]:
     """Draw finished runs for a paper; return the paths of the files."""
     from flfw.comparisons.figures.figures import write
 
-    width, asked = None if command.width == "alone" else command.width, command.experiment
+    width, requested = None if command.width == "alone" else command.width, command.experiment
     forms = command.format or ("svg",)
-    return write(command.figures, asked.out, forms, command.figure_names, asked.data_root, columns=width)
+    return write(command.figures, requested.out, forms, command.figure_names, requested.data_root, columns=width)
 
 
 def several(command: Command) -> int:
@@ -120,9 +120,9 @@ def split_shown(experiment: Experiment) -> str:
     from flfw.files.folders import claimed, make_folder
     from flfw.runs.run import check
 
-    asked = _with_a_method_for(experiment)
-    run_plan, task, notes = check(asked)
-    if asked.method != experiment.method:
+    requested = _with_a_method_for(experiment)
+    run_plan, task, notes = check(requested)
+    if requested.method != experiment.method:
         notes.append(
             f"Method {experiment.method} refuses a regression: for a run choose another, such as {_REGRESSES}."
         )

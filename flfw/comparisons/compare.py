@@ -24,7 +24,7 @@ from flfw.comparisons.together import across, common_places, joined_messages
 from flfw.comparisons.utility import ACCURACIES, ERRORS, Utility, bound, family
 from flfw.files.folders import require_several
 from flfw.report.formats import below, decimals
-from flfw.report.questions import seen_by, where_told
+from flfw.report.questions import rounds_read, seen_by
 from flfw.rng import numpy_generator
 
 _SAME_VICTIMS = ("dataset", "split", "clients", "seed", "victim_batch")
@@ -179,10 +179,10 @@ def _memberships(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]
     for run, name in zip(runs, names, strict=True):
         for one in run.result.get("membership") or []:
             knowledge = f", told of {one.get('protected_by') or one['defence']}" if one.get("adaptation") else ""
-            which = (str(one["attack"]), f"{one['statistic']}{knowledge}", seen_by(one), where_told(one))
+            which = (str(one["attack"]), f"{one['statistic']}{knowledge}", seen_by(one), rounds_read(one))
             area, low, high = (decimals(one[key], 3) for key in ("auc", "auc_low", "auc_high"))
-            least = below(one["epsilon_low"]) if one["epsilon_low"] else _NONE
-            cells = [name, str(one["verdict"]), f"{area} ({low} to {high})", str(one["pairs"]), least]
+            minimum = below(one["epsilon_low"]) if one["epsilon_low"] else _NONE
+            cells = [name, str(one["verdict"]), f"{area} ({low} to {high})", str(one["pairs"]), minimum]
             rows.setdefault(which, []).append(cells)
     if not rows:
         return []

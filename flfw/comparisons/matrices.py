@@ -76,9 +76,9 @@ def carry_out(prepared: PreparedMatrix) -> dict[str, str]:
 
 def fill_defaults(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
     """Return matrix and experiment with all defaults in place: every axis filled, the same attacks for all methods."""
-    asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
-    nets.look_in(asked.weights)
-    run_plan = without_auto(asked, matrix.methods)
+    requested = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
+    nets.look_in(requested.weights)
+    run_plan = without_auto(requested, matrix.methods)
     filled = dataclasses.replace(matrix, attacks=run_plan.attack).filled(run_plan)
     return filled, filled.with_equal_attackers(run_plan)
 

@@ -87,8 +87,8 @@ def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) ->
     return Markup("").join(Markup("<div>{}</div>").format(draw(panel)) for panel in panels if panel.marks)
 
 
-def _decimals(value: float | None, places: int = 1) -> str:
-    return "–" if value is None else f"{value:.{places}f}".replace("-", "−")
+def _decimals(value: float | None, decimals: int = 1) -> str:
+    return "–" if value is None else f"{value:.{decimals}f}".replace("-", "−")
 
 
 def _percent(value: float | None) -> str:

@@ -155,7 +155,7 @@ def parse(words: Sequence[str]) -> Matrix:
     return Matrix(**{**values, "seeds": tuple(map(int, values.get("seeds", ())))})
 
 
-def require_same_question(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: Path) -> None:
+def require_same_question(stored: Mapping[str, Any], requested: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume in the folder of another matrix.
 
     Raises:
@@ -163,8 +163,8 @@ def require_same_question(stored: Mapping[str, Any], asked: Mapping[str, Any], f
     """
     # A setting added by a later version has its default in an earlier matrix.
     usual = Experiment().decisive
-    before, now = ({**usual, **question.get("experiment", {})} for question in (stored, asked))
-    before, now = ({**shared, **question} for shared, question in ((before, stored), (now, asked)))
+    before, now = ({**usual, **question.get("experiment", {})} for question in (stored, requested))
+    before, now = ({**shared, **question} for shared, question in ((before, stored), (now, requested)))
     for key in dict.fromkeys((*AXES, "set", *now)):
         if key != "experiment" and before.get(key) != now.get(key):
             raise InputError(

@@ -50,7 +50,7 @@ class AttackSetting(NamedTuple):
         static = f"built against {recipe}" if recipe in self.defence.split("+") else "static"
         words = f"told of {protected_by}" if self.informed else "adaptive" if self.adaptive else static
         places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
-        return ", ".join([words, *(place.replace("_", " ") for place in places)])
+        return ", ".join([words, *(index.replace("_", " ") for index in places)])
 
     def answers(self, static: AttackSetting) -> bool:
         """Return whether this attack answers for a static attack that recovered nothing."""
@@ -124,7 +124,7 @@ class FinishedRun:
     Attributes:
         folder: folder of the run.
         result: content of result.json.
-        rows: attacked images of the plain targets: no lower rung, no point of a curve.
+        rows: attacked images of the plain targets: no lower control, no point of a curve.
     """
 
     folder: Path

@@ -121,9 +121,9 @@ class CombinationRanking:
     @property
     def too_few(self) -> int:
         """Fewest messages with which any difference could be significant, if there are fewer; else 0."""
-        most = max((test.messages for test in self.tests), default=0)
+        maximum = max((test.messages for test in self.tests), default=0)
         needed = ceil(log2(2 * len(self.tests) / ALPHA)) if self.tests else 0
-        return needed if most < needed else 0
+        return needed if maximum < needed else 0
 
 
 def ranked(outcomes: Mapping[str, Outcomes]) -> CombinationRanking:
@@ -161,8 +161,8 @@ def holm(values: Sequence[float]) -> list[float]:
     """
     order = sorted(range(len(values)), key=lambda i: values[i])
     adjusted, largest = [0.0] * len(values), 0.0
-    for place, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(values) - place) * values[i]))
+    for index, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(values) - index) * values[i]))
         adjusted[i] = largest
     return adjusted
 
@@ -178,12 +178,12 @@ def letters(names: Sequence[str], apart: Iterable[frozenset[str]]) -> dict[str, 
         split = [part for group in groups for part in ([group - {one} for one in pair] if pair <= group else [group])]
         groups = [part for part in dict.fromkeys(split) if part and not any(part < other for other in split)]
     groups.sort(key=lambda group: [name not in group for name in names])
-    marks = [_letter(place) for place in range(len(groups))]
+    marks = [_letter(index) for index in range(len(groups))]
     return {name: "".join(m for m, group in zip(marks, groups, strict=True) if name in group) for name in names}
 
 
-def _letter(place: int) -> str:
-    return ascii_lowercase[place] if place < len(ascii_lowercase) else f"({place + 1})"
+def _letter(index: int) -> str:
+    return ascii_lowercase[index] if index < len(ascii_lowercase) else f"({index + 1})"
 
 
 def _standing(name: str, each: Outcomes, closeness: Interval | None, marks: str) -> CombinationStanding:

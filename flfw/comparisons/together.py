@@ -101,8 +101,8 @@ def joined_messages(pairs: Sequence[tuple[str, str]]) -> list[int]:
     for number, (ours, theirs) in enumerate(pairs):
         ends = (0, ours), (1, theirs)
         met = {group[end] for end in ends if end in group}
-        least = min(met, default=number)
-        group |= {end: least for end, before in group.items() if before in met}
-        group |= dict.fromkeys(ends, least)
-    places = {number: place for place, number in enumerate(sorted(set(group.values())))}
+        minimum = min(met, default=number)
+        group |= {end: minimum for end, before in group.items() if before in met}
+        group |= dict.fromkeys(ends, minimum)
+    places = {number: index for index, number in enumerate(sorted(set(group.values())))}
     return [places[group[0, ours]] for ours, _ in pairs]

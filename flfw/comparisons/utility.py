@@ -77,12 +77,12 @@ class Utility(ABC):
         """Format a value without a sign of its unit: ``80.0`` of an accuracy of 0.8, ``39.1`` of an error."""
 
     @abstractmethod
-    def text(self, value: float | None, places: int = 1) -> str:
+    def text(self, value: float | None, decimals: int = 1) -> str:
         """Format a value: ``80.0 %`` or ``39.1``; a dash where there is none.
 
         Args:
             value: the value.
-            places: decimals of an accuracy.
+            decimals: decimals of an accuracy.
         """
 
     @abstractmethod
@@ -119,9 +119,9 @@ class Accuracy(Utility):
         """Format in per cent."""
         return f"{100 * value:.1f}"
 
-    def text(self, value: float | None, places: int = 1) -> str:
+    def text(self, value: float | None, decimals: int = 1) -> str:
         """Format in per cent, with its sign."""
-        return "–" if value is None else f"{100 * value:.{places}f} %"
+        return "–" if value is None else f"{100 * value:.{decimals}f} %"
 
     def at(self, value: float) -> str:
         """Format in per cent, before the name."""
@@ -159,7 +159,7 @@ class AbsoluteError(Utility):
         """Format with three significant digits."""
         return _figures(value)
 
-    def text(self, value: float | None, places: int = 1) -> str:
+    def text(self, value: float | None, decimals: int = 1) -> str:
         """Format with three significant digits; places are of an accuracy alone."""
         return "–" if value is None else _figures(value)
 

@@ -23,18 +23,18 @@ def _do(arguments: list[str]) -> int:
         action="store_true",
         help="give each category a feature for other values, each column for missing",
     )
-    asked = parser.parse_args(arguments)
-    require(data.is_table(asked.dataset), "csv:FILE@TARGET or parquet:FILE@TARGET", dataset=asked.dataset)
-    card = data.describe(data.configured(asked.dataset, asked.set))
+    args = parser.parse_args(arguments)
+    require(data.is_table(args.dataset), "csv:FILE@TARGET or parquet:FILE@TARGET", dataset=args.dataset)
+    card = data.describe(data.configured(args.dataset, args.set))
     assert card.columns is not None, "a table has columns"
-    print(listing.listing(card.columns, most=len(card.columns.columns)), *listing.sentences(card.columns), sep="\n")
-    if asked.write:
+    print(listing.listing(card.columns, maximum=len(card.columns.columns)), *listing.sentences(card.columns), sep="\n")
+    if args.write:
         try:
-            with asked.write.open("x", encoding="utf-8") as file:
-                file.write(plan_file.text(plan_file.for_sites(card.columns) if asked.for_sites else card.columns))
+            with args.write.open("x", encoding="utf-8") as file:
+                file.write(plan_file.text(plan_file.for_sites(card.columns) if args.for_sites else card.columns))
         except OSError as error:
-            raise InputError(f"Expected a new file for --write, got {asked.write} ({error.strerror}).") from error
-        print(asked.write)
+            raise InputError(f"Expected a new file for --write, got {args.write} ({error.strerror}).") from error
+        print(args.write)
     return 0
 
 

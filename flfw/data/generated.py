@@ -48,7 +48,7 @@ _ALPHAS = 1e-3, 1e6
 _MOST_SEED = 2**63 - 1
 
 
-def within(name: str, what: str, word: str, least: float, most: float) -> float:
+def within(name: str, what: str, word: str, minimum: float, maximum: float) -> float:
     """Read a number between bounds.
 
     Raises:
@@ -58,20 +58,20 @@ def within(name: str, what: str, word: str, least: float, most: float) -> float:
         number = float(word)
     except ValueError:
         number = float("nan")
-    if not least <= number <= most:
-        raise InputError(f"Expected {least:g} <= {what} <= {most:g} in {name}, got {what}={word}.")
+    if not minimum <= number <= maximum:
+        raise InputError(f"Expected {minimum:g} <= {what} <= {maximum:g} in {name}, got {what}={word}.")
     return number
 
 
-def whole(name: str, what: str, word: str, least: int = 0, most: int = _MOST_SEED) -> int:
+def whole(name: str, what: str, word: str, minimum: int = 0, maximum: int = _MOST_SEED) -> int:
     """Read a whole number between bounds.
 
     Raises:
         InputError: it is none.
     """
     number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(_MOST_SEED)) else -1
-    if not least <= number <= most:
-        raise InputError(f"Expected a whole number {least} <= {what} <= {most} in {name}, got {what}={word}.")
+    if not minimum <= number <= maximum:
+        raise InputError(f"Expected a whole number {minimum} <= {what} <= {maximum} in {name}, got {what}={word}.")
     return number
 
 

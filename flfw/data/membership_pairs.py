@@ -44,14 +44,14 @@ def copied(train: Sequence[np.ndarray], inputs: np.ndarray, owners: np.ndarray |
     [False, True, True, False]
     """
     owners = np.arange(len(inputs)) if owners is None else owners
-    places = np.unique(np.concatenate(list(train)))
-    digests = [_digest(inputs[place]) for place in places]
+    indices = np.unique(np.concatenate(list(train)))
+    digests = [_digest(inputs[index]) for index in indices]
     holders: dict[bytes, set[int]] = {}
-    for place, digest in zip(places, digests, strict=True):
-        holders.setdefault(digest, set()).add(int(owners[place]))
-    unique = {int(owners[p]) for p, digest in zip(places, digests, strict=True) if len(holders[digest]) == 1}
+    for index, digest in zip(indices, digests, strict=True):
+        holders.setdefault(digest, set()).add(int(owners[index]))
+    unique = {int(owners[p]) for p, digest in zip(indices, digests, strict=True) if len(holders[digest]) == 1}
     marked = np.zeros(len(inputs), bool)
-    marked[places] = ~np.isin(owners[places], list(unique))
+    marked[indices] = ~np.isin(owners[indices], list(unique))
     return marked
 
 
@@ -61,7 +61,7 @@ def games(
     labels: np.ndarray,
     patients: np.ndarray | None,
     seed: int,
-    most: int | None,
+    maximum: int | None,
 ) -> tuple[MemberPairs | PatientGame, ...]:
     """Draw the pairs of every client, of patients if they are known, with nothing in them that has copies.
 
@@ -71,15 +71,15 @@ def games(
         labels: (N,) their classes.
         patients: (N,) their patients; None: not known.
         seed: of the experiment.
-        most: largest number of pairs of a client; None: as many as there are.
+        maximum: largest number of pairs of a client; None: as many as there are.
 
     Raises:
         InputError: see `flfw.data.membership_pairs`.
     """
     marked = copied(train, inputs, patients)
     if patients is None:
-        return game(train, labels, seed, most, marked)
-    return patient_game(train, labels, patients, seed, most, marked)
+        return game(train, labels, seed, maximum, marked)
+    return patient_game(train, labels, patients, seed, maximum, marked)
 
 
 def _digest(row: np.ndarray) -> bytes:
@@ -129,29 +129,31 @@ class MemberPairs:
 
 
 def draw_pairs(
-    places: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int | None = None
+    indices: np.ndarray, labels: np.ndarray, rng: np.random.Generator, maximum: int | None = None
 ) -> MemberPairs:
     """Pair a client's examples within classes in a random order: which of a pair comes first is its coin.
 
     An example that is left over in its class is in no pair; it may be trained on.
 
     Args:
-        places: (n,) distinct places of the client's examples.
+        indices: (n,) distinct places of the client's examples.
         labels: (n,) their classes.
         rng: generator of the order; neither the training nor an attacker may have it.
-        most: largest number of pairs; None: as many as there are.
+        maximum: largest number of pairs; None: as many as there are.
 
     Raises:
         InputError: places that repeat, or a number of pairs below 1.
     """
-    require(len(np.unique(places)) == len(places) == len(labels), "distinct places, a label each", places=len(places))
-    require(most is None or most >= 1, "most >= 1", most=most)
-    rows = [np.zeros((0, 2), places.dtype)]
+    require(
+        len(np.unique(indices)) == len(indices) == len(labels), "distinct places, a label each", places=len(indices)
+    )
+    require(maximum is None or maximum >= 1, "most >= 1", most=maximum)
+    rows = [np.zeros((0, 2), indices.dtype)]
     for label in np.unique(labels):
-        same = rng.permutation(places[labels == label])
+        same = rng.permutation(indices[labels == label])
         rows.append(same[: len(same) // 2 * 2].reshape(-1, 2))
     pairs = np.concatenate(rows)
-    pairs = pairs[rng.permutation(len(pairs))[:most]]
+    pairs = pairs[rng.permutation(len(pairs))[:maximum]]
     return MemberPairs(pairs[:, 0], pairs[:, 1])
 
 
@@ -172,7 +174,7 @@ class PatientPairs:
 
 
 def draw_patient_pairs(
-    labels: np.ndarray, patients: np.ndarray, rng: np.random.Generator, most: int | None = None
+    labels: np.ndarray, patients: np.ndarray, rng: np.random.Generator, maximum: int | None = None
 ) -> PatientPairs:
     """Pair a client's patients with mixes of classes as near as the data allow, and toss a fair coin for each pair.
 
@@ -185,25 +187,25 @@ def draw_patient_pairs(
         labels: (n,) classes of all of the client's examples.
         patients: (n,) their patients.
         rng: generator of order and coins; neither the training nor an attacker may have it.
-        most: largest number of pairs, those that differ least; None: as many as there are.
+        maximum: largest number of pairs, those that differ least; None: as many as there are.
 
     Raises:
         InputError: not a patient for each label, or a number of pairs below 1.
     """
     require(len(labels) == len(patients), "a patient for each label", labels=len(labels), patients=len(patients))
-    require(most is None or most >= 1, "most >= 1", most=most)
+    require(maximum is None or maximum >= 1, "most >= 1", most=maximum)
     each, row = np.unique(patients, return_inverse=True)
     mixes = np.zeros((len(each), int(labels.max(initial=0)) + 1), np.int64)
     np.add.at(mixes, (row, labels), 1)
     left = rng.permutation(len(each))
     pairs, unlike = np.zeros((len(each) // 2, 2), np.int64), np.zeros(len(each) // 2, np.int64)
-    for place in range(len(pairs)):
+    for index in range(len(pairs)):
         first, left = left[0], left[1:]
-        apart = np.abs(mixes[left] - mixes[first]).sum(axis=1)
-        nearest = int(apart.argmin())
-        pairs[place], unlike[place] = (first, left[nearest]), apart[nearest]
+        distance = np.abs(mixes[left] - mixes[first]).sum(axis=1)
+        nearest = int(distance.argmin())
+        pairs[index], unlike[index] = (first, left[nearest]), distance[nearest]
         left = np.delete(left, nearest)
-    kept = np.argsort(unlike, kind="stable")[:most]
+    kept = np.argsort(unlike, kind="stable")[:maximum]
     chosen = rng.permuted(each[pairs[kept]], axis=1)
     return PatientPairs(chosen[:, 0], chosen[:, 1], unlike[kept])
 
@@ -263,19 +265,19 @@ def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray)
     Raises:
         InputError: not a label and a patient for each score, or scores that are not finite.
     """
-    whole = len(scores) == len(labels) == len(patients)
-    require(whole, "a label and a patient for each score", scores=len(scores), patients=len(patients))
+    full = len(scores) == len(labels) == len(patients)
+    require(full, "a label and a patient for each score", scores=len(scores), patients=len(patients))
     require(bool(np.isfinite(scores).all()), "finite scores", scores="NaN or infinity")
     of_class = np.unique(labels, return_inverse=True)[1]
     centred = scores - (np.bincount(of_class, scores) / np.bincount(of_class))[of_class]
-    deviation = float(np.sqrt(np.mean(centred**2))) if len(scores) else 0.0
-    z = centred / deviation if deviation > 0 else np.zeros(len(scores))
+    std = float(np.sqrt(np.mean(centred**2))) if len(scores) else 0.0
+    z = centred / std if std > 0 else np.zeros(len(scores))
     each, row = np.unique(patients, return_inverse=True)
     return each, np.bincount(row, z, minlength=len(each)) / np.bincount(row, minlength=len(each))
 
 
 def game(
-    train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int | None, copied: np.ndarray | None = None
+    train: Sequence[np.ndarray], labels: np.ndarray, seed: int, maximum: int | None, copied: np.ndarray | None = None
 ) -> tuple[MemberPairs, ...]:
     """Draw the pairs of every client, each with a generator of its own, which no attack is granted.
 
@@ -283,7 +285,7 @@ def game(
         train: for each client the places of its training examples.
         labels: (N,) classes of all training examples.
         seed: of the experiment.
-        most: largest number of pairs of a client; None: as many as there are.
+        maximum: largest number of pairs of a client; None: as many as there are.
         copied: (N,) whether an example is in no pair, see `flfw.data.membership_pairs`; None: none is.
 
     Raises:
@@ -297,14 +299,14 @@ def game(
     pairs = []
     for client, held_here in enumerate(train):
         rng = numpy_generator(seed, "membership pairs", client)
-        places = _without(held_here, copied)
-        pairs.append(draw_pairs(places, labels[places], rng, most))
+        indices = _without(held_here, copied)
+        pairs.append(draw_pairs(indices, labels[indices], rng, maximum))
         if len(pairs[-1].members) < FEWEST:
             raise InputError(
                 f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --expert "
                 f"membership_pairs, "
                 f"got {len(pairs[-1].members)} at client {client}; take fewer --clients or another --split."
-                + _of_copies(len(held_here) - len(places))
+                + _of_copies(len(held_here) - len(indices))
             )
     return tuple(pairs)
 
@@ -314,7 +316,7 @@ def patient_game(
     labels: np.ndarray,
     patients: np.ndarray,
     seed: int,
-    most: int | None,
+    maximum: int | None,
     copied: np.ndarray | None = None,
 ) -> tuple[PatientGame, ...]:
     """Draw the pairs of every client's patients, each with a generator of its own, which no attack is granted.
@@ -324,7 +326,7 @@ def patient_game(
         labels: (N,) classes of all training examples.
         patients: (N,) their patients.
         seed: of the experiment.
-        most: largest number of pairs of a client; None: as many as there are.
+        maximum: largest number of pairs of a client; None: as many as there are.
         copied: (N,) whether an example is of a patient in no pair, see `flfw.data.membership_pairs`; None: none is.
 
     Raises:
@@ -332,27 +334,27 @@ def patient_game(
     """
     few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
     require(len(train) <= MOST_CLIENTS, few, clients=len(train))
-    _, owners = np.unique(np.concatenate([np.unique(patients[places]) for places in train]), return_counts=True)
+    _, owners = np.unique(np.concatenate([np.unique(patients[indices]) for indices in train]), return_counts=True)
     apart = "each patient at one client for membership-pairs, as with another --split"
     require(bool((owners == 1).all()), apart, shared=int((owners > 1).sum()))
     games = []
     for client, held_here in enumerate(train):
-        places = _without(held_here, copied)
-        whose = patients[places]
-        drawn = draw_patient_pairs(labels[places], whose, numpy_generator(seed, "membership pairs", client), most)
+        indices = _without(held_here, copied)
+        whose = patients[indices]
+        drawn = draw_patient_pairs(labels[indices], whose, numpy_generator(seed, "membership pairs", client), maximum)
         if len(drawn.members) < FEWEST:
             raise InputError(
                 f"Expected {2 * FEWEST} patients or more at each client for --expert membership_pairs, got "
                 f"{len(np.unique(whose))} at client {client}; take fewer --clients or another --split."
-                + _of_copies(len(held_here) - len(places))
+                + _of_copies(len(held_here) - len(indices))
             )
         kept = np.isin(whose, np.concatenate([drawn.members, drawn.held_out]))
-        games.append(PatientGame(drawn, places[kept], whose[kept]))
+        games.append(PatientGame(drawn, indices[kept], whose[kept]))
     return tuple(games)
 
 
-def _without(places: np.ndarray, copied: np.ndarray | None) -> np.ndarray:
-    return places if copied is None else places[~copied[places]]
+def _without(indices: np.ndarray, copied: np.ndarray | None) -> np.ndarray:
+    return indices if copied is None else indices[~copied[indices]]
 
 
 def _of_copies(count: int) -> str:
@@ -361,7 +363,7 @@ def _of_copies(count: int) -> str:
 
 def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[MemberPairs | PatientGame]) -> tuple[np.ndarray, ...]:
     """Return every client's places without those that are held out; the rest stays, in the same order."""
-    return tuple(places[~np.isin(places, drawn.held_out)] for places, drawn in zip(train, pairs, strict=True))
+    return tuple(indices[~np.isin(indices, drawn.held_out)] for indices, drawn in zip(train, pairs, strict=True))
 
 
 def correct_pairs(members: np.ndarray, held_out: np.ndarray, guesses: int) -> int:

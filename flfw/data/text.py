@@ -56,17 +56,17 @@ def text(word: str) -> DatasetCard:
         InputError: there is no such file, it is not UTF-8, it has a zero byte, or too little text.
     """
     path, length = located(word)
-    place = Path(path).expanduser().absolute()
-    lines, content = _content(place)
+    location = Path(path).expanduser().absolute()
+    lines, content = _content(location)
     labels = sorted({line.partition("\t")[0] for line in lines})
     return DatasetCard(
         shape=(length,),
         classes=len(labels) or BYTES,
-        files={place.name: None},
+        files={location.name: None},
         read=partial(_labelled, lines=lines, length=length) if lines else partial(_pieces, data=content, length=length),
         source=f"text in {path}, {'a label for each line' if lines else 'the byte after each sequence as its label'}",
         fetch="a UTF-8 file of text, or of lines label<TAB>text",
-        root=place.parent,
+        root=location.parent,
         net="gpt_tiny",
         split="iid",
         vocabulary=BYTES,
@@ -75,23 +75,23 @@ def text(word: str) -> DatasetCard:
     )
 
 
-def _content(place: Path) -> tuple[list[str], bytes]:
+def _content(path: Path) -> tuple[list[str], bytes]:
     """Return the lines of a labelled file, or none, and the file's bytes."""
-    if not place.is_file():
-        raise InputError(f"Expected text:FILE with a file of text, got {place}; no file is there.")
-    content = place.read_bytes()
+    if not path.is_file():
+        raise InputError(f"Expected text:FILE with a file of text, got {path}; no file is there.")
+    content = path.read_bytes()
     try:
         lines = [line for line in content.decode().splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise InputError(f"Expected UTF-8 in {place}, got another byte at {error.start}; convert the file.") from error
+        raise InputError(f"Expected UTF-8 in {path}, got another byte at {error.start}; convert the file.") from error
     if PAD in content:
-        raise InputError(f"Expected text in {place}, got a zero byte at {content.index(PAD)}; remove it.")
+        raise InputError(f"Expected text in {path}, got a zero byte at {content.index(PAD)}; remove it.")
     tabs = [number for number, line in enumerate(lines) if "\t" in line]
     if not lines or len(tabs) < len(lines):
         return [], content
     classes = {label for label, _, _ in (line.partition("\t") for line in lines)}
     if len(classes) < 2:
-        raise InputError(f"Expected two labels or more in {place}, got only {', '.join(classes)}; add another class.")
+        raise InputError(f"Expected two labels or more in {path}, got only {', '.join(classes)}; add another class.")
     return lines, content
 
 

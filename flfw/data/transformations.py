@@ -135,9 +135,9 @@ def transformed(x: Tensor, policy: Sequences, rng: torch.Generator) -> Tensor:
     minus = torch.randint(2, (len(x), max(map(len, policy))), generator=rng).bool()
     images = as_bytes(x)
     for number, sequence in enumerate(policy):
-        for place, operation in enumerate(sequence):
+        for index, operation in enumerate(sequence):
             for sign in operation.signs:
-                rows = (chosen == number) & ((minus[:, place] == (sign < 0)) | (len(operation.signs) == 1))
+                rows = (chosen == number) & ((minus[:, index] == (sign < 0)) | (len(operation.signs) == 1))
                 if rows.any():
                     images[rows] = forward(images[rows], Step(operation, sign))
     return as_raw(images)
@@ -189,7 +189,7 @@ def forward(images: Tensor, step: Step) -> Tensor:
     return _enhanced(images, name, factor)
 
 
-def undone(y: Tensor, step: Step) -> Tensor:
+def undo(y: Tensor, step: Step) -> Tensor:
     """Undo one operation in raw images (B, C, H, W), as far as can be.
 
     A lost margin gets its nearest pixels. An enhancement is inverted; clipped pixels stay clipped. Of the levels that a

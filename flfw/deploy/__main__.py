@@ -57,42 +57,44 @@ def main(arguments: Sequence[str], program: str = "python -m flfw.deploy") -> in
 
 
 def _do(arguments: Sequence[str], program: str) -> int:
-    asked = _parser(program).parse_args(arguments, argparse.Namespace(program=program))
-    return _COMMANDS[asked.command](asked)
+    args = _parser(program).parse_args(arguments, argparse.Namespace(program=program))
+    return _COMMANDS[args.command](args)
 
 
-def _init(asked: argparse.Namespace) -> int:
-    for method in asked.methods.split(","):
+def _init(args: argparse.Namespace) -> int:
+    for method in args.methods.split(","):
         if ":" not in method:
             plugins.require_known(plugins.METHOD, method)
     from flfw.task.method import Method  # with PyTorch, without which the other commands are quick
 
-    ports = (asked.port, asked.control_port, asked.site_port)
-    layout = FederationLayout(asked.folder.absolute(), asked.clients, asked.host, asked.listen, *ports)
+    ports = (args.port, args.control_port, args.site_port)
+    layout = FederationLayout(args.folder.absolute(), args.clients, args.host, args.listen, *ports)
     uploads: dict[str, None] = {}
-    for method in asked.methods.split(","):
+    for method in args.methods.split(","):
         cls = plugins.load_class(plugins.METHOD, method, Method)
         uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
-    budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
-    metrics = asked.metrics or ("all" if asked.epsilon == inf else "none")
-    budget |= {"patient_examples": asked.patient_examples, "metrics": metrics, "reasons": asked.error_detail}
-    foreign = [name for name in asked.methods.split(",") if ":" in name]
-    budget |= {"plugins": tuple(dict.fromkeys([*foreign, *asked.plugins]))}
-    policy = Policy(("0" * 64,), tuple(uploads), asked.max_upload_mb, **budget)
+    budget: dict[str, Any] = {"epsilon": args.epsilon, "delta": args.delta, "unit": args.unit}
+    metrics = args.metrics or ("all" if args.epsilon == inf else "none")
+    budget |= {"patient_examples": args.patient_examples, "metrics": metrics, "error_detail": args.error_detail}
+    foreign = [name for name in args.methods.split(",") if ":" in name]
+    budget |= {"allowed_plugins": tuple(dict.fromkeys([*foreign, *args.plugins]))}
+    policy = Policy(("0" * 64,), tuple(uploads), args.max_upload_mb, **budget)
     require_new(layout.folder)
-    make(layout, replace(policy, apps=(bundle_hash(),)).text())  # building the app takes seconds: after all checks
+    make(
+        layout, replace(policy, allowed_apps=(bundle_hash(),)).text()
+    )  # building the app takes seconds: after all checks
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
-    print(f"policies          let the uploads of {asked.methods.replace(',', ', ')} leave; of others: --methods")
-    print(f"on this machine   {asked.program} up {asked.folder}")
+    print(f"policies          let the uploads of {args.methods.replace(',', ', ')} leave; of others: --methods")
+    print(f"on this machine   {args.program} up {args.folder}")
     print(f"on several        {layout.folder / 'start'} has what to run where")
     return 0
 
 
-def _up(asked: argparse.Namespace) -> int:
-    layout = FederationLayout.read(asked.folder)
+def _up(args: argparse.Namespace) -> int:
+    layout = FederationLayout.read(args.folder)
     up(layout)
-    return _status(asked)
+    return _status(args)
 
 
 def up(layout: FederationLayout) -> None:
@@ -182,8 +184,8 @@ def _register(layout: FederationLayout) -> None:
         registration_file(layout.folder, number).write_text(f"{answer['node-id']}\n")
 
 
-def _status(asked: argparse.Namespace) -> int:
-    layout = FederationLayout.read(asked.folder)
+def _status(args: argparse.Namespace) -> int:
+    layout = FederationLayout.read(args.folder)
     ends = _certified_until(layout)
     print(f"transport   {transport()} with TLS (certificate until {ends:%Y-%m-%d}), a key a site")
     parts = [("superlink", layout.superlink, f"sites {layout.host}:{layout.sites_port}, flwr :{layout.control_port}")]
@@ -219,18 +221,18 @@ def _spent(site: Path, number: int) -> Iterator[str]:
         yield f"{kind:<11} site {number}: {words}"
 
 
-def _down(asked: argparse.Namespace) -> int:
-    layout = FederationLayout.read(asked.folder)
+def _down(args: argparse.Namespace) -> int:
+    layout = FederationLayout.read(args.folder)
     only = "--purge with --older-than, --also and --dry-run"
-    require(asked.purge or not (asked.older_than or asked.also or asked.dry_run), only, purge=False)
-    if asked.purge:
-        plan(layout, asked.older_than, asked.also)  # bad input ends nothing
-    if not asked.dry_run:
+    require(args.purge or not (args.older_than or args.also or args.dry_run), only, purge=False)
+    if args.purge:
+        plan(layout, args.older_than, args.also)  # bad input ends nothing
+    if not args.dry_run:
         _end(layout)
-    if asked.purge:
-        removal = plan(layout, asked.older_than, asked.also)
+    if args.purge:
+        removal = plan(layout, args.older_than, args.also)
         print(*(list(removal.lines()) or ["no run left anything"]), sep="\n", flush=True)
-        done = "a dry run: nothing was removed" if asked.dry_run else f"freed {in_units(removal.carry_out())}"
+        done = "a dry run: nothing was removed" if args.dry_run else f"freed {in_units(removal.carry_out())}"
         print(f"{done}; copies and backups are not reached")
     return 0
 
@@ -241,14 +243,14 @@ def _end(layout: FederationLayout) -> None:
     print(f"ended {ended} processes; keys, state and runs stay in {layout.folder}")
 
 
-def _renew(asked: argparse.Namespace) -> int:
-    layout = FederationLayout.read(asked.folder)
+def _renew(args: argparse.Namespace) -> int:
+    layout = FederationLayout.read(args.folder)
     renew(layout)
     print(f"certificate until {_certified_until(layout):%Y-%m-%d}, from the server's next start")
     return 0
 
 
-def _hash(asked: argparse.Namespace) -> int:
+def _hash(args: argparse.Namespace) -> int:
     print(bundle_hash())
     return 0
 

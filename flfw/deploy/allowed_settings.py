@@ -3,7 +3,7 @@
     [run]
     method = "hyperfl"                  this value
     net = ["cnn1", "lenet"]             one of these
-    rounds = {least = 1, most = 200}    a number in this range
+    rounds = {min = 1, max = 200}       a number in this range
 
 The table is closed: a setting that it does not name must have its default. Settings that change nothing at a site are
 free: `FREE`. Names in other settings by which a server could choose what a site reads, executes or gives away are
@@ -23,7 +23,7 @@ from typing import Any, final
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.experiment import FREE_ON_RESUME
-from flfw.files.earlier_names import settings_of_today
+from flfw.files.earlier_names import RULE_ENDS, settings_of_today
 
 _OF_THE_POLICY = ("metrics", "record", "defence-randomness")  # it has rules of its own for them
 _OF_THE_SERVER = ("seed", "ema", "final-eval-clients", "epsilon-budget")
@@ -36,9 +36,9 @@ FREE = frozenset(
 )
 """Keys of a run's configuration that need no pin.
 
-Those of the audit matter with ``record = true`` alone, where probes are about the site's volunteered examples. The seed
-draws shuffles, first weights and the halves of a site's test part, and a server can choose it for them: which examples
-come last in a pass, or which are in which half. It must not be secret. A share of a GPU chooses the device.
+Those of the audit matter with ``allow_recording = true`` alone, where probes are about the site's audit examples. The
+seed draws shuffles, first weights and the halves of a site's test part, and a server can choose it for them: which
+examples come last in a pass, or which are in which half. It must not be secret. A share of a GPU chooses the device.
 """
 
 SHOWN = 80
@@ -62,7 +62,7 @@ _PLUGGED = (
 
 _IN_WORDS = ("set",)  # keys of which a run reads the words, so that quotes make no difference
 
-_ENDS = ("least", "most")
+_ENDS = {"min": "at least", "max": "at most"}
 _SPLIT = 10_000  # characters of a value that is split into words: a megabyte would take half a minute
 
 
@@ -72,8 +72,8 @@ class AllowedSettings:
     """Pins of one policy.
 
     Attributes:
-        rules: for each named key of a run's configuration a value, a list of values, or a table with ``least``,
-            ``most`` or both.
+        rules: for each named key of a run's configuration a value, a list of values, or a table with ``min``,
+            ``max`` or both.
     """
 
     rules: Mapping[str, Any]
@@ -87,13 +87,13 @@ class AllowedSettings:
         """
         if not isinstance(table, dict):
             raise InputError(f"Expected a table [run] in {path}, got run={table}.")
-        table = settings_of_today(table)
+        table = {key: _of_today(rule) for key, rule in settings_of_today(table).items()}
         pinned = [key for key in Experiment().to_run_config() if key not in FREE]
         for key, rule in table.items():
             if key not in pinned:
                 raise InputError(f"Expected a key among {', '.join(pinned)} in [run] of {path}, got {key}.")
             if not _is_rule(rule):
-                forms = "a value, a list of values or {least = ..., most = ...}"
+                forms = "a value, a list of values or {min = ..., max = ...}"
                 raise InputError(f"Expected {forms} for {key} in [run] of {path}, got {rule}.")
         return cls(dict(table))
 
@@ -138,8 +138,15 @@ def pins_of(experiment: Experiment, dataset: str) -> AllowedSettings:
     default = Experiment().to_run_config()
     chosen = {key: value for key, value in experiment.to_run_config().items() if key not in FREE}
     rules: dict[str, Any] = {key: value for key, value in chosen.items() if value != default[key]}
-    rules |= {"method": experiment.method, "dataset": dataset, "clients": {"least": 1}}
-    return AllowedSettings({**rules, "rounds": {"least": 1, "most": experiment.rounds}})
+    rules |= {"method": experiment.method, "dataset": dataset, "clients": {"min": 1}}
+    return AllowedSettings({**rules, "rounds": {"min": 1, "max": experiment.rounds}})
+
+
+def _of_today(rule: Any) -> Any:
+    """Return a rule with today's names of its ends; one that stands under both keeps the earlier, which is refused."""
+    if not isinstance(rule, dict):
+        return rule
+    return {end if RULE_ENDS.get(end, end) in rule else RULE_ENDS.get(end, end): number for end, number in rule.items()}
 
 
 def _is_rule(rule: object) -> bool:
@@ -151,7 +158,7 @@ def _is_rule(rule: object) -> bool:
 
 def _allows(rule: Any, value: object, words: bool) -> bool:
     if isinstance(rule, dict):
-        return _is_number(value) and rule.get("least", value) <= value <= rule.get("most", value)
+        return _is_number(value) and rule.get("min", value) <= value <= rule.get("max", value)
     return any(_same(one, value, words) for one in (rule if isinstance(rule, list) else [rule]))
 
 
@@ -170,13 +177,13 @@ def _same(one: object, other: object, words: bool) -> bool:
     return one == other
 
 
-def _split(words: str) -> list[str]:
-    if len(words) > _SPLIT:
-        return [words]
+def _split(text: str) -> list[str]:
+    if len(text) > _SPLIT:
+        return [text]
     try:
-        return shlex.split(words)
+        return shlex.split(text)
     except ValueError:  # quotes that do not end
-        return [words]
+        return [text]
 
 
 def _is_number(value: object) -> bool:
@@ -185,7 +192,7 @@ def _is_number(value: object) -> bool:
 
 def _words(key: str, rule: Any) -> str:
     if isinstance(rule, dict):
-        return f"{key} is to be {' and '.join(f'at {end} {rule[end]}' for end in _ENDS if end in rule)}"
+        return f"{key} is to be {' and '.join(f'{text} {rule[end]}' for end, text in _ENDS.items() if end in rule)}"
     values = rule if isinstance(rule, list) else [rule]
     return f"{key} is to be {' or '.join(str(value) or 'nothing' for value in values)}"
 
@@ -204,7 +211,7 @@ def plugins_of(run_config: Mapping[str, Any]) -> list[str]:
     return [word for word in words if ":" in word]
 
 
-def may_mean_others(dataset: str, pins: AllowedSettings | None) -> str | None:
+def may_mean_others(dataset: str, allowed: AllowedSettings | None) -> str | None:
     """Return why a server could choose the examples that a site volunteers of its own data; None: it cannot.
 
     Places count in the order of the run's training part. Of the site's own data the name decides that, such as one with
@@ -212,11 +219,11 @@ def may_mean_others(dataset: str, pins: AllowedSettings | None) -> str | None:
 
     Args:
         dataset: name of the run's data set.
-        pins: the site's pins of runs; None: it pins nothing.
+        allowed: the site's pins of runs; None: it pins nothing.
     """
     prefix = dataset.partition(":")[0]
     if prefix == "site":
-        rule = pins.rules.get("dataset") if pins else None
+        rule = allowed.rules.get("dataset") if allowed else None
         pinned = rule in (dataset, [dataset])
         return None if pinned else "another dataset could mean others; pin this one alone in [run]"
     if dataset.startswith(BY_PATH) or (":" in dataset and prefix not in DATA_PREFIXES):

@@ -209,8 +209,8 @@ def beside(arguments: Sequence[str], deaths: CrashReports) -> list[str]:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", default="8000")  # Flower's default
     parser.add_argument("--isolation")
-    asked, _ = parser.parse_known_args(list(arguments))
-    if asked.isolation:
+    args, _ = parser.parse_known_args(list(arguments))
+    if args.isolation:
         return list(arguments)
     file = get_flwr_home() / "executor.secret"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +218,7 @@ def beside(arguments: Sequence[str], deaths: CrashReports) -> list[str]:
     file.touch(0o600)  # before the secret is written
     file.write_bytes(secrets.token_bytes(32))
     authorised = ["--superexec-auth-secret-file", str(file)]
-    address = ["--runtime-api-address", f"{asked.host}:{asked.port}", "--insecure"]  # it stays on this machine
+    address = ["--runtime-api-address", f"{args.host}:{args.port}", "--insecure"]  # it stays on this machine
     parent = ["--parent-pid", str(os.getpid())]
     started = subprocess.Popen(
         [sys.executable, "-m", "flfw.deploy.executor", str(deaths.write), *address, *authorised, *parent],

@@ -224,7 +224,7 @@ class PolicyGuard:
     ) -> None:
         self._policy, self._pull, self._push, self._lively, self._deaths = policy, pull, push, lively, deaths
         self._counted = counted
-        self._asked: Message | None = None  # Flower takes one at a time
+        self._requested: Message | None = None  # Flower takes one at a time
         self._earlier: set[int] = set()  # tasks of messages before that one
         self._lively_until = -inf
 
@@ -253,7 +253,7 @@ class PolicyGuard:
                 if not got[0].metadata.message_id:
                     raise ValueError("no name, by which an answer could name it")
                 taken.append(got[0])
-                self._asked, self._earlier = got[0], {task.task_id for task in state.get_tasks()}
+                self._requested, self._earlier = got[0], {task.task_id for task in state.get_tasks()}
                 if state.get_run(got[0].metadata.run_id):  # a new run is checked first
                     count()
             return got
@@ -293,12 +293,12 @@ class PolicyGuard:
 
     def _leave(self, message: Message, state: Any, store: Any) -> None:
         """Forget a message that Flower stored and then ignores; its app would work for a run that is over."""
-        if self._asked is message:
+        if self._requested is message:
             for task in {task.task_id for task in state.get_tasks()} - self._earlier:
                 state.finish_task(task, SubStatus.FAILED, "the run ended")
             state.delete_messages(message_ids=[message.metadata.message_id])
             store.delete(message.metadata.message_id)
-            self._asked = None
+            self._requested = None
 
     def _check(self, fab: Any, fab_hash: str, get_run: Callable[[], Any]) -> None:
         """Check a received app and the run that it is for.
@@ -328,7 +328,7 @@ class PolicyGuard:
         """
         checked = partial(self._send, object_store, send, push_object)
         watched = WatchedState(state, partial(self._silent, state), partial(self._bury, state, object_store))
-        while self._asked:
+        while self._requested:
             self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
 
     def _silent(self, state: Any) -> list[int]:
@@ -340,65 +340,63 @@ class PolicyGuard:
         """Answer, once, for an app that left no answer; some finish their task before they die."""
         for task in silent:
             state.finish_task(task, SubStatus.FAILED, DIED)
-            if self._asked and task not in self._earlier:
+            if self._requested and task not in self._earlier:
                 self._earlier.add(task)
-                _insert(_refusal(DIED, self._asked), state, store)
+                _insert(_refusal(DIED, self._requested), state, store)
 
     def _send(
         self,
         store: Any,
         send: Callable[..., Any],
         push_object: Callable[..., Any],
-        answer: Message,
+        reply: Message,
         tree: Any,
         spent: Any,
     ) -> Any:
-        asked, to = self._asked, answer.metadata.reply_to_message_id
-        if asked is None or to != asked.metadata.message_id:
+        requested, to = self._requested, reply.metadata.reply_to_message_id
+        if requested is None or to != requested.metadata.message_id:
             raise RuntimeError("an answer to an earlier message, or to none, stays here")
-        self._asked = None  # a message is counted once, so that it has one answer
+        self._requested = None  # a message is counted once, so that it has one answer
         spent = spent if self._policy.metrics == "all" else 0.0  # Flower tells the server how long the app worked
-        if (reason := self._refuses(store, asked, answer, tree)) is None:
-            return send(answer, tree, spent)
-        _say(f"{reason}: {answer.error.reason}" if answer.has_error() else reason)
-        refusal = _refusal(reason, asked)
+        if (reason := self._refuses(store, requested, reply, tree)) is None:
+            return send(reply, tree, spent)
+        _say(f"{reason}: {reply.error.reason}" if reply.has_error() else reason)
+        refusal = _refusal(reason, requested)
         wanted, session = send(refusal, get_object_tree(refusal), spent)
         for object_id, part in get_all_nested_objects(refusal).items():
             if object_id in wanted:
-                push_object(asked.metadata.run_id, session, object_id, part.deflate())
+                push_object(requested.metadata.run_id, session, object_id, part.deflate())
         return set(), session  # nothing else is to follow
 
-    def _refuses(self, store: Any, asked: Message, answer: Message, tree: Any) -> str | None:
+    def _refuses(self, store: Any, message: Message, reply: Message, tree: Any) -> str | None:
         """Return why an answer may not leave; None: it may. ``answer`` is the envelope, ``tree`` names the parts."""
         try:
-            parts = parts_of(tree, store, asked.metadata.created_at + asked.metadata.ttl)
+            parts = parts_of(tree, store, message.metadata.created_at + message.metadata.ttl)
             size = sum(map(len, parts.values()))
-            whole = inflate_object_from_contents(answer.metadata.message_id, parts)
+            whole = inflate_object_from_contents(reply.metadata.message_id, parts)
         except Exception as error:  # an unreadable answer does not leave
             return f"this site's policy lets nothing leave that cannot be read: {type(error).__name__}"
-        if not isinstance(whole, Message) or not (_about(whole) == _about(answer) == _about(asked)):
+        if not isinstance(whole, Message) or not (_about(whole) == _about(reply) == _about(message)):
             return "this site's policy lets nothing leave but answers to what was asked"
-        if answer.has_error() != whole.has_error() or (
-            answer.has_error() and answer.error.reason != whole.error.reason
-        ):
+        if reply.has_error() != whole.has_error() or (reply.has_error() and reply.error.reason != whole.error.reason):
             return "this site's policy lets nothing leave whose envelope says something else"
-        return self._policy.reply_rejection(whole, asked.metadata.message_type.partition(".")[0], size)
+        return self._policy.reply_rejection(whole, message.metadata.message_type.partition(".")[0], size)
 
 
 def _about(message: Message) -> tuple[int, str, str]:
     return message.metadata.run_id, message.metadata.message_type, message.metadata.group_id
 
 
-def _refusal(reason: str, asked: Message) -> Message:
-    message = Message(Error(ErrorCode.INVALID_FAB, printable(reason)), reply_to=asked)
+def _refusal(reason: str, request: Message) -> Message:
+    message = Message(Error(ErrorCode.INVALID_FAB, printable(reason)), reply_to=request)
     message.metadata.__dict__["_message_id"] = message.object_id  # as Flower sets it for the answer of an app
     return message
 
 
-def _insert(answer: Message, state: Any, store: Any) -> None:
+def _insert(reply: Message, state: Any, store: Any) -> None:
     from flwr.supernode import start_client_internal as supernode
 
-    supernode._insert_message(answer, state, store)
+    supernode._insert_message(reply, state, store)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -418,7 +416,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"flfw.deploy.guard: {error}", file=sys.stderr)
         return 2
     deaths = executor.CrashReports()
-    counted = Quota(folder / FILE, policy.most_messages).refuses if policy.most_messages < inf else _uncounted
+    counted = Quota(folder / FILE, policy.max_messages).refuses if policy.max_messages < inf else _uncounted
     flowers = supernode._pull_and_store_message, supernode._push_messages
     guard = PolicyGuard(policy, *flowers, deaths=deaths.since, counted=counted)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push

@@ -239,8 +239,8 @@ def _candidates(
             yield Leftover(path, f"private tensors: {reason}", _size(path)), over
         for path in _inside(site / "truth"):
             reason, over = _about(path.name, known, "unknown" in also)
-            asked = reason if "truth" in also else f"{reason}; --also truth removes it"
-            yield Leftover(path, f"true examples: {asked}", _size(path)), over and "truth" in also
+            requested = reason if "truth" in also else f"{reason}; --also truth removes it"
+            yield Leftover(path, f"true examples: {requested}", _size(path)), over and "truth" in also
     for place in (layout.superlink, *sites):
         for path in _inside(place / "home" / "apps"):
             yield Leftover(path, "received app", _size(path)), True

@@ -35,14 +35,14 @@ def entries(policy: Policy, folder: Path) -> dict[str, str]:
         folder: folder of the site.
     """
     added: dict[str, str] = {}
-    if policy.reasons == "own":
+    if policy.error_detail == "own":
         added[QUIET] = "true"
-    if policy.fewest_examples:
-        added["fewest-examples"] = str(policy.fewest_examples)
-    if policy.check_broadcast:
+    if policy.min_examples:
+        added["fewest-examples"] = str(policy.min_examples)
+    if policy.reject_suspicious_weights:
         added["check-broadcast"] = "true"
-    if policy.volunteered:
-        added |= {"truth": str(folder / "truth"), "volunteered": " ".join(map(str, policy.volunteered))}
+    if policy.audit_examples:
+        added |= {"truth": str(folder / "truth"), "volunteered": " ".join(map(str, policy.audit_examples))}
     if budget := policy.budget:
         added |= budget.to_node_config(folder / site_ledger.FILE)
     return added
@@ -73,8 +73,8 @@ def spent(policy: Policy, folder: Path) -> list[str]:
     lines: list[str] = []
     if budget := policy.budget:
         lines.append(f"budget {site_ledger.read(folder / site_ledger.FILE, budget).of(budget)}")
-    if policy.most_messages < inf:
-        lines.append(f"messages {quota.count(folder / quota.FILE)} of {policy.most_messages:g} answered")
+    if policy.max_messages < inf:
+        lines.append(f"messages {quota.count(folder / quota.FILE)} of {policy.max_messages:g} answered")
     return lines
 
 
@@ -85,11 +85,11 @@ def announcements(policy: Policy, folder: Path) -> list[str]:
         InputError: a ledger is damaged.
     """
     lines: list[str] = []
-    if policy.volunteered:
-        places = " ".join(map(str, policy.volunteered))
+    if policy.audit_examples:
+        places = " ".join(map(str, policy.audit_examples))
         truth = folder / "truth"
         lines.append(f"gives away its training examples {places}, if a run records; their truth stays in {truth}")
-    if policy.seeded_draws:
+    if policy.allow_seeded_defence:
         lines.append("lets a run's defence draw from the run's seed: the server knows it, and can repeat the draws")
     return [*lines, *spent(policy, folder)]
 

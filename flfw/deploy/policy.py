@@ -19,6 +19,7 @@ from flwr.app import Message
 from flfw.deploy.allowed_settings import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
 from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, BudgetExceededError, EpsilonBudget, Metrics
 from flfw.errors import DIED, InputError, require
+from flfw.files.earlier_names import POLICY_KEYS
 from flfw.files.tensor_names import matches
 from flfw.files.typed import read_toml
 from flfw.messages.client_info import is_plain
@@ -40,80 +41,113 @@ _OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers
 
+_COMMENTS = {
+    "allowed_apps": "SHA-256 of the app bundles that may run here: python -m flfw.deploy hash",
+    "allowed_uploads": "names of the tensors that may leave",
+    "max_upload_mb": "of one answer, in MB (1e6 bytes)",
+    "epsilon": "that all messages may take together, over all runs; inf: nothing is counted",
+    "delta": "probability with which that epsilon may fail",
+    "unit": "whose presence it is for: example, patient or client (the whole site)",
+    "patient_examples": "largest number of examples of a patient, for unit=patient",
+    "metrics": "numbers that may leave beside the tensors: all, private or none",
+    "error_detail": "words of a failure that may leave: own (no exception's) or all",
+    "min_examples": "training examples below which nothing is answered",
+    "max_messages": "answered over all runs; inf: they are not counted",
+    "allowed_plugins": "package.module:Class outside the app that a run may name",
+    "allow_recording": "whether the server may record what this site sends",
+    "allow_malicious_server": "whether a run may have a network that its server changed",
+    "allow_seeded_defence": "whether a defence may draw from the server's seed",
+    "reject_suspicious_weights": "whether suspicious weights are refused",
+    "audit_examples": "own training examples to give away for an audit, by their positions",
+}
+
 
 @dataclass(frozen=True)
 class Policy:
     """Rules of a site.
 
     Attributes:
-        apps: SHA-256 of the app bundles that may run; ``any``: every app of the server may run.
-        uploads: patterns of the tensors that may leave.
-        largest_upload_mb: largest size of an answer with all its parts, in MB (1e6 bytes), > 0.
+        allowed_apps: SHA-256 of the app bundles that may run; ``any``: every app of the server may run.
+        allowed_uploads: patterns of the tensors that may leave.
+        max_upload_mb: largest size of an answer with all its parts, in MB (1e6 bytes), > 0.
         epsilon: epsilon that all messages of the site may take together, > 0; inf: no budget, and nothing is counted.
         delta: probability in (0, 1) with which that epsilon may fail.
         unit: whose presence that epsilon is for.
         patient_examples: largest number of examples of a patient, >= 1; for unit=patient alone.
         metrics: numbers beside the tensors that a run's clients may send at most.
-        reasons: words of a failure that may leave; own: those on the message, the policy or the budget; all: those of
-            any exception, too, which may hold data.
-        fewest_examples: number of training examples below which the site answers no message, >= 0.
-        most_messages: number of messages that the site answers, over all runs, >= 0; inf: they are not counted.
-        plugins: methods, defences and attacks outside the accepted app that a run may name, as package.module:Class.
-        record: whether the server may record what this site sends.
-        tampered: whether a run may change the network as a malicious server would, for an audit of one.
-        seeded_draws: whether a run's defence may draw from the run's seed, which the server knows.
-        check_broadcast: whether a message is refused whose weights an honest server would hardly send.
-        volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
+        error_detail: words of a failure that may leave; own: those on the message, the policy or the budget; all: those
+            of any exception, too, which may hold data.
+        min_examples: number of training examples below which the site answers no message, >= 0.
+        max_messages: number of messages that the site answers, over all runs, >= 0; inf: they are not counted.
+        allowed_plugins: methods, defences and attacks outside the accepted app that a run may name, as
+            package.module:Class.
+        allow_recording: whether the server may record what this site sends.
+        allow_malicious_server: whether a run may change the network as a malicious server would, for an audit of one.
+        allow_seeded_defence: whether a run's defence may draw from the run's seed, which the server knows.
+        reject_suspicious_weights: whether a message is refused whose weights an honest server would hardly send.
+        audit_examples: training examples that this site gives away for an audit, as positions in its own order, >= 0.
         run: settings that a run may have; None: all of them.
     """
 
-    apps: tuple[str, ...]
-    uploads: tuple[str, ...]
-    largest_upload_mb: float
+    allowed_apps: tuple[str, ...]
+    allowed_uploads: tuple[str, ...]
+    max_upload_mb: float
     epsilon: float = inf
     delta: float = 1e-5
     unit: Unit = "example"
     patient_examples: int = 0
     metrics: Metrics = "all"
-    reasons: Reasons = "own"
-    fewest_examples: int = 0
-    most_messages: float = inf
-    plugins: tuple[str, ...] = ()
-    record: bool = False
-    tampered: bool = False
-    seeded_draws: bool = False
-    check_broadcast: bool = False
-    volunteered: tuple[int, ...] = ()
+    error_detail: Reasons = "own"
+    min_examples: int = 0
+    max_messages: float = inf
+    allowed_plugins: tuple[str, ...] = ()
+    allow_recording: bool = False
+    allow_malicious_server: bool = False
+    allow_seeded_defence: bool = False
+    reject_suspicious_weights: bool = False
+    audit_examples: tuple[int, ...] = ()
     run: AllowedSettings | None = None
 
     def __post_init__(self) -> None:
-        known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in self.apps)
-        require(bool(self.apps) and known, f"apps as SHA-256 in hexadecimal, or {ANY}", apps=" ".join(self.apps))
+        known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in self.allowed_apps)
         require(
-            0 < self.largest_upload_mb < inf, "0 < largest_upload_mb < inf", largest_upload_mb=self.largest_upload_mb
+            bool(self.allowed_apps) and known,
+            f"allowed_apps as SHA-256 in hexadecimal, or {ANY}",
+            allowed_apps=" ".join(self.allowed_apps),
         )
+        require(0 < self.max_upload_mb < inf, "0 < max_upload_mb < inf", max_upload_mb=self.max_upload_mb)
         require(self.metrics in METRICS, f"metrics among {', '.join(METRICS)}", metrics=self.metrics)
         require(self.epsilon > 0, "epsilon > 0", epsilon=self.epsilon)
         require(self.patient_examples >= 0, "patient-examples >= 0", patient_examples=self.patient_examples)
         if self.budget:
-            mine = "apps as SHA-256 with an epsilon, as the accepted app's code counts it"
-            require(ANY not in self.apps, mine, apps=" ".join(self.apps))
+            mine = "allowed_apps as SHA-256 with an epsilon, as the accepted app's code counts it"
+            require(ANY not in self.allowed_apps, mine, allowed_apps=" ".join(self.allowed_apps))
             counted = "metrics=none or private with an epsilon, as bare numbers cannot be counted"
             require(self.metrics != "all", counted, metrics=self.metrics)
         else:
             known = "an epsilon with metrics=private, whose noise nothing else bounds"
             require(self.metrics != "private", known, epsilon=self.epsilon)
-        require(self.reasons in get_args(Reasons), "reasons among own, all", reasons=self.reasons)
-        secret = self.reasons == "own" or self.budget is None
-        require(secret, "reasons=own with an epsilon, as an exception's words cannot be counted", reasons=self.reasons)
-        require(self.fewest_examples >= 0, "fewest_examples >= 0", fewest_examples=self.fewest_examples)
-        require(self.most_messages >= 0, "most_messages >= 0", most_messages=self.most_messages)
-        outside = all(re.fullmatch(r"[\w.]+:\w+", name) for name in self.plugins)
-        require(outside, "plugins as package.module:Class", plugins=" ".join(self.plugins))
-        places = all(place >= 0 for place in self.volunteered) and len(set(self.volunteered)) == len(self.volunteered)
-        require(places, "volunteered >= 0, each once", volunteered=" ".join(map(str, self.volunteered)))
-        agreed = self.record or not self.volunteered
-        require(agreed, "record = true with volunteered, which is for nothing else", record=self.record)
+        require(self.error_detail in get_args(Reasons), "error_detail among own, all", error_detail=self.error_detail)
+        secret = self.error_detail == "own" or self.budget is None
+        require(
+            secret,
+            "error_detail=own with an epsilon, as an exception's words cannot be counted",
+            error_detail=self.error_detail,
+        )
+        require(self.min_examples >= 0, "min_examples >= 0", min_examples=self.min_examples)
+        require(self.max_messages >= 0, "max_messages >= 0", max_messages=self.max_messages)
+        outside = all(re.fullmatch(r"[\w.]+:\w+", name) for name in self.allowed_plugins)
+        require(outside, "allowed_plugins as package.module:Class", allowed_plugins=" ".join(self.allowed_plugins))
+        places = all(place >= 0 for place in self.audit_examples) and len(set(self.audit_examples)) == len(
+            self.audit_examples
+        )
+        require(places, "audit_examples >= 0, each once", audit_examples=" ".join(map(str, self.audit_examples)))
+        agreed = self.allow_recording or not self.audit_examples
+        require(
+            agreed,
+            "allow_recording = true with audit_examples, which is for nothing else",
+            allow_recording=self.allow_recording,
+        )
 
     @property
     def budget(self) -> EpsilonBudget | None:
@@ -124,27 +158,11 @@ class Policy:
 
     def text(self) -> str:
         """Return the text of the policy file, with a comment on each line."""
-        lists = {name: json.dumps(list(getattr(self, name))) for name in ("apps", "uploads")}
-        return (
-            f"apps = {lists['apps']}  # SHA-256 of the app bundles that may run here: python -m flfw.deploy hash\n"
-            f"uploads = {lists['uploads']}  # names of the tensors that may leave\n"
-            f"largest_upload_mb = {self.largest_upload_mb}  # of one answer, in MB (1e6 bytes)\n"
-            f"epsilon = {self.epsilon}  # that all messages may take together, over all runs; inf: nothing is counted\n"
-            f"delta = {self.delta}  # probability with which that epsilon may fail\n"
-            f"unit = {json.dumps(self.unit)}  # whose presence it is for: example, patient or client (the whole site)\n"
-            f"patient_examples = {self.patient_examples}  # largest number of examples of a patient, for unit=patient\n"
-            f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all, private or none\n"
-            f"reasons = {json.dumps(self.reasons)}  # words of a failure that may leave: own (no exception's) or all\n"
-            f"fewest_examples = {self.fewest_examples}  # training examples below which nothing is answered\n"
-            f"most_messages = {self.most_messages}  # answered over all runs; inf: they are not counted\n"
-            f"plugins = {json.dumps(list(self.plugins))}  # package.module:Class outside the app that a run may name\n"
-            f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
-            f"tampered = {json.dumps(self.tampered)}  # whether a run may have a network that its server changed\n"
-            f"seeded_draws = {json.dumps(self.seeded_draws)}  # whether a defence may draw from the server's seed\n"
-            f"check_broadcast = {json.dumps(self.check_broadcast)}  # whether suspicious weights are refused\n"
-            f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
-            + (f"\n{self.run.text()}" if self.run else "")
-        )
+        lines = []
+        for name, comment in _COMMENTS.items():
+            value = getattr(self, name)
+            lines.append(f"{name} = {value if isinstance(value, float) else json.dumps(value)}  # {comment}\n")
+        return "".join(lines) + (f"\n{self.run.text()}" if self.run else "")
 
     @classmethod
     def read(cls, path: Path) -> Policy:
@@ -159,27 +177,36 @@ class Policy:
             raise InputError(f"Expected a policy in {path}, got none that can be read: {error.__cause__}.") from error
         way_out = f"epsilon, delta and unit in {path} in place of least_noise, which bounds no epsilon"
         require("least_noise" not in rules, way_out, least_noise=rules.get("least_noise"))
+        rules, written = _of_today(rules, path)
+        try:
+            return cls._of(rules, path)
+        except InputError as error:
+            raise InputError(_as_written(str(error), written)) from error
+
+    @classmethod
+    def _of(cls, rules: dict[str, Any], path: Path) -> Policy:
+        """Build a policy from the rules of a file under their names of today."""
         names = {field.name for field in fields(cls)}
         if unknown := sorted(set(rules) - names):
             raise InputError(f"Expected {', '.join(sorted(names))} in {path}, got {unknown[0]}.")
-        missing = [name for name in ("apps", "uploads", "largest_upload_mb") if name not in rules]
-        require(not missing, f"apps, uploads and largest_upload_mb in {path}", missing=", ".join(missing))
-        for name in ("apps", "uploads", "plugins"):
+        missing = [name for name in ("allowed_apps", "allowed_uploads", "max_upload_mb") if name not in rules]
+        require(not missing, f"allowed_apps, allowed_uploads and max_upload_mb in {path}", missing=", ".join(missing))
+        for name in ("allowed_apps", "allowed_uploads", "allowed_plugins"):
             words = rules.get(name, [])
             listed = isinstance(words, list) and all(isinstance(word, str) for word in words)
             require(listed, f"a list of words for {name} in {path}", **{name: words})
             rules[name] = tuple(words)
-        for name in ("largest_upload_mb", "epsilon", "delta", "most_messages"):
+        for name in ("max_upload_mb", "epsilon", "delta", "max_messages"):
             number = isinstance(rules.get(name, 0), int | float) and not isinstance(rules.get(name), bool)
             require(number, f"a number for {name} in {path}", **{name: rules.get(name)})
-        for name in ("patient_examples", "fewest_examples"):
+        for name in ("patient_examples", "min_examples"):
             require(type(rules.get(name, 0)) is int, f"a whole number in {path}", **{name: rules.get(name)})
-        for name in ("record", "tampered", "seeded_draws", "check_broadcast"):
+        for name in ("allow_recording", "allow_malicious_server", "allow_seeded_defence", "reject_suspicious_weights"):
             require(isinstance(rules.get(name, False), bool), f"true or false in {path}", **{name: rules.get(name)})
-        given = rules.get("volunteered", [])
-        whole = isinstance(given, list) and all(type(place) is int for place in given)
-        require(whole, f"a list of whole numbers for volunteered in {path}", volunteered=given)
-        rules["volunteered"] = tuple(given)
+        given = rules.get("audit_examples", [])
+        full = isinstance(given, list) and all(type(place) is int for place in given)
+        require(full, f"a list of whole numbers for audit_examples in {path}", audit_examples=given)
+        rules["audit_examples"] = tuple(given)
         if "run" in rules:
             rules["run"] = AllowedSettings.read(rules["run"], path)
         return cls(**rules)
@@ -191,52 +218,54 @@ class Policy:
             bundle: bytes of the app as received; its hash is computed here, never taken from a message.
         """
         digest = hashlib.sha256(bundle).hexdigest()
-        return None if ANY in self.apps or digest in self.apps else f"{_OWN}does not accept app {digest}"
+        return (
+            None if ANY in self.allowed_apps or digest in self.allowed_apps else f"{_OWN}does not accept app {digest}"
+        )
 
     def run_rejection(self, run_config: Mapping[str, Any]) -> str | None:
         """Return why an app may not run here with this configuration; None: it may."""
         metrics = str(run_config.get("metrics", METRICS[0]))  # a run without the key sends all
         if metrics not in METRICS[METRICS.index(self.metrics) :]:
             return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:SHOWN]}"
-        if not self.record and run_config.get("record", False):
+        if not self.allow_recording and run_config.get("record", False):
             return f"{_OWN}does not let its messages be recorded, and the run records them"
         by = str(run_config.get("malicious-server", ""))
-        if by and not self.tampered:
+        if by and not self.allow_malicious_server:
             return f"{_OWN}lets no server change the network, and the run's is changed by {by[:SHOWN]}"
-        if foreign := [name for name in plugins_of(run_config) if name not in self.plugins]:
-            way_out = "name it in plugins to trust it"
+        if foreign := [name for name in plugins_of(run_config) if name not in self.allowed_plugins]:
+            way_out = "name it in allowed_plugins to trust it"
             return f"{_OWN}lets no code run but the accepted app's, such as {foreign[0][:SHOWN]}; {way_out}"
         dataset = str(run_config.get("dataset", ""))
         if dataset.startswith(BY_PATH) and not (self.run and "dataset" in self.run.rules):
             way_out = "what lies in its data folder is site:CxHxW:CLASSES; else pin the dataset in [run]"
             return f"{_OWN}lets no server choose what is read, such as {dataset[:SHOWN]}; {way_out}"
-        if self.volunteered and run_config.get("record", False) and (other := may_mean_others(dataset, self.run)):
+        if self.audit_examples and run_config.get("record", False) and (other := may_mean_others(dataset, self.run)):
             return f"{_OWN}gives away the examples that it chose, and {other}"
         if self.run and (refused := self.run.refusal(run_config)):
             return f"{_OWN}pins the run, which has {refused}"
         defence, draws = (str(run_config.get(key, "")) for key in ("defence", "defence-randomness"))
-        if defence in ("", "none") or draws == "secure" or self.seeded_draws:
+        if defence in ("", "none") or draws == "secure" or self.allow_seeded_defence:
             return None
         way_out = f"and {defence[:SHOWN]} does in the run; run with defence-randomness=secure"
         return f"{_OWN}lets no defence draw from the seed, which the server knows, {way_out}"
 
-    def reply_rejection(self, answer: Message, kind: str, size: int) -> str | None:
+    def reply_rejection(self, reply: Message, kind: str, size: int) -> str | None:
         """Return why a message may not leave; None: it may.
 
         An allowed tensor can hold any data. Only the accepted hash of the app excludes an app that hides data there.
 
         Args:
-            answer: the answer with its content.
+            reply: the answer with its content.
             kind: type of the request; the answer to ``query`` introduces a site and alone may hold words.
             size: number of bytes of all its parts.
         """
-        if size > self.largest_upload_mb * 1e6:
-            return f"{_OWN}lets {self.largest_upload_mb:g} MB leave, the answer has {size / 1e6:.1f} MB"
-        if answer.has_error():
-            return self._refuses_reason(answer.error.reason or "")
-        content = answer.content
+        if size > self.max_upload_mb * 1e6:
+            return f"{_OWN}lets {self.max_upload_mb:g} MB leave, the answer has {size / 1e6:.1f} MB"
+        if reply.has_error():
+            return self._refuses_reason(reply.error.reason or "")
+        content = reply.content
         names = [name for record in content.array_records.values() for name in record]
-        if named := [name for name in names if not matches(name, self.uploads)]:
+        if named := [name for name in names if not matches(name, self.allowed_uploads)]:
             return f"{_OWN}does not let {named[0][:SHOWN]} leave"
         numbers = [item for record in content.metric_records.values() for item in record.items()]
         if numbers and self.metrics == "none":
@@ -249,7 +278,7 @@ class Policy:
             return f"{_OWN}lets no lists of numbers leave beside the tensors"
         if sum(len(name) for name in [*content, *(name for name, _ in numbers)]) > _WORDS_AT_MOST:
             return f"{_OWN}lets no numbers leave whose names are so long"
-        if kind == "query" and self.reasons == "own" and not is_plain(content):
+        if kind == "query" and self.error_detail == "own" and not is_plain(content):
             return f"{_OWN}lets no words leave in an introduction but the known ones"
         words = sum(len(str(pair)) for record in content.config_records.values() for pair in record.items())
         if words > (_WORDS_AT_MOST if kind == "query" else 0):
@@ -260,6 +289,25 @@ class Policy:
         """Return why the reason of a failure may not leave: an exception's words may hold data that nobody counts."""
         if len(reason) > _WORDS_AT_MOST:
             return f"{_OWN}lets no reason leave that is so long"
-        if self.reasons == "all" or _OF_THE_SITE.fullmatch(reason):
+        if self.error_detail == "all" or _OF_THE_SITE.fullmatch(reason):
             return None
         return f"{_OWN}lets no other reason of a failure leave; its log has it"
+
+
+def _of_today(rules: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the rules of a file under their names of today, and the earlier name of each that has one there.
+
+    Raises:
+        InputError: a rule stands under both of its names: one of them would be dropped.
+    """
+    written = {today: earlier for earlier, today in POLICY_KEYS.items() if earlier in rules}
+    if both := sorted(set(written) & set(rules)):
+        raise InputError(f"Expected {both[0]} alone in {path}, got its earlier name {written[both[0]]} beside it.")
+    return {POLICY_KEYS.get(name, name): rule for name, rule in rules.items()}, written
+
+
+def _as_written(message: str, written: Mapping[str, str]) -> str:
+    """Return a message with the names that the file has."""
+    for today, earlier in written.items():
+        message = re.sub(rf"\b{today}\b", f"{earlier} (today {today})", message)
+    return message

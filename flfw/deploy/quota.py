@@ -34,11 +34,11 @@ class Quota:
 
     Args:
         path: path of the file; its lines are chained.
-        most: largest number of lines, >= 0.
+        maximum: largest number of lines, >= 0.
     """
 
-    def __init__(self, path: Path, most: float) -> None:
-        self._chain, self._most = Chain(path), most
+    def __init__(self, path: Path, maximum: float) -> None:
+        self._chain, self._most = Chain(path), maximum
 
     def refuses(self, message: Message) -> str | None:
         """Append a line for a message and return None; or return why it is not taken, and append nothing."""

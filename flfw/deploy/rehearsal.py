@@ -65,7 +65,7 @@ def ladder(batch: int, steps: int) -> tuple[tuple[int, int], ...]:
     return tuple([(size, 1) for size in growth(batch)] + [(batch, count) for count in growth(steps)[1:]])
 
 
-def plan_rehearsal(asked: Experiment, max_steps: int) -> Rehearsal:
+def plan_rehearsal(experiment: Experiment, max_steps: int) -> Rehearsal:
     """Plan the rehearsal of these settings at one site.
 
     Raises:
@@ -75,7 +75,7 @@ def plan_rehearsal(asked: Experiment, max_steps: int) -> Rehearsal:
     from flfw.runs import run
 
     require(max_steps >= 1, "max-steps >= 1", max_steps=max_steps)
-    site = _at_one_site(_of_folder(asked))
+    site = _at_one_site(_of_folder(experiment))
     if not data.is_here(data.absolute(site.dataset), site.data_root):
         raise InputError(
             f"Expected data that are on this machine, since a rehearsal downloads nothing, got dataset={site.dataset}; "
@@ -84,95 +84,111 @@ def plan_rehearsal(asked: Experiment, max_steps: int) -> Rehearsal:
     run_plan, task, _ = run.check(replace(site, images=1))
     site = replace(run_plan.experiment, out=site.out)  # else the run makes one, which no other takes meanwhile
     held, examples = len(task.split.train[0]), len(task.dataset.train_y)
-    batch = min(asked.batch_size, held)
-    real = batch, asked.local_epochs * -(-held // batch)
+    batch = min(experiment.batch_size, held)
+    real = batch, experiment.local_epochs * -(-held // batch)
     steps = min(real[1], max_steps)
-    rungs = ladder(batch, steps)
-    curve = f"size={','.join(f'{b}x{s}' for b, s in rungs)}"
-    climb = replace(site, victim_batch=batch, victim_steps=steps, curve=(curve,))
-    climb = replace(climb, images=_most_images(climb, task, asked.images))
+    sizes = ladder(batch, steps)
+    curve = f"size={','.join(f'{b}x{s}' for b, s in sizes)}"
+    audit = replace(site, victim_batch=batch, victim_steps=steps, curve=(curve,))
+    audit = replace(audit, images=_max_probes(audit, task, experiment.images))
     messages = []
     if held < examples and not task.dataset.is_generated:
         messages.append(f"The site's client holds {held} of the {examples} training examples (split {site.split}).")
-    if batch < asked.batch_size:
-        messages.append(f"A local step has {batch} examples, all that the client holds, and not {asked.batch_size}.")
+    if batch < experiment.batch_size:
+        messages.append(
+            f"A local step has {batch} examples, all that the client holds, and not {experiment.batch_size}."
+        )
     if steps < real[1]:
         messages.append(
             f"The ladder ends at {'one local step' if steps == 1 else f'{steps} local steps'} and not at the real "
             f"{real[1]}: --max-steps {real[1]} climbs them all, and takes about {real[1] / steps:.2g} times as long."
         )
-    if climb.images < asked.images:
-        messages.append(f"Probes on each rung: {climb.images} and not {asked.images}; the client's data fill no more.")
-    return Rehearsal(climb, rungs, real, held, tuple(messages))
+    if audit.images < experiment.images:
+        messages.append(
+            f"Probes on each rung: {audit.images} and not {experiment.images}; the client's data fill no more."
+        )
+    return Rehearsal(audit, sizes, real, held, tuple(messages))
 
 
-def _at_one_site(asked: Experiment) -> Experiment:
+def _at_one_site(experiment: Experiment) -> Experiment:
     """Return the same settings with one client, which holds all data unless another split is requested by name."""
-    require(asked.engine == "inproc", "--engine inproc, a rehearsal's only one", engine=asked.engine)
+    require(experiment.engine == "inproc", "--engine inproc, a rehearsal's only one", engine=experiment.engine)
     alone = "no --federation: a rehearsal is on this machine alone"
-    require(asked.federation is None, alone, federation=asked.federation)
-    require(not asked.trackers, "no --track: nothing of a rehearsal leaves this machine", track=" ".join(asked.track))
-    require(bool(asked.attacks), "an attack to rehearse with", attack="none")
-    require(asked.vantage == ("server",), "--vantage server", vantage=" ".join(asked.vantage))
-    default_probe = not asked.curve and (asked.victim_batch, asked.victim_steps) == (1, 1)
-    given = {"curve": " ".join(asked.curve), "victim_batch": asked.victim_batch, "victim_steps": asked.victim_steps}
+    require(experiment.federation is None, alone, federation=experiment.federation)
+    require(
+        not experiment.trackers,
+        "no --track: nothing of a rehearsal leaves this machine",
+        track=" ".join(experiment.track),
+    )
+    require(bool(experiment.attacks), "an attack to rehearse with", attack="none")
+    require(experiment.vantage == ("server",), "--vantage server", vantage=" ".join(experiment.vantage))
+    default_probe = not experiment.curve and (experiment.victim_batch, experiment.victim_steps) == (1, 1)
+    given = {
+        "curve": " ".join(experiment.curve),
+        "victim_batch": experiment.victim_batch,
+        "victim_steps": experiment.victim_steps,
+    }
     require(default_probe, "--batch-size and --local-epochs alone, of which the ladder is made", **given)
     noise = "the noise itself (--set noise_multiplier=...), since what keeps an epsilon depends on all clients"
-    require(not asked.target_epsilon, noise, target_epsilon=asked.target_epsilon)
-    require(asked.defended == "all", "--defended all, or no --defence, of one client", defended=asked.defended)
-    split = "iid" if asked.split == "auto" else asked.split
+    require(not experiment.target_epsilon, noise, target_epsilon=experiment.target_epsilon)
+    require(
+        experiment.defended == "all", "--defended all, or no --defence, of one client", defended=experiment.defended
+    )
+    split = "iid" if experiment.split == "auto" else experiment.split
     alone = replace(
-        asked, clients=1, sample=0, sampling="fixed", on_client_failure="fail", colluding_clients=0, split=split
+        experiment, clients=1, sample=0, sampling="fixed", on_client_failure="fail", colluding_clients=0, split=split
     )
     return replace(
         alone, epsilon_budget=0.0
     )  # it depends on all clients, so it would end this training at another round
 
 
-def _of_folder(asked: Experiment) -> Experiment:
+def _of_folder(experiment: Experiment) -> Experiment:
     """Return the same settings on the images in this site's data root, if they name data that only sites have."""
     from flfw import data
     from flfw.data.files import patients
     from flfw.data.tables import site_tables
 
-    if not data.is_at_sites(asked.dataset):
-        return asked
-    if site_tables.is_planned(data.configured(asked.dataset, ()).partition(":")[2]):
-        return _of_table(asked)
-    card = data.describe(asked.dataset)
-    require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=asked.dataset)
-    require(asked.data_root is not None, "--data-root with this site's images", data_root=None)
-    name = data.absolute(f"folder:{asked.data_root}/{patients.parsed(asked.dataset)[1]}")
+    if not data.is_at_sites(experiment.dataset):
+        return experiment
+    if site_tables.is_planned(data.configured(experiment.dataset, ()).partition(":")[2]):
+        return _of_table(experiment)
+    card = data.describe(experiment.dataset)
+    require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=experiment.dataset)
+    require(experiment.data_root is not None, "--data-root with this site's images", data_root=None)
+    name = data.absolute(f"folder:{experiment.data_root}/{patients.parsed(experiment.dataset)[1]}")
     local = data.describe(name)
     require(local.classes == card.classes, f"{card.classes} classes in {name}", classes=local.classes)
     channels, height, width = card.shape
-    words = asked.image_words
+    words = experiment.image_words
     form = [f"{height}x{width}", "stretch" if words.mode == "auto" else words.mode, "grey" if channels == 1 else "rgb"]
     images = ",".join([*form, *["skip_damaged"] * words.skip_damaged])
-    net = card.net if asked.net == "auto" else asked.net
-    return replace(asked, dataset=name, data_root=None, net=net, normalise="half", split="auto", own_images=images)
+    net = card.net if experiment.net == "auto" else experiment.net
+    return replace(experiment, dataset=name, data_root=None, net=net, normalise="half", split="auto", own_images=images)
 
 
-def _of_table(asked: Experiment) -> Experiment:
+def _of_table(experiment: Experiment) -> Experiment:
     """Return the same settings on the table in this site's data root, by the federation's plan there."""
     from flfw import data
     from flfw.data.tables.plan_file import KEPT
     from flfw.data.tables.site_tables import files_of
 
-    require(asked.data_root is not None, "--data-root with this site's rows and plan of columns", data_root=None)
-    assert asked.data_root is not None
-    card = data.here(data.configured(asked.dataset, ()), asked.data_root)  # refuses what does not fit the plan
+    require(experiment.data_root is not None, "--data-root with this site's rows and plan of columns", data_root=None)
+    assert experiment.data_root is not None
+    card = data.here(
+        data.configured(experiment.dataset, ()), experiment.data_root
+    )  # refuses what does not fit the plan
     assert card.columns is not None, "a site's table has a plan"
-    files = files_of(asked.data_root)
+    files = files_of(experiment.data_root)
     prefix = files[0].suffix.removeprefix(".")
-    beside = [f"{prefix}.columns={asked.data_root / KEPT}", *(f"{prefix}.test={file}" for file in files[1:])]
+    beside = [f"{prefix}.columns={experiment.data_root / KEPT}", *(f"{prefix}.test={file}" for file in files[1:])]
     name = data.configured(f"{prefix}:{files[0]}@{card.columns.target}", beside)
-    return replace(asked, dataset=name, data_root=None, split="auto")
+    return replace(experiment, dataset=name, data_root=None, split="auto")
 
 
-def _most_images(experiment: Experiment, task: Task, asked: int) -> int:
+def _max_probes(experiment: Experiment, task: Task, requested: int) -> int:
     """Return the number of probes that the client's examples fill on every rung, at most ``asked``."""
-    for images in range(asked, 1, -1):
+    for images in range(requested, 1, -1):
         try:
             task.check_victims(replace(experiment, images=images), experiment.seed)
         except InputError:
@@ -182,7 +198,7 @@ def _most_images(experiment: Experiment, task: Task, asked: int) -> int:
     return 1
 
 
-Rungs = Sequence[tuple[int, int]]
+Sizes = Sequence[tuple[int, int]]
 """Batch and local steps of each rung, from the easiest up."""
 
 # The weakest evidence first; only the last is evidence of protection, and only to a degree.
@@ -197,7 +213,7 @@ _IDENTIFIES = "But the true example can be told from public look-alikes there mo
 
 
 @dataclass(frozen=True)
-class RungAttack:
+class SizeAttack:
     """An attack on the probes of one rung after one round.
 
     Attributes:
@@ -229,7 +245,7 @@ class RungAttack:
     because: str = ""
 
 
-def attempts(folder: Path) -> list[RungAttack]:
+def attempts(folder: Path) -> list[SizeAttack]:
     """Return all attempts of a run folder's audit on its target and its ladder."""
     entries = read_result(folder).get("audit") or []
     tried = []
@@ -237,7 +253,7 @@ def attempts(folder: Path) -> list[RungAttack]:
         entry = setting.entry
         passed = {rung["rung"]: bool(rung["passed"]) for rung in entry["ladder"]}
         tried.append(
-            RungAttack(
+            SizeAttack(
                 attack=setting_name(entry, entries, kind=False),
                 round=entry["round"],
                 batch=entry["batch"],
@@ -255,57 +271,57 @@ def attempts(folder: Path) -> list[RungAttack]:
     return sorted(tried, key=lambda one: (one.steps, one.batch))  # stable: attacks and rounds stay in their order
 
 
-def table(tried: Iterable[RungAttack]) -> str:
+def table(tried: Iterable[SizeAttack]) -> str:
     """Format a line per rung, in a block for each attack and audited round."""
-    blocks: dict[tuple[str, int], list[RungAttack]] = {}
+    blocks: dict[tuple[str, int], list[SizeAttack]] = {}
     for one in tried:
         blocks.setdefault((one.attack, one.round), []).append(one)
     lines = []
-    for (attack, server_round), rungs in blocks.items():
+    for (attack, server_round), sizes in blocks.items():
         lines += [f"{attack}, {turn(server_round)}", "  batch  steps  recovered      best  verdict"]
-        for one in rungs:
+        for one in sizes:
             best = "-" if one.best_psnr is None else f"{one.best_psnr:.1f} dB"
             got = f"{one.recovered} of {one.examples}"
             lines.append(f"  {one.batch:>5}  {one.steps:>5}  {got:>9}  {best:>8}  {one.verdict}")
     return "\n".join(lines)
 
 
-def answers(tried: Sequence[RungAttack], rungs: Rungs, real: tuple[int, int]) -> dict[str, str]:
+def answers(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) -> dict[str, str]:
     """Return for each attack where its success ends, and the worth of its failure above.
 
     Args:
         tried: the attempts from `attempts`.
-        rungs: the climbed rungs.
+        sizes: the climbed rungs.
         real: batch and local steps of real training; the last rung equals them, unless it was capped.
     """
     names = dict.fromkeys(one.attack for one in tried)
-    return {name: _answer([one for one in tried if one.attack == name], rungs, real) for name in names}
+    return {name: _answer([one for one in tried if one.attack == name], sizes, real) for name in names}
 
 
-def _answer(tried: Sequence[RungAttack], rungs: Rungs, real: tuple[int, int]) -> str:
+def _answer(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) -> str:
     if not all(one.control for one in tried):
         return "the control was not recovered. The check of the measurement failed, so the result is void."
     leaking = [one for one in tried if one.verdict == "leaks"]
     if not leaking:
         below = ", and so was the easy case" if all(one.easy for one in tried) else ", but not the easy case"
         return f"nothing was recovered on any rung; the control was{below}. {_means(tried)}"
-    height = max(rungs.index((one.batch, one.steps)) for one in leaking)
-    there = [one for one in leaking if (one.batch, one.steps) == rungs[height]]
-    best, size = max(there, key=lambda one: one.recovered), words(*rungs[height])
+    height = max(sizes.index((one.batch, one.steps)) for one in leaking)
+    there = [one for one in leaking if (one.batch, one.steps) == sizes[height]]
+    best, size = max(there, key=lambda one: one.recovered), words(*sizes[height])
     when = f"{best.recovered} of {best.examples} examples recovered {turn(best.round)}"
-    gaps = [rung for rung in rungs[:height] if rung not in {(one.batch, one.steps) for one in leaking}]
+    gaps = [rung for rung in sizes[:height] if rung not in {(one.batch, one.steps) for one in leaking}]
     but = f", though not at {' or '.join(words(*rung) for rung in gaps)}" if gaps else ""
-    if rungs[height] == real:
+    if sizes[height] == real:
         return f"leaks at the real settings, {size} ({when}){but}."
-    if height == len(rungs) - 1:
+    if height == len(sizes) - 1:
         return f"leaks on the highest rung, {size} ({when}){but}; the real {words(*real)} were not tried."
-    above = [one for one in tried if rungs.index((one.batch, one.steps)) > height]
-    stops = f"at {words(*rungs[height + 1])} nothing was recovered"
-    stops += ", nor above" if len(rungs) > height + 2 else ""
+    above = [one for one in tried if sizes.index((one.batch, one.steps)) > height]
+    stops = f"at {words(*sizes[height + 1])} nothing was recovered"
+    stops += ", nor above" if len(sizes) > height + 2 else ""
     return f"leaks up to {size} ({when}){but}; {stops}. {_means(above)}"
 
 
-def _means(tried: Sequence[RungAttack]) -> str:
+def _means(tried: Sequence[SizeAttack]) -> str:
     """Return the worth of the failure on some rungs: that of the rung with the weakest evidence."""
     identified = _IDENTIFIES if any(one.verdict == "identifies" for one in tried) else ""
     for verdict, sentence in _MEANS.items():
@@ -330,31 +346,31 @@ def turn(server_round: int) -> str:
     return f"after round {server_round}" if server_round else "before training"
 
 
-def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[str]:
+def breaches(policy: Policy, experiment: Experiment, sends: Sequence[str]) -> list[str]:
     """Return the parts of a run that its site's policy forbids, as far as known before the run, a sentence each.
 
     Args:
         policy: the site's policy.
-        asked: the requested settings.
+        experiment: the requested settings.
         sends: names of the tensors that the method may send.
     """
     from flfw.files.tensor_names import matches
 
-    config = _as_asked_for(asked)
-    if policy.run and asked.clients == 1:  # a rehearsal has one, and the federation has others
+    config = _as_asked_for(experiment)
+    if policy.run and experiment.clients == 1:  # a rehearsal has one, and the federation has others
         config["clients"] = policy.run.allowed("clients")
     refused = [policy.run_rejection(config) or ""]
     if policy.run:
         refused += [f"this site's policy pins the run, which has {one}" for one in policy.run.refusals(config)]
-    kept = [name for name in sends if not matches(name, policy.uploads)]
+    kept = [name for name in sends if not matches(name, policy.allowed_uploads)]
     sentences = [f"The policy refuses these settings: {one}." for one in dict.fromkeys(refused) if one]
     if kept:
         more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
-        sentences.append(f"The policy does not let {kept[0]}{more} leave, which {asked.method} sends.")
+        sentences.append(f"The policy does not let {kept[0]}{more} leave, which {experiment.method} sends.")
     return sentences
 
 
-def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
+def _as_asked_for(experiment: Experiment) -> dict[str, Scalar]:
     """Return the settings with which a server asks for the site's own data, such as the images of ``folder:PATH``."""
     from flfw import data
     from flfw.data.readers import at_site
@@ -362,24 +378,24 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
     from flfw.data.tables.site_tables import name_of
     from flfw.task.task import image_format
 
-    config = asked.to_run_config()
-    if data.is_table(asked.dataset):
-        schema = data.describe(data.absolute(asked.dataset)).columns
-        if schema is None or TableName.parse(asked.dataset).plan is None:
+    config = experiment.to_run_config()
+    if data.is_table(experiment.dataset):
+        schema = data.describe(data.absolute(experiment.dataset)).columns
+        if schema is None or TableName.parse(experiment.dataset).plan is None:
             return config
         return {**config, "dataset": name_of(schema), "split": at_site.SPLIT}
-    if not asked.dataset.startswith(("folder:", "hf:")):
+    if not experiment.dataset.startswith(("folder:", "hf:")):
         return config
-    card = data.describe(data.absolute(asked.dataset), image_format(asked, None))
+    card = data.describe(data.absolute(experiment.dataset), image_format(experiment, None))
     named = f"site:{'x'.join(map(str, card.shape))}:{card.classes}"  # of which the name says size and colour
-    words = asked.image_words
+    words = experiment.image_words
     kept = ",".join([*[words.mode] * (words.mode != "auto"), *["skip_damaged"] * words.skip_damaged])
     return {**config, "dataset": named, "own-images": kept, "split": at_site.SPLIT}
 
 
-def draws_at_sites(asked: Experiment) -> Literal["auto", "seed", "secure"]:
+def draws_at_sites(experiment: Experiment) -> Literal["auto", "seed", "secure"]:
     """Return where a defence draws from when sites are asked for these settings; a rehearsal repeats, they do not."""
-    return "secure" if asked.defence_randomness == "auto" else asked.defence_randomness
+    return "secure" if experiment.defence_randomness == "auto" else experiment.defence_randomness
 
 
 def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:
@@ -420,11 +436,11 @@ def sent(experiment: Experiment) -> list[str]:
     return [name for name in run_plan.client.model.state_dict() if matches(name, run_plan.client.sharing.uploads)]
 
 
-def require_pinnable(asked: Experiment, path: Path, policy: Policy | None) -> None:
+def require_pinnable(experiment: Experiment, path: Path, policy: Policy | None) -> None:
     """Refuse to write a policy where something stands, or that pins no site's data, or has no budget for its noise.
 
     Args:
-        asked: the settings.
+        experiment: the settings.
         path: the file.
         policy: as for `write_policy`.
 
@@ -435,17 +451,19 @@ def require_pinnable(asked: Experiment, path: Path, policy: Policy | None) -> No
 
     require(not path.exists(), "a new file for --write-policy; choose another or remove it", write_policy=path)
     way_out = "--dataset site:CxHxW:CLASSES with --write-policy, as a server names the data (--data-root has them)"
-    require(data.is_at_sites(asked.dataset), way_out, dataset=asked.dataset)
+    require(data.is_at_sites(experiment.dataset), way_out, dataset=experiment.dataset)
     counted = "--policy with an epsilon beside --metrics private, whose noise nothing else bounds"
-    require(asked.metrics != "private" or (policy is not None and policy.budget is not None), counted, policy="none")
+    require(
+        experiment.metrics != "private" or (policy is not None and policy.budget is not None), counted, policy="none"
+    )
 
 
-def write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_mb: float) -> None:
+def write_policy(path: Path, experiment: Experiment, policy: Policy | None, largest_mb: float) -> None:
     """Write a policy for the rehearsed run alone: this code, the method's uploads, these settings.
 
     Args:
         path: the file.
-        asked: the settings.
+        experiment: the settings.
         policy: has the budget, the volunteered examples and a bound of messages; None: there are none. Without a bound,
             and without probes, the site answers the messages of the run twice, as a round that was interrupted is
             asked for again.
@@ -457,16 +475,23 @@ def write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_m
     from flfw.files.sealed import write_atomic
     from flfw.plans.run_plan import plan, without_auto
 
-    asked = without_auto(asked)
-    most = round(1.1 * largest_mb + 0.1, 3)
-    metrics = "none" if asked.metrics == "none" else "all"
-    allowed = policy or Policy(("any",), (), most, metrics=metrics)
-    uploads = plan(asked).client.sharing.uploads
-    foreign = tuple(dict.fromkeys((*allowed.plugins, *plugins_of(asked.to_run_config()))))
-    pins = pins_of(asked, asked.dataset)
-    pinned = replace(allowed, apps=(bundle_hash(),), uploads=uploads, largest_upload_mb=most, plugins=foreign, run=pins)
-    if pinned.most_messages == inf and not pinned.record:
-        pinned = replace(pinned, most_messages=2 * (asked.rounds + 1))  # each round, and the evaluation at the end
+    experiment = without_auto(experiment)
+    maximum = round(1.1 * largest_mb + 0.1, 3)
+    metrics = "none" if experiment.metrics == "none" else "all"
+    allowed = policy or Policy(("any",), (), maximum, metrics=metrics)
+    uploads = plan(experiment).client.sharing.uploads
+    foreign = tuple(dict.fromkeys((*allowed.allowed_plugins, *plugins_of(experiment.to_run_config()))))
+    pins = pins_of(experiment, experiment.dataset)
+    pinned = replace(
+        allowed,
+        allowed_apps=(bundle_hash(),),
+        allowed_uploads=uploads,
+        max_upload_mb=maximum,
+        allowed_plugins=foreign,
+        run=pins,
+    )
+    if pinned.max_messages == inf and not pinned.allow_recording:
+        pinned = replace(pinned, max_messages=2 * (experiment.rounds + 1))  # each round, and the evaluation at the end
     write_atomic(path, pinned.text().encode())
     print(path)
 
@@ -479,6 +504,6 @@ def largest_mb_of(rounds: Sequence[Mapping[str, Any]]) -> float:
 def too_large(rounds: Sequence[Mapping[str, Any]], policy: Policy) -> str:
     """Return a warning if an update of the client was larger than the policy allows; else an empty string."""
     largest = largest_mb_of(rounds)
-    if largest <= policy.largest_upload_mb:
+    if largest <= policy.max_upload_mb:
         return ""
-    return f"The policy lets {policy.largest_upload_mb:g} MB leave; an update has {largest:.1f} MB."
+    return f"The policy lets {policy.max_upload_mb:g} MB leave; an update has {largest:.1f} MB."

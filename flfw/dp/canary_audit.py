@@ -106,10 +106,10 @@ class CanaryScorer:
             sent: W_t, by name.
             update: the client's W_k. Its number of examples is not used: no claim covers it.
         """
-        places = np.flatnonzero(self._canaries.holders == update.partition)
+        indices = np.flatnonzero(self._canaries.holders == update.partition)
         with one_thread():  # a resumed run must compute the same scores
-            if len(places):
-                self._add(sent, update, places)
+            if len(indices):
+                self._add(sent, update, indices)
             if self.residual:
                 self.residual(sent, update)
 
@@ -130,10 +130,10 @@ class CanaryScorer:
         residual = self.residual.noise.result() if self.residual else None
         return residual._asdict() if residual else None
 
-    def _add(self, sent: Tensors, update: Update, places: np.ndarray) -> None:
-        indices = self._canaries.indices[places]
+    def _add(self, sent: Tensors, update: Update, positions: np.ndarray) -> None:
+        indices = self._canaries.indices[positions]
         others = np.setdiff1d(self._task.split.train[update.partition], indices)
-        weight, steps, deviation = self._steps(len(others) + len(places) / 2)
+        weight, steps, std = self._steps(len(others) + len(positions) / 2)
         names, row_of, rows_of = self.gradients.names, self.gradients.row_of, self.gradients.rows
         change = row_of({n: (sent[n] - update.tensors[n]) / self._local.lr for n in names})
         decay = steps * getattr(self._settings, "weight_decay", 0.0)
@@ -142,23 +142,23 @@ class CanaryScorer:
         examples = max(1, _AT_ONCE // len(change))
         for rows in rows_of(sent, others, examples):
             change -= weight * rows.sum(0)
-        blocks = list(rows_of(sent, indices, examples)) if len(places) <= examples else []
+        blocks = list(rows_of(sent, indices, examples)) if len(positions) <= examples else []
         for rows in blocks or rows_of(sent, indices, examples):
             change -= weight / 2 * rows.sum(0)
         for start, rows in enumerate(blocks or rows_of(sent, indices, examples)):
-            block = places[start * examples : (start + 1) * examples]
-            scores = _told(rows, change, weight, deviation)
+            block = positions[start * examples : (start + 1) * examples]
+            scores = _detected(rows, change, weight, std)
             self.scores[block] += scores
 
     def _steps(self, examples: float) -> tuple[float, int, float]:
         """Compute a, the number of steps, and s, for a client's round with about this many examples."""
-        asked, settings = self._local, self._settings
-        steps = asked.local_epochs * ceil(examples / asked.batch_size)
+        local, settings = self._local, self._settings
+        steps = local.local_epochs * ceil(examples / local.batch_size)
         if not isinstance(settings, DPSGDSettings):
-            return asked.local_epochs / min(asked.batch_size, examples), steps, 0.0
-        divisor = min(asked.batch_size, examples)
-        noise = settings.deviation(settings.clip, asked.batch_size)
-        return asked.local_epochs / divisor, steps, sqrt(steps) * noise / divisor
+            return local.local_epochs / min(local.batch_size, examples), steps, 0.0
+        divisor = min(local.batch_size, examples)
+        noise = settings.deviation(settings.clip, local.batch_size)
+        return local.local_epochs / divisor, steps, sqrt(steps) * noise / divisor
 
     def _gain(self, steps: int) -> float:
         """Compute how often a step's gradient counts by momentum, on average over the steps."""
@@ -168,13 +168,13 @@ class CanaryScorer:
         return sum((1 - m**left) / (1 - m) for left in range(1, steps + 1)) / steps
 
 
-def _told(rows: Tensor, change: Tensor, weight: float, deviation: float) -> Tensor:
+def _detected(rows: Tensor, change: Tensor, weight: float, std: float) -> Tensor:
     """Compute scores (n,) of n canaries from their gradients and a change, float64; zeros if the run has diverged."""
     products, along = (rows @ rows.T).double(), (rows @ change).double()
     if not (products.isfinite().all() and along.isfinite().all()):
         return torch.zeros_like(along)
     share = weight**2 / 4 * float(products.diagonal().mean())
-    noise = max(deviation**2, _LEAST_NOISE * share, torch.finfo(torch.float32).tiny)
+    noise = max(std**2, _LEAST_NOISE * share, torch.finfo(torch.float32).tiny)
     inside = products.mul_(weight**2 / 4)
     inside.diagonal().add_(noise)
     factor = torch.linalg.cholesky(inside)
@@ -265,10 +265,10 @@ def beside_the_claims(
     shift = claimed_shift(mechanism)
     guessed = "from {correct} right ones of {guesses} guesses"
     between = "from mean scores that are {estimate:.3g} standard deviations apart"
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if not _compared(entry):
             continue
-        entries[place] = {**entry, "lower_bound": bound}
+        entries[index] = {**entry, "lower_bound": bound}
         claimed = inf if entry["epsilon"] == "inf" else entry["epsilon"]
         if bound["epsilon"] > claimed:
             text = f"epsilon {at_most(claimed)} is claimed, and it is at least {at_least(bound['epsilon'])}"

@@ -19,12 +19,12 @@ from flfw.task.client_plan import ClientPlan
 _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
 
 
-def charge_message(context: Context, asked: ClientPlan, kind: str, config: dict[str, Any], ctx: ClientContext) -> None:
+def charge_message(context: Context, plan: ClientPlan, kind: str, config: dict[str, Any], ctx: ClientContext) -> None:
     """Append a message to the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
 
     Args:
         context: context of this node.
-        asked: what the clients of the run do, under no control of an audit.
+        plan: what the clients of the run do, under no control of an audit.
         kind: type of the message.
         config: the message's scalars.
         ctx: the client's data.
@@ -42,12 +42,12 @@ def charge_message(context: Context, asked: ClientPlan, kind: str, config: dict[
         run=str(config["experiment"])[:_SHOWN],
         round=ctx.round,
         kind=kind,
-        method=asked.name,
-        mechanism=message_cost.cost(asked, kind, config, len(mine)),
+        method=plan.name,
+        mechanism=message_cost.cost(plan, kind, config, len(mine)),
         examples=len(mine),
         repeated=max(most_repeated(mine), most_repeated(*others)),
-        sends=() if kind == message_cost.EVALUATE else tuple(asked.sharing.uploads),
-        metrics=message_cost.cost_of_metrics(asked, kind),
+        sends=() if kind == message_cost.EVALUATE else tuple(plan.sharing.uploads),
+        metrics=message_cost.cost_of_metrics(plan, kind),
         held=sum(map(len, (mine, *others))),
     )
     if entry.mechanism or entry.metrics:

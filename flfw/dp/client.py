@@ -84,11 +84,11 @@ class DPClient(PrivatelyReporting, ABC):
             return secret_coins(count, probability)
         return torch.rand(count, generator=self._coins).numpy() < probability
 
-    def choices(self, count: int, places: int) -> np.ndarray:
+    def choices(self, count: int, decimals: int) -> np.ndarray:
         """Draw a uniform choice (count,) from 0 to ``places`` - 1 for each example, as secret as the noise."""
         if self.privacy.secure:
-            return secret_choices(count, places)
-        return torch.randint(places, (count,), generator=self._coins).numpy()
+            return secret_choices(count, decimals)
+        return torch.randint(decimals, (count,), generator=self._coins).numpy()
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator of this client for one purpose in this round; with secure noise nobody can repeat it.
@@ -180,26 +180,26 @@ class DPClient(PrivatelyReporting, ABC):
         with drawing_in_secret(x.device) if self.privacy.secure else nullcontext():
             return accumulated(summed(*part) for part in physical(x, y, self.steps.physical_batch))
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
+    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, Tensors]:
         """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.
 
         Args:
             x: the inputs.
             y: the labels.
-            deviation: standard deviation of the noise, relative to the clipping bound of each group.
+            std: standard deviation of the noise, relative to the clipping bound of each group.
         """
         bound = self.bound()
         clipped = self.clipped(x, y, bound)
-        return clipped.losses, self.noised(clipped, bound, deviation)
+        return clipped.losses, self.noised(clipped, bound, std)
 
-    def noised(self, clipped: ClippedSum, bound: Bound, deviation: float) -> Tensors:
+    def noised(self, clipped: ClippedSum, bound: Bound, std: float) -> Tensors:
         """Return a sum of clipped gradients of B >= 0 examples with noise; ``deviation`` as in `summed`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < _CLIPPED).float().mean())))
         bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
         scale = {name: bounds[group] for group, members in self.per_example.groups.items() for name in members}
-        return self.noise.added(self.finished(clipped.sums), deviation, scale)
+        return self.noise.added(self.finished(clipped.sums), std, scale)
 
     def finished(self, total: Tensors) -> Tensors:
         """Return the sum of clipped gradients to which noise is added; by default ``total``, unchanged."""
@@ -220,13 +220,13 @@ class DPClient(PrivatelyReporting, ABC):
         count = ceil(examples / size)
         if self.steps.batches == "balls":
             choices = self.choices(examples, count)
-            yield from (choices == place for place in range(count))
+            yield from (choices == index for index in range(count))
         else:
             yield from (self.coins(examples, min(1.0, size / examples)) for _ in range(count))
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step; clipped and noisy, where the method clips steps."""
-        return self.followed_gradient(x, y, rng) if self.privacy.on_steps else super().local_gradient(x, y, rng)
+        return self.step_direction(x, y, rng) if self.privacy.on_steps else super().local_gradient(x, y, rng)
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Return one example's gradient after clipping and noise or, with ``observed=bare``, before both."""
@@ -258,7 +258,7 @@ class DPClient(PrivatelyReporting, ABC):
             norm = torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt()
             sent = {**sent, FACTOR: torch.full_like(sent[FACTOR], answer(float(norm), self.update_bound))}
         change = self._clipped(change)
-        return {**sent, **self.noise.moved(before, change, self.update_bound, self.privacy.update_deviation)}
+        return {**sent, **self.noise.add_to_update(before, change, self.update_bound, self.privacy.update_deviation)}
 
     @property
     def update_bound(self) -> float:
@@ -299,20 +299,20 @@ class JointNoisySteps(BatchedSteps):
         each = [[one[name] if isinstance(one, Mapping) else one for name in groups] for one in bounds]
         sums = stacked_clipped_sums(self._loss, parameters, batches, groups, each, rule)
         means: list[Tensor] = []
-        for place, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
-            deviation = worker.steps.deviation(1.0, worker.ctx.local.batch_size)
-            total, divisor = worker.noised(clipped, bound, deviation), worker.divisor(len(clipped.losses))
+        for index, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
+            std = worker.steps.deviation(1.0, worker.ctx.local.batch_size)
+            total, divisor = worker.noised(clipped, bound, std), worker.divisor(len(clipped.losses))
             direction = {name: value.div_(divisor) for name, value in total.items()}
-            self._optimisers[place].step({n: v[place] for n, v in self._stacked.items()}, direction)
+            self._optimisers[index].step({n: v[index] for n, v in self._stacked.items()}, direction)
             means.append(clipped.losses.mean() if len(clipped.losses) else clipped.losses.new_zeros(()))
         return torch.stack(means)
 
     @torch.no_grad()
     def write(self) -> None:
         """Bring the clients' own parameters up to their last steps."""
-        for place, parameters in enumerate(self._moving):
+        for index, parameters in enumerate(self._moving):
             for name, value in parameters.items():
-                value.copy_(self._stacked[name][place])
+                value.copy_(self._stacked[name][index])
 
     def _loss(self, parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
         return losses(functional_call(self._model, parameters, (self._inputs.normalise(x),)), x, y)[0]

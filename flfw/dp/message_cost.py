@@ -23,7 +23,7 @@ from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
 
 TRAIN, PROBE, EVALUATE = "train", "train.probe", "evaluate"
-_TARGET = "target"  # the rung of a probe that answers as training does
+_TARGET = "target"  # the control of a probe that answers as training does
 
 
 def cost(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) -> Mechanism | None:
@@ -48,7 +48,7 @@ def cost(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) 
         check_clients(plan)  # by the server's own check: what is sent is what is clipped, such as no buffers
         if kind == EVALUATE:
             return None
-        schedule = _course_of_probe(plan, config) if kind == PROBE else _course(plan, examples)
+        schedule = _probe_schedule(plan, config) if kind == PROBE else _run_schedule(plan, examples)
         mechanism = mechanism_in(plan, schedule)
     except InputError as error:
         raise BudgetExceededError(str(error)) from error
@@ -99,15 +99,15 @@ def _require_no_choice_of_data(plan: ClientPlan) -> None:
         raise BudgetExceededError(f"{plan.name} looks whether this site's data are fit for it, which is not counted")
 
 
-def _course(plan: ClientPlan, examples: int) -> RunSchedule:
+def _run_schedule(plan: ClientPlan, examples: int) -> RunSchedule:
     """Return one round of this site alone."""
     return _alone(plan, examples, plan.local.batch_size, plan.local.local_epochs)
 
 
-def _course_of_probe(plan: ClientPlan, config: Mapping[str, Any]) -> RunSchedule:
+def _probe_schedule(plan: ClientPlan, config: Mapping[str, Any]) -> RunSchedule:
     """Return the steps of a probe, all on the same examples, as a pass over them each."""
     if config.get("rung") != _TARGET:
-        raise BudgetExceededError("a probe is answered only as training answers, so on the audit's target rung")
+        raise BudgetExceededError("a probe is answered only as training answers, so on the audit's target")
     batch, steps = config.get("batch"), config.get("steps")
     if not (isinstance(batch, int) and isinstance(steps, int) and batch >= 1 and steps >= 1):
         raise BudgetExceededError("a probe is of one example or more, and of one step or more")

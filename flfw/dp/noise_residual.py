@@ -151,10 +151,10 @@ class NoiseTest:
         squares += torch.stack([part @ part for part in row.split_with_sizes(self._sizes)])
         counted[0] += 1
         counted[1] += row.cos().sum()
-        for place, other in ((2, before), (5, along)):
+        for index, other in ((2, before), (5, along)):
             if other.any():
-                counted[place] += _along(row, other)
-                counted[place + 1] += 1
+                counted[index] += _along(row, other)
+                counted[index + 1] += 1
         before += row
         looks = int(counted[0])
         if not counted[4] and self._whole().p < _LOOKS / (looks * (looks + 1)):
@@ -204,20 +204,20 @@ class ResidualTest:
 
     def __call__(self, sent: Tensors, update: Update) -> None:
         """Add the noise of an update, unless the rounding of its numbers would count."""
-        gradients, asked = self._gradients, self._local
+        gradients, local = self._gradients, self._local
         mine = self._task.split.train[update.partition]
-        deviation = self._settings.deviation(self._settings.clip, asked.batch_size)
-        deviation *= 1 + MARGIN if self._settings.secure else 1
+        std = self._settings.deviation(self._settings.clip, local.batch_size)
+        std *= 1 + MARGIN if self._settings.secure else 1
         start, end = gradients.row_of(sent).double(), gradients.row_of(update.tensors).double()
-        unit = len(mine) / asked.lr / deviation
+        unit = len(mine) / local.lr / std
         rounding = torch.maximum(start.abs(), end.abs()) * torch.finfo(torch.float32).eps / sqrt(12) * unit
         if float(rounding @ rounding) > _ROUNDING * sqrt(2 * len(start)):
             return
         total = torch.zeros_like(start)
         for rows in gradients.rows(sent, mine, max(1, _AT_ONCE // len(start))):
             total += rows.sum(0)
-        decayed = start * (1 - asked.lr * self._settings.weight_decay)
-        row = (decayed - end) * unit - total / deviation
+        decayed = start * (1 - local.lr * self._settings.weight_decay)
+        row = (decayed - end) * unit - total / std
         self.noise.add(row, total)
 
 
@@ -226,7 +226,7 @@ def is_testable(plan: ClientPlan, task: Task, model: nn.Module) -> bool:
     settings, local = plan.settings, plan.local
     if type(settings) is not DPUnitSettings or not settings.on_steps or settings.noise_multiplier == 0:
         return False  # other settings may change the bound or the step size from round to round
-    whole = local.local_epochs == 1 and max(sizes(task.split.train)) <= local.batch_size
+    full = local.local_epochs == 1 and max(sizes(task.split.train)) <= local.batch_size
     dropout = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
     varied = task.augment != "none" or any(isinstance(layer, dropout) for layer in model.modules())
-    return whole and not varied and settings.optimiser == "sgd" and not plan.defences.stages
+    return full and not varied and settings.optimiser == "sgd" and not plan.defences.stages

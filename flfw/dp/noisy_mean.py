@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import torch
 
-from flfw.dp.quantile import moved
+from flfw.dp.quantile import updated_factor
 from flfw.dp.settings import AdaptiveClippingSettings, DPSettings, clipped_change
 from flfw.nets.net import Tensors
 from flfw.nets.training.clipping import FACTOR
@@ -32,7 +32,7 @@ def noisy_mean(
     sent: Tensors,
     cohort: int,
     bounds: DPSettings | None,
-    deviation: float,
+    std: float,
     noise: GaussianNoise,
 ) -> Tensors:
     """Compute W + (sum_k (W_k - W) + N(0, deviation^2)) / cohort, a trusted server's mean of clipped updates.
@@ -46,10 +46,10 @@ def noisy_mean(
         sent: W, the tensors sent to the clients of the round.
         cohort: number of clients in a round, or its expectation.
         bounds: settings of the clipping; None: the clients' noise is in their updates, which are taken as they are.
-        deviation: of the noise on the sum, >= 0.
+        std: of the noise on the sum, >= 0.
         noise: source of the noise.
     """
-    noisy = noise.added(clipped_sum(updates, sent, bounds), deviation)
+    noisy = noise.added(clipped_sum(updates, sent, bounds), std)
     return shifted(sent, noisy, 1 / cohort)
 
 
@@ -95,7 +95,7 @@ def quantile_mean(
     mean = noisy_mean(counting(), model, cohort, here, settings.server_multiplier * here.clip, noise)
     count = noise.added({FACTOR: counted}, settings.quantile_noise * settings.noise_multiplier)[FACTOR]
     share = float(count) / cohort + 0.5
-    renewed = moved(factor, share, settings.quantile, settings.quantile_lr)
+    renewed = updated_factor(factor, share, settings.quantile, settings.quantile_lr)
     return {name: renewed if name == FACTOR else mean[name] for name in sent}
 
 
@@ -103,7 +103,7 @@ _SUM, _RELEASED = "sum", "released"
 
 
 def correlated(
-    sums: Tensors, past: Tensors, coefficients: Sequence[float], deviation: float, noise: GaussianNoise
+    sums: Tensors, past: Tensors, coefficients: Sequence[float], std: float, noise: GaussianNoise
 ) -> tuple[Tensors, Tensors]:
     """Return a round's s_t, and the past for the next round.
 
@@ -112,7 +112,7 @@ def correlated(
         past: what the round before returned; empty before the first round. It holds sums without noise, so it stays
             with the server.
         coefficients: c_0 > 0, ..., c_(b-1).
-        deviation: of z_t in each entry, >= 0.
+        std: of z_t in each entry, >= 0.
         noise: source of z_t.
     """
     first, *later = coefficients
@@ -122,19 +122,19 @@ def correlated(
             if f"{_SUM}.{ago}.{name}" in past:
                 mixed[name] += coefficient * past[f"{_SUM}.{ago}.{name}"]
                 known[name] += coefficient * past[f"{_RELEASED}.{ago}.{name}"]
-    noisy = noise.added({name: value + first * sums[name] for name, value in mixed.items()}, deviation)
+    noisy = noise.added({name: value + first * sums[name] for name, value in mixed.items()}, std)
     released = {name: (value - known[name]) / first for name, value in noisy.items()}
     return released, _shifted(past, sums, released, len(later))
 
 
-def _shifted(past: Tensors, sums: Tensors, released: Tensors, most: int) -> Tensors:
+def _shifted(past: Tensors, sums: Tensors, released: Tensors, maximum: int) -> Tensors:
     """Return the past of the next round, in which everything is a round older, up to ``most`` rounds."""
     moved: Tensors = {}
     for kind, latest in ((_SUM, sums), (_RELEASED, released)):
         for name, value in latest.items():
-            for ago in range(most, 1, -1):
+            for ago in range(maximum, 1, -1):
                 if (before := past.get(f"{kind}.{ago - 1}.{name}")) is not None:
                     moved[f"{kind}.{ago}.{name}"] = before
-            if most:
+            if maximum:
                 moved[f"{kind}.1.{name}"] = value
     return moved

@@ -109,7 +109,7 @@ def most_held(split: Split) -> int:
     An example that is c times in a part shifts the part's vector by up to c. Vectors of other parts and clients have
     noise of their own, and squares of shifts add up: so each part counts as c^2 vectors with the example in them once.
     """
-    return max(1, _most_in(split.train), _most_in(split.test, split.validation))
+    return max(1, _max_count(split.train), _max_count(split.test, split.validation))
 
 
 def most_examples(split: Split) -> int:
@@ -121,7 +121,7 @@ def most_examples(split: Split) -> int:
     return max(sum(map(len, mine)) for mine in parts)
 
 
-def _most_in(*lists: Sequence[np.ndarray]) -> int:
+def _max_count(*lists: Sequence[np.ndarray]) -> int:
     """Return how often an example counts at most in the parts of some lists together."""
     known = [most_copies(parts) for parts in lists]
     bounds = [one for one in known if one is not None]
@@ -130,9 +130,9 @@ def _most_in(*lists: Sequence[np.ndarray]) -> int:
 
 def _squares(parts: Iterable[np.ndarray]) -> int:
     held = [np.unique(part, return_counts=True) for part in parts]
-    places = np.unique(np.concatenate([which for which, _ in held]), return_inverse=True)[1]
+    indices = np.unique(np.concatenate([which for which, _ in held]), return_inverse=True)[1]
     squares = np.concatenate([times for _, times in held]).astype(np.float64) ** 2
-    return int(np.bincount(places, squares).max(initial=1))
+    return int(np.bincount(indices, squares).max(initial=1))
 
 
 def _with_count(part: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class PrivatelyReporting(GradientClient, ABC):
         metrics = {"acc_global": accuracy_before, "acc_local": accuracy_after}
         metrics |= {"acc_validation": noisy["validation"].means[0]} if validated else {}
         metrics["loss"] = loss * loss_bound(self.ctx.task.dataset.classes)
-        return self.leaving(), {**metrics, "num-examples": count}
+        return self.build_upload(), {**metrics, "num-examples": count}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Evaluate the received model; see the base."""

@@ -52,7 +52,7 @@ def answer(norm: float, bound: float) -> float:
     return 0.5 if isfinite(norm) and norm <= bound else -0.5
 
 
-def moved(factor: Tensor, share: float, quantile: float, rate: float) -> Tensor:
+def updated_factor(factor: Tensor, share: float, quantile: float, rate: float) -> Tensor:
     """Compute the next round's factor (1,).
 
     Args:
@@ -61,7 +61,7 @@ def moved(factor: Tensor, share: float, quantile: float, rate: float) -> Tensor:
         quantile: q in (0, 1).
         rate: eta_C > 0.
 
-    >>> moved(torch.tensor([2.0]), 1.0, 0.5, 0.2)
+    >>> updated_factor(torch.tensor([2.0]), 1.0, 0.5, 0.2)
     tensor([1.8097])
     """
     exponent = min(max(-rate * (share - quantile), -100.0), 100.0)

@@ -20,6 +20,7 @@ from flfw.files.sealed import seal, sealed, unseal
 from flfw.task.client_plan import ClientPlan
 
 _KEY, _SUMMED = "cohort-key", "summed"
+_REQUESTED, _EARLIER = "requested_rounds.txt", "asked.txt"  # a run goes on in the file that it has
 _DIGITS = 9  # of a round
 
 
@@ -36,11 +37,15 @@ class RequestedRounds:
             or as round 1: it was begun before anything was sent, but nothing tells that nothing was.
 
     Raises:
-        InputError: another line is no number.
+        InputError: another line is no number, or there are two files.
     """
 
-    def __init__(self, folder: Path, name: str = "asked.txt") -> None:
+    def __init__(self, folder: Path, name: str = _REQUESTED) -> None:
         self._path = folder / name
+        if name == _REQUESTED and (folder / _EARLIER).exists():
+            if self._path.exists():
+                raise InputError(f"Expected one record of rounds in {folder}, got {_REQUESTED} and {_EARLIER}.")
+            self._path = folder / _EARLIER
         whole, _, cut = self._text().rpartition("\n")
         self.rounds = [self._number(line) for line in whole.split("\n")] if whole else []
         if cut:
@@ -97,7 +102,7 @@ class Releases:
     """
 
     def __init__(self, plan: ClientPlan, folder: Path) -> None:
-        self._plan, self._asked, self._folder = plan, RequestedRounds(folder), folder
+        self._plan, self._requested, self._folder = plan, RequestedRounds(folder), folder
         self._evaluated = RequestedRounds(folder, "evaluated.txt")
 
     @property
@@ -106,7 +111,7 @@ class Releases:
 
         With private metrics the evaluations come last, each as the round after the last one.
         """
-        return [*self._asked.rounds, *self._evaluated.rounds]
+        return [*self._requested.rounds, *self._evaluated.rounds]
 
     @property
     def evaluations(self) -> int:
@@ -120,7 +125,7 @@ class Releases:
         1, if rounds were asked for and nothing is noted, as by older code.
         """
         kept = [int(unseal(path)) for _, path in sealed(self._folder, _SUMMED)]
-        unknown = [1] if self._asked.rounds and not kept else []
+        unknown = [1] if self._requested.rounds and not kept else []
         return min([least_summed(self._plan.rounds, self._plan.privacy.colluding_clients), *kept, *unknown])
 
     def ask(self, server_round: int) -> int:
@@ -129,10 +134,10 @@ class Releases:
         Raises:
             RunBudgetExceededError: with this round the run would exceed its budget; nothing was noted.
         """
-        again = self._asked.again + (server_round in self._asked.rounds) + self.evaluations
+        again = self._requested.again + (server_round in self._requested.rounds) + self.evaluations
         self._require_budget(self._through(server_round), again, f"round {server_round}")
         self._note_summed()
-        return self._asked.note(server_round)
+        return self._requested.note(server_round)
 
     def may_evaluate(self, last: int) -> bool:
         """Return whether the budget allows for the evaluation after the last round; its answers may be releases, too.
@@ -143,7 +148,7 @@ class Releases:
         if self._plan.privacy.metrics != "private":
             return True
         try:
-            self._require_budget(self._through(last), self._asked.again + self.evaluations, "the evaluation")
+            self._require_budget(self._through(last), self._requested.again + self.evaluations, "the evaluation")
         except RunBudgetExceededError:
             return False
         self._evaluated.note(last + 1)
@@ -151,7 +156,7 @@ class Releases:
 
     def _through(self, server_round: int) -> int:
         """Return the last round that was asked for, or this one: an older checkpoint may have been restored."""
-        return max([server_round, *self._asked.rounds])
+        return max([server_round, *self._requested.rounds])
 
     def _require_budget(self, rounds: int, again: int, what: str) -> None:
         budget = self._plan.privacy.epsilon_budget

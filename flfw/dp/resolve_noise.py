@@ -21,7 +21,7 @@ from flfw.experiment import AGGREGATE, PEER
 from flfw.plans.run_plan import RunPlan
 from flfw.plugins import short_name, split_assignment
 from flfw.privacy.accountants import Accountant, compute_epsilon
-from flfw.privacy.calibration import noise_for
+from flfw.privacy.calibration import calibrate_noise_multiplier
 from flfw.privacy.mechanism import Mechanism, gaussian_events
 from flfw.privacy.rounding import at_most
 from flfw.task.client_plan import ClientPlan
@@ -81,8 +81,8 @@ def _of_sites(plan: ClientPlan, split: Split) -> list[str]:
         return []
     for name, flag in (("target_epsilon", "--target-epsilon"), ("epsilon_budget", "--expert epsilon_budget")):
         way = f"no {flag} for {plan.task.data.dataset}, as only each site knows its number of examples"
-        asked = getattr(plan.privacy, name)
-        require(not asked, f"{way}; let the sites set budgets", **{name: asked})
+        requested = getattr(plan.privacy, name)
+        require(not requested, f"{way}; let the sites set budgets", **{name: requested})
     source = getattr(plan.settings, "noise_source", "secure")
     require(source == "secure", f"noise_source=secure for {plan.task.data.dataset}", noise_source=source)
     return [_IN_THEIR_OWN]
@@ -177,18 +177,18 @@ def require_calibrated(target_epsilon: float, assignments: Sequence[str]) -> Non
 def _with_noise_for(run: RunPlan, split: Split) -> RunPlan:
     given = _assigned(run, _NOISE)
     unset = tuple(one for one in run.task.assignments if one not in given)
-    (counted, *beside), accountant = _goal(run.replaced(set=unset).client, split, "target-epsilon")
+    (counted, *beside), accountant = _target_mechanisms(run.replaced(set=unset).client, split, "target-epsilon")
     target, delta = run.client.privacy.target_epsilon, run.client.privacy.delta
     if beside:
         taken = compute_epsilon(gaussian_events(beside), delta, accountant).epsilon
         more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
         require(taken < target, more, target_epsilon=target)
-    least = noise_for(target, counted, delta, accountant, beside)[0]
-    noise = f"{_NOISE}={least!r}"
+    minimum = calibrate_noise_multiplier(target, counted, delta, accountant, beside)[0]
+    noise = f"{_NOISE}={minimum!r}"
     if given and given != [noise]:
         raise InputError(
             f"Expected either --target-epsilon or --set {_NOISE}, got both, and with these settings {target:g} needs "
-            f"{least:.4g}; leave one out, or resume with the settings that the run began with."
+            f"{minimum:.4g}; leave one out, or resume with the settings that the run began with."
         )
     return run.replaced(set=(*unset, noise))
 
@@ -213,7 +213,7 @@ def within_budget(plan: ClientPlan, split: Split, rounds: int, again: int, summe
 
 def _spent(plan: ClientPlan, split: Split, rounds: int, again: int = 0, summed: int = 0) -> float:
     fewer = replace(plan, rounds=replace(plan.rounds, rounds=rounds))
-    counted, accountant = _goal(fewer, split, "epsilon-budget", again, summed)
+    counted, accountant = _target_mechanisms(fewer, split, "epsilon-budget", again, summed)
     return compute_epsilon(gaussian_events(counted), plan.privacy.delta, accountant).epsilon
 
 
@@ -223,8 +223,8 @@ def _last_round(plan: ClientPlan, split: Split) -> int:
     def spent(rounds: int) -> float:
         return _spent(plan, split, rounds)
 
-    budget, least = plan.privacy.epsilon_budget, spent(1)
-    require(least <= budget, f"epsilon-budget >= {at_most(least, 4)}, which one round takes", epsilon_budget=budget)
+    budget, minimum = plan.privacy.epsilon_budget, spent(1)
+    require(minimum <= budget, f"epsilon-budget >= {at_most(minimum, 4)}, which one round takes", epsilon_budget=budget)
     if spent(plan.rounds.rounds) <= budget:
         return plan.rounds.rounds
     low, high = 1, plan.rounds.rounds
@@ -234,18 +234,18 @@ def _last_round(plan: ClientPlan, split: Split) -> int:
     return low
 
 
-def _goal(
+def _target_mechanisms(
     plan: ClientPlan, split: Split, flag: str, again: int = 0, summed: int = 0
 ) -> tuple[tuple[Mechanism, ...], Accountant]:
     """Return the mechanisms and the accountant of a target or a budget, for the unit that is clipped.
 
     The method's mechanism is the first. That of private metrics follows, if there are any and they are counted.
     """
-    ledger, privacy = RunAccountant(plan, split, again, summed), plan.privacy
-    mechanism, reported = ledger.mechanism, ledger.reported
+    accountant, privacy = RunAccountant(plan, split, again, summed), plan.privacy
+    mechanism, reported = accountant.mechanism, accountant.reported
     if mechanism is None:
         raise InputError(f"Expected a method that claims privacy for --{flag}, got method={plan.name}.")
-    published = ledger.published if privacy.accountant == "paper" else None
+    published = accountant.published if privacy.accountant == "paper" else None
     if published and mechanism.clipped in published.units:
         return (published.units[mechanism.clipped],), published.accountant
     if mechanism.void:

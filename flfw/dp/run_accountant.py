@@ -96,7 +96,7 @@ def least_summed(rounds: RoundSettings, colluding: int) -> int:
     return surely - colluding
 
 
-def course(plan: ClientPlan, split: Split) -> RunSchedule:
+def run_schedule(plan: ClientPlan, split: Split) -> RunSchedule:
     """Return the facts of a whole run that its privacy depends on."""
     who, local = plan.rounds, plan.local
     sizes, drawn = lazy_parts.sizes(split.train), isinstance(split.train, lazy_parts.LazyParts)
@@ -104,10 +104,10 @@ def course(plan: ClientPlan, split: Split) -> RunSchedule:
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
     trained = {name: p.numel() for name, p in plan.model.named_parameters() if p.requires_grad}
     drawing = (who.clients, who.sample, who.sampling, plan.seed, who.rounds)
-    apart = plan.method.min_separation(plan.settings)
+    min_separation = plan.method.min_separation(plan.settings)
     return RunSchedule(
         rounds=who.rounds,
-        max_participations=most_participations(*drawing, apart),
+        max_participations=most_participations(*drawing, min_separation),
         clients=who.clients,
         cohort_size=who.per_round,
         poisson=who.poisson,
@@ -115,14 +115,14 @@ def course(plan: ClientPlan, split: Split) -> RunSchedule:
         max_examples=max(sizes),
         batch_size=local.batch_size,
         epochs=local.local_epochs,
-        max_copies=lazy_parts.most_copies(split.train) or _most_held(split.train),
+        max_copies=lazy_parts.most_copies(split.train) or _max_held(split.train),
         tensors=trained,
         min_summed_updates=least_summed(who, plan.privacy.colluding_clients),
         colluding=plan.privacy.colluding_clients,
     )
 
 
-def _most_held(parts: Sequence[np.ndarray]) -> int:
+def _max_held(parts: Sequence[np.ndarray]) -> int:
     """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
     if isinstance(parts, lazy_parts.LazyParts):
         return _most_drawn(parts)
@@ -155,10 +155,10 @@ def mechanism_in(plan: ClientPlan, schedule: RunSchedule) -> Mechanism | None:
         return replace(mechanism, void=constants)
     if not plan.defences.partitions:
         return mechanism
-    for hook, deed in _VOIDING.items():
+    for hook, action in _VOIDING.items():
         voiding = [stage.name for stage in plan.defences.stages if hook in stage.active_hooks]
         if voiding:
-            return replace(mechanism, void=f"{voiding[0]} {deed}")
+            return replace(mechanism, void=f"{voiding[0]} {action}")
     # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
     return (
         mechanism.alone if any(_AFTER_THE_NOISE in stage.active_hooks for stage in plan.defences.stages) else mechanism
@@ -195,7 +195,7 @@ class RunAccountant:
                 self.plan.rounds, self.plan.privacy.colluding_clients
             )  # refuses more colluding clients than there are, whatever the method
             return None
-        mechanism = mechanism_in(self.plan, self._course(self.plan.settings))
+        mechanism = mechanism_in(self.plan, self._run_schedule(self.plan.settings))
         if mechanism is not None and _hides_cohorts(mechanism):
             return replace(mechanism, max_participations=None)  # nobody knows beforehand who will be drawn how often
         return mechanism
@@ -203,10 +203,10 @@ class RunAccountant:
     @property
     def reported(self) -> Mechanism | None:
         """Mechanism of the whole run's private metrics: in each round of a client, and in one evaluation; else None."""
-        mechanism, asked = self.mechanism, self.plan.privacy
-        if mechanism is None or asked.metrics != "private":
+        mechanism, privacy = self.mechanism, self.plan.privacy
+        if mechanism is None or privacy.metrics != "private":
             return None
-        answers = self._course(self.plan.settings).max_participations + 1
+        answers = self._run_schedule(self.plan.settings).max_participations + 1
         return metrics_mechanism(private_metrics.NOISE_MULTIPLIER, answers, mechanism.clipped, most_held(self.split))
 
     @property
@@ -215,8 +215,8 @@ class RunAccountant:
         mechanism = self.mechanism
         return mechanism is not None and _hides_cohorts(mechanism)
 
-    def _course(self, settings: Any) -> RunSchedule:
-        known = course(self.plan, self.split)
+    def _run_schedule(self, settings: Any) -> RunSchedule:
+        known = run_schedule(self.plan, self.split)
         again = self.again if getattr(settings, "secure", False) else 0
         summed = min(known.min_summed_updates, self.summed or known.min_summed_updates)
         return replace(
@@ -231,7 +231,7 @@ class RunAccountant:
         """Accounting of the method's paper, if it has one; of rounds that were asked for again, too."""
         if not is_known(self.split):
             return None
-        return self.plan.method.published_accounting(self.plan.settings, self._course(self.plan.settings))
+        return self.plan.method.published_accounting(self.plan.settings, self._run_schedule(self.plan.settings))
 
     def patients(self) -> tuple[int, int, str]:
         """Count the examples of a patient at a client, and its clients beside copies, with a sentence on how.
@@ -241,19 +241,19 @@ class RunAccountant:
         Raises:
             InputError: fewer are asked for than there are.
         """
-        asked, split = self.plan.privacy, self.split
+        privacy, split = self.plan.privacy, self.split
         if split.patients is None:
-            examples, clients = asked.patient
+            examples, clients = privacy.patient
             return examples, clients, _PATIENTS.format(examples=examples, clients=clients)
         counted = patients.most_at_a_client(split.patients, split.train)
-        if asked.metrics == "private" and split.test_patients is not None:  # a patient is in one part alone
+        if privacy.metrics == "private" and split.test_patients is not None:  # a patient is in one part alone
             tests = [*split.test, *split.validation]
             counted = max(counted, patients.most_at_a_client(split.test_patients, tests))
-        given, sites = asked.patient
+        given, sites = privacy.patient
         enough = given == 0 or given >= counted
         limit = f"patient-examples >= {counted}, as many as one patient has at a client, or none to have them counted"
         require(enough, limit, patient_examples=given)
-        owners = -(-patients.most_clients(split.patients, split.train) // _most_held(split.train))
+        owners = -(-patients.most_clients(split.patients, split.train) // _max_held(split.train))
         examples, clients = given or counted, max(sites, owners)
         how = _GIVEN_PATIENTS if (examples, clients) != (counted, owners) else _COUNTED_PATIENTS
         return examples, clients, how.format(examples=examples, clients=clients, counted=counted)
@@ -264,12 +264,12 @@ class RunAccountant:
         if mechanism is None:
             return []
         of_patient = self.patients()[0]
-        whole = (
+        full = (
             most_examples(self.split)
             if self.plan.privacy.metrics == "private"
             else max(lazy_parts.sizes(self.split.train))
         )
-        sizes: dict[Unit, int | None] = {"example": 1, "client": whole}
+        sizes: dict[Unit, int | None] = {"example": 1, "client": full}
         sizes |= {"patient": of_patient} if of_patient else {}
         return [
             self._claim(mechanism, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES
@@ -295,25 +295,25 @@ class RunAccountant:
         return entries
 
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
-        asked, rounds = self.plan.privacy, self.plan.rounds
+        privacy, rounds = self.plan.privacy, self.plan.rounds
         secure = bool(getattr(self.plan.settings, "secure", False))
         reported = self.reported
         if unit == "patient":  # the same factor for all that a patient's clients send
             times = self.patients()[1]
             mechanism = replace(mechanism, max_copies=mechanism.max_copies * times)
             reported = reported and replace(reported, max_copies=reported.max_copies * times)
-        assert asked.metrics != "auto", "a plan has no auto"
-        how = (asked.delta, rounds.rounds, asked.tightest, examples, asked.metrics, secure)
+        assert privacy.metrics != "auto", "a plan has no auto"
+        how = (privacy.delta, rounds.rounds, privacy.tightest, examples, privacy.metrics, secure)
         result = claim(mechanism, unit, adversary, *how, reported)
         receives = adversary in ("server", "aggregate")
-        if receives and self.plan.real and asked.metrics == "all" and not isinf(result.epsilon):
+        if receives and self.plan.real and privacy.metrics == "all" and not isinf(result.epsilon):
             return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
         settings = self.plan.settings
         if isinf(result.epsilon):
             return result
         if unit == "patient":
             result = replace(result, assumptions=(*result.assumptions, self.patients()[2]))
-        if rounds.patience and asked.metrics == "all":  # by accuracies with counted noise the end tells nothing more
+        if rounds.patience and privacy.metrics == "all":  # by accuracies with counted noise the end tells nothing more
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if _hides_cohorts(mechanism):
             result = replace(result, assumptions=(*result.assumptions, _COHORTS))

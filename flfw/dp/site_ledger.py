@@ -76,8 +76,8 @@ class MessageEntry:
         known = {name: value for name, value in row.items() if name != "before"}
         try:
             entry = fit(known, cls)  # older lines have no metrics
-            for name, least in (("examples", 0), ("repeated", 1), ("held", 0)):
-                require(getattr(entry, name) >= least, f"{name} >= {least}", **{name: getattr(entry, name)})
+            for name, minimum in (("examples", 0), ("repeated", 1), ("held", 0)):
+                require(getattr(entry, name) >= minimum, f"{name} >= {minimum}", **{name: getattr(entry, name)})
         except (InputError, SchemaMismatchError) as error:
             way_out = "restore it, or go on with the version of flfw that wrote it"
             raise InputError(

@@ -73,8 +73,8 @@ class EitherUnitStrategy(DPStrategy, ABC):
         noise = self.settings.noise(self.seed, "server noise", self.round)
         if self.settings.follows_quantile:
             return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
-        deviation = self.settings.noise_multiplier * self.settings.clip
-        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, deviation, noise)
+        std = self.settings.noise_multiplier * self.settings.clip
+        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, std, noise)
 
     def aggregate_empty(self) -> Tensors:
         """Return the model of a round without clients; the server's noise hides that no client was drawn."""

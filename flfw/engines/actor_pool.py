@@ -173,7 +173,7 @@ class ActorPool:
         place = ray.put(simulated)
         factory: Any = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
         self._start = lambda: factory.remote(place)
-        self._seats = [ActorSlot(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
+        self._slots = [ActorSlot(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
         self._simulated, self._answered, self._stateful, self._pace = simulated, answered, stateful, ChunkSizer()
         self._waiting: deque[PendingMessage] = deque()
         self._stored, self._askings = SharedRecords(), 0
@@ -182,14 +182,14 @@ class ActorPool:
 
     def close(self) -> None:
         """End the actors, so that others have their place at once; the replies under way are lost."""
-        for slot in self._seats:
+        for slot in self._slots:
             ray.kill(slot.actor)
-        self._seats = []
+        self._slots = []
 
     @property
     def actors(self) -> int:
         """Number of actors."""
-        return len(self._seats)
+        return len(self._slots)
 
     def add(self, jobs: list[PendingMessage]) -> None:
         """Add jobs behind those that wait."""
@@ -198,23 +198,23 @@ class ActorPool:
             join_cohorts(jobs, self._simulated.cohorts)
         if self._simulated.uploads:
             self._askings += 1
-            for job, place in zip(jobs, places_of([job.message for job in jobs], self._askings), strict=True):
-                job.branch = place
+            for job, index in zip(jobs, places_of([job.message for job in jobs], self._askings), strict=True):
+                job.branch = index
         self._waiting += jobs
         self._hand_out()
 
     def ask_each(self, jobs: list[PendingMessage]) -> list[PendingMessage]:
         """Add a job for each actor, as far as there are enough, and return the others."""
-        each, others = jobs[: len(self._seats)], jobs[len(self._seats) :]
+        each, others = jobs[: len(self._slots)], jobs[len(self._slots) :]
         self._stored.note(each)
-        for slot, job in zip(self._seats, each, strict=False):
+        for slot, job in zip(self._slots, each, strict=False):
             slot.pinned = job
         self._hand_out()
         return others
 
     def ask_anyone(self) -> None:
         """Let any actor have the jobs of `ask_each` for which their own has not come yet."""
-        for slot in self._seats:
+        for slot in self._slots:
             if slot.pinned:
                 self._waiting.append(slot.pinned)
                 slot.pinned = None
@@ -232,7 +232,7 @@ class ActorPool:
             RunError: Ray is gone, or its actors cannot start.
         """
         self._hand_out()
-        first_of = {slot.hello or slot.chunks[0].reply: slot for slot in self._seats if slot.hello or slot.chunks}
+        first_of = {slot.hello or slot.chunks[0].reply: slot for slot in self._slots if slot.hello or slot.chunks}
         wait = min(max(0.0, until - time.monotonic()), _WAKE_S)
         if not first_of:
             time.sleep(min(wait, _NOTHING_S))
@@ -298,7 +298,7 @@ class ActorPool:
         ray.kill(slot.actor)
         lost, slot.chunks, slot.actor, slot.ready = list(slot.chunks), deque(), self._start(), False
         slot.hello, slot.starts = slot.actor.equipment.remote(), slot.starts + 1
-        for other in self._seats:  # where one died, as with its node, others that are idle may be dead as well
+        for other in self._slots:  # where one died, as with its node, others that are idle may be dead as well
             if not (other.chunks or other.hello):
                 other.hello = other.actor.equipment.remote()
         again: list[PendingMessage] = []
@@ -319,7 +319,7 @@ class ActorPool:
         Each message is then asked alone. One that is alone, or a cohort that nobody waits behind, has all of its time.
         """
         now = time.monotonic()
-        for slot in self._seats:
+        for slot in self._slots:
             if not slot.chunks:
                 continue
             first = slot.chunks[0]
@@ -337,7 +337,7 @@ class ActorPool:
 
     def _say_if_none_came(self) -> None:
         """Say once that no actor has a place: another program's may have it, or the cluster's nodes are gone."""
-        if all(slot.hello for slot in self._seats):
+        if all(slot.hello for slot in self._slots):
             self._without = min(self._without, time.monotonic())
             if not self._said and time.monotonic() > self._without + _PLACELESS_S:
                 self._said = True
@@ -346,7 +346,7 @@ class ActorPool:
     def _hand_out(self) -> None:
         """Give chunks to actors that have none, and then to those that will soon be done."""
         for depth in (0, 1):
-            for slot in self._seats:
+            for slot in self._slots:
                 if not slot.hello and len(slot.chunks) == depth and (jobs := self._next(slot)):
                     self._send(slot, jobs)
 
@@ -371,37 +371,37 @@ class ActorPool:
         if slot.chunks:
             ahead = slot.chunks[0].jobs
             soon = slot.ready and self._pace.may_wait_behind(ahead[0].kind, len(ahead))
-            if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
+            if not soon or number < len(self._slots) or first.deaths or ahead[0].deaths:
                 return []
-        most = 1 if first.deaths or not slot.ready else self._length(slot, first)
+        maximum = 1 if first.deaths or not slot.ready else self._length(slot, first)
         jobs: list[PendingMessage] = []
         while self._waiting and (job := self._waiting[0]).kind == first.kind:
             inside = bool(jobs) and job.cohort is not None and job.cohort is jobs[-1].cohort
-            if job.node in busy or (not inside and (len(jobs) >= most or (jobs and job.deaths))):
+            if job.node in busy or (not inside and (len(jobs) >= maximum or (jobs and job.deaths))):
                 break
             jobs.append(self._waiting.popleft())
         return jobs
 
     def _length(self, slot: ActorSlot, first: PendingMessage) -> int:
         """Return how many messages to hand to a seat, not to cut branches whose replies may be added up."""
-        number, actors, summed = len(self._waiting), len(self._seats), first.branch is not None
-        most = self._pace.length(first.kind, number, actors, summed)
+        number, actors, summed = len(self._waiting), len(self._slots), first.branch is not None
+        maximum = self._pace.length(first.kind, number, actors, summed)
         if not summed:
-            return most
-        handed = [sum(len(chunk.jobs) for chunk in one.chunks) for one in (slot, *self._seats)]
+            return maximum
+        handed = [sum(len(chunk.jobs) for chunk in one.chunks) for one in (slot, *self._slots)]
         share = ceil((number + sum(handed[1:])) / actors) - handed[0]
-        return rounded([job.branch for job in islice(self._waiting, 2 * most)], most, share)
+        return rounded([job.branch for job in islice(self._waiting, 2 * maximum)], maximum, share)
 
     def _busy(self) -> set[int]:
         """List the clients at work whose next message must wait, since it needs the state that they will leave."""
-        chunks = [chunk for slot in self._seats for chunk in slot.chunks] if self._stateful else []
+        chunks = [chunk for slot in self._slots for chunk in slot.chunks] if self._stateful else []
         return {job.node for chunk in chunks for job in chunk.jobs}
 
     def _send(self, slot: ActorSlot, jobs: list[PendingMessage]) -> None:
-        parcels, places = self._stored.parcels(jobs)
+        packed, places = self._stored.parcels(jobs)
         states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
         branches = whole([None if job.deaths else job.branch for job in jobs])
-        reply = slot.actor.answer.remote(parcels, states, places, cohort_sizes(jobs), branches)
+        reply = slot.actor.answer.remote(packed, states, places, cohort_sizes(jobs), branches)
         slot.chunks.append(Chunk(jobs, branches, reply, time.monotonic()))
 
     def _settle(self, job: PendingMessage, reply: Message | None) -> None:

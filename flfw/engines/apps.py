@@ -129,46 +129,48 @@ def _own_labels(settings: DataSettings, data_root: str) -> str:
 @client.train()
 def train(message: Message, context: Context, charged: bool = False) -> Message:
     """Do one round of local training; the site's ledger may have the message already."""
-    with _at_work(message, context, message_cost.TRAIN, charged) as (worker, border, config, received):
+    with _checked_client(message, context, message_cost.TRAIN, charged) as (worker, validator, config, received):
         _note_truth(worker, context)
-        return _trained(message, context, worker, border, worker.fit_named(received, config["version"]))
+        return _trained(message, context, worker, validator, worker.fit_named(received, config["version"]))
 
 
-def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+def train_together(messages: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
     """Do one round of local training of some clients at once.
 
     A client that fails by itself does not take part any more. Where joint steps fail, nobody can tell whose fault it
     is: then each of the others trains alone. Its site's ledger has the message already, and nothing has left it.
 
     Args:
-        asked: messages to clients of one class in one round, each with the client's context.
+        messages: messages to clients of one class in one round, each with the client's context.
 
     Returns:
         The reply of each client, or its failure.
     """
     answers: dict[int, Message | Exception] = {}
     with suppress(JointStepsFailed):
-        _train_at_once(asked, answers)
-    for place in [place for place in range(len(asked)) if place not in answers]:
-        answers[place] = _attempted(partial(train, *asked[place], charged=True))
-    return [answers[place] for place in range(len(asked))]
+        _train_at_once(messages, answers)
+    for index in [index for index in range(len(messages)) if index not in answers]:
+        answers[index] = _attempted(partial(train, *messages[index], charged=True))
+    return [answers[index] for index in range(len(messages))]
 
 
-def _train_at_once(asked: Sequence[tuple[Message, Context]], answers: dict[int, Message | Exception]) -> None:
+def _train_at_once(messages: Sequence[tuple[Message, Context]], answers: dict[int, Message | Exception]) -> None:
     entered: dict[int, tuple[FederatedClient, MessageValidator, dict[str, Any], dict[str, np.ndarray]]] = {}
     with ExitStack() as stack:
-        for place, (message, context) in enumerate(asked):
+        for index, (message, context) in enumerate(messages):
             try:
-                at_work = stack.enter_context(_at_work(message, context, message_cost.TRAIN))
+                at_work = stack.enter_context(_checked_client(message, context, message_cost.TRAIN))
                 _note_truth(at_work[0], context)
-                entered[place] = at_work
+                entered[index] = at_work
             except Exception as error:  # this client's failure alone
-                answers[place] = error
+                answers[index] = error
         works = [worker.round(received, config["version"]) for worker, _, config, received in entered.values()]
         results = side_by_side([worker for worker, *_ in entered.values()], works)
-        for (place, (worker, border, *_)), result in zip(entered.items(), results, strict=True):
+        for (index, (worker, validator, *_)), result in zip(entered.items(), results, strict=True):
             failed = isinstance(result, Exception)
-            answers[place] = result if failed else _attempted(partial(_trained, *asked[place], worker, border, result))
+            answers[index] = (
+                result if failed else _attempted(partial(_trained, *messages[index], worker, validator, result))
+            )
 
 
 def _attempted(answer: Callable[[], Message]) -> Message | Exception:
@@ -189,7 +191,7 @@ def _trained(
     message: Message,
     context: Context,
     worker: FederatedClient,
-    border: MessageValidator,
+    validator: MessageValidator,
     result: tuple[Tensors, dict[str, Any]],
 ) -> Message:
     """Build the answer to a message that asked for training, and write down the noted examples."""
@@ -198,13 +200,13 @@ def _trained(
     if site.truth is not None and worker.noted is not None:
         varied = ctx.plan.task.data.augment != "none"
         uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, varied)
-    return _reply(message, border, sent, metrics)
+    return _reply(message, validator, sent, metrics)
 
 
 @client.train("probe")
 def answer_probe(message: Message, context: Context) -> Message:
     """Answer a probe by the update that a few of the client's own examples make; no state is changed."""
-    with _at_work(message, context, message_cost.PROBE) as (worker, border, config, received):
+    with _checked_client(message, context, message_cost.PROBE) as (worker, validator, config, received):
 
         def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
             worker.load_received(received, config["version"])
@@ -216,21 +218,21 @@ def answer_probe(message: Message, context: Context) -> Message:
 
         ctx = worker.ctx
         site = Site.from_config(context.node_config, config["experiment"])
-        asked = config, received, ctx.task, ctx.plan.seed, _plan_of(context).audit, ctx.partition, site
-        sent = probe.answer(*asked, worker.stored, target, example)
+        requested = config, received, ctx.task, ctx.plan.seed, _plan_of(context).audit, ctx.partition, site
+        sent = probe.answer(*requested, worker.stored, target, example)
         metrics = {"num-examples": config["batch"], "partition": ctx.partition}  # both as the server knows them
-        return _reply(message, border, sent, metrics if ctx.plan.privacy.metrics == "all" else {})
+        return _reply(message, validator, sent, metrics if ctx.plan.privacy.metrics == "all" else {})
 
 
 @client.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on the client's own test data, before and after a local training."""
-    with _at_work(message, context, message_cost.EVALUATE) as (worker, border, config, received):
-        return _reply(message, border, {}, worker.evaluate_named(received, config["version"]))
+    with _checked_client(message, context, message_cost.EVALUATE) as (worker, validator, config, received):
+        return _reply(message, validator, {}, worker.evaluate_named(received, config["version"]))
 
 
 @contextmanager
-def _at_work(
+def _checked_client(
     message: Message, context: Context, kind: str, charged: bool = False
 ) -> Iterator[tuple[FederatedClient, MessageValidator, dict[str, Any], dict[str, np.ndarray]]]:
     """Build the client half for a message and check the message's arrays; on one thread, until the deadline.
@@ -238,11 +240,11 @@ def _at_work(
     Args:
         message: message from the server.
         context: context of this node.
-        kind: type of the message; probes of the ladder have their own network and border.
+        kind: type of the message; probes of fresh controls have their own network and validator.
         charged: whether the site's ledger has the message already.
 
     Yields:
-        The client half, the border that checks the answer, and the message's scalars and arrays.
+        The client half, the validator that checks the answer, and the message's scalars and arrays.
     """
     try:
         config, arrays = read_question(message, kind)
@@ -252,14 +254,14 @@ def _at_work(
         raise RequestDeclinedError(
             f"runs other code ({code_hash()}) than the server ({config['code']}); install the same"
         )
-    asked = _plan_of(context).client
-    require_calibrated(asked.privacy.target_epsilon, asked.task.assignments)
-    if config["round"] > (most := asked.rounds.rounds + (kind == message_cost.EVALUATE)):
-        raise RequestDeclinedError(f"was asked for round {config['round']} of a run that has {most}")
+    plan = _plan_of(context).client
+    require_calibrated(plan.privacy.target_epsilon, plan.task.assignments)
+    if config["round"] > (maximum := plan.rounds.rounds + (kind == message_cost.EVALUATE)):
+        raise RequestDeclinedError(f"was asked for round {config['round']} of a run that has {maximum}")
     probed = kind == message_cost.PROBE
-    now = _on_rung(asked, config["rung"]) if probed else asked
+    now = _under_control(plan, config["rung"]) if probed else plan
     if budgeted(context.node_config) is not None:
-        message_cost.require_countable(asked, kind, config)
+        message_cost.require_countable(plan, kind, config)
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with until(message.metadata.created_at + config["deadline"], context), one_thread():
         ctx = ClientContext(
@@ -276,15 +278,15 @@ def _at_work(
         _require_enough(context, len(ctx.task.split.train[partition]))
         now.method.check_client(ctx.task, partition, now.settings)
         worker, received = now.client_class(ctx), _received(arrays, partition)
-        below = config["rung"] if probed and config["rung"] in probe.LADDER else ""
-        border = _ladder_border(ctx, below) if below else worker.border
-        border.check_received(received)
+        below = config["rung"] if probed and config["rung"] in probe.FRESH else ""
+        validator = _control_validator(ctx, below) if below else worker.validator
+        validator.check_received(received)
         if "check-broadcast" in context.node_config:
             fresh = _control_net(ctx, below) if below else worker.model
             require_plausible(received, fresh, f"{kind} in round {ctx.round}")
         if not charged:
-            charge_message(context, asked, kind, config, ctx)
-        yield worker, border, config, received
+            charge_message(context, plan, kind, config, ctx)
+        yield worker, validator, config, received
 
 
 def _require_enough(context: Context, examples: int) -> None:
@@ -303,28 +305,30 @@ def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
         raise SharingViolationError(f"client {partition} was sent arrays that cannot be read: {error}") from error
 
 
-def _on_rung(plan: ClientPlan, rung: str) -> ClientPlan:
-    """Return the plan as this client carries it out for the probes of a rung."""
-    if (changed := under_control(plan, rung)) is None:
-        raise RequestDeclinedError(f"was asked for a probe on a rung that the experiment does not have: {rung}")
+def _under_control(plan: ClientPlan, control: str) -> ClientPlan:
+    """Return the plan as this client carries it out for the probes of a control."""
+    if (changed := under_control(plan, control)) is None:
+        raise RequestDeclinedError(f"was asked for a probe on a control that the experiment does not have: {control}")
     return changed
 
 
-def _ladder_border(ctx: ClientContext, rung: str) -> MessageValidator:
-    """Build the border of one of the audit's easier rungs: its whole new network, and no tensor of the method."""
+def _control_validator(ctx: ClientContext, control: str) -> MessageValidator:
+    """Build the validator of one of the controls: its whole new network, and no tensor of the method."""
     with torch.device("meta"):
-        net = _control_net(ctx, rung)
-    return MessageValidator(ctx.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
+        net = _control_net(ctx, control)
+    return MessageValidator(
+        ctx.partition, f"the audit's {control} control", Sharing(("*",), ("*",)), forms(net.state_dict())
+    )
 
 
-def _control_net(ctx: ClientContext, rung: str) -> nets.Net:
+def _control_net(ctx: ClientContext, control: str) -> nets.Net:
     dataset = ctx.task.dataset
-    return probe.control_net(rung, ctx.task.network, ctx.plan.seed, dataset.shape, dataset.classes)
+    return probe.control_net(control, ctx.task.network, ctx.plan.seed, dataset.shape, dataset.classes)
 
 
-def _reply(message: Message, border: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
+def _reply(message: Message, validator: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
     """Build the answer to the server: tensors leave the client only here."""
-    border.check_sent(sent)
+    validator.check_sent(sent)
     content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)
 

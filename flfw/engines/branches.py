@@ -52,7 +52,7 @@ def _means_alone(method: type[Method]) -> bool:
     below = kind[: kind.index(FederatedStrategy)]  # mixins are among them
     overridden = {name for one in below for name in vars(one)}
     declared, aggregating = (
-        next((place for place, one in enumerate(kind) if name in vars(one)), len(kind))
+        next((index for index, one in enumerate(kind) if name in vars(one)), len(kind))
         for name in ("reduces", "aggregate")
     )
     looks = overridden & _OF_SINGLE_UPDATES or method.needed_metric
@@ -91,27 +91,27 @@ def _level(one: int | None, other: int | None) -> int:
     return _APART if one is None or other is None or one >= other else level_between(one, other)
 
 
-def rounded(waiting: Sequence[BranchPlace | None], most: int, share: int) -> int:
+def rounded(waiting: Sequence[BranchPlace | None], maximum: int, share: int) -> int:
     """Return how many of the waiting messages to hand out: about ``most``, so that large branches are not cut.
 
     Args:
         waiting: places of the messages.
-        most: number without regard to branches; at most as many again are added.
+        maximum: number without regard to branches; at most as many again are added.
         share: what an actor gets if each gets as much; not more are handed out, if it is more than ``most``.
 
     >>> waiting = [BranchPlace(0, n, 0, level_between(n, n + 1)) for n in range(16)]
     >>> [rounded(waiting, most, share=8) for most in (1, 2, 3, 5, 7)]
     [1, 4, 4, 8, 8]
     """
-    if most == 1:
+    if maximum == 1:
         return 1
-    limit = min(max(most, min(2 * most, share)), len(waiting))
+    limit = min(max(maximum, min(2 * maximum, share)), len(waiting))
 
     def goodness(number: int) -> tuple[int, int]:
         place = waiting[number - 1]
-        return (place.after if place else 0), -abs(number - most)
+        return (place.after if place else 0), -abs(number - maximum)
 
-    return max(range(min((most + 1) // 2, limit), limit + 1), key=goodness)
+    return max(range(min((maximum + 1) // 2, limit), limit + 1), key=goodness)
 
 
 def fetchable(branches: Sequence[tuple[int, int]], over: Sequence[float], now: float) -> list[float]:

@@ -117,7 +117,7 @@ class ClientActor:
 
     def answer(
         self,
-        parcels: list[Parcel],
+        packed: list[Parcel],
         states: dict[int, RecordParts],
         stored: dict[int, Any],
         sizes: Sequence[int] = (),
@@ -126,7 +126,7 @@ class ClientActor:
         """Answer messages in their order.
 
         Args:
-            parcels: the messages.
+            packed: the messages.
             states: what the app kept of these clients, by node.
             stored: references to the arrays that many messages share, by their number. They are unpacked once.
             sizes: sizes of the cohorts into which the messages fall, 1 for one that is answered by itself; empty: all
@@ -142,20 +142,20 @@ class ClientActor:
         began, replies, kept = time.monotonic(), list[Parcel](), dict(states)
         adders = self._adders(branches)
         ends, known = {end for _, end in branches}, self._shared
-        self._shared = {n: known[n] if n in known else lent(ray.get(place)) for n, place in stored.items()}
-        coming, place = iter(parcels), 0
-        for size in sizes or [1] * len(parcels):
+        self._shared = {n: known[n] if n in known else lent(ray.get(index)) for n, index in stored.items()}
+        coming, index = iter(packed), 0
+        for size in sizes or [1] * len(packed):
             messages = [unpack_message(parcel, self._shared) for parcel in islice(coming, size)]
             contexts = [self._context(message, kept) for message in messages]
-            last = place + size == len(parcels)  # what it sends is on its way before another message comes
-            with made_late() if size == 1 and (last or place in adders) else nullcontext():
+            last = index + size == len(packed)  # what it sends is on its way before another message comes
+            with made_late() if size == 1 and (last or index in adders) else nullcontext():
                 answers = self._answers(messages, contexts)
             for answer, message, context in zip(answers, messages, contexts, strict=True):
-                sent, state = self._packed(answer, message, context, adders.get(place))
+                sent, state = self._packed(answer, message, context, adders.get(index))
                 replies += sent
-                place += 1
-                if place in ends:
-                    replies += [pack_message(reply, _NOTHING_SHARED) for reply in adders[place - 1].replies()]
+                index += 1
+                if index in ends:
+                    replies += [pack_message(reply, _NOTHING_SHARED) for reply in adders[index - 1].replies()]
                 if state or (state is not None and context.node_id in kept):
                     kept[context.node_id] = state
         return time.monotonic() - began, replies, kept
@@ -167,7 +167,7 @@ class ClientActor:
         from flfw.server.partial_sums import Adder
 
         uploads = self._simulated.uploads
-        return {place: adder for span in branches for adder in [Adder(uploads)] for place in range(*span)}
+        return {index: adder for span in branches for adder in [Adder(uploads)] for index in range(*span)}
 
     def _context(self, message: Message, kept: Mapping[int, RecordParts]) -> Context:
         node, simulated = message.metadata.dst_node_id, self._simulated
@@ -182,15 +182,15 @@ class ClientActor:
 
     def _answers(self, messages: list[Message], contexts: list[Context]) -> Sequence[Message | BaseException]:
         """Let the app answer the messages of a cohort together, or the only one."""
-        asked, cohorts = list(zip(messages, contexts, strict=True)), self._simulated.cohorts
-        if cohorts and len(asked) > 1:
+        requested, cohorts = list(zip(messages, contexts, strict=True)), self._simulated.cohorts
+        if cohorts and len(requested) > 1:
             try:
-                return cohorts.answer(asked)
+                return cohorts.answer(requested)
             except SystemExit:
                 raise
             except BaseException as error:  # nobody can tell whose it is
                 logging.getLogger("flwr").debug("a cohort raised", exc_info=error)
-        return [self._called(*one) for one in asked]
+        return [self._called(*one) for one in requested]
 
     def _called(self, message: Message, context: Context) -> Message | BaseException:
         """Call the app; only an exit ends the process."""

@@ -1,4 +1,4 @@
-"""Server side of a run: enrolment, training rounds, probes for the audit, evaluation and ``training.json``."""
+"""Server side of a run: node assignment, training rounds, probes for the audit, evaluation and ``training.json``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from flfw.adversary.malicious_server import tampered
 from flfw.audit import probe
-from flfw.audit.controls import tickets_beside
+from flfw.audit.controls import control_probe_sets
 from flfw.audit.jobs import EASY, ProbeSet, round_probe_sets
 from flfw.audit.queue import Queue
 from flfw.dp.releases import Releases, RunBudgetExceededError
@@ -98,7 +98,7 @@ class Federation:
         self._queue = Queue(folder / "queue")
         self._releases, self._spent = Releases(plan, folder / "checkpoint"), False
         self._strategy = _strategy(run, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
-        self._strategy.before_round, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
+        self._strategy.before_round, self._strategy.cohort_key = self._begin_round, self._releases.cohort_key()
         self._strategy.ctx = ServerContext(plan, machine.server_device(run.engine), self._progress)
         self._average, self._patience = MovingAverage(plan.rounds.ema), EarlyStopping(plan.rounds.patience)
         self._strategy.on_update = self._listener = _listener(plan)
@@ -110,19 +110,21 @@ class Federation:
         self._records_uploads = audit.record or uploads_attacked
         self._grid: Grid = StreamingGrid(grid)
         self._recorder: RecordingGrid | None = None
-        if audit.audited and self._strategy.uploads:
+        if audit.audited and self._strategy.uploads:  # else nothing leaves a client that could be attacked
             self._grid = self._recorder = self._recorder_around(self._grid)
         self._grid = tampered(self._grid, plan.task)
         required = Requirements(code_hash(), *plan.task.input_space)
         keys, alike = registered_nodes(run.federation, plan.rounds.clients), representatives(grid)
         clients = plan.rounds.clients
         wait = min(run.engine.round_deadline, max(_JOIN_S, _JOIN_S_EACH * clients))
-        self._enrolment = NodeAssignment(self._grid, self._strategy.roster, clients, wait, required, keys, alike)
+        self._assignment = NodeAssignment(
+            self._grid, self._strategy.client_directory, clients, wait, required, keys, alike
+        )
 
     def run(self) -> None:
-        """Carry out the run, from enrolment to ``training.json``."""
+        """Carry out the run, from node assignment to ``training.json``."""
         strategy = self._strategy
-        blind = self._enrol()
+        blind = self._assign_nodes()
         if last := self._checkpoints.last:
             strategy.restore(last, self._checkpoints.history)
             self._average.tensors = dict(last.average)
@@ -132,7 +134,7 @@ class Federation:
         if self._recorder and self._audit.record:
             _warn(f"what clients send in rounds {self._audit.probes.audit_rounds} is recorded in {self._folder}")
         with Steps("round", self._rounds, strategy.rounds_before) as self._steps:
-            done, arrays = self._train(last.arrays if last else self._first())
+            done, arrays = self._train(last.arrays if last else self._first_broadcast())
         arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
         silent = self._clients.privacy.metrics != "all" and strategy.ctx is not None
@@ -171,7 +173,10 @@ class Federation:
         )
 
     def _is_recorded(self, message: Message, reply: Message) -> bool:
-        """Return whether to record an exchange: a sound probe or, for attacks on uploads, one of an audited round."""
+        """Return whether to record an exchange: a sound probe or, for attacks on uploads, one of an audited round.
+
+        Evaluations are never recorded.
+        """
         if probe.is_sound(message, reply):
             return True
         if not self._records_uploads or message.metadata.message_type != "train":
@@ -179,9 +184,9 @@ class Federation:
         server_round: Any = message.content.config_records["config"]["round"]
         return server_round in self._audited(server_round) and carries_arrays(message, reply)
 
-    def _enrol(self) -> bool:
+    def _assign_nodes(self) -> bool:
         """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
-        answers = self._enrolment.begin()
+        answers = self._assignment.begin()
         if self._audit.record:
             needed = probe.needed(self._audit.probes, self._clients.rounds.clients)
             if line := too_few_volunteered(answers, needed):
@@ -189,8 +194,8 @@ class Federation:
             self._probed = not line
         return self._clients.on_gpu and not all(answer.gpu for answer in answers)
 
-    def _first(self) -> ArrayRecord:
-        """Return the first broadcast; an audited run first probes its ladder here."""
+    def _first_broadcast(self) -> ArrayRecord:
+        """Return the first broadcast; an audited run first probes its fresh controls here."""
         if self._recorder and self._probed:
             sent = probe.send_control_probes(self._grid, self._strategy, self._audit.probes.images, self._clients.task)
             self._note_probes(0, sent)
@@ -206,17 +211,18 @@ class Federation:
             return before, arrays
         deadline, left = self._engine.round_deadline, rounds - before
         try:
-            result = self._strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._after)
+            # Flower's own loop: configure_train and aggregate_train of `flfw.server.strategy`, then `_finish_round`.
+            result = self._strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._finish_round)
         except _Ended as ended:
             return ended.round, ended.arrays
         return rounds, result.arrays
 
-    def _ask(self, server_round: int, arrays: ArrayRecord) -> int:
+    def _begin_round(self, server_round: int, arrays: ArrayRecord) -> int:
         """Note a round before it is sent; end the training where the budget does not allow for it.
 
         Sites that came late take part from this round on.
         """
-        self._steps.note(f"client {late.partition} has joined" for late in self._enrolment.late())
+        self._steps.note(f"client {late.partition} has joined" for late in self._assignment.late())
         try:
             return self._releases.ask(server_round)
         except RunBudgetExceededError as spent:
@@ -234,7 +240,7 @@ class Federation:
         """Return the audited rounds as they are known in a round, since it may be an early last one."""
         return self._audit.audited_by(server_round if self._is_last(server_round) else self._rounds)
 
-    def _after(self, flower_round: int, arrays: ArrayRecord) -> None:
+    def _finish_round(self, flower_round: int, arrays: ArrayRecord) -> None:
         """Report a round, probe and save a checkpoint; called after each round and before the first."""
         done = flower_round + self._strategy.rounds_before
         if self._checkpoints.last and done == self._checkpoints.last.round:
@@ -248,7 +254,7 @@ class Federation:
                 self._send_probes(done, probe_set, arrays)
                 self._queue.announce(probe_set)
                 attacks, adaptation = self._audit.reconstructions.values(), self._audit.settings.adaptation
-                for beside in tickets_beside(
+                for beside in control_probe_sets(
                     self._clients, attacks, adaptation, probe_set
                 ):  # attacked on demand: not announced
                     self._send_probes(done, beside, arrays)

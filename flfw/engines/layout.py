@@ -99,8 +99,8 @@ class FederationLayout:
             require(port in _PORTS, f"{_PORTS.start} <= {name.replace('_', '-')} < {_PORTS.stop}", **{name: port})
         used = [self.port, self.control_port, *range(self.site_port, self.site_port + self.clients)]
         fits = len(set(used)) == len(used) and max(used) in _PORTS
-        asked = f"{self.port} {self.control_port} {self.site_port}-{self.site_port + self.clients - 1}"
-        require(fits, f"ports that all differ, below {_PORTS.stop}", ports=asked)
+        requested = f"{self.port} {self.control_port} {self.site_port}-{self.site_port + self.clients - 1}"
+        require(fits, f"ports that all differ, below {_PORTS.stop}", ports=requested)
 
     @classmethod
     def read(cls, folder: Path) -> FederationLayout:
@@ -199,7 +199,7 @@ def environment(home: Path) -> dict[str, str]:
     }
     path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
     here = ",".join(filter(None, ["127.0.0.1,localhost", os.environ.get("no_proxy")]))
-    plugins = os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place)
+    plugins = os.pathsep.join(str(Path(location).absolute()) for location in sys.path if location)
     return {**os.environ, **settings, "PATH": path, "PYTHONPATH": plugins, "no_proxy": here}
 
 

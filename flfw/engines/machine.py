@@ -107,13 +107,13 @@ def nodes_of_ray() -> Resources:
     return Resources(nodes, "the cluster's")
 
 
-def check(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> None:
+def check(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> None:
     """Refuse shares that exceed the resources.
 
     Args:
         engine: settings of the engine.
         attack_gpus: share of a GPU that the attacks take.
-        there_are: the nodes.
+        available: the nodes.
 
     Raises:
         InputError: naming the flag, the available share, and the share asked for.
@@ -122,19 +122,19 @@ def check(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -
         whole = float(engine.cpus_per_client).is_integer()
         require(whole, "whole cpus-per-client with --engine flwr", cpus_per_client=engine.cpus_per_client)
         require(not attack_gpus, "--engine ray with --attack-gpus", engine=engine.engine)
-    cpus, gpus = max(node.cpus for node in there_are.nodes), max(node.gpus for node in there_are.nodes)
-    most = "" if len(there_are.nodes) == 1 else " on one node"
-    for flag, asked, has in (
+    cpus, gpus = max(node.cpus for node in available.nodes), max(node.gpus for node in available.nodes)
+    maximum = "" if len(available.nodes) == 1 else " on one node"
+    for flag, requested, has in (
         ("cpus-per-client", engine.cpus_per_client, cpus),
         ("gpus-per-client", engine.gpus_per_client, gpus),
         ("attack-gpus", attack_gpus, gpus),
     ):
-        if asked > has:
-            raise InputError(f"Expected {flag} <= {has:g}, {there_are.owner}{most}; got {asked:g}.")
-    if not at_once(engine, attack_gpus, there_are):
+        if requested > has:
+            raise InputError(f"Expected {flag} <= {has:g}, {available.owner}{maximum}; got {requested:g}.")
+    if not at_once(engine, attack_gpus, available):
         shares = f"cpus-per-client={engine.cpus_per_client:g}, gpus-per-client={engine.gpus_per_client:g}"
         left = f" beside attack-gpus={attack_gpus:g}" if attack_gpus else ""
-        raise InputError(f"Expected room for one client on {there_are.owner} nodes{left}, got {shares}; lower them.")
+        raise InputError(f"Expected room for one client on {available.owner} nodes{left}, got {shares}; lower them.")
 
 
 def check_server(engine: ExecutionSettings, attack_gpus: float, real: bool) -> None:
@@ -150,9 +150,9 @@ def check_server(engine: ExecutionSettings, attack_gpus: float, real: bool) -> N
     """
     if engine.engine != "inproc" or real:
         return
-    for name, asked in {"gpus_per_client": engine.gpus_per_client, "attack_gpus": attack_gpus}.items():
-        if asked:
-            require(_has_gpu(), f"--{name.replace('_', '-')} 0 on a machine without a GPU", **{name: asked})
+    for name, requested in {"gpus_per_client": engine.gpus_per_client, "attack_gpus": attack_gpus}.items():
+        if requested:
+            require(_has_gpu(), f"--{name.replace('_', '-')} 0 on a machine without a GPU", **{name: requested})
 
 
 def server_device(engine: ExecutionSettings) -> str:
@@ -168,46 +168,50 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def at_once(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> int:
+def at_once(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> int:
     """Return how many clients work at once: the actors; in Flower's engine no more than its threads that wait."""
-    actors, _ = actors_of(engine, attack_gpus, there_are)
+    actors, _ = actors_and_resources(engine, attack_gpus, available)
     return actors if engine.engine == "ray" else min(actors, 32, (os.cpu_count() or 1) + 4)
 
 
-def actors_of(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> tuple[int, dict[str, float]]:
-    """Return the number of a run's actors and the shares that Ray reserves for each; see `fitting`."""
-    return fitting(there_are, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
+def actors_and_resources(
+    engine: ExecutionSettings, attack_gpus: float, available: Resources
+) -> tuple[int, dict[str, float]]:
+    """Return the number of a run's actors and the shares that Ray reserves for each; see `fit_actors`."""
+    return fit_actors(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
 
 
-def client_resources(engine: ExecutionSettings, attack_gpus: float, there_are: Resources) -> dict[str, Any]:
+def client_resources(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> dict[str, Any]:
     """Return the resources that Flower's engine reserves for a client, from which it counts how many clients fit.
 
     An actor whose process dies is started again, since Flower would go on sending messages to the dead one. These
     messages wait for the new process only if Ray may try a message twice, so a client that dies is asked once more
     before it counts as failed.
     """
-    _, shares = actors_of(engine, attack_gpus, there_are)
+    _, shares = actors_and_resources(engine, attack_gpus, available)
     return {**shares, "max_restarts": -1, "max_task_retries": 1}
 
 
-def fitting(there_are: Resources, cpus: float, gpus: float, taken: float = 0.0) -> tuple[int, dict[str, float]]:
+def fit_actors(
+    available: Resources, cpus: float, gpus: float, attack_gpus: float = 0.0
+) -> tuple[int, dict[str, float]]:
     """Return how many actors fit, and the ``num_cpus`` and ``num_gpus`` that Ray reserves for each.
 
     By their shares of a GPU alone more actors would start than fit beside the attacks, and more than fit where none is
     spread over two GPUs: the last would never start. A larger share of cores limits their number.
 
     Args:
-        there_are: the nodes.
+        available: the nodes.
         cpus: cores of an actor, > 0.
         gpus: GPUs of an actor.
-        taken: the share of a GPU that the attacks take.
+        attack_gpus: share of a GPU that is left free for the attacks, which Ray does not reserve.
     """
-    for node in there_are.nodes if gpus else ():
-        fit = _that_fit(node, gpus, taken)
-        taken = 0 if node.gpus else taken  # the attacks take their share from the first node that has a GPU
+    for node in available.nodes if gpus else ():
+        fit = _clients_fitting_gpus(node, gpus, attack_gpus)
+        attack_gpus = 0 if node.gpus else attack_gpus  # the attacks take their share from the first node that has a GPU
         if _flowers_count(node, cpus, gpus) > fit:
             cpus = floor(node.cpus / fit * 1e4) / 1e4 if fit else node.cpus + 1  # Ray rounds to 1e-4
-    actors = sum(_flowers_count(node, cpus, gpus) for node in there_are.nodes)
+    actors = sum(_flowers_count(node, cpus, gpus) for node in available.nodes)
     return actors, {"num_cpus": cpus, "num_gpus": gpus}
 
 
@@ -217,11 +221,11 @@ def _flowers_count(node: Node, cpus: float, gpus: float) -> int:
     return min(by_cpus, int(node.gpus / gpus)) if gpus else by_cpus
 
 
-def _that_fit(node: Node, share: float, taken: float) -> int:
+def _clients_fitting_gpus(node: Node, share: float, attack_gpus: float) -> int:
     """Count the clients that fit on a node's GPUs, none spread over two, beside the attacks' share of one GPU."""
     free = [1.0] * int(node.gpus)
-    if taken and free:
-        free[0] -= taken
+    if attack_gpus and free:
+        free[0] -= attack_gpus
     return int(sum(free) / share + _EPSILON) if share >= 1 else sum(int(gpu / share + _EPSILON) for gpu in free)
 
 

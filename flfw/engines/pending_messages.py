@@ -83,10 +83,10 @@ class PendingMessage:
 
 def join_cohorts(jobs: Sequence[PendingMessage], cohorts: MessageBatches) -> None:
     """Note of messages that are sent at once which of them are answered together."""
-    for places in cohorts.divided([job.kind for job in jobs]):
+    for indices in cohorts.divided([job.kind for job in jobs]):
         cohort = object()
-        for place in places if len(places) > 1 else []:
-            jobs[place].cohort, jobs[place].tries = cohort, _TRIES_TOGETHER
+        for index in indices if len(indices) > 1 else []:
+            jobs[index].cohort, jobs[index].tries = cohort, _TRIES_TOGETHER
 
 
 def cohort_sizes(jobs: Sequence[PendingMessage]) -> list[int]:
@@ -137,7 +137,7 @@ class SharedRecords:
     def parcels(self, jobs: list[PendingMessage]) -> tuple[list[Parcel], dict[int, Any]]:
         """Return the messages to be sent, and Ray's references to the arrays that others have as well, or have had."""
         places: dict[int, Any] = {}
-        parcels: list[Parcel] = []
+        packed: list[Parcel] = []
         for job in jobs:
             alone: dict[int, ArrayParts] = {}
             for entry in job.records:
@@ -149,8 +149,8 @@ class SharedRecords:
                     places[entry.number] = entry.place
             message = job.message
             error = message.error if message.has_error() else None
-            parcels.append((message.metadata, None if job.parts is None else inlined(job.parts, alone), error))
-        return parcels, places
+            packed.append((message.metadata, None if job.parts is None else inlined(job.parts, alone), error))
+        return packed, places
 
     def forget(self, job: PendingMessage) -> None:
         """Forget the arrays of a settled job that no other job needs."""

@@ -85,7 +85,7 @@ def answer_for_all(replies: Sequence[Message]) -> Answer | None:
     numbered = all(one.partition == reply.metadata.src_node_id - 1 for one, reply in zip(known, replies, strict=True))
     if not numbered or not speak_for_all(known):
         return None
-    return lambda asked: replace(first, partition=asked.metadata.dst_node_id - 1).to_message(asked)
+    return lambda requested: replace(first, partition=requested.metadata.dst_node_id - 1).to_message(requested)
 
 
 @final
@@ -130,7 +130,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._grace, self._introduced = grace, introduced
         self._sample: IntroductionSample | None = None
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
-        self._asked: dict[str, PendingMessage] = {}
+        self._requested: dict[str, PendingMessage] = {}
         self._arrived: dict[str, Message] = {}
         self._lent: dict[str, int] = {}  # bytes of replies that have come and still lie in Ray's store
         node_config: dict[str, Scalar] = {FORCED: True} if one_disk else {}
@@ -152,7 +152,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         with self._lock:
             self._forget()
             jobs = [self._job(message) for message in messages]
-            self._asked |= {job.message.metadata.message_id: job for job in jobs}
+            self._requested |= {job.message.metadata.message_id: job for job in jobs}
             alike = self._introduced and self._sample is None and all(job.kind == KIND for job in jobs)
             if alike and len(jobs) > self._pool.actors:
                 others = self._pool.ask_each(jobs)
@@ -175,7 +175,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         replies = [reply for message_id in ids if (reply := self.reply_to(message_id, until))]
         with self._lock:
             for message_id in ids:  # nobody else knows them
-                self._asked.pop(message_id, None)
+                self._requested.pop(message_id, None)
                 self._arrived.pop(message_id, None)
         return replies
 
@@ -185,7 +185,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
             with self._lock:
                 if message_id in self._arrived:
                     return self._handed_out(message_id)
-                if (job := self._asked.get(message_id)) is None or time.time() >= job.over:
+                if (job := self._requested.get(message_id)) is None or time.time() >= job.over:
                     return None
                 late = time.monotonic() >= until
                 stepped = self._step(min(until, time.monotonic() + job.over - time.time()))
@@ -223,7 +223,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         reply.metadata.__dict__["_message_id"] = str(uuid4())
         if self._sample:
             self._sample.take(job, reply)
-        if job.message.metadata.message_id in self._asked:
+        if job.message.metadata.message_id in self._requested:
             self._arrived[job.message.metadata.message_id] = reply
             if size := lent_bytes(reply):
                 self._lent[job.message.metadata.message_id] = size
@@ -241,12 +241,12 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         reply = self._arrived.pop(message_id, None)
         if reply is None:
             return None
-        job = self._asked.pop(message_id)
+        job = self._requested.pop(message_id)
         return reply if time.time() < job.over else None
 
     def _forget(self) -> None:
         """Forget messages that have expired."""
         now = time.time()
-        for message_id in [message_id for message_id, job in self._asked.items() if now >= job.over]:
-            self._asked.pop(message_id)
+        for message_id in [message_id for message_id, job in self._requested.items() if now >= job.over]:
+            self._requested.pop(message_id)
             self._arrived.pop(message_id, None)

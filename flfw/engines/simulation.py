@@ -1,5 +1,7 @@
 """Simulation of any Flower app on this project's actors, called as Flower's own ``run_simulation`` is.
 
+``sim.py`` does not use it.
+
     from flfw.engines.simulation import run_simulation
 
     run_simulation(server_app, client_app, num_supernodes=100, backend_config={"client_resources": {"num_cpus": 1}})
@@ -79,7 +81,7 @@ def run_simulation(
 def _fitting(shares: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     cpus, gpus = float(shares.get("num_cpus", 1)), float(shares.get("num_gpus", 0))
     require(cpus > 0 <= gpus, "num_cpus > 0 and num_gpus >= 0", num_cpus=cpus, num_gpus=gpus)
-    actors, reserved = machine.fitting(machine.nodes_of_ray(), cpus, gpus)
+    actors, reserved = machine.fit_actors(machine.nodes_of_ray(), cpus, gpus)
     if not actors:
         raise InputError(f"Expected room for one client in Ray, got num_cpus={cpus:g}, num_gpus={gpus:g}; lower them.")
     return actors, reserved
@@ -95,7 +97,7 @@ def _ray(init: dict[str, Any]) -> Iterator[bool]:
         yield True
         return
     environment = dict(init.pop("runtime_env", {}))
-    path = os.pathsep.join(place for place in sys.path if place)
+    path = os.pathsep.join(location for location in sys.path if location)
     environment["env_vars"] = {"PYTHONPATH": path, **environment.get("env_vars", {})}
     usual = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
     ray_start.start({**usual, **init, "runtime_env": environment})

@@ -182,7 +182,7 @@ def _variables(home: Path) -> dict[str, str]:
         # Flower starts its programs by name.
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
         # Where the user's own plug-ins are found. Flower puts the app's folder before it.
-        "PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in sys.path),
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
         "PYTHONUNBUFFERED": "1",
         "no_proxy": ",".join(filter(None, ["127.0.0.1", os.environ.get("no_proxy")])),
     }

@@ -61,14 +61,14 @@ class ProbeSettings:
         require_at_least(self, 0, ("sum_size",))
         words, pairs = ("auto", "none", "all"), self.membership_pairs
         counted = pairs.isdecimal() and FEWEST_PAIRS <= int(pairs) <= MOST
-        wanted = f"membership-pairs auto, none, all or {FEWEST_PAIRS} to {MOST}"
-        require(pairs in words or counted, wanted, membership_pairs=pairs)
+        required = f"membership-pairs auto, none, all or {FEWEST_PAIRS} to {MOST}"
+        require(pairs in words or counted, required, membership_pairs=pairs)
         fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
         require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
         _ = self.points
-        asked = ["sum-size"] * bool(self.sum_size) + [word for word in self.curve if groups([word])]
+        requested = ["sum-size"] * bool(self.sum_size) + [word for word in self.curve if groups([word])]
         summing = bool({AGGREGATE, PEER} & set(self.vantage))
-        require(summing or not asked, f"--vantage {AGGREGATE} or {PEER} with sum-size", given=" ".join(asked))
+        require(summing or not requested, f"--vantage {AGGREGATE} or {PEER} with sum-size", given=" ".join(requested))
         for vantage in (v for v in (AGGREGATE, PEER, OUTSIDER) if v in self.vantage):
             only = f"audit-source=probe with --vantage {vantage}"
             require(self.audit_source == "probe", only, audit_source=self.audit_source)

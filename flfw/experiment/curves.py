@@ -13,9 +13,9 @@ from flfw.errors import InputError
 
 LADDER = "ladder"
 """Name of the curve on which both sizes grow."""
-GROUP = "group"
+SUM_SIZE = "sum_size"
 """Name of the curve over the number of clients whose messages are summed."""
-_AXES = {"batch": "batch", "steps": "steps", "size": LADDER, "sum_size": GROUP}
+_AXES = {"batch": "batch", "steps": "steps", "size": LADDER, SUM_SIZE: SUM_SIZE}
 """Name of each curve by the word that asks for it."""
 
 
@@ -61,7 +61,7 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
             raise InputError(
                 f"Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve={word}."
             )
-        if axis == GROUP:
+        if axis == SUM_SIZE:
             continue
         rungs = [_sizes(axis, value, word, batch, steps) for value in values.split(",")]
         if axis == LADDER and not all(_grows(*two) for two in pairwise(rungs)):
@@ -83,7 +83,7 @@ def groups(curves: Sequence[str]) -> tuple[int, ...]:
     >>> groups(["batch=1,4", "sum_size=1,5,1"])
     (1, 5)
     """
-    words = [word for word in curves if _AXES.get(word.partition("=")[0]) == GROUP]
+    words = [word for word in curves if _AXES.get(word.partition("=")[0]) == SUM_SIZE]
     sizes = (_sizes("batch", value, word, 1, 1)[0] for word in words for value in word.partition("=")[2].split(","))
     return tuple(dict.fromkeys(sizes))
 

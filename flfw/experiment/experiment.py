@@ -101,9 +101,9 @@ class Experiment(
             beside += "probed and in a round"
             require(self.groups[0] > self.colluding_attackers, beside, sum_size=self.groups[0])
         if {AGGREGATE, PEER} & set(self.vantage):
-            most = min(self.images, self.per_round)
-            wanted = f"groups of 1 to {most} clients, as many as are probed and take part in a round"
-            require(max(self.groups) <= most, wanted, sum_size=max(self.groups))
+            maximum = min(self.images, self.per_round)
+            required = f"groups of 1 to {maximum} clients, as many as are probed and take part in a round"
+            require(max(self.groups) <= maximum, required, sum_size=max(self.groups))
             alike = len(self.defended_partitions) in (0, self.clients)
             require(alike, f"all clients or none defended with --vantage {AGGREGATE} or {PEER}", defended=self.defended)
 

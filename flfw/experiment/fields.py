@@ -14,7 +14,7 @@ MOST = 1_000_000
 """The most of clients, rounds, steps or examples that a setting can ask for."""
 
 
-def require_at_least(record: object, least: int, names: Iterable[str]) -> None:
+def require_at_least(record: object, minimum: int, names: Iterable[str]) -> None:
     """Refuse a record with one of these fields below ``least``.
 
     Raises:
@@ -22,10 +22,10 @@ def require_at_least(record: object, least: int, names: Iterable[str]) -> None:
     """
     for name in names:
         value = getattr(record, name)
-        require(value >= least, f"{name.replace('_', '-')} >= {least}", **{name: value})
+        require(value >= minimum, f"{name.replace('_', '-')} >= {minimum}", **{name: value})
 
 
-def require_at_most(record: object, most: int, names: Iterable[str]) -> None:
+def require_at_most(record: object, maximum: int, names: Iterable[str]) -> None:
     """Refuse a record with one of these fields above ``most``: a slip of the keyboard would compute for ages.
 
     Raises:
@@ -33,7 +33,7 @@ def require_at_most(record: object, most: int, names: Iterable[str]) -> None:
     """
     for name in names:
         value = getattr(record, name)
-        require(value <= most, f"{name.replace('_', '-')} <= {most:,}", **{name: value})
+        require(value <= maximum, f"{name.replace('_', '-')} <= {maximum:,}", **{name: value})
 
 
 def require_finite(record: object, names: Iterable[str], *, zero: bool = False) -> None:

@@ -145,9 +145,9 @@ class Chain:
     def _checked(self, data: bytes) -> tuple[list[bytes], int, int]:
         """Return the complete lines, their number of bytes with their ends, and the number of lines in the head."""
         *lines, part = data.split(b"\n")
-        for place, line in enumerate(lines):
-            follows = _link(line) == _digest(lines[place - 1 : place])
-            self._require(follows, f"line {place + 1}, which does not follow the line before")
+        for index, line in enumerate(lines):
+            follows = _link(line) == _digest(lines[index - 1 : index])
+            self._require(follows, f"line {index + 1}, which does not follow the line before")
         count, digest = self._sealed()
         # Earlier versions wrote the head after the first line alone.
         self._require(bool(lines) or self._head.exists(), f"no {self._head.name} beside it, and no line in it")

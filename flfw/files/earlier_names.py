@@ -287,6 +287,27 @@ KEYS: Mapping[str, str] = MappingProxyType(
 )
 """Earlier name of each key of result.json, training.json and matrix.json that had another one."""
 
+POLICY_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "apps": "allowed_apps",
+        "check_broadcast": "reject_suspicious_weights",
+        "fewest_examples": "min_examples",
+        "largest_upload_mb": "max_upload_mb",
+        "most_messages": "max_messages",
+        "plugins": "allowed_plugins",
+        "reasons": "error_detail",
+        "record": "allow_recording",
+        "seeded_draws": "allow_seeded_defence",
+        "tampered": "allow_malicious_server",
+        "uploads": "allowed_uploads",
+        "volunteered": "audit_examples",
+    }
+)
+"""Name of today of each key of a site's policy that has another one; one with both is refused."""
+
+RULE_ENDS: Mapping[str, str] = MappingProxyType({"least": "min", "most": "max"})
+"""Name of today of each end of a range in a policy's table ``run``."""
+
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "by_chance": "chance_match",
@@ -301,6 +322,10 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
 
 CONTROLS: Mapping[str, str] = MappingProxyType({"control": "analytic", "matched": "undefended", "told": "weak_defence"})
 """Name in results of each control that probes and recordings name otherwise, as earlier results did."""
+
+
+CURVES: Mapping[str, str] = MappingProxyType({"group": "sum_size"})
+"""Name in results of each curve that earlier results name otherwise."""
 
 
 @final
@@ -438,11 +463,11 @@ def _said_today(flag: str, value: object, settings: Mapping[str, Any]) -> dict[s
         return {"own-images": ",".join(filter(None, [settings.get("own-images"), str(word)]))}
     if flag == "attack-compile":
         return {"attack-precision": f"{settings.get('attack-precision')}_compiled"}
-    if flag == "accounting" and settings.get("accountant") == "prv":
+    if flag == "accounting" and settings.get("accountant", "prv") == "prv":
         return {"accountant": "paper"}
     if (
         flag in ("colluding", "colluding-attackers")
-        and settings.get("colluding-clients") == 0
+        and settings.get("colluding-clients", 0) == 0
         and isinstance(value, int)
     ):
         return {"colluding-clients": value}

@@ -162,12 +162,12 @@ def piped(arguments: list[str]) -> list[str]:
     return words
 
 
-def _meant(words: str, default: object) -> str:
+def _meant(text: str, default: object) -> str:
     """Return a question that names the flag, or the value of one, that an unknown word of an error resembles."""
-    if not words.startswith("Unrecognized"):
-        return choice_meant(words)
+    if not text.startswith("Unrecognized"):
+        return choice_meant(text)
     flags = [f"--{name.replace('_', '-')}" for name in _settings(default)]
-    return did_you_mean(re.findall(r"(?<!\S)--?[\w-]+", words), flags)
+    return did_you_mean(re.findall(r"(?<!\S)--?[\w-]+", text), flags)
 
 
 def _unboxed(box: str) -> str:

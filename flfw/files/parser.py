@@ -44,7 +44,7 @@ def did_you_mean(unknown: Iterable[str], flags: Iterable[str]) -> str:
     ('; did you mean --rounds?', '; did you mean --rounds?')
     """
     words = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-    return suggestion(f"--{words[0].lstrip('-')}", flags, least=0.7) if words else ""
+    return suggestion(f"--{words[0].lstrip('-')}", flags, minimum=0.7) if words else ""
 
 
 def choice_meant(message: str) -> str:

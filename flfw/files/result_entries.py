@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Len, Lt
 from pydantic import AfterValidator, AliasChoices, AliasGenerator, BaseModel, ConfigDict, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from flfw.files.earlier_names import CONTROLS, KEYS
+from flfw.files.earlier_names import CONTROLS, CURVES, KEYS
 
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
 NodeId: TypeAlias = Annotated[int, Ge(0), Lt(2**64)]
@@ -32,6 +32,7 @@ JsonNumber: TypeAlias = Annotated[int | float | Literal["inf", "-inf"] | None, P
 """Number of a result, or None; JSON has no infinity, so it is written in letters."""
 
 ControlName: TypeAlias = Annotated[str, AfterValidator(lambda name: CONTROLS.get(name, name))]
+CurveName: TypeAlias = Annotated[str, AfterValidator(lambda name: CURVES.get(name, name))]
 Interval: TypeAlias = Annotated[list[float], Len(2, 2)]
 
 
@@ -65,7 +66,7 @@ class ScoreFigures(ResultModel):
     min: JsonNumber = None
 
 
-class RungFigures(ResultModel):
+class ControlFigures(ResultModel):
     """Rung below a target."""
 
     rung: ControlName
@@ -215,7 +216,7 @@ class EntryFields(ResultModel):
     granted: list[str] | None = None
     batch: Int | None = None
     steps: Int | None = None
-    curve: str | None = None
+    curve: CurveName | None = None
     sum_size: Int | None = None
     num_colluding: Int | None = None
     min_safe_sum_size: Int | None = None
@@ -251,7 +252,7 @@ class EntryFields(ResultModel):
     worst: WorstFigures | None = None
     assignment: AssignmentFigures | None = None
     floors: dict[str, JsonNumber] | None = None
-    ladder: list[RungFigures] | None = None
+    ladder: list[ControlFigures] | None = None
     objective: ObjectiveFigures | None = None
     verdict: str | None = None
     cause: str | None = None

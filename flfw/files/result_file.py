@@ -155,8 +155,8 @@ class PackagesFields(ResultModel):
     count: Int
 
 
-class SittingFields(ResultModel):
-    """Sitting of a run: its start or a resumption."""
+class SessionFields(ResultModel):
+    """Session of a run: its start or a resumption."""
 
     after_round: Int | None = None
     command: str = ""
@@ -192,8 +192,8 @@ class ProvenanceFields(ResultModel):
     requested_rounds: list[Int] | None = None
     from_: str | None = Field(default=None, alias="from")
     seeds: SeedFields | None = None
-    sessions: list[SittingFields] = Field(default_factory=list)
-    recording_sessions: list[SittingFields] = Field(default_factory=list)
+    sessions: list[SessionFields] = Field(default_factory=list)
+    recording_sessions: list[SessionFields] = Field(default_factory=list)
 
 
 class RecordingFields(ResultModel):

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from flfw.errors import InputError
-from flfw.files.earlier_names import COLUMNS, CONTROLS
+from flfw.files.earlier_names import COLUMNS, CONTROLS, CURVES
 
+_WORDS = {"rung": CONTROLS, "curve": CURVES}
 _WAY_OUT = "restore it, or run anew"
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file by the names of its columns, earlier ones, and earlier controls, by those of today.
+    """Read the rows of a CSV file by the names of its columns; earlier ones, and earlier words, by those of today.
 
     Raises:
         InputError: the file cannot be read, is no CSV, or a row has more or fewer values than there are columns.
@@ -28,7 +29,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         if None in row or None in row.values():
             raise InputError(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
     rows = [{COLUMNS.get(name, name): value for name, value in row.items()} for row in rows]
-    return [row | {"rung": CONTROLS.get(row["rung"], row["rung"])} if "rung" in row else row for row in rows]
+    return [
+        row | {name: words.get(row[name], row[name]) for name, words in _WORDS.items() if name in row} for row in rows
+    ]
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

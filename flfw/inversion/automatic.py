@@ -47,7 +47,7 @@ class DifferentiableDefence:
         draws: draws of its randomness in each step, >= 2.
         factor: the scale of the defence's input over the scale of the compared tensors; not 0.
         finished: whether the attacked tensors passed through `update`, as an upload has; a single step has not.
-        deviations: standard deviation of the noise in each tensor, where it is known; see `counting`.
+        stds: standard deviation of the noise in each tensor, where it is known; see `counting`.
         origin: what is subtracted from both sides before they are compared; None: nothing. See `from_origin`.
     """
 
@@ -57,58 +57,58 @@ class DifferentiableDefence:
         draws: int = 16,
         factor: float = 1.0,
         finished: bool = True,
-        deviations: Tensors | None = None,
+        stds: Tensors | None = None,
         origin: Tensors | None = None,
     ) -> None:
         self.defence, self.draws, self._factor, self._finished = defence, draws, factor, finished
-        self.deviations, self.origin = deviations, origin
+        self.stds, self.origin = stds, origin
 
     @property
     def noise(self) -> float | None:
         """1 where the residual is counted in deviations, else None; see `Operator.noise`."""
-        return None if self.deviations is None else 1.0
+        return None if self.stds is None else 1.0
 
     @property
     def undoing(self) -> AsOffset | None:
         """The operator that subtracts the origin from an observation; None: there is none."""
         return None if self.origin is None else AsOffset(self.origin)
 
-    def counting(self, deviations: Tensors) -> DifferentiableDefence:
+    def counting(self, stds: Tensors) -> DifferentiableDefence:
         """Return a copy that counts a trial's residual in deviations, positive tensors by name."""
-        return self._with(deviations=deviations)
+        return self._with(stds=stds)
 
     def from_origin(self, origin: Tensors) -> DifferentiableDefence:
         """Return a copy that compares differences from some output of the defence, tensors by name."""
         return self._with(origin=origin)
 
     def _with(self, **changes: Tensors) -> DifferentiableDefence:
-        known = {"deviations": self.deviations, "origin": self.origin, **changes}
+        known = {"stds": self.stds, "origin": self.origin, **changes}
         return DifferentiableDefence(self.defence, self.draws, self._factor, self._finished, **known)
 
     def left(self, defended: Tensors, observed: Tensors) -> Tensors:
         """Return the tensors that a distance compares with the observation, from which `undoing` took the origin."""
         if self.origin is not None:
             defended = {n: value - self.origin[n] for n, value in defended.items()}
-        if self.deviations is None:
+        if self.stds is None:
             return defended
-        return {n: value + (defended[n] - value) / self.deviations[n] for n, value in observed.items()}
+        return {n: value + (defended[n] - value) / self.stds[n] for n, value in observed.items()}
 
-    def sent(self, trial: Tensors, rng: torch.Generator, *, faithful: bool, nature: Nature = "fixed") -> Tensors:
+    def sent(self, simulated: Tensors, rng: torch.Generator, *, faithful: bool, nature: Nature = "fixed") -> Tensors:
         """Compute the client's simulated upload, averaged over its randomness; differentiable in ``trial``.
 
         Args:
-            trial: the gradient of a guess.
+            simulated: the gradient of a guess.
             rng: generator of the defence's randomness.
             faithful: whether the defence's own derivative is used.
             nature: the result of `nature`.
         """
         if nature == "unbiased":
-            return dict(trial)
-        samples = [self.defended(trial, rng) for _ in range(1 if nature == "fixed" else self.draws)]
-        defended = {name: torch.stack([one[name] for one in samples]).mean(0) for name in trial}
+            return dict(simulated)
+        samples = [self.defended(simulated, rng) for _ in range(1 if nature == "fixed" else self.draws)]
+        defended = {name: torch.stack([one[name] for one in samples]).mean(0) for name in simulated}
         if faithful:
             return defended
-        return {name: value + (defended[name] - value).detach() for name, value in trial.items()}
+        return {name: value + (defended[name] - value).detach() for name, value in simulated.items()}
 
     def nature(self, at: Tensors, rng: torch.Generator) -> Nature:
         """Return whether the defence is random and, if so, whether it is unbiased.
@@ -161,14 +161,14 @@ class DifferentiableDefence:
         low, high = (bound * inner(response, response) for bound in _FAITHFUL)
         return bool((low <= foretold) & (foretold <= high) & (high > 0))
 
-    def defended(self, trial: Tensors, rng: torch.Generator) -> Tensors:
+    def defended(self, simulated: Tensors, rng: torch.Generator) -> Tensors:
         """Compute the client's simulated upload with the defence's own code, in the units of the trial."""
         # New tensors, because a defence may work in place; on the CPU, like clients' tensors and generators.
-        gradients = {name: value.cpu() * self._factor for name, value in trial.items()}
+        gradients = {name: value.cpu() * self._factor for name, value in simulated.items()}
         defence = deepcopy(self.defence)  # a copy, because a defence may keep state between calls
         output = defence.gradients(gradients, rng)
         output = defence.update(output, rng) if self._finished else output
-        return {name: value.to(trial[name].device) / self._factor for name, value in output.items()}
+        return {name: value.to(simulated[name].device) / self._factor for name, value in output.items()}
 
 
 @final
@@ -180,7 +180,7 @@ class Staged(Evaluation):
 
     Args:
         objective: the objective of one problem, without a mechanism.
-        automatic: the defence.
+        defence_model: the defence.
         guess: the guess of one problem, for its shapes.
         given: the constants of one problem.
         compute: limits of memory, and compilation.
@@ -227,12 +227,12 @@ class Staged(Evaluation):
 
         return evaluate
 
-    def _slope(self, trial: Tensors, observed: Tensors, rng: torch.Generator) -> tuple[Tensors, Tensor]:
+    def _slope(self, simulated: Tensors, observed: Tensors, rng: torch.Generator) -> tuple[Tensors, Tensor]:
         """Compute the slope of the distance with respect to a trial, and the distance."""
         if self._found is None:
-            self._found = self._automatic.is_faithful(trial, rng), self._automatic.nature(trial, rng)
+            self._found = self._automatic.is_faithful(simulated, rng), self._automatic.nature(simulated, rng)
         faithful, nature = self._found
-        leaves = {name: trial[name].detach().requires_grad_() for name in observed}
+        leaves = {name: simulated[name].detach().requires_grad_() for name in observed}
         with torch.enable_grad():
             sent = self._automatic.sent(leaves, rng, faithful=faithful, nature=nature)
             matched = self._objective.distance(self._automatic.left(sent, observed), observed)

@@ -182,9 +182,9 @@ class AsSelection(Operator):
         """Read ``support.NAME``: 1 where an entry was sent, else 0."""
         return {f"support.{name}": (value != 0).to(value.dtype) for name, value in sent.items()}
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Keep the trial's entries where an entry was sent, times the factor."""
-        there = {n: trial[n] * constants[f"support.{n}"] for n in sent}
+        there = {n: simulated[n] * constants[f"support.{n}"] for n in sent}
         if self.factor == "one for each":
             return {n: v * _fitting({n: v}, {n: sent[n]}) for n, v in there.items()}
         factor = self.factor if isinstance(self.factor, float) else _fitting(there, sent)
@@ -196,7 +196,7 @@ class AsNoise(Operator):
     """Defence that acts like noise: the residual of a trial counts in deviations of the defence's error.
 
     Args:
-        automatic: the defence.
+        defence_model: the defence.
         example: a gradient of the client's network, at which its errors are measured.
     """
 
@@ -225,12 +225,12 @@ class AsNoise(Operator):
             defended = self._automatic.defended(moved, rng)
             squares = {n: squares[n] + (defended[n] - v).square().mean() / _MEASURED for n, v in moved.items()}
         least = {n: _EXACT * rms(value) for n, value in sent.items()}
-        deviations = {n: torch.maximum(squares[n].sqrt(), least[n]) for n in sent}
-        return {f"precision.{n}": torch.where(v > 0, 1 / v, 0.0) for n, v in deviations.items()}
+        stds = {n: torch.maximum(squares[n].sqrt(), least[n]) for n in sent}
+        return {f"precision.{n}": torch.where(v > 0, 1 / v, 0.0) for n, v in stds.items()}
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the observation plus the trial's residual, in deviations."""
-        return {n: value + (trial[n] - value) * constants[f"precision.{n}"] for n, value in sent.items()}
+        return {n: value + (simulated[n] - value) * constants[f"precision.{n}"] for n, value in sent.items()}
 
     @property
     def noise(self) -> float | None:

@@ -52,9 +52,9 @@ def clipped(
     result: Tensors = {}
     for group, members in grouped(gradient, grouping).items():
         tensors = {name: gradient[name] for name in members}
-        most = bound[group] if isinstance(bound, Mapping) else bound
+        maximum = bound[group] if isinstance(bound, Mapping) else bound
         norm = (inner(tensors, tensors) + _TINY).sqrt()
-        factor = (most / norm).clamp(max=1.0) if stability is None else most / (norm + stability)
+        factor = (maximum / norm).clamp(max=1.0) if stability is None else maximum / (norm + stability)
         result |= {name: value * factor for name, value in tensors.items()}
     return {name: result[name] for name in gradient}
 
@@ -199,16 +199,14 @@ class Clipped(MethodOperator, ABC):
 
     def residual(self, sent: Tensors) -> ResidualMechanism:
         """Return the rest of an example: its clipped gradient, or one scaled as the whole update is."""
-        deviation = self.noise or 0.0
+        std = self.noise or 0.0
         if not self.on_steps:
-            return ResidualMechanism(deviation=deviation, scaled=True)
-        return ResidualMechanism(
-            deviation=deviation, clip=lambda g: clipped(g, self.bound, self.grouping, self.stability)
-        )
+            return ResidualMechanism(deviation=std, scaled=True)
+        return ResidualMechanism(deviation=std, clip=lambda g: clipped(g, self.bound, self.grouping, self.stability))
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the trial unchanged: it is already clipped, and the mean of the noise is 0."""
-        return {name: trial[name] for name in sent}
+        return {name: simulated[name] for name in sent}
 
 
 class ClippedByUnit(Clipped, ABC):

@@ -121,10 +121,10 @@ class StepSample:
         assert self._token is not None, "begun before"
         _SAMPLE.reset(self._token)
 
-    def steps(self, count: int, whole: bool = False, early: bool = False) -> Iterator[int]:
+    def steps(self, count: int, full: bool = False, early: bool = False) -> Iterator[int]:
         """Yield the numbers of the first steps of a loop of ``count``."""
         first = early and count not in self._ended_at
-        enough, least = (_TO_ITS_END_S, _TO_ITS_END_S) if first else (self._left / _SHARE, self._left)
+        enough, minimum = (_TO_ITS_END_S, _TO_ITS_END_S) if first else (self._left / _SHARE, self._left)
         times, spent = list[float](), 0.0
         if first:
             self._ended_at[count] = count
@@ -138,9 +138,9 @@ class StepSample:
             took = _between(before, _now())
             times.append(took + self.skipped - skipped_before)
             spent += took if step else 0.0
-            if not whole and step and spent >= (enough if len(times) >= _FEWEST else least):
+            if not full and step and spent >= (enough if len(times) >= _FEWEST else minimum):
                 break
-        self._left = max(0.0, self._left - (0.0 if whole or first else spent))
+        self._left = max(0.0, self._left - (0.0 if full or first else spent))
         expected = self._ended_at[count] if early else count
         if len(times) < expected:
             self.skipped += (expected - len(times)) * fmean(times[max(1, len(times) // 2) :])
@@ -149,19 +149,19 @@ class StepSample:
 _SAMPLE: ContextVar[StepSample | None] = ContextVar("sample", default=None)
 
 
-def steps(count: int, whole: bool = False, early: bool = False) -> Iterator[int]:
+def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
     """Yield 0 to ``count - 1``, for the loops that take most of an attack's time; see `StepSample`.
 
     Args:
         count: number of steps, >= 0.
-        whole: whether a sample takes all steps, since what follows needs their results; loops inside them are cut.
+        full: whether a sample takes all steps, since what follows needs their results; loops inside them are cut.
         early: whether the loop may be left before all steps.
 
     >>> list(steps(3))
     [0, 1, 2]
     """
     sample = _SAMPLE.get()
-    return iter(range(count)) if sample is None else sample.steps(count, whole, early)
+    return iter(range(count)) if sample is None else sample.steps(count, full, early)
 
 
 def _now() -> tuple[float, float]:

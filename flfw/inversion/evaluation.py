@@ -83,9 +83,9 @@ def fitting(needed: int, batch: int, compute: ComputeLimits) -> int:
     Raises:
         InputError: one problem alone takes more than the machine has.
     """
-    if needed > (most := machine_gb() * 1e9):
+    if needed > (maximum := machine_gb() * 1e9):
         raise InputError(
-            f"Expected a search whose step fits into {most / 1e9:.3g} GB, got a batch of {batch} that takes "
+            f"Expected a search whose step fits into {maximum / 1e9:.3g} GB, got a batch of {batch} that takes "
             f"{needed / 1e9:.2g} GB; lower --victim-batch or --victim-steps."
         )
     return max(1, int(compute.memory_gb * 1e9 // max(1, needed)))

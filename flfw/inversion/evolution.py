@@ -35,7 +35,7 @@ class CandidateEvaluation(Evaluation):
 
     Args:
         objective: the objective of one problem; without a mechanism where a defence's own code stands in it.
-        automatic: a defence's own code; None: none.
+        defence_model: a defence's own code; None: none.
         guess: a candidate of one problem, for its shapes.
         given: the constants of one problem.
         compute: limits of memory, and compilation.
@@ -84,9 +84,9 @@ class CandidateEvaluation(Evaluation):
     ) -> Tensor:
         """Compute the distances (P * count,) behind the defence, which draws the same for all candidates of a call."""
         values = []
-        for place, rng in enumerate(rngs):
-            seen, state = {name: value[place] for name, value in observed.items()}, rng.get_state()
-            for i in range(place * self._count, (place + 1) * self._count):
+        for index, rng in enumerate(rngs):
+            seen, state = {name: value[index] for name, value in observed.items()}, rng.get_state()
+            for i in range(index * self._count, (index + 1) * self._count):
                 rng.set_state(state)
                 trial = {name: trials[name][i] for name in seen}
                 self._nature = self._nature or defence_model.nature(trial, again(state))
@@ -126,8 +126,8 @@ class CMAES(SearchOptimiser):
         strategies = [_Strategy(one, self, box) for one in start]
         self._see(best, start.repeat_interleave(self.candidates, 0), others, evaluate)
         for _ in steps(self.iterations):
-            asked = torch.cat([strategy.ask() for strategy in strategies])
-            objective = self._see(best, asked, others, evaluate)
+            requested = torch.cat([strategy.ask() for strategy in strategies])
+            objective = self._see(best, requested, others, evaluate)
             for strategy, values in zip(strategies, objective.split(self.candidates), strict=True):
                 strategy.tell(values)
             best.count()
@@ -168,18 +168,18 @@ class _Strategy:
         }
         first = start.flatten().double().cpu().numpy()
         self._search: Any = cma.CMAEvolutionStrategy(first, settings.deviation, options)
-        self._asked: list[np.ndarray] = []
+        self._requested: list[np.ndarray] = []
 
     def ask(self) -> Tensor:
         """Draw a generation (candidates, ...); after convergence it is the last one again."""
-        if not self._asked or not self.converged:
-            self._asked = self._search.ask()
-        return torch.from_numpy(np.stack(self._asked)).to(self._like).view(-1, *self._like.shape)
+        if not self._requested or not self.converged:
+            self._requested = self._search.ask()
+        return torch.from_numpy(np.stack(self._requested)).to(self._like).view(-1, *self._like.shape)
 
     def tell(self, values: Tensor) -> None:
         """Learn from the objectives (candidates,) of the last generation."""
         if not self.converged:
-            self._search.tell(self._asked, values.double().nan_to_num(_WORST, _WORST).clamp(max=_WORST).tolist())
+            self._search.tell(self._requested, values.double().nan_to_num(_WORST, _WORST).clamp(max=_WORST).tolist())
 
     @property
     def converged(self) -> bool:

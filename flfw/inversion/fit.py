@@ -81,7 +81,7 @@ def _problem(victim: VictimModel, target: SearchTarget, samples: Tensor, labels:
     inputs = victim.inputs
     start = inputs.normalise(samples.to(inputs.mean.device))
     labels = target.labels if labels is None else labels
-    return Problem(target.sent, labels, start, victim.unknown, beside=target.beside)
+    return Problem(target.sent, labels, start, victim.unknown, prior_constants=target.prior_constants)
 
 
 def _evaluated(

@@ -80,8 +80,8 @@ class VelocityNet(nn.Module):
         unknown = torch.full((len(x),), self.classes, device=x.device) if labels is None else labels
         code = self.time(torch.cat([phases.sin(), phases.cos()], 1)) + self.label(unknown)
         x, skipped = self.first(x), []
-        for place, block in enumerate(self.down):
-            x = block(self.halve[place - 1](x) if place else x, code)
+        for index, block in enumerate(self.down):
+            x = block(self.halve[index - 1](x) if index else x, code)
             skipped.append(x)
         x = self.middle(skipped.pop(), code)
         for block in self.up:
@@ -271,11 +271,11 @@ class PlugAndPlay(Proximal):
     @torch.no_grad()
     def moved(self, x: Tensor, done: float) -> Tensor:
         """Return guesses (P, B, C, H, W) in normalised units after the step."""
-        weight, least = (a + (b - a) * done for a, b in (self.weights, self.times))
+        weight, minimum = (a + (b - a) * done for a, b in (self.weights, self.times))
         images = _to_images(x, self.inputs)
         drawn = [(torch.rand(x.shape[1], generator=r), torch.randn(x.shape[1:], generator=r)) for r in self.rngs]
         t, noise = (torch.stack(parts).to(x.device) for parts in zip(*drawn, strict=True))
-        t = least + (1 - least) * t
+        t = minimum + (1 - minimum) * t
         late = t.view(*t.shape, 1, 1, 1)
         target = _each(self.denoise, (1 - late) * noise + late * images, t, self.labels)
         return _to_inputs(images - weight * (images - target), self.inputs)

@@ -83,10 +83,10 @@ class LayerStatistics:
         if not any(name.startswith(_MEAN) for name in constants):
             return total
         statistics = batch_statistics(victim.model, {**victim.known, **unknown}, x)
-        for place, (name, (mean, variance)) in enumerate(statistics.items()):
+        for index, (name, (mean, variance)) in enumerate(statistics.items()):
             if _MEAN + name in constants:
                 off = _length(mean - constants[_MEAN + name]) + _length(variance - constants[_VARIANCE + name])
-                total = total + self.weight * (self.first if place == 0 else 1.0) * off
+                total = total + self.weight * (self.first if index == 0 else 1.0) * off
         return total
 
 

@@ -34,7 +34,7 @@ class Problem:
         unknown: the first guess of the tensors that are searched for; others that the attacker does not hold stay as
             the victim has them.
         logits: (B, classes) the first guess of labels that are searched for.
-        beside: constants of the model prior, by name.
+        prior_constants: constants of the model prior, by name.
     """
 
     sent: Tensors
@@ -42,7 +42,7 @@ class Problem:
     start: Tensor
     unknown: Tensors
     logits: Tensor | None = None
-    beside: Tensors = field(default_factory=dict)
+    prior_constants: Tensors = field(default_factory=dict)
 
     @property
     def guess(self) -> Guess:
@@ -59,7 +59,7 @@ class Objective:
         victim: computes the gradient of a guess.
         distance: distance of two gradients.
         prior: prior of a guess.
-        mechanism: a known mechanism between the gradient and the observation; None: none.
+        operator: a known mechanism between the gradient and the observation; None: none.
         through: whether it is applied to a trial; what it can undo in the observation is undone in any case.
         model_prior: prior of a guess that uses the victim's network; None: none.
     """
@@ -93,7 +93,7 @@ class Objective:
                 constants = {**constants, **self.mechanism.read(observed)}
             observed = self.mechanism.undo(observed)
         labels = {} if problem.labels is None else {"hard": problem.labels}
-        constants = {**constants, **problem.beside}
+        constants = {**constants, **problem.prior_constants}
         weights = {"prior": self.victim.inputs.mean.new_tensor(strength)}
         return {"observed": observed, "constants": constants, "labels": labels, "weights": weights}
 
@@ -103,11 +103,11 @@ class Objective:
         raw = guess["x"] * self.victim.inputs.std + self.victim.inputs.mean
         return self.victim.gradient(raw, labels, self._unknown(guess), given["constants"])
 
-    def matching_loss(self, trial: Tensors, given: Given) -> Tensor:
+    def matching_loss(self, simulated: Tensors, given: Given) -> Tensor:
         """Compute the distance of a trial from the observation."""
         if self.mechanism and self._through:
-            trial = self.mechanism.apply(trial, given["observed"], given["constants"])
-        return self.distance(trial, given["observed"])
+            simulated = self.mechanism.apply(simulated, given["observed"], given["constants"])
+        return self.distance(simulated, given["observed"])
 
     def __call__(self, guess: Guess, given: Given) -> tuple[Tensor, Tensor]:
         """Compute the objective, and the distance in it; scalars."""

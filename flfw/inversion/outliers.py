@@ -108,9 +108,9 @@ class AsOutliers(Operator):
             precision[f"precision.{name}"] = torch.where(unit > 0, kept / unit, 0.0)
         return precision
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the observation plus the trial's residual, in typical errors and shrunk."""
-        return {n: value + shrunk((trial[n] - value) * constants[f"precision.{n}"]) for n, value in sent.items()}
+        return {n: value + shrunk((simulated[n] - value) * constants[f"precision.{n}"]) for n, value in sent.items()}
 
     @property
     def noise(self) -> float | None:
@@ -141,12 +141,12 @@ def shrunk(residual: Tensor) -> Tensor:
     return residual * (2 / ((1 + residual.square()).sqrt() + 1)).sqrt()
 
 
-def cauchy_likelihood(trial: Tensors, observed: Tensors) -> Tensor:
+def cauchy_likelihood(simulated: Tensors, observed: Tensors) -> Tensor:
     """Compute the sum of log(1 + r^2 / 2) from residuals r that were `shrunk`: a Cauchy's tails, up to a constant.
 
     >>> r = torch.tensor([0.0, 2.0, -2400.0])
     >>> float(cauchy_likelihood({"w": shrunk(r)}, {"w": torch.zeros(3)})), float((1 + r**2 / 2).log().sum())
     (15.971914291381836, 15.971914291381836)
     """
-    squares = [(trial[name] - value).square() for name, value in observed.items()]
+    squares = [(simulated[name] - value).square() for name, value in observed.items()]
     return torch.stack([((each + each.square() / 4) / 2).log1p().sum() for each in squares]).sum()

@@ -66,7 +66,7 @@ def simulated_pairs(
     constants = victim.observed(example)[1]
     batches = [pair for pair in zip(*(part.split(batch) for part in held), strict=True) if len(pair[1]) == batch]
     results: list[Tensor] = []
-    for chunk in steps(-(-len(batches) // _AT_ONCE), whole=True):
+    for chunk in steps(-(-len(batches) // _AT_ONCE), full=True):
         at = chunk * _AT_ONCE
         results += search([*_targets(victim, batches[at : at + _AT_ONCE], constants, rng)], constants)
     both = [(one, x) for one, (x, _) in zip(results, batches, strict=True) if bool(one.isfinite().all())]

@@ -133,7 +133,7 @@ class SearchTarget:
         rng: draws the starts.
         batch: number of examples, where no labels are given.
         start: (B, ...) the first guess, in normalised units; None: the recipe draws it.
-        beside: constants of the model prior, by name; all targets of a search have the same names.
+        prior_constants: constants of the model prior, by name; all targets of a search have the same names.
     """
 
     sent: Tensors
@@ -141,7 +141,7 @@ class SearchTarget:
     rng: torch.Generator
     batch: int = 1
     start: Tensor | None = None
-    beside: Tensors = field(default_factory=dict)
+    prior_constants: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,10 @@ def invert(
             if not open_:
                 break
             runs = run.searched([targets[i] for i in open_ for _ in range(starts)])
-            for place, result in zip([i for i in open_ for _ in range(starts)], runs, strict=True):
-                before = best[place]
+            for index, result in zip([i for i in open_ for _ in range(starts)], runs, strict=True):
+                before = best[index]
                 if before is None or result.matching_loss < before.matching_loss:
-                    best[place] = result
+                    best[index] = result
     return [result for result in best if result is not None]
 
 
@@ -286,7 +286,7 @@ class _Run:
         if target.labels is None:
             logits = normal((count, self._victim.classes), target.rng).to(device)
         unknown = self._victim.unknown if self._recipe.fit_unknown else {}
-        return Problem(target.sent, target.labels, start, unknown, logits, target.beside)
+        return Problem(target.sent, target.labels, start, unknown, logits, target.prior_constants)
 
     def _evaluation(self, stage: Stage, problem: Problem) -> tuple[Objective, Evaluation]:
         like = stage.distance, stage.prior, stage.through, stage.model_prior, stage.descent.candidates

@@ -1,4 +1,4 @@
-"""Introduction of a client: what it tells the server of itself in enrolment, before any training."""
+"""Introduction of a client: what it tells the server of itself in node assignment, before any training."""
 
 from __future__ import annotations
 
@@ -42,9 +42,11 @@ class ClientInfo:
     labels: str = ""
     trouble: str = ""
 
-    def to_message(self, asked: Message) -> Message:
+    def to_message(self, message: Message) -> Message:
         """Build the answer to the server's question."""
-        return Message(RecordDict({_RECORD: ConfigRecord({**asdict(self), "shape": list(self.shape)})}), reply_to=asked)
+        return Message(
+            RecordDict({_RECORD: ConfigRecord({**asdict(self), "shape": list(self.shape)})}), reply_to=message
+        )
 
     @classmethod
     def from_message(cls, reply: Message) -> ClientInfo:
@@ -96,8 +98,8 @@ def speak_for_all(known: Sequence[ClientInfo]) -> bool:
     return not any(replace(one, partition=first.partition) != first or one.trouble for one in known)
 
 
-def _is_count(value: object, least: int = 0) -> bool:
-    return type(value) is int and least <= value <= _LARGEST
+def _is_count(value: object, minimum: int = 0) -> bool:
+    return type(value) is int and minimum <= value <= _LARGEST
 
 
 def _is_word(value: object) -> bool:

@@ -85,8 +85,8 @@ class Layers:
         biases = {f"{name.removesuffix('.weight')}.bias": rows for name, rows in weights.items()}
         lengths = {name: rows.stop - rows.start for name, rows in biases.items()}
         inputs = {matched[name].shape[1] for name in weights}
-        whole = len(matched) == 2 * len(weights) and all(value.dtype == np.float32 for value in matched.values())
-        if not whole or len(inputs) != 1 or lengths != {n: len(v) for n, v in matched.items() if v.ndim == 1}:
+        full = len(matched) == 2 * len(weights) and all(value.dtype == np.float32 for value in matched.values())
+        if not full or len(inputs) != 1 or lengths != {n: len(v) for n, v in matched.items() if v.ndim == 1}:
             return None
         return cls(weights, biases, (start, inputs.pop() + 1))
 
@@ -289,8 +289,8 @@ def expand(sent: Tensors, received: NamedArrays) -> Tensors:
     layers = _layers(pattern, received)
     rest, parts = _apart(sent, pattern)
     factors = _unpacked(parts, pattern, layers, layers.digest(received))
-    whole = {**rest, **dict(factors.expanded(layers, received))}
-    return {name: whole[name] for name in dict.fromkeys([*received, *rest]) if name in whole}
+    full = {**rest, **dict(factors.expanded(layers, received))}
+    return {name: full[name] for name in dict.fromkeys([*received, *rest]) if name in full}
 
 
 @final

@@ -152,8 +152,8 @@ class InProcessGrid(SimulatedGrid):
             ids.append(message.metadata.message_id)
             self._pending[ids[-1]] = message
         kinds = [self._pending[one].metadata.message_type for one in ids]
-        for places in self._cohorts.divided(kinds) if self._cohorts else []:
-            members = [ids[place] for place in places]
+        for indices in self._cohorts.divided(kinds) if self._cohorts else []:
+            members = [ids[index] for index in indices]
             self._together |= dict.fromkeys(members, members)
         return ids
 
@@ -181,8 +181,8 @@ class InProcessGrid(SimulatedGrid):
         members = self._together.get(message_id, [message_id])
         for one in members:
             self._together.pop(one, None)
-        asked = [message for one in members if _in_time(message := self._pending[one])]
-        for message, reply in zip(asked, self._answers(asked), strict=True):
+        requested = [message for one in members if _in_time(message := self._pending[one])]
+        for message, reply in zip(requested, self._answers(requested), strict=True):
             self._answered[message.metadata.message_id] = reply
 
     def _answers(self, messages: list[Message]) -> list[Message]:

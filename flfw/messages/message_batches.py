@@ -41,5 +41,5 @@ class MessageBatches:
         Returns:
             The places of the messages of each cohort.
         """
-        chosen = [place for place, kind in enumerate(kinds) if kind == self.kind]
+        chosen = [index for index, kind in enumerate(kinds) if kind == self.kind]
         return [chosen[start : start + self.size] for start in range(0, len(chosen), self.size)]

@@ -133,9 +133,9 @@ def pack_message(message: Message, shared: Mapping[int, int]) -> Parcel:
     return message.metadata, pack_records(message.content, shared), None
 
 
-def unpack_message(parcel: Parcel, shared: Mapping[int, ArrayParts]) -> Message:
+def unpack_message(packed: Parcel, shared: Mapping[int, ArrayParts]) -> Message:
     """Make a message of a parcel; for ``shared`` see `unpack_records`."""
-    metadata, parts, error = parcel
+    metadata, parts, error = packed
     if parts is None:
         return make_message(metadata, error=error)
     return make_message(metadata, unpack_records(parts, shared))

@@ -26,7 +26,7 @@ class MessageConfig(TypedDict):
         experiment: id of the experiment, letters and digits.
         code: hash of the server's code.
         deadline: seconds for the answer, > 0.
-        rung: rung of the audit.
+        rung: control of the audit, or ``target``.
         slot: place among all probes.
         own_slot: place among the client's probes.
         batch: number of examples.

@@ -27,8 +27,8 @@ class UnusableReplyError(OneLine, RuntimeError):
     cursor.
     """
 
-    def __init__(self, words: str) -> None:
-        super().__init__(shown(words))
+    def __init__(self, text: str) -> None:
+        super().__init__(shown(text))
 
 
 class RequestDeclinedError(OneLine, RuntimeError):
@@ -58,11 +58,11 @@ def in_one_line(reason: str | None) -> str:
     return shown(lines[-1]) if lines else "no reason given"
 
 
-def shown(words: str) -> str:
+def shown(text: str) -> str:
     """Shorten words to a line that a spreadsheet does not take for a formula.
 
     >>> shown("=cmd|' /C calc'!A0")
     "'=cmd|' /C calc'!A0"
     """
-    line = printable(words[:_SHOWN])
+    line = printable(text[:_SHOWN])
     return f"'{line}"[:_SHOWN] if line.startswith(("=", "+", "-", "@")) else line

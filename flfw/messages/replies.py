@@ -51,7 +51,7 @@ def read_update(
     uploads: Sequence[str],
     broadcast: ArrayRecord,
     *,
-    whole: bool = True,
+    full: bool = True,
     counted: bool = True,
     copied: bool = True,
 ) -> tuple[Tensors, dict[str, Any], int]:
@@ -61,7 +61,7 @@ def read_update(
         reply: the reply of a client.
         uploads: patterns of the names that the client may send.
         broadcast: the tensors sent to the client: a reply holds only these names, with the same shape and type.
-        whole: whether the reply must hold all tensors that the client may send.
+        full: whether the reply must hold all tensors that the client may send.
         counted: whether it must tell the client's number of examples; False: the run has ``metrics=none``, and what is
             told all the same is dropped unread.
         copied: whether the tensors are copies; False: they are the reply's own, to be read only, and at once.
@@ -79,7 +79,7 @@ def read_update(
         raise UnusableReplyError(
             f"expected one record of arrays, got {printable(', '.join(records))[:_NAME] or 'none'}"
         )
-    _check_names(records["arrays"], uploads, broadcast, whole)
+    _check_names(records["arrays"], uploads, broadcast, full)
     try:
         tensors = unpack(records["arrays"]) if copied else lent(records["arrays"])
     except ValueError as error:
@@ -118,14 +118,14 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
     return metrics
 
 
-def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
+def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, full: bool) -> None:
     for name, array in sent.items():
         if name not in broadcast or not matches(name, uploads):
             raise UnusableReplyError(f"sent {printable(name)[:_NAME]}, which is not to be uploaded")
         if (size := length(array)) > (there := length(broadcast[name])) + _HEADER_BYTES:
             raise UnusableReplyError(f"sent {size} bytes of {name}, of which there are {there}")
     for name in broadcast:
-        if whole and name not in sent and matches(name, uploads):
+        if full and name not in sent and matches(name, uploads):
             raise UnusableReplyError(f"did not send {name}")
 
 

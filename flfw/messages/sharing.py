@@ -86,6 +86,9 @@ class MessageValidator:
     def check_sent(self, sent: Mapping[str, Tensor]) -> None:
         """Refuse to send tensors other than the method's uploads.
 
+        Only names are checked here: the server checks forms and values (`flfw.messages.replies.read_update`), and a
+        site's policy what leaves it (`flfw.deploy.policy.Policy.reply_rejection`).
+
         Raises:
             SharingViolationError: names the client, the tensor and the allowed uploads.
         """

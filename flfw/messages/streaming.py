@@ -188,7 +188,7 @@ def _size_of_array(content: bytes, contents: Mapping[str, bytes]) -> int:
     if kind != "Array":
         return 0
     places = json.loads(content[len(content) - length :])["arraychunk_ids"]
-    return sum(len(contents[chunks[place]]) for place in places)
+    return sum(len(contents[chunks[index]]) for index in places)
 
 
 class GridWrapper(Grid, ABC):
@@ -270,10 +270,10 @@ class StreamingGrid(GridWrapper):
             if isinstance(self._grid, WaitingGrid):
                 return self._as_they_come(self._grid, ids, _end(timeout))
             return self._in_order(ids, timeout)
-        asked = list(messages)
-        self.push_messages(asked)
+        requests = list(messages)
+        self.push_messages(requests)
         until = _end(timeout)
-        return self._one_by_one([SentMessage(message, until) for message in asked], until)
+        return self._one_by_one([SentMessage(message, until) for message in requests], until)
 
     def _one_by_one(self, questions: list[SentMessage], until: float) -> Iterator[Message]:
         began = time.monotonic()
@@ -290,14 +290,14 @@ class StreamingGrid(GridWrapper):
                 yield reply
 
     def _in_order(self, ids: list[str], timeout: float | None) -> Iterator[Message]:
-        asked = time.monotonic()
+        requested = time.monotonic()
         waiting, arrived = set(ids), {}
         for message_id in ids:
             while message_id not in arrived:
                 for reply in self.pull_messages(waiting):
                     arrived[reply.metadata.reply_to_message_id] = reply
                 waiting.difference_update(arrived)
-                waited = time.monotonic() - asked
+                waited = time.monotonic() - requested
                 if message_id in arrived or (timeout is not None and waited > timeout):
                     break
                 time.sleep(_pause(waited))

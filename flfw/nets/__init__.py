@@ -117,8 +117,8 @@ def _outside(name: str) -> NetCard:
     if isinstance(chosen, Architecture):
         return NetCard(None, least=chosen.least, architecture=chosen)
     if not callable(chosen):
-        wanted = "a function of a shape and a number of classes, or an Architecture"
-        raise InputError(f"Expected net={name} to be {wanted}, got {chosen!r}.")
+        required = "a function of a shape and a number of classes, or an Architecture"
+        raise InputError(f"Expected net={name} to be {required}, got {chosen!r}.")
 
     def builder(shape: tuple[int, ...], classes: int) -> Net:
         try:
@@ -127,8 +127,10 @@ def _outside(name: str) -> NetCard:
             raise
         except Exception as error:  # somebody's own code, which may raise anything
             got, device = f"{type(error).__name__}: {error}", torch.get_default_device()
-            wanted = f"net={name} to build a network for inputs of {shape} and {classes} classes on the device {device}"
-            raise InputError(f"Expected {wanted}, got {' '.join(got.split())}") from error
+            required = (
+                f"net={name} to build a network for inputs of {shape} and {classes} classes on the device {device}"
+            )
+            raise InputError(f"Expected {required}, got {' '.join(got.split())}") from error
 
     return NetCard(builder, images=False)
 

@@ -111,11 +111,11 @@ class _Layout(NamedTuple):
     def put(self, parts: Tensor) -> Tensor:
         """Assemble a map from its windows, added up where they overlap."""
         (h, w), (down, right), (s, t), (n, m) = self.sides, self.padding, self.stride, parts.shape[3:5]
-        whole = parts.new_zeros(parts.shape[0], h + 2 * down, w + 2 * right, parts.shape[5])
+        full = parts.new_zeros(parts.shape[0], h + 2 * down, w + 2 * right, parts.shape[5])
         for i in range(parts.shape[1]):
             for j in range(parts.shape[2]):
-                whole[:, i : i + s * n : s, j : j + t * m : t] += parts[:, i, j]
-        return whole[:, down : down + h, right : right + w]
+                full[:, i : i + s * n : s, j : j + t * m : t] += parts[:, i, j]
+        return full[:, down : down + h, right : right + w]
 
 
 class _Windows(Function):

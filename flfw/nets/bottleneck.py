@@ -60,9 +60,9 @@ class VariationalBottleneck(nn.Module):
             InputError: the features are not rows, as of the patches of an image or the places of a text.
         """
         require(h.dim() == 2, "one row of features for each example before the bottleneck", shape=tuple(h.shape))
-        mean, deviation = encoded(self.encoder(h))
-        self.divergence = self.beta * divergence(mean, deviation)
-        return self.decoder(mean + self.scale * deviation * self._noise(mean))
+        mean, std = encoded(self.encoder(h))
+        self.divergence = self.beta * divergence(mean, std)
+        return self.decoder(mean + self.scale * std * self._noise(mean))
 
     def _noise(self, mean: Tensor) -> Tensor:
         if not self.training:
@@ -78,13 +78,13 @@ def encoded(statistics: Tensor) -> tuple[Tensor, Tensor]:
     return mean, softplus(raw)
 
 
-def divergence(mean: Tensor, deviation: Tensor) -> Tensor:
+def divergence(mean: Tensor, std: Tensor) -> Tensor:
     """Compute the mean divergence, in bits, of normal distributions (B, width) from the standard one.
 
     >>> float(divergence(torch.zeros(2, 3), torch.ones(2, 3))) == 0
     True
     """
-    rows = (mean**2 + deviation**2 - 2 * deviation.log() - 1).sum(-1) / 2
+    rows = (mean**2 + std**2 - 2 * std.log() - 1).sum(-1) / 2
     return rows.mean() / log(2)
 
 
@@ -149,8 +149,8 @@ def draws(sent: Tensors, weights: Tensors, prefix: str, scale: float) -> Tensor 
     if not scale:
         return torch.zeros_like(z)[None].to(sent[f"{prefix}decoder.weight"])
     weight, bias = weights[f"{prefix}encoder.weight"].double(), weights[f"{prefix}encoder.bias"].double()
-    mean, deviation = encoded(h @ weight.mT + bias)
-    return ((z - mean) / (scale * deviation))[None].to(sent[f"{prefix}decoder.weight"])
+    mean, std = encoded(h @ weight.mT + bias)
+    return ((z - mean) / (scale * std))[None].to(sent[f"{prefix}decoder.weight"])
 
 
 _RANK_ONE = 1e-3  # length outside the outer product over the length of the gradient; float32 leaves 1e-6

@@ -213,11 +213,11 @@ def mixes_examples(model: nn.Module, x: Tensor, training: bool = True) -> bool:
             return tried(inputs).double()
 
     def mixed() -> bool:
-        whole = scores(x)
-        for place in range(len(x)):
+        full = scores(x)
+        for index in range(len(x)):
             others = 1 - x
-            others[place] = x[place]
-            if bool((scores(others)[place] - whole[place]).abs().max() > _APART * whole.abs().max()):
+            others[index] = x[index]
+            if bool((scores(others)[index] - full[index]).abs().max() > _APART * full.abs().max()):
                 return True
         return False
 
@@ -237,8 +237,8 @@ def refuse_untold_types(model: nn.Module) -> None:
     Raises:
         InputError: naming the first.
     """
-    held: dict[str, object] = model.state_dict()
-    for name, value in held.items():
+    tensors: dict[str, object] = model.state_dict()
+    for name, value in tensors.items():
         kind = value.dtype if isinstance(value, Tensor) else None
         if kind is not None and (kind not in _NUMPYS if kind.is_floating_point else kind.is_complex):
             got = f"{name} of {str(kind).removeprefix('torch.')}"

@@ -132,8 +132,8 @@ class Transformer(nn.Module):
 
     def embedded(self, sequences: Tensor) -> Tensor:
         """Return the first block's inputs (B, T, width) for tokens (B, T), or for the first T of each text."""
-        places = torch.arange(sequences.shape[-1], device=sequences.device).expand(sequences.shape)
-        return self.token(sequences) + self.position(places)
+        indices = torch.arange(sequences.shape[-1], device=sequences.device).expand(sequences.shape)
+        return self.token(sequences) + self.position(indices)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features (B, width) of raw inputs (B, T), or (B, T, width) of each position."""

@@ -131,8 +131,8 @@ def require_weights(architecture: Architecture, sha256: str) -> None:
         InputError: it has none, or others.
     """
     if sha256 not in ("", mine := weights_digest(architecture)):
-        wanted = f"weights of net={architecture.name} with the SHA-256 {sha256}"
-        raise InputError(f"Expected {wanted}, got {mine}; name the run's own file by --expert weights.")
+        required = f"weights of net={architecture.name} with the SHA-256 {sha256}"
+        raise InputError(f"Expected {required}, got {mine}; name the run's own file by --expert weights.")
 
 
 def _body(architecture: Architecture, tuning: Tuning) -> nn.Module:

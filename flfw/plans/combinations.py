@@ -42,8 +42,8 @@ def check_clients(plan: ClientPlan) -> None:
         defence.check_inputs(plan.task.input_space[0])
         defence.check_model(model, uploads)
     if plan.defences.changes_network and not plan.client_class.batch_loss:
-        wanted = f"a method whose local steps follow one loss of a batch with defence={plan.defences.name}"
-        raise InputError(f"Expected {wanted}, got method={plan.name}; choose another.")
+        required = f"a method whose local steps follow one loss of a batch with defence={plan.defences.name}"
+        raise InputError(f"Expected {required}, got method={plan.name}; choose another.")
     if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(method.uploads)
         raise InputError(f"Expected a network with {shared} to share, got net={network.name} without; choose another.")
@@ -146,17 +146,17 @@ def _require_game(plan: ClientPlan, audit: AuditPlan) -> None:
 def _require_one_model(plan: ClientPlan, vantages: Sequence[str]) -> None:
     """Refuse attacks on membership from sums or from a final model, where the method has no single one."""
     one = sends_one_model(plan.method)
-    whole = all(matches(name, plan.sharing.downloads) for name in plan.model.state_dict())
+    full = all(matches(name, plan.sharing.downloads) for name in plan.model.state_dict())
     mean = sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious)
-    fits = {AGGREGATE: one, PEER: mean, OUTSIDER: one and whole}
+    fits = {AGGREGATE: one, PEER: mean, OUTSIDER: one and full}
     needed = {
         AGGREGATE: "sends all clients of a round the same tensors",
         PEER: "sends all clients the mean of the last round's weights",
         OUTSIDER: "ends with one whole model",
     }
     for vantage in (one for one in needed if one in vantages):
-        wanted = f"a method that {needed[vantage]}, for membership at --vantage {vantage}"
-        require(fits[vantage], wanted, method=plan.name)
+        required = f"a method that {needed[vantage]}, for membership at --vantage {vantage}"
+        require(fits[vantage], required, method=plan.name)
 
 
 def refuse_membership(audit: AuditPlan, where: str) -> None:
@@ -186,8 +186,8 @@ def _require_tokens(plan: ClientPlan) -> None:
         method = f"a method whose local steps follow the loss of the whole network {net}"
         require(plan.client_class.place_labels, method, method=plan.name)
     for stage in plan.defences.stages:
-        wanted = f"a defence without derivatives in the inputs, which are tokens, {net}"
-        require(not stage.kind.differentiates_inputs, wanted, defence=stage.name)
+        required = f"a defence without derivatives in the inputs, which are tokens, {net}"
+        require(not stage.kind.differentiates_inputs, required, defence=stage.name)
 
 
 def _require_attacks_on_tokens(plan: ClientPlan, audit: AuditPlan) -> None:
@@ -291,12 +291,12 @@ def _require_robust(rounds: RoundSettings, name: str, method: type[Method]) -> N
     require(rounds.per_round >= fewest, enough, clients=rounds.per_round)
 
 
-def _require_turns(rounds: RoundSettings, method: str, apart: int) -> None:
+def _require_turns(rounds: RoundSettings, method: str, separation: int) -> None:
     """Refuse fewer clients than turns, and cohorts that a turn may not fill."""
-    clients, turns = rounds.clients, f"method={method}, whose clients take turns of {apart} rounds"
-    require(clients >= apart, f"clients >= {apart} for {turns}", clients=clients)
-    most = clients // apart
-    require(rounds.sample <= most or apart == 1, f"sample <= {most} for {turns}", sample=rounds.sample)
+    clients, turns = rounds.clients, f"method={method}, whose clients take turns of {separation} rounds"
+    require(clients >= separation, f"clients >= {separation} for {turns}", clients=clients)
+    maximum = clients // separation
+    require(rounds.sample <= maximum or separation == 1, f"sample <= {maximum} for {turns}", sample=rounds.sample)
 
 
 def _refuse_strange_assignments(plan: ClientPlan, audit: AuditPlan) -> None:

@@ -239,9 +239,9 @@ def _that_matter(composed: Composed, orders: Sequence[float], delta: float) -> n
     beside = np.log((at - 1) / at) - (np.log(delta) + np.log(at)) / (at - 1)
     divergences = np.full(len(at), inf)
 
-    def look(place: int) -> float:
-        (divergences[place],) = _divergences(composed, [orders[place]])
-        return divergences[place] + beside[place]
+    def look(index: int) -> float:
+        (divergences[index],) = _divergences(composed, [orders[index]])
+        return divergences[index] + beside[index]
 
     last = len(at) - 1
     best = np.fmin(inf, np.fmin(look(0), look(last)))  # a divergence that is no number counts for nothing
@@ -249,18 +249,18 @@ def _that_matter(composed: Composed, orders: Sequence[float], delta: float) -> n
     while open_:  # in width: the halves of all gaps, then their halves
         low, high = open_.pop(0)
         below = divergences[: low + 1]
-        least = max(0.0, below[np.isfinite(below)].max(initial=0.0)) + beside[low + 1 : high].min(initial=inf)
-        if high - low > 1 and least <= best + _ROUNDING * max(1.0, abs(best)):
+        minimum = max(0.0, below[np.isfinite(below)].max(initial=0.0)) + beside[low + 1 : high].min(initial=inf)
+        if high - low > 1 and minimum <= best + _ROUNDING * max(1.0, abs(best)):
             middle = (low + high) // 2
             best = np.fmin(best, look(middle))
             open_ += [(low, middle), (middle, high)]
     return divergences
 
 
-def _at_the_end(place: int, count: int) -> tuple[str, ...]:
-    if 0 < place < count - 1:
+def _at_the_end(index: int, count: int) -> tuple[str, ...]:
+    if 0 < index < count - 1:
         return ()
-    end = "smallest" if place == 0 else "largest"
+    end = "smallest" if index == 0 else "largest"
     return (f"The accountant's best order is the {end} it has: epsilon holds, but is larger than it need be.",)
 
 

@@ -34,8 +34,8 @@ def root_coefficients(bands: int) -> np.ndarray:
     [1.0, 0.5, 0.375]
     """
     require(bands >= 1, "bands >= 1", bands=bands)
-    places = np.arange(1, bands)
-    coefficients = np.concatenate([[1.0], np.cumprod((2 * places - 1) / (2 * places))])
+    indices = np.arange(1, bands)
+    coefficients = np.concatenate([[1.0], np.cumprod((2 * indices - 1) / (2 * indices))])
     return coefficients / np.linalg.norm(coefficients)
 
 

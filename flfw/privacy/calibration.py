@@ -11,10 +11,10 @@ from flfw.errors import require
 from flfw.privacy.accountants import LARGEST, Accountant, AccountedEpsilon, compute_epsilon
 from flfw.privacy.mechanism import Mechanism, Mechanisms, gaussian_events
 
-_GOAL = 1e-3  # noise_for ends at most this far below its target
+_GOAL = 1e-3  # calibrate_noise_multiplier ends at most this far below its target
 
 
-def noise_for(
+def calibrate_noise_multiplier(
     target_epsilon: float,
     mechanism: Mechanisms,
     delta: float,
@@ -57,8 +57,8 @@ def _bisected(
     """Search by bisection for the least sufficient noise; two of three tries are interpolated by a power law."""
     high, enough = start, spent(start)
     while enough.epsilon > target:
-        least, high = enough.epsilon, 2 * high
-        require(high <= LARGEST, "a target_epsilon that the accountant can show", target_epsilon=target, least=least)
+        minimum, high = enough.epsilon, 2 * high
+        require(high <= LARGEST, "a target_epsilon that the accountant can show", target_epsilon=target, least=minimum)
         enough = spent(high)
     low = high / factor
     while (lower := spent(low)).epsilon <= target:

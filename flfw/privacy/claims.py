@@ -113,10 +113,10 @@ def accounted(
     options = [(direct, "It is taken to change every step that it takes part in as much as the whole group can.")]
     if any(part.amplified for part in mechanisms):
         if not clients:
-            most, parts = _truncated(mechanisms, copies, delta)
+            maximum, parts = _truncated(mechanisms, copies, delta)
             options.append((
                 _raised(compute_epsilon(parts, delta / 2, accountant), delta),
-                f"No more than {most} of the group are drawn in one step; half of delta is set aside for the contrary.",
+                f"No more than {maximum} of the group are drawn in one step; half of delta is set aside for more.",
             ))  # fmt: skip
         # Many deltas are tried, so only the fast accountants are used.
         one = partial(
@@ -152,10 +152,10 @@ def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tu
         if part.amplified and total:
             n = copies * (part.max_copies if part.noised_by == "server" else 1)
             allowed = delta / (2 * total)
-            most = max(1, int(binom.isf(allowed, n, part.sampling_rate)))
-            while most < n and binom.sf(most, n, part.sampling_rate) > allowed:
-                most += 1
-            largest, phase = max(largest, most), replace(phase, noise_multiplier=part.multiplier / min(most, n))
+            maximum = max(1, int(binom.isf(allowed, n, part.sampling_rate)))
+            while maximum < n and binom.sf(maximum, n, part.sampling_rate) > allowed:
+                maximum += 1
+            largest, phase = max(largest, maximum), replace(phase, noise_multiplier=part.multiplier / min(maximum, n))
         parts.append(phase)
     return largest, parts
 

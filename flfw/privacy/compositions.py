@@ -75,7 +75,7 @@ def advanced(part: GaussianEvent, delta: float) -> float:
             return 0.0 if e == 0 else inf
         return e * sqrt(-2 * k * (log(delta) + log(share))) + k * e * expm1(e)
 
-    return _least(bound)
+    return _minimum(bound)
 
 
 def optimal(part: GaussianEvent, delta: float) -> float:
@@ -95,7 +95,7 @@ def optimal(part: GaussianEvent, delta: float) -> float:
         each = -expm1(log1p(-delta * rest / (1 - delta * share)) / k)
         return randomised_responses(step_epsilon(part, each), k, share * delta)
 
-    return min(bound(0.0, 1.0), _least(bound))
+    return min(bound(0.0, 1.0), _minimum(bound))
 
 
 def concentrated(part: GaussianEvent, delta: float) -> float:
@@ -199,7 +199,7 @@ def randomised_responses(epsilon: float, steps: int, delta: float) -> float:
     return min(total, float(root) + 2 * within)
 
 
-def _least(bound: Callable[[float, float], float]) -> float:
+def _minimum(bound: Callable[[float, float], float]) -> float:
     """Return the smallest value of a bound over splits of delta.
 
     Each value is a valid bound for itself, so the smallest is valid too, however coarse the search. Splits are equally
@@ -216,7 +216,7 @@ def _least(bound: Callable[[float, float], float]) -> float:
 
     best = min(map(float, range(-_WIDE, _WIDE + 1)), key=value)
     for spacing in (0.1, 0.01):
-        best = min((best + spacing * place for place in range(-9, 10)), key=value)
+        best = min((best + spacing * index for index in range(-9, 10)), key=value)
     return min(values.values())
 
 

@@ -286,9 +286,9 @@ def _deviations(freedom: int) -> np.ndarray:
     """Return quantiles of sqrt(V / freedom) for a chi-square variable V; kept, for all rounds have as many canaries."""
     from scipy.special import gammaincinv
 
-    deviations = np.sqrt(2 * gammaincinv(freedom / 2, (np.arange(_POINTS) + 0.5) / _POINTS) / freedom)
-    deviations.flags.writeable = False
-    return deviations
+    stds = np.sqrt(2 * gammaincinv(freedom / 2, (np.arange(_POINTS) + 0.5) / _POINTS) / freedom)
+    stds.flags.writeable = False
+    return stds
 
 
 def _spread(d: float, apart: list[np.ndarray], variance: float, confidence: float) -> float:
@@ -341,8 +341,8 @@ def shift_of(difference: float, canaries: int, confidence: float = 0.95) -> floa
 
     require(canaries >= 1, "canaries >= 1", canaries=canaries)
     require(0 < confidence < 1, "0 < confidence < 1", confidence=confidence)
-    most = max(0.0, 2 * NormalDist().inv_cdf((1 - confidence) ** (1 / canaries)))
-    if difference <= 0 or largest_difference(most) <= difference:
-        return most if difference > 0 else 0.0
-    mu: Any = brentq(lambda mu: largest_difference(mu) - difference, 0.0, most, xtol=1e-9)
+    maximum = max(0.0, 2 * NormalDist().inv_cdf((1 - confidence) ** (1 / canaries)))
+    if difference <= 0 or largest_difference(maximum) <= difference:
+        return maximum if difference > 0 else 0.0
+    mu: Any = brentq(lambda mu: largest_difference(mu) - difference, 0.0, maximum, xtol=1e-9)
     return float(mu)

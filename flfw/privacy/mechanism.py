@@ -230,11 +230,11 @@ class Mechanism:
             rate = self.sampling_rate if n == 1 else -expm1(n * log1p(-self.sampling_rate))
             return GaussianEvent(multiplier / n, rate, self.steps * runs)
         fixed = self.batch if self.clipped == "example" and not self.poisson and not self.bins else 0
-        most = min(copies, fixed) if fixed else copies
+        maximum = min(copies, fixed) if fixed else copies
         taken = self.steps if self.max_participations is None else self.max_participations
-        together = min(self.steps, ceil(copies * taken / most))
+        together = min(self.steps, ceil(copies * taken / maximum))
         chosen = self.bins if self.secret_sampling and amplified and copies * copied == 1 else 0
-        return GaussianEvent(multiplier / (most * copied), 1.0, together * runs, max(1, chosen))
+        return GaussianEvent(multiplier / (maximum * copied), 1.0, together * runs, max(1, chosen))
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]

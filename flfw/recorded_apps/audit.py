@@ -51,7 +51,7 @@ from flfw.recorded_apps.case import Chosen, Describe, ForeignCase, choose, lone_
 from flfw.recorded_apps.consistency import Consistency, UpdateCheck
 from flfw.recorded_apps.cost import SearchLimits
 from flfw.recorded_apps.description import TrainingDescription
-from flfw.recorded_apps.grants import Grants, Pair, attempt, standing
+from flfw.recorded_apps.grants import Grants, Pair, attempt, threat_model_of
 from flfw.recorded_apps.knowledge import InputSpace, described, granted, input_space, victim
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.observation import Observation, Truth, key
@@ -96,7 +96,7 @@ def write(
     origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
     origin |= {"licence": None, "citation": None}
     folder.mkdir(parents=True, exist_ok=True)
-    sitting = provenance.describe_session(folder, outside_code({"attack": config["attack"]}))
+    session = provenance.describe_session(folder, outside_code({"attack": config["attack"]}))
     result = {
         "flfw": flfw.__version__,
         "config": config,
@@ -109,7 +109,7 @@ def write(
             "malicious_server": by or None,
             "resumed": [],
             "seeds": {"run": config["seed"], "attacks": {name: [config["seed"]] for name in config["attack"]}},
-            "sessions": [{**sitting, "started_at": began, "ended_at": provenance.now()}],
+            "sessions": [{**session, "started_at": began, "ended_at": provenance.now()}],
         },
         "environment": environment("the app's own"),
         "notes": notes,
@@ -135,11 +135,11 @@ def _traffic(kept: Recordings) -> list[dict[str, Any]]:
     return rows
 
 
-def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: InputSpec) -> list[Observation]:
+def probes(control: str, net: nn.Module, singles: Sequence[Truth], inputs: InputSpec) -> list[Observation]:
     """Return the gradient of each single example as a recorded probe; slots are places in ``singles``.
 
     Args:
-        rung: ``control`` or ``easy``.
+        control: ``control`` or ``easy``.
         net: the network, wholly shared, in evaluation mode.
         singles: truths of one example each.
         inputs: the input space.
@@ -154,7 +154,7 @@ def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: InputSpe
         return Message(RecordDict({"arrays": pack(gradients[slot])}), reply_to=message)
 
     def ask(slot: int) -> Message:
-        config = {"rung": rung, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
+        config = {"rung": control, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
         content = RecordDict({"arrays": pack(nets.tensors(net)), "config": ConfigRecord(config)})
         return Message(content, dst_node_id=1, message_type="train.probe", group_id="0")
 
@@ -162,7 +162,7 @@ def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: InputSpe
         grid = RecordingGrid(InProcessGrid(app, 1, {}), folder)
         for slot in range(len(singles)):
             list(grid.send_and_receive([ask(slot)]))
-        return Recordings(Path(folder)).probes(rung, 0)
+        return Recordings(Path(folder)).probes(control, 0)
 
 
 def crafted(net: nn.Module, attack: Attack, case: ForeignCase) -> nn.Module:
@@ -176,7 +176,7 @@ def crafted(net: nn.Module, attack: Attack, case: ForeignCase) -> nn.Module:
     return net
 
 
-def control(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: int) -> ControlResult:
+def analytic(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: int) -> ControlResult:
     """Run the closed form on softmax regression, which must recover every example."""
     with initialising(seed, "control"):
         net = nets.build("linear", inputs.shape, classes)
@@ -325,7 +325,7 @@ class _Audit:
         lone, groups = lone_examples(self._chosen), self._chosen.groups
         for i, (_, single) in enumerate(lone):
             single.write(self._out / "truth", key(0, "easy", i))
-        base = control([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
+        base = analytic([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
         entries: dict[str, list[dict[str, Any]]] = {name: [] for name in self._attacks}
         easy, rows = {}, []
         with Steps("attack", len(groups) + len(self._attacks) * (1 + len(groups))) as steps:
@@ -336,11 +336,12 @@ class _Audit:
             for name, attack in self._attacks.items():
                 easy[name], scored = self._easy(name, attack, lone)
                 rows += scored
-                steps.done(f"{name} on the easy rung: {'passed' if easy[name].passed else 'not passed'}")
+                steps.done(f"{name} on the easy control: {'passed' if easy[name].passed else 'not passed'}")
             for number in groups:
                 for name, attack in self._attacks.items():
-                    rung, each = checks[number]
-                    summary, scored = self._round(name, attack, number, ControlResults(base, easy[name], rung), each)
+                    consistent, each = checks[number]
+                    controls = ControlResults(base, easy[name], consistent)
+                    summary, scored = self._round(name, attack, number, controls, each)
                     entries[name].append(summary)
                     rows += scored
                     steps.done(f"{name} at round {number}: {summary['verdict']}")
@@ -357,12 +358,12 @@ class _Audit:
         pairs: list[Pair | None] = [(o, self._grants.beside(one, attack)) for o, one in zip(seen, known, strict=True)]
         exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
         job = self._job(name, EASY, exchanges)
-        solution = attempt(job, attack, pairs, self._case.seed)
-        rows = self._rows(job, pairs, solution, standing(pairs, False))
-        return easy(rows, len(exchanges), solution), rows
+        result = attempt(job, attack, pairs, self._case.seed)
+        rows = self._rows(job, pairs, result, threat_model_of(pairs, False))
+        return easy(rows, len(exchanges), result), rows
 
     def _round(
-        self, name: str, attack: Attack, number: int, ladder: ControlResults, checks: Sequence[UpdateCheck]
+        self, name: str, attack: Attack, number: int, controls: ControlResults, checks: Sequence[UpdateCheck]
     ) -> tuple[dict[str, Any], list[ScoreRow]]:
         group = self._chosen.groups[number]
         granting = self._grants.granted(group, attack)  # again, because an attack may have changed the tensors in place
@@ -372,19 +373,19 @@ class _Audit:
         steps = max((pair[1].steps for pair in granting.pairs if pair), default=1)
         probe_set = ProbeSet("target", number, "", max(sizes), steps, "update")
         job = self._job(name, probe_set, [v.exchange for v in group])
-        stands = standing(granting.pairs, granting.hidden)
-        solution = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
+        threat_model = threat_model_of(granting.pairs, granting.hidden)
+        result = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
         started = time.monotonic()
-        rows = self._rows(job, granting.pairs, solution, stands)
+        rows = self._rows(job, granting.pairs, result, threat_model)
         description = {
             "attack": name,
-            "adaptive": stands.adaptive,
+            "adaptive": threat_model.adaptive,
             "vantage": "server",
             "source": "update",
             "round": number,
             "client": None,
             "defence": self._case.defence,
-            "granted": list(stands.granted),
+            "granted": list(threat_model.granted),
             "batch": max(sizes),
             "steps": steps,
             "curve": None,
@@ -400,8 +401,8 @@ class _Audit:
             bounded=attack.bounded,
             unread=self._unread(granting.pairs),
         )
-        # Here the rungs become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
-        summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed, target)
+        # Here the controls become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
+        summary = entry(description, result, rows, sum(sizes), controls, self._case.seed, target)
         summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
 
@@ -426,13 +427,18 @@ class _Audit:
         return AttackJob(attack, probe_set, tuple(exchanges), *setting)
 
     def _rows(
-        self, job: AttackJob, pairs: Sequence[Pair | None], result: JobResult, stands: ThreatModel
+        self, job: AttackJob, pairs: Sequence[Pair | None], result: JobResult, threat_model: ThreatModel
     ) -> list[ScoreRow]:
-        probe_set, rows = job.ticket, []
-        source = "update" if probe_set.rung == "target" else "probe"
-        common: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
+        probe_set, rows = job.probe_set, []
+        source = "update" if probe_set.control == "target" else "probe"
+        common: ScoreRow = {
+            "attack": job.attack,
+            "adaptive": threat_model.adaptive,
+            "vantage": "server",
+            "source": source,
+        }
         common |= {
-            "rung": CONTROLS.get(probe_set.rung, probe_set.rung),
+            "rung": CONTROLS.get(probe_set.control, probe_set.control),
             "curve": "",
             "round": probe_set.round,
             "seed": self._case.seed,

@@ -60,14 +60,14 @@ class ForeignCase:
         """
         require(bool(attacks), "at least one attack", attacks=list(attacks))
         for name, attack in attacks.items():
-            wanted = "attacks that reconstruct examples: of these recordings, no coin drew members for a game"
-            require(isinstance(attack, Attack), wanted, attack=name)
+            required = "attacks that reconstruct examples: of these recordings, no coin drew members for a game"
+            require(isinstance(attack, Attack), required, attack=name)
         if self.tampered_by:
             return
         changing = [name for name, attack in attacks.items() if isinstance(attack, ModelModification)]
         if changing:
-            wanted = f"tampered_by with the attack {changing[0]}, whose malicious server changes the network"
-            raise InputError(f"Expected {wanted}, got tampered_by=none; name its attack, if it was such a server.")
+            required = f"tampered_by with the attack {changing[0]}, whose malicious server changes the network"
+            raise InputError(f"Expected {required}, got tampered_by=none; name its attack, if it was such a server.")
         imposed = imposed_names(self.fresh("server"))
         require(not imposed, "tampered_by for a network with a malicious server's module", module=imposed[:1])
 
@@ -165,7 +165,7 @@ def choose(
     rounds: Sequence[int] | None,
     truth: Callable[[int], Truth | None],
     batch: int | None,
-    most: int,
+    maximum: int,
     sample: int | None = None,
 ) -> Chosen:
     """Choose the updates to attack, by round; rounds without any known truth are left out.
@@ -176,13 +176,13 @@ def choose(
         rounds: the wanted rounds; None: all.
         truth: gives a client's training data.
         batch: required number of these examples; None: any.
-        most: most clients of a round, those with the lowest numbers.
+        maximum: most clients of a round, those with the lowest numbers.
         sample: most examples of a client that are searched for; None: all.
 
     Raises:
         InputError: there are no such rounds, a truth does not fit, or there is none.
     """
-    require(most >= 1, "victims >= 1", victims=most)
+    require(maximum >= 1, "victims >= 1", victims=maximum)
     there = sorted({line["round"] for line in kept.lines if line["type"] == "train"})
     reasons = {"skipped": kept.skipped[0]["skipped"]} if kept.skipped else {}
     types = {"types": ", ".join(sorted({line["type"] for line in kept.lines}))} if kept.lines else {}
@@ -201,7 +201,7 @@ def choose(
                 given = truth(client)
                 truths[client] = None if given is None else case.checked(client, given, batch)
             known = truths[client]
-            if known is not None and len(groups[number]) < most:
+            if known is not None and len(groups[number]) < maximum:
                 groups[number].append(Victim(line, slot, _sampled(known, sample, case.seed, client), known))
     if not any(groups.values()):
         raise InputError(
@@ -235,11 +235,11 @@ def _sampled(truth: Truth, sample: int | None, seed: int, client: int) -> Truth:
     if sample is None or sample >= len(truth.labels):
         return replace(truth, order=None)
     drawn = torch.randperm(len(truth.labels), generator=torch_generator(seed, "foreign sample", client))
-    places = drawn[:sample].sort().values
-    return Truth(truth.samples[places], truth.labels[places], truth.indices[places])
+    indices = drawn[:sample].sort().values
+    return Truth(truth.samples[indices], truth.labels[indices], truth.indices[indices])
 
 
-def lone_examples(chosen: Chosen, most: int = 8) -> list[tuple[int, Truth]]:
+def lone_examples(chosen: Chosen, maximum: int = 8) -> list[tuple[int, Truth]]:
     """Return single examples for the ladder, one of each client in turn, each with its client."""
     by_client = {v.line["client"]: v.truth for group in chosen.groups.values() for v in group}
     turns = max(len(truth.labels) for truth in by_client.values())
@@ -249,4 +249,4 @@ def lone_examples(chosen: Chosen, most: int = 8) -> list[tuple[int, Truth]]:
         for client, truth in by_client.items()
         if i < len(truth.labels)
     ]
-    return lone[:most]
+    return lone[:maximum]

@@ -125,8 +125,8 @@ class Retraining:
     def _epochs(self) -> Iterator[tuple[Tensor, Tensor]]:
         training, count = self._training, len(self._truth.labels)
         while True:
-            for places in training.batches(count, self._rng):
-                x, y = self._truth.samples[list(places)], self._truth.labels[list(places)]
+            for indices in training.batches(count, self._rng):
+                x, y = self._truth.samples[list(indices)], self._truth.labels[list(indices)]
                 yield x if training.augment is None else training.augment(x.clone(), self._rng), y
 
 
@@ -313,7 +313,7 @@ class Consistency:
     def checked(
         self, victims: Sequence[Victim], seen: Sequence[Observation | None]
     ) -> tuple[ControlResult, list[UpdateCheck]]:
-        """Check the updates of a round; return the rung, and the result for each readable update.
+        """Check the updates of a round; return the control, and the result for each readable update.
 
         Args:
             victims: the updates.
@@ -324,7 +324,7 @@ class Consistency:
         for v, o in zip(victims, seen, strict=True):
             if o is not None:  # a cause is searched for once, since all clients usually share it
                 checks.append(self._check(v, o, not any(check.cause for check in checks)))
-        return rung(checks, time.monotonic() - started), checks
+        return summarised(checks, time.monotonic() - started), checks
 
     def _check(self, v: Victim, observation: Observation, explain: bool) -> UpdateCheck:
         training, client = self._case.described(observation, v.behind), v.line["client"]
@@ -353,9 +353,9 @@ class Consistency:
             _TooLong: the repetitions would take too much time.
         """
         setting = (self._net, observed.received, truth, training, self._case.inputs, self._case.seed)
-        most = max(_FEWER_DRAWS, _MOST_NUMBERS // numel(observed.received))  # all are kept in memory
+        maximum = max(_FEWER_DRAWS, _MOST_NUMBERS // numel(observed.received))  # all are kept in memory
         # One in fifty updates is farther off than ten repetitions; hardly one is farther off than forty.
-        numbers_of_draws = [min(draws, most) for draws in DRAWS] if self._draws(training, truth) else [1]
+        numbers_of_draws = [min(draws, maximum) for draws in DRAWS] if self._draws(training, truth) else [1]
         started = time.monotonic()
         again = [retrained(*setting)]
         needed = (time.monotonic() - started) * numbers_of_draws[0]
@@ -473,27 +473,21 @@ class Consistency:
             return
 
 
-def rung(checks: Sequence[UpdateCheck], seconds: float) -> ControlResult:
-    """Sum up the checks of some updates as a rung of the ladder; a check that was not possible is not a pass."""
+def summarised(checks: Sequence[UpdateCheck], seconds: float) -> ControlResult:
+    """Sum up the checks of some updates as a control; a check that was not possible is not a pass."""
     took = round(seconds, 3)
     if not checks:
-        return ControlResult("consistency", None, None, took, failure_reason="none of the updates could be read")
+        return ControlResult(None, None, took, failure_reason="none of the updates could be read")
     failed = [check for check in checks if check.outcome == "failed"]
     if failed:
         worst = next(check for check in failed if check.cause)
         share = f"{len(failed)} of {len(checks)} updates" if len(checks) > 1 else "the update"
-        return ControlResult(
-            "consistency", None, False, took, reason=f"{share} of client {worst.client}: {worst.words} {worst.cause}"
-        )
+        return ControlResult(None, False, took, reason=f"{share} of client {worst.client}: {worst.words} {worst.cause}")
     unknown = [check for check in checks if check.outcome == "not possible"]
     if unknown:
-        return ControlResult(
-            "consistency", None, None, took, failure_reason=f"the check is not possible: {unknown[0].words}"
-        )
+        return ControlResult(None, None, took, failure_reason=f"the check is not possible: {unknown[0].words}")
     worst = max(checks, key=lambda check: check.numbers.off if check.numbers else 0.0)
-    return ControlResult(
-        "consistency", None, True, took, reason=f"All of {len(checks)} agree; the worst: {worst.words}"
-    )
+    return ControlResult(None, True, took, reason=f"All of {len(checks)} agree; the worst: {worst.words}")
 
 
 def _name(

@@ -111,17 +111,17 @@ class TrainingDescription:
         steps = []
         for _ in range(self.epochs):
             drawn = rng is not None and self.is_mixed(count)
-            places = torch.randperm(count, generator=rng).tolist() if drawn else list(range(count))
+            indices = torch.randperm(count, generator=rng).tolist() if drawn else list(range(count))
             size = self.batch_size or count
-            epoch = [tuple(places[at : at + size]) for at in range(0, count, size)]
+            epoch = [tuple(indices[at : at + size]) for at in range(0, count, size)]
             steps += epoch[:-1] if self.drop_last and len(epoch) > 1 and len(epoch[-1]) < size else epoch
         return tuple(steps)
 
     def local(self, count: int) -> LocalSteps:
         """Return the steps as an attacker unrolls them; an unknown order is taken to be that of the truth."""
         batches = self.batches(count)
-        whole = all(places == tuple(range(count)) for places in batches)
-        return self._settings(len(batches), None if whole else batches)
+        full = all(places == tuple(range(count)) for places in batches)
+        return self._settings(len(batches), None if full else batches)
 
     def sentences(self, count: int) -> Iterator[str]:
         """Yield the grants about a training on a number of examples, a sentence each."""

@@ -33,7 +33,7 @@ from flfw.rng import torch_generator
 Pair = tuple[Observation, Knowledge]
 
 
-def standing(pairs: Sequence[Pair | None], hidden: bool) -> ThreatModel:
+def threat_model_of(pairs: Sequence[Pair | None], hidden: bool) -> ThreatModel:
     """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
     given = [knowledge for _, knowledge in filter(None, pairs)]
     sentences = tuple(dict.fromkeys(sentence for knowledge in given for sentence in knowledge.granted))
@@ -176,16 +176,16 @@ class Grants:
                 continue
             training, count = self._case.described(o, v.behind), len(v.behind.labels)
             observation = named(self.net, read, training, count)
-            place = (id(o.received), tuple(sorted(o.sent)), training.mode)
-            if place not in models:  # an attack handles all observations that share a model at once
-                models[place] = victim(self.net, observation, self._case.inputs, training.mode)
+            index = (id(o.received), tuple(sorted(o.sent)), training.mode)
+            if index not in models:  # an attack handles all observations that share a model at once
+                models[index] = victim(self.net, observation, self._case.inputs, training.mode)
             steps, why = self._steps(training, v, attack)
             unrolled = steps > 0 and needs_steps(training, count) and training.known
-            same = (id(models[place]), count, training)
+            same = (id(models[index]), count, training)
             if unrolled and same not in through:
-                through[same] = stepped(models[place], training, count)
+                through[same] = stepped(models[index], training, count)
             random = self._case.is_random(training.mode)
-            knowledge = granted(models[place], training, count, v.truth.labels.clone(), random, through.get(same), why)
+            knowledge = granted(models[index], training, count, v.truth.labels.clone(), random, through.get(same), why)
             pairs.append((observation, self.beside(replace(knowledge, batch=len(v.truth.labels)), attack, _beside(v))))
             explained = training.known and not training.is_random(count) and not v.sampled
             hidden = hidden or random or not explained or (needs_steps(training, count) and not unrolled)

@@ -48,8 +48,8 @@ def named(
     Raises:
         InputError: a tensor fits neither way; the message names the first.
     """
-    whole = replace(observation, sent=_named(net, observation.sent), received=_named(net, observation.received))
-    return whole if training is None or as_weights(training) else replace(whole, sent=_gradient(whole, training, batch))
+    full = replace(observation, sent=_named(net, observation.sent), received=_named(net, observation.received))
+    return full if training is None or as_weights(training) else replace(full, sent=_gradient(full, training, batch))
 
 
 def as_weights(training: TrainingDescription) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 from flfw import __version__
 from flfw.errors import InputError
 from flfw.nets.net import Tensors
-from flfw.recording import format as tape
+from flfw.recording import format as file_format
 from flfw.recording.format import MANIFEST, Line, exchange_id
 from flfw.recording.manifest import SIDES, is_exchange, read_manifest, rewrite
 from flfw.recording.reader import is_recorded, places
@@ -39,14 +39,14 @@ def record(
     gradient: Tensors,
     compression: str = "none",
 ) -> None:
-    """Record the gradient of one example, in place of an earlier one of the same round, victim and rung.
+    """Record the gradient of one example, in place of an earlier one of the same round, victim and control.
 
     Several processes may do this for one client at the same time.
 
     Args:
         folder: folder of the site; it and the client's folder in it are made for their owner only.
         client: partition of the client.
-        config: configuration of the probe's message; ``round``, ``own_slot`` and ``rung`` name the file.
+        config: configuration of the probe's message; ``round``, ``own_slot`` and ``control`` name the file.
         received: the arrays of the probe's message.
         gradient: the gradient that the observer reads.
         compression: one of `flfw.recording.format.COMPRESSIONS`.
@@ -54,14 +54,14 @@ def record(
     client_folder = folder / f"client-{client:03d}"
     for made in (folder, client_folder):
         made.mkdir(parents=True, exist_ok=True, mode=0o700)
-    at, before = tape.received_file(tape.PlainTensors.of(received), compression)
-    after = tape.PlainTensors.of({name: value.numpy() for name, value in gradient.items()}).encoded(
+    at, before = file_format.received_file(file_format.PlainTensors.of(received), compression)
+    after = file_format.PlainTensors.of({name: value.numpy() for name, value in gradient.items()}).encoded(
         compression, received
     )
-    rung = "" if config["rung"] == "target" else f"-{config['rung']}"
+    control = "" if config["rung"] == "target" else f"-{config['rung']}"
     files = (
         at,
-        f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{rung}{after.suffix}",
+        f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{control}{after.suffix}",
     )
     line: Line = {"type": "train.probe", "round": config["round"], "client": client, "config": dict(config)}
     line |= {"metrics": {}, "compression": compression}
@@ -72,8 +72,8 @@ def record(
         named = {row[side]["file"] for row in rows for side in SIDES}
         new = [file for file in files if file == files[1] or file not in named]
         for file in new:
-            tape.write(client_folder / file, (before if file == files[0] else after).data)
-        tape.bring_to_disk([client_folder / file for file in new])  # at once, since no checkpoint waits for them
+            file_format.write(client_folder / file, (before if file == files[0] else after).data)
+        file_format.bring_to_disk([client_folder / file for file in new])  # at once, since no checkpoint waits for them
         kept = [row for row in rows if exchange_id(row["sent_by_client"]["file"]) != exchange_id(files[1])]
         _write(client_folder, [*kept, line])
 
@@ -105,8 +105,8 @@ def _rows(client_folder: Path) -> list[Line]:
 
 
 def _write(client_folder: Path, rows: Sequence[Line]) -> None:
-    rewrite(client_folder, [{"format": tape.FORMAT, "flfw": __version__}, *rows])
-    tape.sweep(client_folder, {row[side]["file"] for row in rows for side in SIDES})
+    rewrite(client_folder, [{"format": file_format.FORMAT, "flfw": __version__}, *rows])
+    file_format.sweep(client_folder, {row[side]["file"] for row in rows for side in SIDES})
 
 
 @contextmanager

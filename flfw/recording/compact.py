@@ -197,9 +197,9 @@ def _bits(prediction: Prediction, matrix: np.ndarray, received: np.ndarray | Non
     return float(np.log2(prediction.to(matrix, received) + 1.0).mean())
 
 
-def _spread(length: int, most: int) -> np.ndarray:
+def _spread(length: int, maximum: int) -> np.ndarray:
     """Return the places of some rows, spread evenly."""
-    return np.linspace(0, length - 1, min(length, most)).astype(np.int64)
+    return np.linspace(0, length - 1, min(length, maximum)).astype(np.int64)
 
 
 def _rows_along(matrix: np.ndarray, column: np.ndarray) -> list[np.ndarray]:
@@ -446,10 +446,10 @@ def _inflated(parts: Arrays, name: str, size: int, packed: bool) -> np.ndarray:
     if packed:
         stream = zlib.decompressobj()
         try:
-            whole = stream.decompress(plane.tobytes(), size + 1)  # bounds a file that decompresses to much more
+            full = stream.decompress(plane.tobytes(), size + 1)  # bounds a file that decompresses to much more
         except zlib.error as error:
             raise ValueError(f"{name} cannot be decompressed ({error})") from error
-        plane = np.frombuffer(whole, np.uint8)
+        plane = np.frombuffer(full, np.uint8)
     if len(plane) != size:
         raise ValueError(f"{name} has {len(plane)} bytes, not {size}")
     return plane

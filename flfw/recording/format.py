@@ -216,12 +216,12 @@ def read(
 def _checked(folder: Path, entry: Mapping[str, Any], compression: str) -> bytes:
     file, size = str(entry["file"]), int(entry["bytes"])
     # Incompressible data grow by less than this; so a huge file is refused before it fills the memory.
-    most = size if compression == "none" else size + size // 1000 + _LONGEST_ADDITION
+    maximum = size if compression == "none" else size + size // 1000 + _LONGEST_ADDITION
     try:
         if not (folder / file).is_file():
             raise CorruptRecordingError(f"{file} is not there")
         length = (folder / file).stat().st_size
-        if length > most or (compression == "none" and length != size):
+        if length > maximum or (compression == "none" and length != size):
             raise CorruptRecordingError(f"{file} has {length} bytes, and was written with {size}")
         data = (folder / file).read_bytes()
     except OSError as error:
@@ -255,9 +255,9 @@ def _decompressed(file: str, data: bytes, size: int, compression: str) -> bytes:
         return data
     stream = zlib.decompressobj(wbits=31)
     try:
-        whole = stream.decompress(data, size + 1)  # the limit holds even for a file that decompresses to much more
+        full = stream.decompress(data, size + 1)  # the limit holds even for a file that decompresses to much more
     except zlib.error as error:
         raise CorruptRecordingError(f"{file} cannot be decompressed ({error})") from error
-    if len(whole) != size or not stream.eof:
+    if len(full) != size or not stream.eof:
         raise CorruptRecordingError(f"{file} does not decompress to the {size} bytes that were written")
-    return whole
+    return full

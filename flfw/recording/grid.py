@@ -31,7 +31,7 @@ from flfw.files.journal import Journal, JournalMark
 from flfw.files.sealed import drop_unfinished
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import views
-from flfw.recording import format as tape
+from flfw.recording import format as file_format
 from flfw.recording.manifest import HEAD, is_exchange, sealed, write_head
 from flfw.recording.records import NoRecord, RecordMap, scalars, unreadable
 
@@ -78,34 +78,34 @@ class RecordingGrid(GridWrapper):
         records: RecordMap | None = None,
     ) -> None:
         super().__init__(grid)
-        require(compression in tape.COMPRESSIONS, "compression none, gzip or compact", compression=compression)
+        require(compression in file_format.COMPRESSIONS, "compression none, gzip or compact", compression=compression)
         require(limit_bytes is None or limit_bytes > 0, "limit_bytes > 0 or None", limit_bytes=limit_bytes)
         self._folder, self._wanted = Path(folder).absolute(), wanted
         self._compression, self._limit = compression, limit_bytes
         self._records, self._lock = records or RecordMap(), threading.Lock()
-        if mark is None and not anew and (self._folder / tape.MANIFEST).exists():
+        if mark is None and not anew and (self._folder / file_format.MANIFEST).exists():
             raise InputError(
                 f"Expected a new folder for recordings, got {self._folder}, which holds some; choose another or "
                 "remove it."
             )
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         drop_unfinished(self._folder)
-        self._manifest = Journal(self._folder / tape.MANIFEST, mark)
+        self._manifest = Journal(self._folder / file_format.MANIFEST, mark)
         (self._folder / HEAD).unlink(missing_ok=True)  # it may count lines that are now cut off
         self._lines = self._counted = 0
-        self._pushed: list[_Asked] = []
+        self._pushed: list[_Request] = []
         self._last: _Received | None = None
         self._not_on_disk: list[Path] = []
         self._go_on(self._manifest.rows)
 
-    def _go_on(self, rows: list[tape.Line]) -> None:
+    def _go_on(self, rows: list[file_format.Line]) -> None:
         self._lines = len(rows)
         if not rows:
-            self._append({"format": tape.FORMAT, "flfw": __version__})
-        elif rows[0].get("format") != tape.FORMAT:
+            self._append({"format": file_format.FORMAT, "flfw": __version__})
+        elif rows[0].get("format") != file_format.FORMAT:
             written = rows[0].get("format", "an older one")
             raise InputError(
-                f"Expected recordings in format {tape.FORMAT}, got {written} in {self._folder}; start a new run."
+                f"Expected recordings in format {file_format.FORMAT}, got {written} in {self._folder}; start a new run."
             )
         exchanges = [row for row in rows if "sent_by_client" in row]
         if broken := [row for row in exchanges if not is_exchange(row)]:
@@ -116,7 +116,7 @@ class RecordingGrid(GridWrapper):
             if row["compression"] == self._compression == "compact"
         }
         self._stored = {row[way]["file"] for row in exchanges for way in ("sent_to_client", "sent_by_client")}
-        tape.sweep(self._folder, self._stored)
+        file_format.sweep(self._folder, self._stored)
         self._bytes = sum((self._folder / file).stat().st_size for file in self._stored if self._has(file))
         self._numbers = Counter((row["round"], row["client"]) for row in exchanges)
         self._skipped = sum("skipped" in row for row in rows)
@@ -127,7 +127,7 @@ class RecordingGrid(GridWrapper):
     @property
     def mark(self) -> JournalMark:
         """Present end of the record; all of it up to here is on disk."""
-        tape.bring_to_disk([self._folder / tape.MANIFEST, *self._not_on_disk])
+        file_format.bring_to_disk([self._folder / file_format.MANIFEST, *self._not_on_disk])
         self._not_on_disk = []
         self._count()
         return self._manifest.mark
@@ -140,31 +140,31 @@ class RecordingGrid(GridWrapper):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages, and record each reply."""
         sent = list(messages)
-        asked = [_Asked.now(message, self._records) for message in sent]
-        return self._passed_on(self._grid.send_and_receive(sent, timeout=timeout), asked)
+        requested = [_Request.now(message, self._records) for message in sent]
+        return self._passed_on(self._grid.send_and_receive(sent, timeout=timeout), requested)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, and keep them until they are answered or have expired."""
         sent = list(messages)
-        self._pushed = [asked for asked in self._pushed if asked.until > time.time()]
-        self._pushed += [_Asked.now(message, self._records) for message in sent]
+        self._pushed = [requested for requested in self._pushed if requested.until > time.time()]
+        self._pushed += [_Request.now(message, self._records) for message in sent]
         return self._grid.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies to pushed messages, and record them."""
         return self._passed_on(self._grid.pull_messages(message_ids), self._pushed)
 
-    def _passed_on(self, replies: Iterable[Message], asked: list[_Asked]) -> Iterable[Message]:
-        recorded = self._recorded(replies, asked)
+    def _passed_on(self, replies: Iterable[Message], requested: list[_Request]) -> Iterable[Message]:
+        recorded = self._recorded(replies, requested)
         # A strategy may iterate over a list twice; an iterator may still wait for replies.
         return list(recorded) if isinstance(replies, Sequence) else recorded
 
-    def _recorded(self, replies: Iterable[Message], asked: list[_Asked]) -> Iterator[Message]:
+    def _recorded(self, replies: Iterable[Message], requested: list[_Request]) -> Iterator[Message]:
         for reply in replies:
             answered = reply.metadata.reply_to_message_id
-            request = next((a for a in asked if answered and a.message.metadata.message_id == answered), None)
+            request = next((a for a in requested if answered and a.message.metadata.message_id == answered), None)
             if request is not None:
-                asked.remove(request)
+                requested.remove(request)
                 if reply.has_content() and self._wanted(request.message, reply):
                     with self._lock:  # Flower's older strategies ask each client in a thread of its own
                         self._record(request, reply)
@@ -173,16 +173,16 @@ class RecordingGrid(GridWrapper):
         with self._lock:
             self._count()
 
-    def _record(self, asked: _Asked, reply: Message) -> None:
+    def _record(self, requested: _Request, reply: Message) -> None:
         metrics = scalars(reply.content)
-        exchange = asked.identity(metrics)
+        exchange = requested.identity(metrics)
         try:
-            answered, arrays = self._records.sent_arrays(reply.content), asked.tensors
+            answered, arrays = self._records.sent_arrays(reply.content), requested.tensors
         except NoRecord as error:
             self._skip(exchange, str(error))
             return
         try:
-            sent = tape.PlainTensors.of(_readable(answered)).encoded(self._compression, _readable(arrays))
+            sent = file_format.PlainTensors.of(_readable(answered)).encoded(self._compression, _readable(arrays))
             received, new = self._received(arrays)
         except _UNREADABLE as error:
             self._skip(exchange, unreadable(answered, error))
@@ -201,8 +201,8 @@ class RecordingGrid(GridWrapper):
         self._write(file, sent.data)
         line = {
             **exchange,
-            "group": asked.message.metadata.group_id,
-            "config": asked.config,
+            "group": requested.message.metadata.group_id,
+            "config": requested.config,
             "metrics": metrics,
             "sent_to_client": received,
             "sent_by_client": sent.entry(file),
@@ -210,14 +210,14 @@ class RecordingGrid(GridWrapper):
         }
         self._append(line)
 
-    def _received(self, arrays: dict[str, Array]) -> tuple[dict[str, Any], tape.Encoded | None]:
+    def _received(self, arrays: dict[str, Array]) -> tuple[dict[str, Any], file_format.Encoded | None]:
         """Return the manifest's entry of the arrays sent to a client, and their file if it is not stored yet."""
         if self._last and self._last.is_of(arrays) and self._last.entry["file"] in self._stored:
             return self._last.entry, None
-        plain, encoded = tape.PlainTensors.of(_readable(arrays)), None
+        plain, encoded = file_format.PlainTensors.of(_readable(arrays)), None
         entry = self._received_files.get(plain.sha256)
         if entry is None:
-            file, encoded = tape.received_file(plain, self._compression)
+            file, encoded = file_format.received_file(plain, self._compression)
             entry = encoded.entry(file)
         self._last = _Received([(name, weakref.ref(array)) for name, array in arrays.items()], entry)
         return entry, None if entry["file"] in self._stored else encoded
@@ -226,7 +226,7 @@ class RecordingGrid(GridWrapper):
         self._skipped += 1
         self._append({"skipped": reason, **exchange})
 
-    def _append(self, row: tape.Line) -> None:
+    def _append(self, row: file_format.Line) -> None:
         self._lines += 1
         self._manifest.append(sealed(row, self._lines))
 
@@ -237,14 +237,14 @@ class RecordingGrid(GridWrapper):
             write_head(self._folder, self._lines)
 
     def _write(self, file: str, data: bytes) -> None:
-        tape.write(self._folder / file, data)
+        file_format.write(self._folder / file, data)
         self._stored.add(file)
         self._bytes += len(data)
         self._not_on_disk.append(self._folder / file)
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _Request:
     """Copy of a message at the time of sending: apps reuse the records in it."""
 
     message: Message
@@ -253,7 +253,7 @@ class _Asked:
     records: RecordMap
 
     @classmethod
-    def now(cls, message: Message, records: RecordMap) -> _Asked:
+    def now(cls, message: Message, records: RecordMap) -> _Request:
         arrays: dict[str, Array] | NoRecord
         try:
             arrays = records.received_arrays(message.content)

@@ -113,8 +113,8 @@ def _rows(lines: Sequence[bytes], all_sealed: bool) -> tuple[list[Line], list[st
     rows: list[Line] = []
     damaged: list[str] = []
     last = loose = 0  # number of the last line that fits, and how many since then do not
-    for place, line in enumerate(lines, start=1):
-        row, number, left_out = _parsed(line), _number(line), f"Line {place} of {MANIFEST} was left out: "
+    for index, line in enumerate(lines, start=1):
+        row, number, left_out = _parsed(line), _number(line), f"Line {index} of {MANIFEST} was left out: "
         if number is None and (all_sealed or _SEALED.fullmatch(line)):
             damaged.append(left_out + "it is not as it was written.")
             loose += 1
@@ -124,9 +124,9 @@ def _rows(lines: Sequence[bytes], all_sealed: bool) -> tuple[list[Line], list[st
             continue
         if number is not None:
             if (missing := number - last - 1 - loose) > 0:
-                damaged.append(f"Of {MANIFEST} {missing} before line {place} are missing.")
+                damaged.append(f"Of {MANIFEST} {missing} before line {index} are missing.")
             last, loose = number, 0
-        if place == 1:
+        if index == 1:
             continue
         if row is not None and (is_exchange(row) or "skipped" in row or _forgotten(row)):
             damaged += _earlier(row)

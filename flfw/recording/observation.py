@@ -36,20 +36,20 @@ class Observation:
     Attributes:
         vantage: position of the adversary.
         source: ``probe`` (a requested gradient) or ``update`` (an update of training).
-        rung: for a probe, ``control``, ``easy`` or ``target``.
+        control: for a probe, ``control``, ``easy`` or ``target``.
         round: the observation is after this round; 0 is before training.
         client: partition of the client.
         slot: index of the probe in its round.
         sent: tensors the client sent, by name: the gradient for a probe of one step, else tensors after training;
             factors (`flfw.messages.factored_upload`) are multiplied out.
         received: tensors the client had received, by name.
-        point: for a probe, the point of a curve such as ``batch-16``, where its round and rung have several; else the
-            rung.
+        point: for a probe, the point of a curve such as ``batch-16``, where its round and control have several; else
+            the control.
     """
 
     vantage: Vantage
     source: str
-    rung: str
+    control: str
     round: int
     client: int
     slot: int
@@ -60,7 +60,7 @@ class Observation:
     @property
     def key(self) -> str:
         """Name of this observation's files."""
-        return key(self.round, self.point or self.rung, self.slot)
+        return key(self.round, self.point or self.control, self.slot)
 
 
 def key(server_round: int, point: str, slot: int) -> str:
@@ -206,12 +206,12 @@ class Truth:
         """
         tensors = load((folder / f"{name}.safetensors").read_bytes())
         samples = tensors.get("samples")
-        whole = [part for name, part in tensors.items() if name not in ("samples", "labels")]
-        whole += [part for name, part in tensors.items() if name == "labels" and part.dtype != torch.float32]
+        full = [part for name, part in tensors.items() if name not in ("samples", "labels")]
+        full += [part for name, part in tensors.items() if name == "labels" and part.dtype != torch.float32]
         known = {"samples", "labels", "indices"} <= tensors.keys() <= {"samples", "labels", "indices", "order"}
         if samples is None or not known or not samples.is_floating_point() or not _finite(samples, tensors["labels"]):
             raise ValueError(f"expected samples, labels and indices of probes, got {', '.join(tensors)}")
-        if any(part.dtype != torch.int64 for part in whole) or not (
+        if any(part.dtype != torch.int64 for part in full) or not (
             len(samples) == len(tensors["labels"]) == len(tensors["indices"])
         ):
             raise ValueError("expected a label and an index for each sample")

@@ -81,16 +81,16 @@ class Recordings:
 
     def probe_lines(
         self,
-        rung: str,
+        control: str,
         server_round: int,
         batch: int | None = None,
         steps: int | None = None,
         point: str | None = None,
     ) -> list[Line]:
-        """Return the manifest's lines of the probes of one rung and round, by slot; no tensors are read.
+        """Return the manifest's lines of the probes of one control and round, by slot; no tensors are read.
 
         Args:
-            rung: ``control``, ``easy`` or ``target``.
+            control: ``control``, ``easy`` or ``target``.
             server_round: the round after which the probes were sent.
             batch: select probes with this number of examples.
             steps: select probes with this number of local steps.
@@ -100,29 +100,29 @@ class Recordings:
         def meant(line: Line) -> bool:
             config = line["config"]
             return (
-                config.get("rung") == rung
+                config.get("rung") == control
                 and line["round"] == server_round
                 and type(config.get("slot")) is int
                 and (batch is None or config.get("batch") == batch)
                 and (steps is None or config.get("steps", 1) == steps)
-                and (point is None or config.get("point", rung) == point)
+                and (point is None or config.get("point", control) == point)
             )
 
         return sorted(filter(meant, self.lines), key=lambda line: line["config"]["slot"])
 
     def probes(
         self,
-        rung: str,
+        control: str,
         server_round: int,
         batch: int | None = None,
         steps: int | None = None,
         point: str | None = None,
     ) -> list[Observation]:
-        """Read the probes of one rung and round, by slot; see `probe_lines`.
+        """Read the probes of one control and round, by slot; see `probe_lines`.
 
         Clients that received the same tensors share them in memory. Damaged probes are left out, see `refused`.
         """
-        return self._observations(self.probe_lines(rung, server_round, batch, steps, point))
+        return self._observations(self.probe_lines(control, server_round, batch, steps, point))
 
     def update_lines(self, server_round: int) -> list[Line]:
         """Return the manifest's lines of the updates of a round, by client; no tensors are read."""
@@ -194,7 +194,7 @@ class Recordings:
         return Observation(
             vantage=Vantage.CLIENT_EXAMPLE if line["place"] else Vantage.SERVER,
             source="probe" if probe else "update",
-            rung=str(config["rung"]) if probe else "target",
+            control=str(config["rung"]) if probe else "target",
             round=line["round"],
             client=line["client"],
             slot=config["slot"] if probe else self._place(line),

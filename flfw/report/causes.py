@@ -23,8 +23,8 @@ BRIEF = {
     "chance": "results for other messages fit its examples as well, so that closeness tells nothing",
     "outdone": "it got further without knowing of the defence",
     "consistency, untried": "it was not shown that its model of the client explains the message",
-    "told": "it does not get through the mildest form of the protection either",
-    "told, untried": "it was not shown that it gets through the mildest form of the protection",
+    "told": "it does not get through the weakest form of the protection either",
+    "told, untried": "it was not shown that it gets through the weakest form of the protection",
     "matched": "it does not work on these clients without the protection either",
     "matched, untried": "it was not shown that it works on these clients without the protection",
     "search": "its search ended short of the true data in {short} of {searched} messages",
@@ -51,8 +51,8 @@ PLAIN = {
     "a reconstruction from luck",
     "outdone": "the same attack got further without knowing of the defence",
     "consistency, untried": "it could not be checked that the attack takes the messages for what they are",
-    "told": "the same attack does not get through the protection at its mildest either",
-    "told, untried": "it was not shown that the same attack gets through the protection at its mildest",
+    "told": "the same attack does not get through the protection at its weakest either",
+    "told, untried": "it was not shown that the same attack gets through the protection at its weakest",
     "matched": "the same attack fails for these clients without the protection as well",
     "matched, untried": "it was not shown that the same attack succeeds for these clients without the protection",
     "search": "the attack ended its search too early: in {short} of {searched} messages the true {unit} explain the "
@@ -140,13 +140,13 @@ def _filled(clauses: Mapping[str, str], setting: AuditEntry, unit: str) -> str:
 
 def _variant(setting: AuditEntry) -> str:
     """Return the cause, with the reason for a missing result where that is the cause."""
-    cause, rung = setting.cause, setting.ladder.get(CONTROLS.get(setting.cause, setting.cause), {})
+    cause, control = setting.cause, setting.controls.get(CONTROLS.get(setting.cause, setting.cause), {})
     if cause in ("matched", "told", "consistency") and setting.entry.get("verdict") == "inconclusive":
-        return f"{cause}, untried" if rung.get("passed") is None else cause
+        return f"{cause}, untried" if control.get("passed") is None else cause
     ended = (
         setting.entry.get("failure_reason")
         if cause == "failures"
-        else rung.get("failure_reason")
+        else control.get("failure_reason")
         if cause == "easy"
         else None
     )
@@ -163,7 +163,7 @@ def _values(setting: AuditEntry, unit: str) -> dict[str, Any]:
         "by": setting.entry.get("malicious_server"),
         "failures": setting.failures,
         "stopped": _bare(setting.entry.get("failure_reason")),
-        "below": _bare(setting.ladder.get("easy", {}).get("failure_reason")),
+        "below": _bare(setting.controls.get("easy", {}).get("failure_reason")),
         "short": objective.get("unconverged"),
         "searched": objective.get("total"),
         "left": f"{left:g} client{' is' if left == 1 else 's are'}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flfw.experiment.curves import GROUP, LADDER
+from flfw.experiment.curves import LADDER, SUM_SIZE
 from flfw.report.chart_style import ACCENT, SOFT
 from flfw.report.figures import Chart, Curve, Point, stacked_panels
 from flfw.report.findings import AuditEntry, number, setting_name
@@ -17,7 +17,7 @@ from flfw.report.ranking import without_copies
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
 _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
 _AXES = {
-    GROUP: "clients in a sum",
+    SUM_SIZE: "clients in a sum",
     "batch": "examples in the batch",
     "steps": "local steps",
     LADDER: "examples in the batch x local steps",
@@ -97,34 +97,34 @@ def _on_curve(settings: Sequence[AuditEntry], kind: str) -> list[AuditEntry]:
         taken.add((_off_curve(setting, kind), _sizes(setting, kind)))
     plain: dict[tuple[Any, ...], list[AuditEntry]] = {}
     for setting in sized:
-        place = _off_curve(setting, kind)
-        fits = not setting.entry["curve"] and place in kinds
-        if fits and (place, _sizes(setting, kind)) not in taken:
-            plain.setdefault(place, []).append(setting)
-    for place, targets in plain.items():
-        points += [target for target in targets if target.entry["adaptive"] in kinds[place]] or targets
+        index = _off_curve(setting, kind)
+        fits = not setting.entry["curve"] and index in kinds
+        if fits and (index, _sizes(setting, kind)) not in taken:
+            plain.setdefault(index, []).append(setting)
+    for index, targets in plain.items():
+        points += [target for target in targets if target.entry["adaptive"] in kinds[index]] or targets
     by = ("attack", "vantage", "defence")
     order = lambda s: (*(str(s.entry[key]) for key in by), s.entry["round"] or 0, *_sizes(s, kind))  # noqa: E731
     return sorted(points, key=order)
 
 
-_KEYS = {GROUP: "sum_size"}  # an entry's key of a curve with another name
+_KEYS = {SUM_SIZE: "sum_size"}  # an entry's key of a curve with another name
 
 
 def _sizes(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
-    """Return the position of a setting on a curve: a ladder's rungs have larger batches first, then more steps."""
+    """Return the position of a setting on a curve: the sizes of a ladder have larger batches first, then more steps."""
     return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (_KEYS.get(kind, kind),)))
 
 
 def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
-    """Return each size's position on the axis: equal factors are equally far apart, and so are a ladder's rungs."""
+    """Return each size's position on the axis: equal factors are equally far apart, and so are a ladder's sizes."""
     ordered = sorted(set(sizes))
-    return {size: float(rung) if kind == LADDER else math.log2(size[0]) for rung, size in enumerate(ordered)}
+    return {size: float(index) if kind == LADDER else math.log2(size[0]) for index, size in enumerate(ordered)}
 
 
 def _off_curve(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
     """Return the values that the points of one curve have in common."""
-    other = {"batch": ("steps",), "steps": ("batch",), LADDER: (), GROUP: ("steps",)}[kind]
+    other = {"batch": ("steps",), "steps": ("batch",), LADDER: (), SUM_SIZE: ("steps",)}[kind]
     keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", *other)
     return tuple(setting.entry[key] for key in keys)
 

@@ -198,10 +198,10 @@ def _dots(axes: Axes, points: Sequence[Point], size: float, look: Mapping[str, A
 
 
 @rc_context(PAGE_STYLE)
-def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str, most: int = 48) -> Markup:
+def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str, maximum: int = 48) -> Markup:
     """Draw a tabular record and its reconstruction: true features as rings, the attacker's as dots, gaps as lines."""
-    values = np.nan_to_num(np.ravel(truth).astype(np.float64))[:most]
-    guess = values if reconstruction is None else np.nan_to_num(np.ravel(reconstruction).astype(np.float64))[:most]
+    values = np.nan_to_num(np.ravel(truth).astype(np.float64))[:maximum]
+    guess = values if reconstruction is None else np.nan_to_num(np.ravel(reconstruction).astype(np.float64))[:maximum]
     low, high = float(min(values.min(), guess.min())), float(max(values.max(), guess.max()))
     width, height, edge = 300.0, 74.0, 7.0
     figure = page_figure(width, height)

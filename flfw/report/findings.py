@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
-from flfw.experiment.curves import GROUP, LADDER
+from flfw.experiment.curves import LADDER, SUM_SIZE
 from flfw.files.rows import read_rows
 from flfw.report.texts import row_pair, text_pair
 
@@ -41,7 +41,7 @@ _KEYS = GRANT | {
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
 # Larger samples would make the page heavy without showing more at the size a reader sees.
 _LARGEST_SIDE = 192
-_BESIDE = ("undefended", "weak_defence")  # rungs that belong to one target; the others belong to an attack
+_BESIDE = ("undefended", "weak_defence")  # controls that belong to one target; the others belong to an attack
 _SCORES = (
     "psnr", "ceiling", "ssim", "lpips", "feature_error", "rmsd", "gain", "rank", "candidates", "exact_features",
     "agreed", "agreed_exact", "iterations", "matching_loss",
@@ -113,7 +113,7 @@ class AuditEntry:
         """Point of a curve, in words; empty for a plain target."""
         batch, steps = self.entry.get("batch"), self.entry.get("steps")
         words = {"batch": f"batch {batch}", "steps": f"{steps} local step{'' if steps == 1 else 's'}"}
-        words[GROUP] = sum_words(self.entry)
+        words[SUM_SIZE] = sum_words(self.entry)
         words[LADDER] = f"{words['batch']} and {words['steps']}"
         return words.get(str(self.entry.get("curve")), "")
 
@@ -123,14 +123,14 @@ class AuditEntry:
         return f"{self.name}, {self.point}" if self.point else self.name
 
     @property
-    def ladder(self) -> dict[str, Mapping[str, Any]]:
-        """Results of the rungs below the target, by the rung's name."""
-        return {str(rung["rung"]): rung for rung in self.entry.get("ladder") or []}
+    def controls(self) -> dict[str, Mapping[str, Any]]:
+        """Results of the controls below the target, by the control's name."""
+        return {str(control["rung"]): control for control in self.entry.get("ladder") or []}
 
     @property
     def shown_to_work(self) -> bool:
-        """True if the attack works on the same clients without the protection, and through its mildest form."""
-        return all(self.ladder.get(rung, {}).get("passed") for rung in _BESIDE)
+        """True if the attack works on the same clients without the protection, and through its weakest form."""
+        return all(self.controls.get(control, {}).get("passed") for control in _BESIDE)
 
     @property
     def cause(self) -> str:
@@ -141,14 +141,14 @@ class AuditEntry:
             return "control"
         if self.entry.get("verdict") != "inconclusive":
             return ""
-        easy = self.ladder.get("easy")
-        if not self.entry.get("failure_reason") and not (easy["passed"] if easy else self.ladder):
+        easy = self.controls.get("easy")
+        if not self.entry.get("failure_reason") and not (easy["passed"] if easy else self.controls):
             return "easy"
         return "outdone" if self.informed and 2 * self.failures < self.total else "failures"
 
     @property
-    def rungs(self) -> dict[str, Sample]:
-        """Best sample of each rung below the target."""
+    def control_samples(self) -> dict[str, Sample]:
+        """Best sample of each control below the target."""
         best: dict[str, Sample] = {}
         for sample in sorted(self.checks, key=lambda sample: sample.nearness):
             best[str(sample.row.get("rung"))] = sample
@@ -216,13 +216,13 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
 
 
 def _is_below(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
-    """Return whether the rung of a row belongs to an entry of the same attack."""
+    """Return whether the control of a row belongs to an entry of the same attack."""
     if row["rung"] not in _BESIDE:
         return True
-    climbed = {rung["rung"] for rung in entry.get("ladder") or [] if rung["passed"] is not None}
+    climbed = {control["rung"] for control in entry.get("ladder") or [] if control["passed"] is not None}
     same = all(number(row.get(key)) == number(entry.get(key)) for key in ("round", "batch", "steps"))
     same &= (row.get("curve") or None) == (entry.get("curve") or None)
-    # The two other vantages see the same bytes, whose rungs are recorded once.
+    # The two other vantages see the same bytes, whose controls are recorded once.
     same &= (row.get("vantage") == "client_example") == (entry.get("vantage") == "client_example")
     return same and row["rung"] in climbed
 

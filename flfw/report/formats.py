@@ -62,10 +62,10 @@ def percent_above(value: Any) -> str:
     return percent(read if read is None else math.ceil(1000 * read - 1e-9) / 1000)
 
 
-def percent(value: Any, places: int = 1) -> str:
+def percent(value: Any, decimals: int = 1) -> str:
     """Format a share as a percentage."""
     read = number(value)
-    return "–" if read is None else f"{100 * read:.{places}f}\N{NO-BREAK SPACE}%"
+    return "–" if read is None else f"{100 * read:.{decimals}f}\N{NO-BREAK SPACE}%"
 
 
 def plain(value: Any) -> str:

@@ -76,8 +76,10 @@ def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
     seconds = number(entry.get("seconds"))
     spent = f", {decimals(seconds, 0)} s of computing here" if seconds is not None else ""
     place = place_shown(setting)
-    asked = f"{_MODEL} {answer}" if place == OUTSIDER else UNASKED
-    return OpinionFacts(name, answer, f"{capital(IN_PLACE.get(place, place))}{spent}.", asked, _likely(setting, unit))
+    requested = f"{_MODEL} {answer}" if place == OUTSIDER else UNASKED
+    return OpinionFacts(
+        name, answer, f"{capital(IN_PLACE.get(place, place))}{spent}.", requested, _likely(setting, unit)
+    )
 
 
 def _likely(setting: AuditEntry, unit: str) -> str:
@@ -114,20 +116,20 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
         likely = compared if low is not None and low > 0.5 else "For some of them more than chance explains."
     elif verdict == "no leak found" and high is not None:
         likely = f"Up to {percent(high, 0)} right guesses could go unseen (a coin: 50\u00a0%)."
-    asked = f"{_MODEL} {capital(answer)}" if place == OUTSIDER else UNASKED
+    requested = f"{_MODEL} {capital(answer)}" if place == OUTSIDER else UNASKED
     means = f"{capital(IN_PLACE.get(place, place))}, who knows both of a pair, one of which was trained on."
-    return OpinionFacts(name, f"{sought} {answer}", means, asked, likely)
+    return OpinionFacts(name, f"{sought} {answer}", means, requested, likely)
 
 
 def _of_classes(one: Mapping[str, Any]) -> OpinionFacts:
     verdict, place = str(one.get("verdict")), str(one.get("vantage"))
     answer = {"leaks": "it can be told.", "malicious server only": "by a server that breaks the rules."}
     kinds = f"Which kinds of examples a client holds: {answer.get(verdict, 'not answered.')}"
-    asked = f"{_MODEL} {kinds}" if place == OUTSIDER else UNASKED
+    requested = f"{_MODEL} {kinds}" if place == OUTSIDER else UNASKED
     return OpinionFacts(
         str(one.get("attack")),
         kinds,
         f"{capital(IN_PLACE.get(place, place))}.",
-        asked,
+        requested,
         "Not measured for one person.",
     )

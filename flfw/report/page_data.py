@@ -15,7 +15,7 @@ from flfw.report.findings import AuditEntry, Sample, number
 from flfw.report.formats import sentence
 
 _ALPHA = 0.01  # greatest probability that chance alone marks any feature of the run
-_RUNGS = {"weak_defence": "mildest-defence"}
+_CONTROLS = {"weak_defence": "mildest-defence"}
 
 
 @final
@@ -202,8 +202,8 @@ def _of_setting(setting: AuditEntry) -> Iterable[FailureLine]:
         yield FailureLine("sample", at, f"{_count(missing, 'more sample' if failed else 'sample')}", reason, missing)
     for sample in setting.checks:
         if sample.failed:
-            rung = f"{entry['attack']}, {_RUNGS.get(sample.row['rung'], sample.row['rung'])} rung of the ladder"
-            yield FailureLine("sample", rung, who(sample), "The attack gave no finite result.")
+            control = f"{entry['attack']}, {_CONTROLS.get(sample.row['rung'], sample.row['rung'])} control"
+            yield FailureLine("sample", control, who(sample), "The attack gave no finite result.")
 
 
 def _of_client(row: Mapping[str, str]) -> FailureLine:

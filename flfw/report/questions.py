@@ -72,7 +72,7 @@ def questions(
     largest = max((row.get("sum_size") or 0 for row in told_of_sums), default=0)
     told_of_sums = [row for row in told_of_sums if (row.get("sum_size") or 0) == largest]
     summed = _summed(sums, told_of_sums, unit)
-    return [_seen(single, sums, unit), _told(singly, unit), _with_figures(summed, figures) if figures else summed]
+    return [_seen(single, sums, unit), _membership(singly, unit), _with_figures(summed, figures) if figures else summed]
 
 
 def membership_first(membership: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -118,7 +118,7 @@ def membership_line(row: Mapping[str, Any]) -> str:
     vantage = "" if row["vantage"] == "server" else f" ({seen_by(row)})"
     cause = "" if row["verdict"] == "leaks" else f": {row['reason']}"
     knowledge = f", told of {row.get('protected_by') or row['defence']}," if row.get("adaptation") else ""
-    return f"membership by {row['statistic']}{vantage}{knowledge} {where_told(row)}: {row['verdict']} ({shown}){cause}"
+    return f"membership by {row['statistic']}{vantage}{knowledge} {rounds_read(row)}: {row['verdict']} ({shown}){cause}"
 
 
 def compared(row: Mapping[str, Any]) -> str:
@@ -145,7 +145,7 @@ def seen_by(row: Mapping[str, Any]) -> str:
     return f"{row['vantage']}{sums}"
 
 
-def where_told(row: Mapping[str, Any]) -> str:
+def rounds_read(row: Mapping[str, Any]) -> str:
     """Return the rounds that a statistic read, in words."""
     rounds = sorted(row["rounds"])
     if not rounds:
@@ -157,44 +157,44 @@ def where_told(row: Mapping[str, Any]) -> str:
 
 
 def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str) -> PageQuestion:
-    asked = "Can somebody see it?", f"training {unit} recovered from what clients send"
+    requested = "Can somebody see it?", f"training {unit} recovered from what clients send"
     worst, elsewhere = answers(settings)
     shown = elsewhere or worst
     if shown is None:
         nobody = "No attack tried to recover data from single messages."
         leaks = any(_is_leak(one.entry.get("verdict")) for one in sums)
-        return PageQuestion(*asked, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
+        return PageQuestion(*requested, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
     verdict = str(shown.entry.get("verdict"))
     reached = f"{shown.recovered} of {shown.total} recovered by attack {shown.title}."
     return PageQuestion(
-        *asked, _SEEN.get(verdict, _OPEN), f"{reached} Verdict: {verdict}.", "results", _is_leak(verdict)
+        *requested, _SEEN.get(verdict, _OPEN), f"{reached} Verdict: {verdict}.", "results", _is_leak(verdict)
     )
 
 
-def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
+def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     row = decisive(membership)
     unit = "patients" if row and row.get("unit") == "patient" else unit
-    asked = "Can somebody tell that it was there?", f"membership of single {unit}"
+    requested = "Can somebody tell that it was there?", f"membership of single {unit}"
     if row is None:
         nobody = "No attack tried to tell members from others."
-        return PageQuestion(*asked, _UNTRIED, nobody)
+        return PageQuestion(*requested, _UNTRIED, nobody)
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     right = f"is right in {percent(row['auc'], 0)} of comparisons (a coin: 50\u00a0%)"
     on = f" on {few} pairs" if " of " in (few := compared(row)) else ""
     area = "gave no score" if number(row["auc"]) is None else f"{right}{on}"
     area = area if (row.get("correct") or {}).get("guesses", 1) else f"tells no pair apart{on}"
-    words = f"Statistic {row['statistic']}{beside}, {area} {where_told(row)}. Verdict: {verdict}."
-    return PageQuestion(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
+    words = f"Statistic {row['statistic']}{beside}, {area} {rounds_read(row)}. Verdict: {verdict}."
+    return PageQuestion(*requested, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
 
 
 def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     peers = any(setting.entry.get("vantage") == PEER for setting in settings)
     who = "a server behind secure aggregation sees" + ", and another client computes," * peers
-    asked = "What does a sum hide?", f"{who} sums over clients alone"
+    requested = "What does a sum hide?", f"{who} sums over clients alone"
     if not settings and not membership:
         words = "No attack was tried on sums over clients."
-        return PageQuestion(*asked, _UNTRIED, words)
+        return PageQuestion(*requested, _UNTRIED, words)
     sentences, verdicts = [], [str(setting.entry.get("verdict")) for setting in settings]
     largest = _largest(settings)
     if largest is not None:
@@ -216,7 +216,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     by_tampering = "malicious server only" in verdicts
     answer = "No leak found in sums" if hidden else _SEEN["malicious server only"] if by_tampering else _OPEN
     answer = _LEAKS_STILL if leaks else answer
-    return PageQuestion(*asked, answer, " ".join(sentences), "results" if settings else "membership", leaks)
+    return PageQuestion(*requested, answer, " ".join(sentences), "results" if settings else "membership", leaks)
 
 
 def _with_figures(summed: PageQuestion, figures: Mapping[str, Any]) -> PageQuestion:

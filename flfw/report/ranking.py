@@ -137,11 +137,11 @@ def probes_beside_uploads(settings: Iterable[AuditEntry]) -> list[tuple[AuditEnt
     pairs = []
     for setting in settings:
         same = replace(setting, entry={**setting.entry, "source": None})
-        place = _attack(setting), setting.informed, *place_of(same)
+        index = _attack(setting), setting.informed, *place_of(same)
         if setting.entry.get("source") == "probe":
-            probes[place] = setting
-        elif place in probes:
-            pairs.append((probes[place], setting))
+            probes[index] = setting
+        elif index in probes:
+            pairs.append((probes[index], setting))
     return pairs
 
 

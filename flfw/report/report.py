@@ -48,7 +48,7 @@ from flfw.report.page_data import (
     scope,
     who,
 )
-from flfw.report.questions import compared, decisive, membership_first, questions, seen_by, where_told
+from flfw.report.questions import compared, decisive, membership_first, questions, rounds_read, seen_by
 from flfw.report.ranking import (
     answers,
     group_by_grant,
@@ -111,7 +111,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     rounds = result.get("rounds") or []
     regression = is_regression(result)
     membership, schema = membership_first(result.get("membership") or []), plan_file.kept(folder)
-    asked = scope(settings, "samples" if schema is None else "records")
+    requested = scope(settings, "samples" if schema is None else "records")
     page = _template().render(
         result=result,
         config=config,
@@ -126,11 +126,11 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         attributes=attribute_tables(targets),
         twins=twins(settings),
         aside=set_aside(targets),
-        scope=asked,
+        scope=requested,
         membership=membership,
         told=decisive(membership),
-        questions=questions(settings, membership, asked.unit, result.get("secure_aggregation")),
-        **_first_page(settings, membership, result, asked),
+        questions=questions(settings, membership, requested.unit, result.get("secure_aggregation")),
+        **_first_page(settings, membership, result, requested),
         **grants(worst),
         worst=worst,
         elsewhere=elsewhere,
@@ -149,14 +149,14 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
 
 
 def _first_page(
-    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], asked: Scope
+    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], requested: Scope
 ) -> dict[str, Any]:
     """Return the values of the first page."""
     return {
-        "decided": decision(settings, membership, result, asked.unit),
-        "asks": recommendations(settings, membership, result, asked),
-        "untested": untested(settings, membership, result, asked),
-        "opinion": opinion_facts(settings, membership, result.get("inference") or [], asked.unit),
+        "decided": decision(settings, membership, result, requested.unit),
+        "asks": recommendations(settings, membership, result, requested),
+        "untested": untested(settings, membership, result, requested),
+        "opinion": opinion_facts(settings, membership, result.get("inference") or [], requested.unit),
         "unasked": UNASKED,
     }
 
@@ -167,18 +167,18 @@ def _template() -> Template:
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
     jinja.filters.update(capital=capital, flags=flags, beyond_chance=beyond_chance, most_missed=most_missed)
-    jinja.filters.update(where_told=where_told, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
+    jinja.filters.update(rounds_read=rounds_read, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
     jinja.filters.update(compared=compared, caveats=caveats)
     return jinja.from_string(PAGE)
 
 
 def why_no_pictures(config: Mapping[str, Any]) -> str:
     """Return in words why the page shows no sample; an empty string if it shows them."""
-    asked = config.get("show_samples") or "auto"
-    if asked == "no":
+    requested = config.get("show_samples") or "auto"
+    if requested == "no":
         return "the run was asked for without them"
     local = str(config.get("dataset")).startswith(_OWN_DATA)
-    return "the data are your own" if local and asked != "yes" else ""
+    return "the data are your own" if local and requested != "yes" else ""
 
 
 def files_of(folder: Path) -> list[tuple[str, int, int]]:

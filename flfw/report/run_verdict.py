@@ -268,26 +268,26 @@ def _named(adversary: str) -> str:
     return known.get(adversary) or (adversary if adversary.startswith("another") else f"the {adversary}")
 
 
-def _where(shown: AuditEntry, place: str) -> str:
-    sent = "sent in training" if shown.entry.get("source") == "update" else "made for this test"
+def _where(entry: AuditEntry, place: str) -> str:
+    sent = "sent in training" if entry.entry.get("source") == "update" else "made for this test"
     return _WHERE.get(place, f"from messages that clients {sent}")
 
 
-def _share(shown: AuditEntry, unit: str) -> str:
-    span = shown.entry.get("share_interval")
+def _share(entry: AuditEntry, unit: str) -> str:
+    span = entry.entry.get("share_interval")
     if not span:
         return ""
     low, high = (percent(edge, 0) for edge in span)
     return f"As far as chance goes, this attack recovers between {low} and {high} of such {unit} (95\u00a0% interval). "
 
 
-def _found_none(shown: AuditEntry, unit: str) -> str:
+def _found_none(entry: AuditEntry, unit: str) -> str:
     works = ""
-    if shown.shown_to_work:
+    if entry.shown_to_work:
         works = (
             f"The same attack does recover {unit} of the same clients where nothing protects them, so it could have "
         )
         works += "seen a leak of this kind. "
-    elif shown.ladder.get("easy", {}).get("passed"):
+    elif entry.controls.get("easy", {}).get("passed"):
         works = "The same attack does succeed on an easy case without protection. "
     return f"{works}A stronger attack, another round or other data may leak."

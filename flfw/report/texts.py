@@ -31,7 +31,7 @@ def text_pair(truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
     else:
         guess = _bytes(reconstruction)
         marked = [
-            shown if guess[place] == true[place] else f"<mark>{shown}</mark>" for place, shown in _characters(guess)
+            shown if guess[index] == true[index] else f"<mark>{shown}</mark>" for index, shown in _characters(guess)
         ]
         lines.append(f'<div class="line">{"".join(marked)}</div>')
     return Markup(f'<div class="strip texts">{"".join(lines)}</div>')

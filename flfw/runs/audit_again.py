@@ -106,7 +106,7 @@ def _plugin(assignment: str) -> str:
 
 def _require_probes(audit: AuditPlan, source: Path) -> None:
     recordings = Recordings(source / "observations")
-    if not all(recordings.probe_lines(rung, 0) for rung in ("control", "easy")):
+    if not all(recordings.probe_lines(control, 0) for control in ("control", "easy")):
         raise InputError(
             f"Expected the ladder of the audit in {source}, got none; --expert keep_recorded_rounds removed it."
         )

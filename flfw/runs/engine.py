@@ -113,7 +113,7 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
 
     run_config, address = experiment.to_run_config(), experiment.ray_address
     with ray_start.started(address, site, partial(store_bytes, run_plan)) as options:
-        actors, shares = machine.actors_of(experiment, experiment.attack_gpus, machine.resources(address))
+        actors, shares = machine.actors_and_resources(experiment, experiment.attack_gpus, machine.resources(address))
         sums = _summable(run_plan)
         grid = RayGrid(
             apps.client,

@@ -106,7 +106,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Memory:
-    """Peak sizes of resident memory; ``total_gib`` counts shared memory once, and includes the attack server's process.
+    """Peak sizes of resident memory; ``total_gib`` counts shared memory once, and includes the attack process.
 
     With the engine ``inproc`` the actor is the driver.
     """
@@ -218,7 +218,7 @@ def timed(phases: list[str], experiment: Experiment) -> list[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ThreadPoolExecutor(len(phases)) as pool:
         try:
-            return list(pool.map(costs, phases, [f"{folder}/{place}" for place in range(len(phases))]))
+            return list(pool.map(costs, phases, [f"{folder}/{index}" for index in range(len(phases))]))
         except BaseException:  # an interrupt does not wait for them
             for process in started:
                 process.kill()
@@ -305,8 +305,8 @@ def seconds(experiment: Experiment, actors: int, training: TrainingCosts, audit:
     one_round = one_round.plus(training.round_s + training.write_s)
     whole = one_round.times(experiment.rounds)
     if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
-        asked = working if experiment.metrics == "all" else training.fixed_s
-        whole = whole.and_(exchange(experiment.finally_asked, asked * training.alone, 0.0))
+        requested = working if experiment.metrics == "all" else training.fixed_s
+        whole = whole.and_(exchange(experiment.finally_asked, requested * training.alone, 0.0))
     attacks = 0.0
     if audit:  # a probe's step takes about as long as a round without its epochs
         messages = round(audit.messages * _images(experiment, audit))
@@ -333,9 +333,9 @@ def _attacks_s(experiment: Experiment, audit: AuditCosts) -> float:
     return audit.imports_s + audit.once_s + probes + uploads + games
 
 
-def _images(experiment: Experiment, audit: AuditCosts, most: int = MOST) -> float:
+def _images(experiment: Experiment, audit: AuditCosts, maximum: int = MOST) -> float:
     """Return the images of the run over those of the shortened audit, where there are at most so many."""
-    return min(experiment.images, most) / min(audit.images, most)
+    return min(experiment.images, maximum) / min(audit.images, maximum)
 
 
 def memory(

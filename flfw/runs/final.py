@@ -23,12 +23,14 @@ def drawn_of(experiment: Experiment, answers: int) -> list[str]:
         experiment: of the run.
         answers: number of clients that answered.
     """
-    asked, everyone = experiment.finally_asked, experiment.clients
-    if asked == everyone or experiment.metrics == "none":
+    requested, everyone = experiment.finally_asked, experiment.clients
+    if requested == everyone or experiment.metrics == "none":
         return []
-    if not asked:
+    if not requested:
         return ["No client was asked for a final evaluation (final=none)."]
-    whose = f"{answers:,} of {everyone:,} clients; {asked:,} {'was' if asked == 1 else 'were'} drawn by the seed"
+    whose = (
+        f"{answers:,} of {everyone:,} clients; {requested:,} {'was' if requested == 1 else 'were'} drawn by the seed"
+    )
     return [f"The final accuracies are those of {whose} (final={experiment.final_eval_clients})."]
 
 
@@ -87,7 +89,7 @@ def interval(values: Sequence[float], clients: int) -> list[float] | None:
     if count == clients:
         return [mean, mean]
     if min(values) == max(values):
-        missed = _most_missed(count, clients) / clients
+        missed = _max_missed(count, clients) / clients
         return [mean - missed * mean, mean + missed * (1 - mean)]
     from scipy.special import stdtrit  # imported here: few runs draw their clients
 
@@ -95,7 +97,7 @@ def interval(values: Sequence[float], clients: int) -> list[float] | None:
     return [max(0.0, mean - half), min(1.0, mean + half)]
 
 
-def _most_missed(count: int, clients: int) -> int:
+def _max_missed(count: int, clients: int) -> int:
     """Return the most clients of which some draws have none with a probability of 5 % at least.
 
     Args:

@@ -36,10 +36,10 @@ def resolve_batched_clients(run_plan: RunPlan) -> tuple[RunPlan, list[str]]:
     if experiment.together:
         require(not reason, f"--batched-clients 1 with {reason}", batched_clients=experiment.batched_clients)
         return run_plan, []
-    most = _ON_GPU if _on_gpu(run_plan) else run_plan.client_class.cohort_on_cpu(run_plan.client.model)
-    if not reason and most == 1:
+    maximum = _ON_GPU if _on_gpu(run_plan) else run_plan.client_class.cohort_on_cpu(run_plan.client.model)
+    if not reason and maximum == 1:
         reason = "a method and a network whose joint steps take as long on a CPU"
-    number = 1 if reason else _number(run_plan, most)
+    number = 1 if reason else _number(run_plan, maximum)
     notes = [f"batched-clients=auto became 1: {reason}."] if reason else []
     return run_plan.replaced(batched_clients=str(number)), notes
 
@@ -73,9 +73,9 @@ def _on_gpu(run_plan: RunPlan) -> bool:
     return bool(run_plan.experiment.gpus_per_client) and torch.cuda.is_available()
 
 
-def _number(run_plan: RunPlan, most: int) -> int:
+def _number(run_plan: RunPlan, maximum: int) -> int:
     """Return how many clients to join: at most ``most``, and no more than leave work for each process."""
     experiment = run_plan.experiment
     alone = experiment.engine == "inproc" or bool(experiment.ray_address)
     processes = 1 if alone else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.resources("")))
-    return min(most, ceil(experiment.per_round / processes))
+    return min(maximum, ceil(experiment.per_round / processes))

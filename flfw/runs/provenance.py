@@ -26,7 +26,7 @@ from typing import Any, TypedDict
 import flfw
 from flfw import data
 from flfw.files.provenance import code_hash, hardware, requirements_hash
-from flfw.files.result_file import SittingFields, read_model
+from flfw.files.result_file import SessionFields, read_model
 from flfw.files.sealed import sealed, write_atomic
 from flfw.plans.run_plan import RunPlan
 
@@ -124,8 +124,8 @@ def _with_imports(module: str, file: Path, root: Path) -> set[Path]:
 
 
 def _file(module: str, root: Path, *, packages: bool) -> list[Path]:
-    place = root.joinpath(*module.split("."))
-    candidates = [place.with_name(f"{place.name}.py"), *([place / "__init__.py"] if packages else [])]
+    location = root.joinpath(*module.split("."))
+    candidates = [location.with_name(f"{location.name}.py"), *([location / "__init__.py"] if packages else [])]
     return [path for path in candidates if path.is_file()]
 
 
@@ -265,12 +265,12 @@ def revision(file: Path) -> Revision | None:
     return {"commit": commit, "dirty": bool(changed)}
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *text: str) -> str | None:
     """Run git in a folder, without the programs that a repository's settings name; None: it failed."""
     # A hook's environment names another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment["GIT_OPTIONAL_LOCKS"] = "0"
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *text]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -279,7 +279,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def describe_session(folder: Path, outside: Sequence[OutsideCode]) -> dict[str, Any]:
-    """Describe the sitting that begins now, and write the list of packages into the folder.
+    """Describe the session that begins now, and write the list of packages into the folder.
 
     Args:
         folder: the folder of the results.
@@ -326,7 +326,7 @@ def now() -> str:
 
 
 def begin(folder: Path, outside: Sequence[OutsideCode]) -> None:
-    """Add the entry of a sitting to a run's; its lock is held.
+    """Add the entry of a session to a run's; its lock is held.
 
     Args:
         folder: folder of the run.
@@ -341,7 +341,7 @@ def begin(folder: Path, outside: Sequence[OutsideCode]) -> None:
 
 
 def end(folder: Path) -> list[dict[str, Any]]:
-    """Note that the present sitting ends; return the entries of all. None began: there are none."""
+    """Note that the present session ends; return the entries of all. None began: there are none."""
     entries = _read(folder)
     if entries:
         entries[-1]["ended_at"] = now()
@@ -351,7 +351,7 @@ def end(folder: Path) -> list[dict[str, Any]]:
 
 def _read(folder: Path) -> list[dict[str, Any]]:
     path = folder / "checkpoint" / _FILE
-    return read_model(path, list[SittingFields], "restore it") if path.exists() else []
+    return read_model(path, list[SessionFields], "restore it") if path.exists() else []
 
 
 def _write(folder: Path, entries: Sequence[dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ from flfw.files.sealed import write_atomic
 from flfw.plans.run_plan import RunPlan
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
-from flfw.runs import provenance as sittings
+from flfw.runs import provenance as provenance
 from flfw.runs.final import finals
 from flfw.runs.provenance import outside_of
 from flfw.runs.run_notes import notes_on_end, notes_on_training, what_came_of_it
@@ -170,21 +170,21 @@ def audit_again(run_plan: RunPlan, source: Path, out: Path, notes: list[str], au
         auditor: entered.
     """
     earlier, experiment = read_earlier(source), run_plan.experiment
-    sitting = sittings.describe_session(out, outside_of(run_plan))
+    session = provenance.describe_session(out, outside_of(run_plan))
     last = last_round(earlier, experiment)
     notes = [*notes, *notes_on_end(experiment, last, not experiment.patience)]
     audited = audit(run_plan, auditor, out, notes, last, earlier.get("privacy") or [])
     origins = {name: audited[name] for name in ("weights", "tuned_on")}
-    provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
-    provenance |= {
-        "recording_sessions": provenance.get("sessions", []),
-        "sessions": [{**sitting, "ended_at": sittings.now()}],
+    described = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
+    described |= {
+        "recording_sessions": described.get("sessions", []),
+        "sessions": [{**session, "ended_at": provenance.now()}],
     }
-    provenance["seeds"] = _seeds(experiment, audited)
+    described["seeds"] = _seeds(experiment, audited)
     again = {
         "flfw": flfw.__version__,
         "config": _config(run_plan),
-        "provenance": provenance,
+        "provenance": described,
         "environment": environment(
             f"recordings of {source.name}: {earlier['environment'].get('transport', 'unknown')}"
         ),
@@ -267,7 +267,7 @@ def _write(
             "resumed": training["resumed"],
             "requested_rounds": training["requested_rounds"],
             "seeds": _seeds(run_plan.experiment, audited),
-            "sessions": sittings.end(folder),
+            "sessions": provenance.end(folder),
         },
         "environment": environment(_transport(run_plan.experiment, training)),
         "notes": notes,
@@ -292,13 +292,13 @@ def _write(
 def _privacy(run_plan: RunPlan, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the claims, with the lower bounds from canaries beside them, and notes on these bounds."""
     last, evaluations = last_round(training, run_plan.experiment), training.get("evaluations", 0)
-    asked = training["requested_rounds"][: len(training["requested_rounds"]) - evaluations]
-    again = len(asked) - len(set(asked)) + max(0, evaluations - 1)  # one evaluation is in the claim
+    requested = training["requested_rounds"][: len(training["requested_rounds"]) - evaluations]
+    again = len(requested) - len(set(requested)) + max(0, evaluations - 1)  # one evaluation is in the claim
     if training["budget_spent"]:  # by rounds that were asked for again; that these were few or many tells of no data
         # The last one may have been asked for and never have come to its end.
-        run_plan = run_plan.replaced(rounds=max(last, *asked), audit_rounds="0")
-    ledger = RunAccountant(run_plan.client, task.split, again, training.get("summed", 1))
-    entries = ledger.entries()
+        run_plan = run_plan.replaced(rounds=max(last, *requested), audit_rounds="0")
+    accountant = RunAccountant(run_plan.client, task.split, again, training.get("summed", 1))
+    entries = accountant.entries()
     if task.canaries is None:
         return entries, []
     from flfw.dp import canary_audit
@@ -306,4 +306,4 @@ def _privacy(run_plan: RunPlan, task: Task, training: dict[str, Any]) -> tuple[l
     experiment = run_plan.experiment
     bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
     bound |= {"residual": training["residual"]}
-    return canary_audit.beside_the_claims(entries, bound, experiment.delta, experiment.rounds, ledger.mechanism)
+    return canary_audit.beside_the_claims(entries, bound, experiment.delta, experiment.rounds, accountant.mechanism)

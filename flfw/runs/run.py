@@ -107,7 +107,8 @@ def _with_folder(run_plan: RunPlan, task: Task, named: bool, prefix: str) -> tup
 def resume(experiment: Experiment) -> Path:
     """Resume the run in ``experiment.out`` from its last checkpoint; return its folder.
 
-    A complete run is not changed. The result equals that of an uninterrupted run, bit for bit.
+    A complete run is not changed. With the same code, machine and seeded noise the result equals
+    that of an uninterrupted run, bit for bit.
 
     Args:
         experiment: as stored in the folder; fields that do not decide its numbers may have been changed.
@@ -147,7 +148,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
 
     Raises:
         InputError: other fields than those of an audit were changed, or the probes to attack were not recorded.
-        RunError: the attack server could not go on.
+        RunError: the attack process could not go on.
     """
     source = source.absolute()
     out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
@@ -158,8 +159,10 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     last = results.last_round(results.read_earlier(source), earlier)
     came = experiment.audited_by(last)
     if experiment.attacks and not came:
-        asked = f"audit-rounds={experiment.audit_rounds}"
-        raise InputError(f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {asked}.")
+        requested = f"audit-rounds={experiment.audit_rounds}"
+        raise InputError(
+            f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {requested}."
+        )
     rounds = ",".join(map(str, came)) or experiment.audit_rounds
     recorded.require_recorded(run_plan.replaced(audit_rounds=rounds), earlier, source)
     require_same_data(source, task.dataset.digest)
@@ -183,7 +186,7 @@ def stored(folder: Path) -> Experiment:
 
 
 def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, list[str]]:
-    """Plan a run and open its data, downloading them if needed; write nothing else.
+    """Plan a run, open its data, downloading them if needed, and set the noise for a target; write nothing else.
 
     Args:
         experiment: as asked for.

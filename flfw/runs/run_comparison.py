@@ -159,12 +159,12 @@ def _compared(before: Any, after: Any, path: str, examples: float) -> Iterator[C
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         yield from _of_tables(before, after, path, examples)
     elif _is_list(before) and _is_list(after):
-        for place in range(max(len(before), len(after))):
-            old, new = (one[place] if place < len(one) else None for one in (before, after))
-            if place < min(len(before), len(after)):
-                yield from _compared(old, new, f"{path}[{place}]", examples)
+        for index in range(max(len(before), len(after))):
+            old, new = (one[index] if index < len(one) else None for one in (before, after))
+            if index < min(len(before), len(after)):
+                yield from _compared(old, new, f"{path}[{index}]", examples)
             else:
-                yield ComparedValue.of_one(f"{path}[{place}]", old, new, there=place < len(before))
+                yield ComparedValue.of_one(f"{path}[{index}]", old, new, there=index < len(before))
     elif before is not None or after is not None:
         equal = type(before) is type(after) or (_is_number(before) and _is_number(after))
         yield ComparedValue(path, before, after, EQUAL if equal and before == after else DIFFERENT)

@@ -37,13 +37,16 @@ def serve(grid: Grid, context: Context) -> None:
         InputError: it cannot be run as asked.
         RunError: it was started and could not be completed.
     """
-    asked = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
+    requested = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
     runs = home() / "runs"
-    folder = runs / asked.out if asked.out else unused(runs / run.default_name(asked))
+    folder = runs / requested.out if requested.out else unused(runs / run.default_name(requested))
     begun = (folder / "checkpoint").exists()
-    run_plan, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    run_plan, task, notes = run.check(dataclasses.replace(requested, out=folder), new=not begun)
     experiment = run_plan.experiment
-    if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
+    if (experiment.set, experiment.rounds) != (
+        requested.set,
+        requested.rounds,
+    ):  # clients read the configuration as it is
         needed = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
         raise InputError(
             f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {needed}."

@@ -154,21 +154,21 @@ class Line(NamedTuple):
         return self.fixed + number * self.each
 
 
-def line(seconds: Callable[[int], float], most: int, first: int = 1) -> Line:
+def line(seconds: Callable[[int], float], maximum: int, first: int = 1) -> Line:
     """Measure a few numbers of steps; what takes long is measured for the first number alone.
 
     Args:
         seconds: measures a number of steps.
-        most: largest number that may be measured.
+        maximum: largest number that may be measured.
         first: smallest one, which says nothing of what only begins with more steps.
     """
-    few = min(first, most)
+    few = min(first, maximum)
     once = seconds(few)
-    if once > LONG_S or few == most:
+    if once > LONG_S or few == maximum:
         return Line(0.0, once / few)
     number, more = few, once
-    while number < most and more - once < _ENOUGH_S:
-        number = min(4 * number, most)
+    while number < maximum and more - once < _ENOUGH_S:
+        number = min(4 * number, maximum)
         more = seconds(number)
     each = max(0.0, more - once) / (number - few)
     return Line(max(0.0, once - few * each), each)
@@ -248,12 +248,12 @@ def _training(run_plan: RunPlan, folder: Path, ready_s: float, server: bool) -> 
 
 def _with_server(run_plan: RunPlan, costs: TrainingCosts, arrays: ArrayRecord, upload: Update) -> TrainingCosts:
     """Add the server's work: the mean of four uploads, or a round's training on those of a whole cohort."""
-    settings, place, kept = run_plan.client.settings, ServerContext(run_plan.client), 0
+    settings, ctx, kept = run_plan.client.settings, ServerContext(run_plan.client), 0
 
     def combine(chosen: Any, uploads: list[Update]) -> None:
         nonlocal kept
         server = run_plan.strategy(chosen, sample=len(uploads))
-        server.ctx = place
+        server.ctx = ctx
         server.aggregate_round(arrays, iter(uploads), 1)
         kept = sum(value.nbytes for value in server.state.values())
 
@@ -286,13 +286,16 @@ def client_of(run_plan: RunPlan, partition: int, folder: Path) -> FederatedClien
         folder: folder of its private state.
     """
     experiment = run_plan.experiment
-    middle, apart = (1 + experiment.rounds) // 2, run_plan.client.method.min_separation(run_plan.client.settings)
+    middle, min_separation = (
+        (1 + experiment.rounds) // 2,
+        run_plan.client.method.min_separation(run_plan.client.settings),
+    )
     return run_plan.client_class(
         ClientContext(
             plan=run_plan.client,
             task=run_plan.task.load(experiment.data_root),
             partition=partition,
-            round=next(r for r in range(middle, middle + apart) if in_turn([partition], apart, r)),
+            round=next(r for r in range(middle, middle + min_separation) if in_turn([partition], min_separation, r)),
             defence=run_plan.client.defences.of_client(partition),
             store=ClientStore(folder, "estimate", partition),
             run="estimate",
@@ -383,7 +386,7 @@ def shortened(run_plan: RunPlan, folder: Path) -> RunPlan:
 def _kind(job: AttackJob) -> str:
     if job.game is not None:
         return "once_s" if job.game.easy else "games_s"
-    return "once_s" if job.ticket.fresh else "uploads_s" if job.ticket.source == "update" else "probes_s"
+    return "once_s" if job.probe_set.fresh else "uploads_s" if job.probe_set.source == "update" else "probes_s"
 
 
 def _recorded(folder: Path) -> list[dict[str, Any]]:

@@ -43,24 +43,24 @@ _SHOWN_CHANGES = 8  # packages in a line
 _SHORT = 12  # digits of a commit or sum
 
 
-def _last_sitting(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last sitting of a result; empty for one of an earlier version, which noted none."""
-    sittings = (result.get("provenance") or {}).get("sessions") or []
-    return dict(sittings[-1]) if sittings else {}
+def _last_session(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the last session of a result; empty for one of an earlier version, which noted none."""
+    sessions = (result.get("provenance") or {}).get("sessions") or []
+    return dict(sessions[-1]) if sessions else {}
 
 
 def _changed_plugins(result: Mapping[str, Any]) -> list[str]:
     """Compare the files of the result's plug-ins from outside with those now in their places; nothing is imported."""
     lines = []
-    for code in _last_sitting(result).get("external_plugins") or []:
+    for code in _last_session(result).get("external_plugins") or []:
         file = Path(code["file"])
         root = _root(file, code["files"])
         for name, before in code["files"].items():
-            place = root / name
-            if not place.is_file():
-                lines.append(f"{code['kind']} {code['name']}: {place} is gone")
-            elif hashlib.sha256(place.read_bytes()).hexdigest() != before:
-                lines.append(f"{code['kind']} {code['name']}: {place} has changed since")
+            path = root / name
+            if not path.is_file():
+                lines.append(f"{code['kind']} {code['name']}: {path} is gone")
+            elif hashlib.sha256(path.read_bytes()).hexdigest() != before:
+                lines.append(f"{code['kind']} {code['name']}: {path} has changed since")
     return list(dict.fromkeys(lines))
 
 
@@ -75,7 +75,7 @@ def _root(file: Path, files: Mapping[str, str]) -> Path:
 def _moved_plugins(result: Mapping[str, Any], now: Sequence[OutsideCode]) -> list[str]:
     """Compare the result's plug-ins from outside with those that were imported now, which may lie elsewhere."""
     lines, here = [], {(code["kind"], code["name"]): code for code in now}
-    for code in _last_sitting(result).get("external_plugins") or []:
+    for code in _last_session(result).get("external_plugins") or []:
         mine = here.get((code["kind"], code["name"]))
         if mine is None:
             lines.append(f"{code['kind']} {code['name']}: it is not among the plug-ins of now")
@@ -89,11 +89,11 @@ def _moved_plugins(result: Mapping[str, Any], now: Sequence[OutsideCode]) -> lis
 
 def _changed_code(result: Mapping[str, Any]) -> list[str]:
     """Compare the project's code: the sum of its sources, then its commit."""
-    provenance, sitting = result.get("provenance") or {}, _last_sitting(result)
+    provenance, session = result.get("provenance") or {}, _last_session(result)
     lines = []
     if provenance.get("code") != code_hash():
         lines.append(f"sources {provenance.get('code')}, now {code_hash()}")
-        then, now = _commit(sitting.get("git")), _commit(revision(Path(flfw.__file__)))
+        then, now = _commit(session.get("git")), _commit(revision(Path(flfw.__file__)))
         lines += [f"commit {then}, now {now}"] if then != now else []
     codes = {one["code"] for one in (*provenance.get("sessions", []), *provenance.get("resumed", [])) if "code" in one}
     if len(codes) > 1:
@@ -114,12 +114,12 @@ def _changed_environment(result: Mapping[str, Any], folder: Path) -> list[str]:
         result: content of result.json.
         folder: its folder, with the list of packages.
     """
-    sitting, then = _last_sitting(result), result.get("environment") or {}
+    session, then = _last_session(result), result.get("environment") or {}
     now = environment("")
     lines = [f"python {then.get('python')}, now {now['python']}"] if then.get("python") != now["python"] else []
     if (result.get("provenance") or {}).get("lock") != requirements_hash():
         lines.append("requirements.txt is another one")
-    noted = sitting.get("packages") or {}
+    noted = session.get("packages") or {}
     path = folder / str(noted.get("file"))
     packages = read_packages(path) if noted else None
     if packages is None or hashlib.sha256(path.read_bytes()).hexdigest() != noted["sha256"]:
@@ -167,7 +167,7 @@ def unrepeatable(result: Mapping[str, Any]) -> list[str]:
 
 def changed_hardware(result: Mapping[str, Any]) -> list[str]:
     """Compare the machine, as far as it was noted."""
-    noted, now = _last_sitting(result).get("machine"), machine()
+    noted, now = _last_session(result).get("machine"), machine()
     if not noted:
         before = (result.get("environment") or {}).get("hardware")
         return [f"{before}, now {now['hardware']}"] if before != now["hardware"] else []
@@ -268,14 +268,14 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
     """
     folder = folder.absolute()
     earlier, result = stored(folder), read_result(folder)
-    asked = ask(earlier)
-    _require_same_numbers(earlier, asked, folder)
+    requested = ask(earlier)
+    _require_same_numbers(earlier, requested, folder)
     source = _source(folder, result)
     whole = source or folder
-    out = asked.out or next(p for n in count(1) if not (p := whole / f"verify-{n}").exists())
+    out = requested.out or next(p for n in count(1) if not (p := whole / f"verify-{n}").exists())
     for line in _changed_plugins(result):
         print(f"changed: {line}", flush=True)
-    run_plan, task, _ = run.check(dataclasses.replace(asked, out=out))
+    run_plan, task, _ = run.check(dataclasses.replace(requested, out=out))
     differs = {
         "code": [
             *_changed_plugins(result),
@@ -289,9 +289,9 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
     }
     print(*_differing(differs), sep="\n", flush=True)
     if source is None:
-        repeated = run.run(dataclasses.replace(asked, out=out))
+        repeated = run.run(dataclasses.replace(requested, out=out))
     else:
-        repeated = run.audit_again(source, _of_source(source, asked), dataclasses.replace(asked, out=out))
+        repeated = run.audit_again(source, _of_source(source, requested), dataclasses.replace(requested, out=out))
     compared = compare(result, read_result(repeated))
     verdict = _verdict(compared)
     _write(repeated, folder, differs, compared, verdict)
@@ -299,8 +299,8 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
     return int(verdict == DIFFERENT)
 
 
-def _require_same_numbers(earlier: Experiment, asked: Experiment, folder: Path) -> None:
-    got = asked.decisive
+def _require_same_numbers(earlier: Experiment, experiment: Experiment, folder: Path) -> None:
+    got = experiment.decisive
     for key, value in earlier.decisive.items():
         if got[key] != value:
             raise InputError(
@@ -323,9 +323,9 @@ def _source(folder: Path, result: Mapping[str, Any]) -> Path | None:
     raise InputError(f"Expected the audited run in {named} or around {folder}, got none with a checkpoint; restore it.")
 
 
-def _of_source(source: Path, asked: Experiment) -> Experiment:
+def _of_source(source: Path, experiment: Experiment) -> Experiment:
     """Return the experiment of an audited run as `flfw.runs.run.audit_again` takes it."""
-    return dataclasses.replace(run.stored(source), out=None, data_root=asked.data_root)
+    return dataclasses.replace(run.stored(source), out=None, data_root=experiment.data_root)
 
 
 def _differing(differs: Mapping[str, Sequence[str]]) -> list[str]:

@@ -258,8 +258,8 @@ def _add(total: Tensor, value: Tensor, weight: int) -> None:
 
 def _sum(one: Tensor, other: Tensor, into: Tensor) -> None:
     """Add two sums up in the memory of one of them, or in another one's."""
-    for first, second, place in zip(_parts(one), _parts(other.expand_as(one)), _parts(into), strict=True):
-        torch.add(first, second, out=place)
+    for first, second, index in zip(_parts(one), _parts(other.expand_as(one)), _parts(into), strict=True):
+        torch.add(first, second, out=index)
 
 
 def _divided(total: Tensor, by: int, kind: torch.dtype) -> Tensor:
@@ -275,8 +275,8 @@ def _bounds(kind: torch.dtype) -> tuple[float, float]:
     """Return the least and the greatest whole number of a type that float64 has, too: others would turn around."""
     if kind == torch.bool:
         return 0.0, 1.0
-    least, most = torch.iinfo(kind).min, torch.iinfo(kind).max
-    return float(least), float(most) if float(most) <= most else nextafter(float(most), 0.0)
+    minimum, maximum = torch.iinfo(kind).min, torch.iinfo(kind).max
+    return float(minimum), float(maximum) if float(maximum) <= maximum else nextafter(float(maximum), 0.0)
 
 
 def _parts(value: Tensor) -> Sequence[Tensor]:

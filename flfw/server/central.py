@@ -49,10 +49,10 @@ def central_accuracy(ctx: ServerContext, arrays: ArrayRecord) -> float | None:
         labels are numbers.
     """
     names, sharing = list(ctx.blank.state_dict()), ctx.sharing
-    whole = all(matches(name, sharing.downloads) for name in names)
+    full = all(matches(name, sharing.downloads) for name in names)
     task = ctx.task
     tests = task.dataset.common_tests
-    if not whole or not sends_one_model(ctx.method) or not len(tests) or task.dataset.is_regression:
+    if not full or not sends_one_model(ctx.method) or not len(tests) or task.dataset.is_regression:
         return None
     model = ctx.model()
     model.load_state_dict(unpack(arrays))

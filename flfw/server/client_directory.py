@@ -118,7 +118,7 @@ class ClientDirectory:
         Raises:
             RunError: the run does not tolerate failures.
         """
-        self._note(Failure(partition, reason), "enrolment", [])
+        self._note(Failure(partition, reason), "node assignment", [])
         self.unfit[partition] = reason
 
     def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
@@ -132,7 +132,7 @@ class ClientDirectory:
 
     def receive(
         self,
-        asked: Sequence[Message],
+        messages: Sequence[Message],
         replies: Iterable[Message],
         when: str,
         take: Callable[[Message], T],
@@ -141,7 +141,7 @@ class ClientDirectory:
         """Yield the usable replies to some messages, each with its client, ordered by client.
 
         Args:
-            asked: the messages.
+            messages: the messages.
             replies: a list, or an iterator in the messages' order.
             when: name of the round or step, for messages about failures.
             take: function that reads one reply, and raises `UnusableReplyError` on one that cannot be used.
@@ -151,10 +151,10 @@ class ClientDirectory:
             RunError: a client failed, and the run does not tolerate it.
         """
         client_of = _clients(self.nodes)
-        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a dead node's error names another
+        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}  # a dead node's error names another
         answered: Counter[int] = Counter()
 
-        until = {m.metadata.message_id: m.metadata.created_at + self.tolerance.deadline for m in asked}
+        until = {m.metadata.message_id: m.metadata.created_at + self.tolerance.deadline for m in messages}
         late = f"did not answer within {self.tolerance.deadline:g} s"
 
         def origin(reply: Message) -> int:
@@ -174,7 +174,7 @@ class ClientDirectory:
                 self._note(Failure(partition, reason), when, failed)
             else:
                 yield partition, taken
-        for message in asked:
+        for message in messages:
             partition = client_of(message.metadata.dst_node_id)
             answered[partition] -= 1
             if answered[partition] < 0:
@@ -188,12 +188,12 @@ class ClientDirectory:
         """
         self._note(Failure(partition, reason), when, failed)
 
-    def check_enough(self, usable: int, failed: Sequence[Failure], when: str, most: int | None = None) -> None:
+    def check_enough(self, usable: int, failed: Sequence[Failure], when: str, maximum: int | None = None) -> None:
         """Raise `RunError`, with the reasons, if too few clients gave something usable; ``most`` were to be asked."""
-        least = self.tolerance.min_clients if most is None else min(self.tolerance.min_clients, most)
-        if usable < least:
+        minimum = self.tolerance.min_clients if maximum is None else min(self.tolerance.min_clients, maximum)
+        if usable < minimum:
             reasons = "; ".join(map(str, failed)) or "nobody was asked"
-            raise RunError(f"Expected at least {least} clients in {when}, got {usable}: {reasons}.")
+            raise RunError(f"Expected at least {minimum} clients in {when}, got {usable}: {reasons}.")
 
     def _note(self, failure: Failure, when: str, failed: list[Failure]) -> None:
         hopeless = failure.reason == DIED and not self.tolerance.replaces_the_dead

@@ -40,17 +40,17 @@ def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, se
     return sorted(_at(clients, rng.choice(len(clients), count, replace=False)))
 
 
-def drawn_last(clients: Sequence[int], most: int | None, seed: int) -> list[int]:
+def drawn_last(clients: Sequence[int], maximum: int | None, seed: int) -> list[int]:
     """Draw the clients of the final evaluation; return them ascending.
 
     Args:
         clients: all clients, ascending.
-        most: the most that are drawn, >= 0; None: all.
+        maximum: the most that are drawn, >= 0; None: all.
         seed: seed of the draw.
     """
-    if most is None or most >= len(clients):
+    if maximum is None or maximum >= len(clients):
         return list(clients)
-    return sorted(_at(clients, numpy_generator(seed, "final evaluation").choice(len(clients), most, replace=False)))
+    return sorted(_at(clients, numpy_generator(seed, "final evaluation").choice(len(clients), maximum, replace=False)))
 
 
 def secretly_drawn(clients: Sequence[int], sample: int, key: bytes, server_round: int, attempt: int) -> list[int]:
@@ -74,8 +74,8 @@ def secretly_drawn(clients: Sequence[int], sample: int, key: bytes, server_round
         length = min(width, everyone - start)
         sums = _binomial_sums(length, sample, everyone)
         count = bisect_right(sums, bits.below(sums[-1]))
-        drawn_places += [start + place for place in bits.places(length, count)]
-    return [clients[place] for place in sorted(drawn_places)]
+        drawn_places += [start + index for index in bits.places(length, count)]
+    return [clients[index] for index in sorted(drawn_places)]
 
 
 @final
@@ -132,7 +132,7 @@ def _binomial_sums(length: int, sample: int, everyone: int) -> list[int]:
     return sums
 
 
-def in_turn(clients: Sequence[int], apart: int, server_round: int) -> Sequence[int]:
+def in_turn(clients: Sequence[int], separation: int, server_round: int) -> Sequence[int]:
     """Return the clients whose turn a round is: each has one in ``apart`` rounds, by its number alone.
 
     So their rounds are at least that far apart, also when clients are added or a round is repeated.
@@ -140,22 +140,24 @@ def in_turn(clients: Sequence[int], apart: int, server_round: int) -> Sequence[i
     >>> [list(in_turn(range(5), 2, server_round)) for server_round in (1, 2, 3)]
     [[0, 2, 4], [1, 3], [0, 2, 4]]
     """
-    turn = (server_round - 1) % apart
+    turn = (server_round - 1) % separation
     if isinstance(clients, range) and (clients.start, clients.step) == (0, 1):  # of a million no list is made
-        return clients[turn::apart]
-    return [client for client in clients if client % apart == turn]
+        return clients[turn::separation]
+    return [client for client in clients if client % separation == turn]
 
 
-def most_participations(clients: int, sample: int, sampling: Sampling, seed: int, rounds: int, apart: int = 1) -> int:
+def most_participations(
+    clients: int, sample: int, sampling: Sampling, seed: int, rounds: int, separation: int = 1
+) -> int:
     """Count the rounds of the client that takes part most often; ``apart`` as for `in_turn`."""
-    if apart == 1 and not 0 < sample < clients:
+    if separation == 1 and not 0 < sample < clients:
         return rounds
     counts: Counter[int] = Counter()
     for server_round in range(1, rounds + 1):
-        turn = in_turn(range(clients), apart, server_round)
+        turn = in_turn(range(clients), separation, server_round)
         counts.update(drawn(turn, sample, sampling, seed, server_round))
     return max(counts.values(), default=0)
 
 
-def _at(clients: Sequence[int], places: np.ndarray) -> list[int]:
-    return [clients[place] for place in places.tolist()]
+def _at(clients: Sequence[int], indices: np.ndarray) -> list[int]:
+    return [clients[index] for index in indices.tolist()]

@@ -170,7 +170,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
             generated = shared(dict(self.ctx.blank.named_parameters()), self.sharing.uploads)
             shapes, clients = {name: value.shape for name, value in generated.items()}, self.ctx.plan.rounds.clients
         else:  # used alone in another app, which has the arrays and the nodes only
-            shapes, clients = self._asked_shapes, len(self.roster.nodes)
+            shapes, clients = self._asked_shapes, len(self.client_directory.nodes)
         length = _length(self.settings, clients)
         return PersonalHypernetwork(shapes, clients, length, self.settings.hidden, self.settings.layers)
 

@@ -52,7 +52,7 @@ class NodeAssignment:
 
     Args:
         grid: Flower's grid.
-        roster: the roster that is filled in.
+        directory: the roster that is filled in.
         clients: number of clients.
         wait: seconds in which all nodes must have joined; fewer are then enough if the run tolerates failures.
         required: requirements of the run; None: every client fits.
@@ -71,7 +71,13 @@ class NodeAssignment:
         alike: Sequence[int] = (),
     ) -> None:
         self._alike = alike
-        self._grid, self._roster, self._clients, self._wait, self._required = grid, directory, clients, wait, required
+        self._grid, self._client_directory, self._clients, self._wait, self._required = (
+            grid,
+            directory,
+            clients,
+            wait,
+            required,
+        )
         self._registered = registered or {}
         self._node_of = {client: node for node, client in self._registered.items()}
         self._labels: tuple[int, str] | None = None  # class names that most clients have, and the first of these
@@ -92,7 +98,7 @@ class NodeAssignment:
         """
         if self._alike and (spoken := self._spoken_for_all()):
             return spoken
-        directory, ids = self._roster, self._wait_for_nodes()
+        directory, ids = self._client_directory, self._wait_for_nodes()
         answers, silent = self._introductions(ids, ENROLMENT_S)
         named = self._by_partition(answers)
         strange = any(p >= self._clients or len(nodes) > 1 for p, nodes in named.items())
@@ -123,7 +129,7 @@ class NodeAssignment:
         does not answer is asked again only if it went away meanwhile. A client that several nodes said they are stays
         absent, also when only one of them is left: it may be the liar.
         """
-        nodes, unfit = self._roster.nodes, self._roster.unfit
+        nodes, unfit = self._client_directory.nodes, self._client_directory.unfit
         if isinstance(nodes, NumberedNodes) or not (absent := {client for client, node in nodes.items() if node < 0}):
             return []
         there = set(self._grid.get_node_ids()) - set(nodes.values())
@@ -146,7 +152,7 @@ class NodeAssignment:
             return []
         if self._required and self._required.refusal(known[0]):
             return []
-        self._roster.nodes = NumberedNodes(self._clients)
+        self._client_directory.nodes = NumberedNodes(self._clients)
         return known
 
     def _wait_for_nodes(self) -> list[int]:
@@ -154,7 +160,7 @@ class NodeAssignment:
         deadline = time.monotonic() + self._wait
         while len(ids := list(self._grid.get_node_ids())) < self._clients:
             if time.monotonic() > deadline:
-                if ids and self._roster.tolerance.on_failure == "drop":
+                if ids and self._client_directory.tolerance.on_failure == "drop":
                     return ids
                 missing = f"Expected {self._clients} clients, got {len(ids)} after {self._wait:g} s"
                 raise RunError(f"{missing}; start as many SuperNodes (num-supernodes={self._clients} in a simulation).")
@@ -163,12 +169,12 @@ class NodeAssignment:
 
     def _introductions(self, ids: Sequence[int], timeout: float) -> tuple[dict[int, ClientInfo], dict[int, str]]:
         """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
-        asked = [Message(RecordDict({"asked": ConfigRecord(unforeseeable())}), node, "query") for node in ids]
+        messages = [Message(RecordDict({"asked": ConfigRecord(unforeseeable())}), node, "query") for node in ids]
         answers: dict[int, ClientInfo] = {}
         silent = dict.fromkeys(ids, f"did not answer within {timeout:g} s")
         mute = set(ids)
-        replies = self._grid.send_and_receive(asked, timeout=timeout) if asked else []
-        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # sending gives a message its id
+        replies = self._grid.send_and_receive(messages, timeout=timeout) if messages else []
+        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}  # sending gives a message its id
         for reply in replies:
             node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             mute.discard(node)
@@ -204,7 +210,7 @@ class NodeAssignment:
                 same = "give their folders the same names at every site"
                 reason = f"names its classes otherwise than client {first}; {same}"
         if reason:
-            self._roster.exclude(answer.partition, reason)
+            self._client_directory.exclude(answer.partition, reason)
         return not reason
 
 

@@ -43,19 +43,19 @@ class Adder:
         self._last: Message | None = None
         self._clients = 0
 
-    def add(self, asked: Message, reply: Message) -> None:
+    def add(self, message: Message, reply: Message) -> None:
         """Add a client's tensors to the sum; of a reply that cannot be used nothing is added."""
         try:
-            arrays = of_kind(asked.content, ArrayRecord)[_ARRAYS]
+            arrays = of_kind(message.content, ArrayRecord)[_ARRAYS]
             tensors, metrics, size = read_update(reply, self._uploads, arrays, copied=False)
         except UnusableReplyError:
             keep(reply)  # the server refuses what this client sent, not what the next one writes in the same memory
             self._replies.append(reply)
             return
-        self._sums.add(Update(asked.metadata.dst_node_id - 1, metrics["num-examples"], tensors))
+        self._sums.add(Update(message.metadata.dst_node_id - 1, metrics["num-examples"], tensors))
         self._clients += 1
         numbers = of_kind(reply.content, MetricRecord)[_METRICS]
-        self._last = Message(RecordDict({_METRICS: numbers, _SUMMED: ConfigRecord({"bytes": size})}), reply_to=asked)
+        self._last = Message(RecordDict({_METRICS: numbers, _SUMMED: ConfigRecord({"bytes": size})}), reply_to=message)
         self._replies.append(self._last)
 
     def replies(self) -> list[Message]:

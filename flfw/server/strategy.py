@@ -47,7 +47,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         tolerance: rules for clients that fail.
 
     Attributes:
-        roster: the clients.
+        client_directory: the clients.
         round: number of the round that is combined.
         state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
             never sent.
@@ -81,7 +81,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         self.settings = self.Settings() if settings is None else settings
         self.sample, self.seed, self.round = sample, seed, 0
         self.sampling: Sampling = sampling
-        self.roster = ClientDirectory(tolerance or FailurePolicy())
+        self.client_directory = ClientDirectory(tolerance or FailurePolicy())
         self.state: Tensors = {}
         self.last_participation: dict[int, int] = {}
         self.history = History()
@@ -95,7 +95,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         self.summed = False
         self._attempt = 0
         self.round_metrics: dict[str, float] = {}
-        self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
+        self._requested: tuple[float, ArrayRecord, list[Message]] | None = None
         self._sent: ArrayRecord | None = None
 
     # --- what a method writes or overrides, in the order in which a round calls it ---
@@ -150,7 +150,7 @@ class FederatedStrategy(Method, Strategy, ABC):
     @property
     def expected_cohort_size(self) -> int:
         """Number of clients in a round; under Poisson sampling the expected number."""
-        return self.sample or len(self.roster.nodes)
+        return self.sample or len(self.client_directory.nodes)
 
     # --- a round: Flower's loop calls `configure_train` and `aggregate_train`, each followed here by its steps ---
 
@@ -159,17 +159,17 @@ class FederatedStrategy(Method, Strategy, ABC):
     ) -> Iterable[Message]:
         """Build one train message for each client of the cohort."""
         server_round += self.rounds_before
-        if not self.roster.nodes:  # used alone in another app, which never asks clients for their partitions
-            self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
+        if not self.client_directory.nodes:  # used alone in another app, which never asks clients for their partitions
+            self.client_directory.nodes = dict(enumerate(sorted(grid.get_node_ids())))
         self._attempt = self.before_round(server_round, arrays) if self.before_round else 0
-        fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
+        fit = [p for p in self.cohort(server_round) if p not in self.client_directory.unfit]
         messages = [self.create_message(p, self.arrays_for(p, arrays), "train", server_round, config) for p in fit]
-        self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
+        self._requested, self._sent = (time.monotonic(), arrays, messages), arrays
         return messages
 
     def cohort(self, server_round: int) -> list[int]:
         """Draw the partitions that take part in a round, ascending."""
-        everyone = in_turn(self.roster.everyone, self.min_separation(self.settings), server_round)
+        everyone = in_turn(self.client_directory.everyone, self.min_separation(self.settings), server_round)
         if self.cohort_key and self.sampling == "poisson" and 0 < self.sample < len(everyone):
             return secretly_drawn(everyone, self.sample, self.cohort_key, server_round, self._attempt)
         return drawn(everyone, self.sample, self.sampling, self.seed, server_round)
@@ -184,11 +184,11 @@ class FederatedStrategy(Method, Strategy, ABC):
             "version": self.last_participation.get(partition, 0),
         }
         config |= {**self.stamp, **(extra or {})}
-        config["deadline"] = self.roster.tolerance.deadline
+        config["deadline"] = self.client_directory.tolerance.deadline
         if self.ctx and self.ctx.plan.real:
             config |= unforeseeable()
         content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
-        return self.roster.address(partition, content, kind, str(server_round))
+        return self.client_directory.address(partition, content, kind, str(server_round))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -199,8 +199,8 @@ class FederatedStrategy(Method, Strategy, ABC):
             RunError: a client failed and the run does not tolerate it, or too few are left.
         """
         server_round += self.rounds_before
-        assert self._asked is not None, "configure_train comes first"
-        started, broadcasted, messages = self._asked
+        assert self._requested is not None, "configure_train comes first"
+        started, broadcasted, messages = self._requested
         rows: list[dict[str, Any]] = []
         failed: list[Failure] = []
         updates = self._updates(server_round, replies, rows, failed)
@@ -209,7 +209,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         for _ in updates:  # reads the replies left by a method that combines nothing
             pass
         down = sum(nbytes(of_kind(m.content, ArrayRecord)["arrays"]) for m in messages)
-        self._asked = None
+        self._requested = None
         row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.round_metrics)
         return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
 
@@ -220,18 +220,18 @@ class FederatedStrategy(Method, Strategy, ABC):
 
         The check for enough replies is in here, so that it fails before anything is divided by their number.
         """
-        assert self._asked is not None
-        _, arrays, messages = self._asked
+        assert self._requested is not None
+        _, arrays, messages = self._requested
         when = f"round {server_round}"
-        failed += self.roster.unfit_among(self.cohort(server_round))
+        failed += self.client_directory.unfit_among(self.cohort(server_round))
 
         sent = self.last_broadcast if self.on_update else {}
         counted = self.ctx is None or self.ctx.plan.privacy.metrics != "none"
         uploads, form = self.sharing.uploads, self.factored_upload(self.settings)
         read = ReplyReader(arrays, uploads, form, counted=counted, check=self.check_metrics, summed=self.summed)
-        received = self.roster.receive(messages, replies, when, read, failed)
+        received = self.client_directory.receive(messages, replies, when, read, failed)
         if self.ctx and self.ctx.plan.real:  # simulated clients run this project's code
-            refuse = partial(self.roster.drop, when=when, failed=failed)
+            refuse = partial(self.client_directory.drop, when=when, failed=failed)
             earlier = self.history.first("num-examples") if self.ctx.plan.privacy.metrics == "all" else {}
             received = no_heavier(received, lambda one: one[1].get("num-examples", 1), earlier, refuse)
             if not self.bounds_updates(self.settings):  # else a client would change what becomes of another's update
@@ -247,7 +247,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             yield update
         read.end()
         if messages or failed or self.sampling == "fixed":  # a Poisson cohort may be empty
-            self.roster.check_enough(len(rows), failed, when)
+            self.client_directory.check_enough(len(rows), failed, when)
 
     def aggregate_round(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
         """Call `aggregate` for a round whose clients were sent these arrays."""
@@ -280,7 +280,7 @@ class FederatedStrategy(Method, Strategy, ABC):
     def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
         """Go on after a snapshot that another process took."""
         self.rounds_before = snapshot.round
-        self.state, self.last_participation = dict(snapshot.state), dict(snapshot.last_round)
+        self.state, self.last_participation = dict(snapshot.state), dict(snapshot.last_participation)
         self.history = History()
         for rows in history:
             self.history.extend(rows)
@@ -294,24 +294,26 @@ class FederatedStrategy(Method, Strategy, ABC):
         Raises:
             RunError: a client failed and the run does not tolerate it, or too few are left.
         """
-        metrics, most = (
+        metrics, maximum = (
             (self.ctx.plan.privacy.metrics, self.ctx.plan.rounds.finally_asked) if self.ctx else ("all", None)
         )
-        when, everyone = "the final evaluation", drawn_last(self.roster.everyone, most, self.seed)
+        when, everyone = "the final evaluation", drawn_last(self.client_directory.everyone, maximum, self.seed)
         if metrics == "none" or not everyone:
             return [], []
-        failed = self.roster.unfit_among(everyone)
-        fit = [p for p in everyone if p not in self.roster.unfit]
+        failed = self.client_directory.unfit_among(everyone)
+        fit = [p for p in everyone if p not in self.client_directory.unfit]
         at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
         kind = "numbers" if self.ctx and self.ctx.task.dataset.is_regression else metrics
         rows: list[dict[str, Any]] = []
         for start in range(0, len(fit), at_once):
             now = fit[start : start + at_once]
-            asked = [self.create_message(p, self.arrays_for(p, arrays), "evaluate", last + 1) for p in now]
-            replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
-            taken = self.roster.receive(asked, replies, when, partial(read_metrics, needed=_NEEDED[kind]), failed)
+            requested = [self.create_message(p, self.arrays_for(p, arrays), "evaluate", last + 1) for p in now]
+            replies = grid.send_and_receive(requested, timeout=self.client_directory.tolerance.deadline)
+            taken = self.client_directory.receive(
+                requested, replies, when, partial(read_metrics, needed=_NEEDED[kind]), failed
+            )
             rows += [{"client": partition, **answer} for partition, answer in taken]
-        self.roster.check_enough(len(rows), failed, when, len(everyone))
+        self.client_directory.check_enough(len(rows), failed, when, len(everyone))
         return rows, failed
 
 

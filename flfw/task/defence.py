@@ -153,7 +153,7 @@ class Defence(EarlierHooks, ABC):
         """
         return
 
-    def check_data(self, held: DefendedData) -> None:
+    def check_data(self, defended: DefendedData) -> None:
         """Refuse data or batches for which the defence does not work, before the run; by default none.
 
         Where only the sites have the data, the labels, positions and public examples are empty.

@@ -77,7 +77,7 @@ class Pipeline(Defence):
 
     @classmethod
     def weakest_settings(cls, settings: PipelineSettings) -> PipelineSettings | None:
-        """Return every stage in its mildest form; None: one has none."""
+        """Return every stage in its weakest form; None: one has none."""
         return _changed(settings.stages, lambda stage: stage.kind.weakest_settings(stage.settings))
 
     @classmethod
@@ -107,10 +107,10 @@ class Pipeline(Defence):
         for stage in self.stages.values():
             stage.check_inputs(shape)
 
-    def check_data(self, held: DefendedData) -> None:
+    def check_data(self, defended: DefendedData) -> None:
         """Refuse data for which one of the stages does not work."""
         for stage in self.stages.values():
-            stage.check_data(held)
+            stage.check_data(defended)
 
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch after all stages."""
@@ -190,9 +190,9 @@ class DrawnInSecret(Defence):
         """Refuse inputs for which the defence does not work."""
         self._defence.check_inputs(shape)
 
-    def check_data(self, held: DefendedData) -> None:
+    def check_data(self, defended: DefendedData) -> None:
         """Refuse data for which the defence does not work."""
-        self._defence.check_data(held)
+        self._defence.check_data(defended)
 
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch after the defence, whose draws nobody can repeat."""

@@ -222,8 +222,8 @@ class Task:
     @property
     def unowned(self) -> tuple[str, np.ndarray]:
         """Part and indices of examples of no client, spread evenly: the defences' proxies, or else public data."""
-        part, places = ("train", self.split.proxy) if len(self.split.proxy) else ("test", self.split.public)
-        return part, partition.evenly(places, _UNOWNED_AT_MOST)
+        part, indices = ("train", self.split.proxy) if len(self.split.proxy) else ("test", self.split.public)
+        return part, partition.evenly(indices, _UNOWNED_AT_MOST)
 
     def defended_data(self, clients: Iterable[int], batch_size: int) -> DefendedData:
         """Gather the data of the clients with a defence, for its check.
@@ -232,11 +232,11 @@ class Task:
             clients: their numbers.
             batch_size: batch of local training, >= 1.
         """
-        places = np.concatenate([np.asarray(self.dataset.victims, np.int64), *(self.split.train[c] for c in clients)])
+        indices = np.concatenate([np.asarray(self.dataset.victims, np.int64), *(self.split.train[c] for c in clients)])
         part, public = self.unowned
-        labels, theirs = self.dataset.train_y[places], getattr(self.dataset, f"{part}_y")[public]
+        labels, theirs = self.dataset.train_y[indices], getattr(self.dataset, f"{part}_y")[public]
         return DefendedData(
-            torch.tensor(labels), torch.tensor(places), self.dataset.classes, batch_size, torch.tensor(theirs)
+            torch.tensor(labels), torch.tensor(indices), self.dataset.classes, batch_size, torch.tensor(theirs)
         )
 
     def victims(self, client: int, slot: int, batch: int, seed: int) -> np.ndarray:
@@ -314,13 +314,13 @@ def _with_pairs(
     clients: int,
     seed: int,
     test: partition.TestParts,
-    most: str,
+    maximum: str,
 ) -> tuple[partition.Split, tuple[MemberPairs | PatientGame, ...]]:
     """Return the split without the held-out examples of the membership game, and its pairs, of patients if known."""
     dataset, split = _dataset(name, root, form), _split(name, root, form, scheme, clients, seed, test)
-    require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
-    kinds, most_pairs = dataset.kinds(dataset.train_y), None if most == "all" else int(most)
-    pairs = games(split.train, dataset.train_x, kinds, split.patients, seed, most_pairs)
+    require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=maximum)
+    kinds, max_pairs = dataset.kinds(dataset.train_y), None if maximum == "all" else int(maximum)
+    pairs = games(split.train, dataset.train_x, kinds, split.patients, seed, max_pairs)
     return replace(split, train=without_held_out(split.train, pairs)), pairs
 
 

@@ -39,8 +39,8 @@ def _do(arguments: Sequence[str]) -> int:
     ask.add_argument("--item", default="", help=argparse.SUPPRESS)
     ask.add_argument("--code", type=Path, help=argparse.SUPPRESS)
     given = ask.parse_args(arguments)
-    asked = {name: True for name in ("page", "list", "migrate") if getattr(given, name)}
-    require(len(asked) < 2, "one of --page, --list and --migrate", **asked)
+    requested = {name: True for name in ("page", "list", "migrate") if getattr(given, name)}
+    require(len(requested) < 2, "one of --page, --list and --migrate", **requested)
     require(given.cores >= 1, "cores >= 1", cores=given.cores)
     if given.code:
         _require_code(given.code)

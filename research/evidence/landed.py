@@ -39,13 +39,13 @@ def _become(arguments: Sequence[str]) -> int:
     os.execve(sys.executable, command(code, CHECKOUT, place, arguments[1:]), environment(code))
 
 
-def worktree(commit: str, checkout: Path, place: Path) -> Path:
+def worktree(commit: str, checkout: Path, path: Path) -> Path:
     """Return a worktree of a commit, made if there is none, and locked until this process ends; remove unused ones.
 
     Args:
         commit: a commit, branch or tag of the checkout's repository.
         checkout: a working tree.
-        place: folder of the worktrees.
+        path: folder of the worktrees.
 
     Raises:
         InputError: there is no such commit, or other code lies in its worktree.
@@ -53,14 +53,14 @@ def worktree(commit: str, checkout: Path, place: Path) -> Path:
     full = _git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if not full:
         raise InputError(f"Expected a commit of {checkout}, got COMMIT={commit}; give a branch, such as COMMIT=HEAD.")
-    place.mkdir(parents=True, exist_ok=True)
-    code = place / full
+    path.mkdir(parents=True, exist_ok=True)
+    code = path / full
     _lock(code, fcntl.LOCK_SH)
     if not code.exists() and (_git(checkout, "worktree", "add", "--force", "--detach", str(code), full) is None):
         raise InputError(f"Expected a git worktree of {full} in {code}, and git cannot make it; see git worktree list.")
     if _git(code, "rev-parse", "HEAD") != full or _git(code, "status", "--porcelain") != "":
         raise InputError(f"Expected the files of commit {full} in {code}, got others; remove that folder.")
-    for other in place.glob("[0-9a-f]" * len(full)):
+    for other in path.glob("[0-9a-f]" * len(full)):
         if other != code and _lock(other, fcntl.LOCK_EX | fcntl.LOCK_NB):
             _git(checkout, "worktree", "remove", "--force", str(other))
     return code
@@ -78,9 +78,9 @@ def _lock(code: Path, kind: int) -> bool:
     return True
 
 
-def command(code: Path, checkout: Path, place: Path, arguments: Sequence[str]) -> list[str]:
+def command(code: Path, checkout: Path, path: Path, arguments: Sequence[str]) -> list[str]:
     """Return the command that gathers by some code, with records in the checkout and runs beside the worktrees."""
-    folders = ["--code", str(code), "--runs", str(place / "runs"), "--folder", str(checkout / "papers" / "evidence")]
+    folders = ["--code", str(code), "--runs", str(path / "runs"), "--folder", str(checkout / "papers" / "evidence")]
     return [sys.executable, "-m", "research.evidence", *folders, *arguments]
 
 
@@ -90,12 +90,12 @@ def environment(code: Path, given: Mapping[str, str] = os.environ) -> dict[str, 
     return {**given, **dict.fromkeys(_THREADS, "1"), "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *text: str) -> str | None:
     """Run git in a folder and return its output; None: it failed. A hook's environment names another repository."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     quiet = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", str(folder)]
     try:
-        done = subprocess.run([*quiet, *words], env=given, capture_output=True, text=True, check=False)
+        done = subprocess.run([*quiet, *text], env=given, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise InputError("Expected git, got none; install it, or call python -m research.evidence.") from error
     return done.stdout.strip() if done.returncode == 0 else None

@@ -105,16 +105,16 @@ def take(folder: Path) -> MainJob:
     config = result.get("config") or {}
     _require_main_job(experiment_of(config, folder), folder)
     provenance, surroundings = result.get("provenance") or {}, result.get("environment") or {}
-    sitting = (provenance.get("sessions") or [{}])[-1]
+    session = (provenance.get("sessions") or [{}])[-1]
     # An earlier version noted no time: then that of the file counts.
     ended = datetime.fromtimestamp((folder / RESULT).stat().st_mtime, UTC)
-    if sitting.get("ended_at"):
-        ended = datetime.fromisoformat(sitting["ended_at"])
+    if session.get("ended_at"):
+        ended = datetime.fromisoformat(session["ended_at"])
     try:
         return MainJob(
             seed=config["seed"],
             hardware=surroundings["hardware"],
-            instructions=((sitting.get("machine") or {}).get("torch") or {}).get("instructions") or "",
+            instructions=((session.get("machine") or {}).get("torch") or {}).get("instructions") or "",
             torch=surroundings["torch"],
             date=ended.date().isoformat(),
             code=provenance["code"],

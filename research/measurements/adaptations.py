@@ -90,11 +90,11 @@ def _defended(defence: Defence, written: type[Operator]) -> AdaptationRow:
     )
 
 
-def _by_method(settings: DPSettings, written: type[MethodOperator], bound: float, deviation: float) -> AdaptationRow:
+def _by_method(settings: DPSettings, written: type[MethodOperator], bound: float, std: float) -> AdaptationRow:
     """Return the row of a method that clips one example's gradient and adds noise, both in units of a gradient."""
 
     def sends(gradient: Tensors, rng: torch.Generator) -> Tensors:
-        noise = gaussian({name: value.shape for name, value in gradient.items()}, deviation, rng)
+        noise = gaussian({name: value.shape for name, value in gradient.items()}, std, rng)
         bounded = clipped_change(gradient, bound, settings.grouping)
         return {name: value + noise[name] for name, value in bounded.items()}
 

@@ -189,10 +189,10 @@ def noisy(share: float, clip: float) -> Client:
         parts = [clipped(one, bound, "flat") for one in each]
         mean = {name: torch.stack([one[name] for one in parts]).mean(0).detach() for name in parts[0]}
         numbers = sum(value.numel() for value in mean.values())
-        deviation = share * float(norm(mean)) / sqrt(numbers)
+        std = share * float(norm(mean)) / sqrt(numbers)
         rng = torch_generator(draw.seed, "noise")
-        sent = {name: value + deviation * torch.randn(value.shape, generator=rng) for name, value in mean.items()}
-        settings = FedCDPSettings(clip=bound, noise_multiplier=deviation * _MEMBERS / bound, grouping="flat")
+        sent = {name: value + std * torch.randn(value.shape, generator=rng) for name, value in mean.items()}
+        settings = FedCDPSettings(clip=bound, noise_multiplier=std * _MEMBERS / bound, grouping="flat")
         operator = FedCDPAdaptation(asdict(settings), Circumstances(lr=_LR, batch=_MEMBERS, round=1, rounds=1))
         return Hidden(victim.known, step(victim, sent), operator)
 

@@ -111,17 +111,17 @@ def main() -> None:
     flags.add_argument("--seeds", type=output.whole(), default=3, help="networks and batches (3)")
     flags.add_argument("--threads", type=output.whole(), default=1, help="of the processor (1)")
     run = output.start(flags, PARTS)
-    asked = run.asked
-    lower: Literal["bf16", "tf32"] = asked.precision
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    requested = run.asked
+    lower: Literal["bf16", "tf32"] = requested.precision
+    if requested.device == "cuda" and not torch.cuda.is_available():
         output.refuse("Expected a CUDA device with --device cuda, found none; `--device cpu` needs none.")
-    if lower == "tf32" and asked.device == "cpu":
+    if lower == "tf32" and requested.device == "cpu":
         output.refuse("Expected --device cuda with --precision tf32, got cpu, which has no TensorFloat-32.")
-    torch.set_num_threads(asked.threads)
-    seeds, part = (1, 0.05) if asked.quick else (asked.seeds, 1.0)
-    device = torch.device(asked.device)
+    torch.set_num_threads(requested.threads)
+    seeds, part = (1, 0.05) if requested.quick else (requested.seeds, 1.0)
+    device = torch.device(requested.device)
     results = {name: rounded(measure(_CASES[name], lower, device, seeds, part)) for name in run.parts()}
-    where = {"precision": lower, "device": asked.device, "threads": asked.threads, "images": pictures(1)[2]}
+    where = {"precision": lower, "device": requested.device, "threads": requested.threads, "images": pictures(1)[2]}
     run.report({**results, **where}, lines(results))
 
 

@@ -181,7 +181,7 @@ def searched(attacked: Victims, config: SearchConfig) -> Tensor:
     buffers = attacked.revealed or [nets.tensors(attacked.net)] * len(attacked)
     beside = [received_statistics(model.model, known) if config.model_prior else {} for known in buffers]
     sent = zip(attacked.observed, attacked.labels, beside, strict=True)
-    targets = [SearchTarget(one, labels, unused, beside=statistics) for one, labels, statistics in sent]
+    targets = [SearchTarget(one, labels, unused, prior_constants=statistics) for one, labels, statistics in sent]
     results = invert(model, targets, replace(config, start=lambda shape, rng: next(starts)))
     return attacked.inputs.normalise(torch.stack([result.samples for result in results]))
 

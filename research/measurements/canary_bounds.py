@@ -86,14 +86,16 @@ def independent(canaries: int, mu: float, seed: int) -> tuple[np.ndarray, np.nda
     return rng.normal(mu * included), included
 
 
-def of_single_pixels(asked: Experiment, pixels: int) -> Task:
+def of_single_pixels(experiment: Experiment, pixels: int) -> Task:
     """Build a task in which the gradients of a client's canaries hardly meet: each is one bright pixel of its own."""
-    x = np.tile(np.eye(pixels, dtype=np.uint8) * 255, (asked.clients, 1)).reshape(-1, 1, 1, pixels)
+    x = np.tile(np.eye(pixels, dtype=np.uint8) * 255, (experiment.clients, 1)).reshape(-1, 1, 1, pixels)
     y = np.arange(len(x)) % 2
     dataset = Dataset("pixels", x, y, x[:1], y[:1], 2, (0.0,), (0.1,), "made up", None)
-    given = tuple(np.arange(len(x)).reshape(asked.clients, pixels))
-    split = Split(given, (np.zeros(1, np.int64),) * asked.clients, *((_NOBODY,) * asked.clients, *(_NOBODY,) * 3))
-    chosen = draw(split, y, 2, len(x), asked.seed)
+    given = tuple(np.arange(len(x)).reshape(experiment.clients, pixels))
+    split = Split(
+        given, (np.zeros(1, np.int64),) * experiment.clients, *((_NOBODY,) * experiment.clients, *(_NOBODY,) * 3)
+    )
+    chosen = draw(split, y, 2, len(x), experiment.seed)
     return Task(
         replace(dataset, train_y=relabelled(y, chosen)),
         without_left_out(split, chosen),
@@ -108,19 +110,21 @@ def claiming_one(seed: int, clients: int, batch: int, **others: Any) -> Experime
     steps = others.get("rounds", 1) * others.get("local_epochs", 1)
     fields = (f"noise_multiplier={steps**0.5}", "clip=1", "momentum=0", "weight_decay=0")
     usual = {"rounds": 1, "local_epochs": 1, "net": "linear", "lr": 0.1}
-    asked = {"method": "dp_fedavg", "split": "iid", "clients": clients, "batch_size": batch, "seed": seed}
-    return Experiment(**(asked | usual | others), set=fields)
+    requested = {"method": "dp_fedavg", "split": "iid", "clients": clients, "batch_size": batch, "seed": seed}
+    return Experiment(**(requested | usual | others), set=fields)
 
 
-def heard(asked: Experiment, task: Task, noise: float) -> np.ndarray:
+def heard(experiment: Experiment, task: Task, noise: float) -> np.ndarray:
     """Train all clients with this share of the noise that is claimed; return the canaries' scores."""
-    run_plan = plan(asked)
+    run_plan = plan(experiment)
     listener = CanaryScorer(run_plan.client, task)
     sent = {name: value.clone() for name, value in listener.model.state_dict().items()}
-    for done in range(asked.rounds):
+    for done in range(experiment.rounds):
         updates = []
-        for partition in range(asked.clients):
-            client = run_plan.client_class(ClientContext(plan(asked).client, task, partition, done + 1, None, None))
+        for partition in range(experiment.clients):
+            client = run_plan.client_class(
+                ClientContext(plan(experiment).client, task, partition, done + 1, None, None)
+            )
             update, _ = client.fit_named({name: value.numpy() for name, value in sent.items()}, 0)
             updates.append({name: value.clone() for name, value in update.items()})
             listener(sent, Update(partition, 1, updates[-1]))
@@ -131,9 +135,9 @@ def heard(asked: Experiment, task: Task, noise: float) -> np.ndarray:
 def _of_clients(make: Callable[[int], tuple[Experiment, Task]], noise: float, runs: int) -> dict[str, Any]:
     counts = np.zeros(2, int)
     for seed in range(runs):
-        asked, task = make(seed)
+        requested, task = make(seed)
         assert task.canaries is not None, "the experiment asks for them"
-        counts += caught(heard(asked, task, noise), task.canaries.included)
+        counts += caught(heard(requested, task, noise), task.canaries.included)
     return _counted(counts, runs)
 
 
@@ -143,16 +147,16 @@ def _counted(counts: np.ndarray, runs: int) -> dict[str, int]:
 
 def _pixels(clients: int, pixels: int) -> Callable[[int], tuple[Experiment, Task]]:
     def make(seed: int) -> tuple[Experiment, Task]:
-        asked = claiming_one(seed, clients, pixels, canaries=clients * pixels)
-        return asked, of_single_pixels(asked, pixels)
+        requested = claiming_one(seed, clients, pixels, canaries=clients * pixels)
+        return requested, of_single_pixels(requested, pixels)
 
     return make
 
 
 def _digits(fields: dict[str, Any]) -> Callable[[int], tuple[Experiment, Task]]:
     def make(seed: int) -> tuple[Experiment, Task]:
-        asked = without_auto(claiming_one(seed, batch=2000, dataset="digits", **fields))
-        return asked, plan(asked).task.load(None)
+        experiment = without_auto(claiming_one(seed, batch=2000, dataset="digits", **fields))
+        return experiment, plan(experiment).task.load(None)
 
     return make
 

@@ -59,8 +59,8 @@ class UploadCase:
     @property
     def experiment(self) -> Experiment:
         """Experiment of the paper."""
-        asked = Experiment(dataset=self.dataset, net=self.net, split="dominant", clients=20, lr=self.lr)
-        return without_auto(asked)
+        requested = Experiment(dataset=self.dataset, net=self.net, split="dominant", clients=20, lr=self.lr)
+        return without_auto(requested)
 
 
 _CASES = {"cnn1": UploadCase("cnn1", "fmnist", 0.01), "cnn2": UploadCase("cnn2", "cifar10", 0.02)}

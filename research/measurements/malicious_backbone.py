@@ -89,14 +89,14 @@ def _slopes(net: nn.Module, beginning: str, x: Tensor, y: Tensor) -> nets.Tensor
     return dict(zip(weights, torch.autograd.grad(cross_entropy(net(x), y), list(weights.values())), strict=True))
 
 
-def compare(readings: PatchReadings, x: Tensor, inputs: InputSpec, places: Sequence[int]) -> Counter[str]:
+def compare(readings: PatchReadings, x: Tensor, inputs: InputSpec, indices: Sequence[int]) -> Counter[str]:
     """Count a batch's patches at some places, those found among them, readings, and those right among them."""
     true = unfold(_pixels(x, inputs).expand(-1, 3, -1, -1), _PATCH, stride=_PATCH)
     got = _pixels(readings.inputs, inputs).flatten(1)
-    errors = [(true[:, None, :, p] - got[None, readings.places == p]).square().mean(2) for p in places]
+    errors = [(true[:, None, :, p] - got[None, readings.places == p]).square().mean(2) for p in indices]
     alike = [error < 10 ** (-_FOUND / 10) for error in errors]
     patches, right = (sum(int(each.any(axis).sum()) for each in alike) for axis in (1, 0))
-    return Counter(found=patches, patches=len(x) * len(places), right=right, readings=len(got))
+    return Counter(found=patches, patches=len(x) * len(indices), right=right, readings=len(got))
 
 
 def _pixels(x: Tensor, inputs: InputSpec) -> Tensor:

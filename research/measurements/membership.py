@@ -142,8 +142,8 @@ def trained(seed: int, x: Tensor, y: Tensor, epochs: int = 3, batch: int = 10, l
     """Train CNN 1 by plain SGD."""
     net, rng = network(seed), torch_generator(seed, "training")
     for _ in range(epochs):
-        for places in torch.randperm(len(x), generator=rng).split(batch):
-            gradients = torch.autograd.grad(cross_entropy(net(x[places]), y[places]), list(net.parameters()))
+        for indices in torch.randperm(len(x), generator=rng).split(batch):
+            gradients = torch.autograd.grad(cross_entropy(net(x[indices]), y[indices]), list(net.parameters()))
             with torch.no_grad():
                 for parameter, gradient in zip(net.parameters(), gradients, strict=True):
                     parameter -= lr * gradient
@@ -213,8 +213,8 @@ def spent(name: str, rounds: int, public: int) -> dict[str, float]:
 def some(name: str, count: int, seed: int, kept: int = 0) -> Examples:
     """Draw distinct examples; the ``kept`` first of the permutation are left for training."""
     x, y = examples(name)
-    places = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[kept : kept + count]
-    return Examples(x[places], y[places])
+    indices = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[kept : kept + count]
+    return Examples(x[indices], y[indices])
 
 
 def _mean(values: list[float]) -> dict[str, float]:

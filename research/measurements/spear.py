@@ -75,8 +75,8 @@ def network(part: str, seed: int, dataset: Dataset) -> nets.Net:
 
 def examples(dataset: Dataset, first: int, count: int) -> tuple[Tensor, Tensor]:
     """Return raw images in [0, 1] and labels."""
-    places = range(first, first + count)
-    return torch.from_numpy(dataset.train_x[places]).float() / 255, torch.from_numpy(dataset.train_y[places])
+    indices = range(first, first + count)
+    return torch.from_numpy(dataset.train_x[indices]).float() / 255, torch.from_numpy(dataset.train_y[indices])
 
 
 def _gradient(net: nn.Module, inputs: InputSpec, x: Tensor, y: Tensor) -> nets.Tensors:
@@ -110,9 +110,9 @@ def measure(part: str, count: int, precision: torch.dtype, seeds: int, dataset: 
         grey = (samples == 0.5).flatten(1).all(1)
         wrong += int((~grey & (distances.amin(0) >= _READ_OFF)).sum())
         seconds.append(taken)
-    whole, total = sum(one == count for one in solved) / seeds, count * seeds
+    full, total = sum(one == count for one in solved) / seeds, count * seeds
     spread = (statistics.median(errors), max(errors)) if errors else (None, None)
-    return SpearRow(whole, sum(solved) / total, wrong / total, *spread, statistics.median(seconds))
+    return SpearRow(full, sum(solved) / total, wrong / total, *spread, statistics.median(seconds))
 
 
 def lines(part: str, table: dict[str, SpearRow]) -> Iterable[str]:

@@ -69,9 +69,9 @@ def _do(arguments: list[str]) -> int:
     parser.add_argument("--rate", type=float, default=0.01, help="q, probability to be drawn in a step, in (0, 1]")
     parser.add_argument("--steps", type=int, nargs="+", default=[10_000], help="one column for each number")
     parser.add_argument("--delta", type=float, default=1e-5, help="of all steps together, in (0, 1)")
-    asked = parser.parse_args(arguments)
-    require(max(asked.steps) <= _MOST, f"steps <= {_MOST:,}", steps=max(asked.steps))
-    print(table([GaussianEvent(asked.sigma, asked.rate, steps) for steps in asked.steps], asked.delta))
+    args = parser.parse_args(arguments)
+    require(max(args.steps) <= _MOST, f"steps <= {_MOST:,}", steps=max(args.steps))
+    print(table([GaussianEvent(args.sigma, args.rate, steps) for steps in args.steps], args.delta))
     return 0
 
 

@@ -148,30 +148,30 @@ def _distances(net: nn.Module, x: Tensor, inputs: InputSpec, scaled: Tensor) -> 
     return proven, near
 
 
-def of_run(folder: Path, data_root: Path | None = None, most: int = 1000) -> Distortions:
+def of_run(folder: Path, data_root: Path | None = None, maximum: int = 1000) -> Distortions:
     """Compute the distortions of test examples by the last model of a run.
 
     Args:
         folder: of a finished run that shares its whole model.
         data_root: present folder of the data; None: the folder that the run used.
-        most: largest number of test examples, the first ones.
+        maximum: largest number of test examples, the first ones.
 
     Raises:
         InputError: the run or its data are not there, or its model does not fit.
     """
-    require(most >= 1, "1 example or more", most=most)
+    require(maximum >= 1, "1 example or more", most=maximum)
     stored = stored_experiment(folder).experiment
     run_plan, task, _ = run.check(replace(stored, out=folder, data_root=data_root or stored.data_root), new=False)
     require_same_data(folder, task.dataset.digest)
     model, last = run_plan.client.build_model().eval(), last_weights(folder)
-    whole = last is not None and set(last[1]) == set(model.state_dict()) and isinstance(model, Net)
-    if last is None or not whole or not is_complete(folder):
+    full = last is not None and set(last[1]) == set(model.state_dict()) and isinstance(model, Net)
+    if last is None or not full or not is_complete(folder):
         raise InputError(f"Expected a finished run that shares its whole model, got {folder}; name another.")
     assert isinstance(model, Net)
     if any(not bool(torch.isfinite(value).all()) for value in last[1].values()):
         raise InputError(f"Expected finite weights, got NaN or infinity in {folder}; name another run.")
     model.load_state_dict(last[1])
-    x, _ = task.examples("test", torch.arange(min(most, len(task.dataset.test_y))).numpy())
+    x, _ = task.examples("test", torch.arange(min(maximum, len(task.dataset.test_y))).numpy())
     return distortions(model, x, task.inputs)
 
 
@@ -188,8 +188,8 @@ def _do(arguments: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run that shares its whole model")
     parser.add_argument("--examples", type=int, default=1000, help="most test examples; default: %(default)s")
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
-    asked = parser.parse_args(arguments)
-    result = of_run(asked.run, asked.data_root, asked.examples)
+    args = parser.parse_args(arguments)
+    result = of_run(args.run, args.data_root, args.examples)
     shares = torch.tensor(_SHARES, dtype=torch.float64)
     print(f"L2 length of distortions that keep the class of {len(result.proven):,} test examples, raw inputs in [0, 1]")
     print("| | " + " | ".join(f"{share:.0%} of them below" for share in _SHARES) + " |\n|---|---|---|---|")

@@ -152,7 +152,7 @@ def _extractors(
     settings: InversionSettings,
     seed: int,
 ) -> dict[str, nn.Module]:
-    teaching = SurrogateTraining(surrogate_epochs=settings.epochs)
+    training = SurrogateTraining(surrogate_epochs=settings.epochs)
     extractors = {VICTIM: model.extractor.requires_grad_(False)}
     for name, examples in data.items():
         require(
@@ -161,7 +161,7 @@ def _extractors(
         with initialising(seed, f"inversions: {name}"):
             fresh = restarted(model.extractor)
         rng = torch_generator(seed, f"inversions: {name}")
-        trained = trained_under(model.classifier, fresh, examples, inputs, teaching, rng)
+        trained = trained_under(model.classifier, fresh, examples, inputs, training, rng)
         extractors[name] = trained.requires_grad_(False)
     return extractors
 
@@ -225,15 +225,15 @@ def _do(arguments: Sequence[str]) -> int:
     for name, value in vars(usual).items():
         many: Any = {"type": float, "nargs": "+"} if name == "tv" else {"type": type(value)}
         parser.add_argument(f"--{name}", **many, default=value, help="default: %(default)s")
-    asked = parser.parse_args(arguments)
-    chosen: dict[str, Any] = {name: getattr(asked, name) for name in vars(usual)}
-    settings = InversionSettings(**{**chosen, "tv": tuple(asked.tv)})
-    finished = restored(asked.run, asked.data_root)
-    other = _task(finished, asked.other) if asked.other else None
-    content = inversions(finished, asked.client, settings, other)
-    out = asked.out or asked.run / "figures"
+    args = parser.parse_args(arguments)
+    chosen: dict[str, Any] = {name: getattr(args, name) for name in vars(usual)}
+    settings = InversionSettings(**{**chosen, "tv": tuple(args.tv)})
+    finished = restored(args.run, args.data_root)
+    other = _task(finished, args.other) if args.other else None
+    content = inversions(finished, args.client, settings, other)
+    out = args.out or args.run / "figures"
     drawing.make_folder(out)
-    title = f"{finished.experiment.method} on {finished.experiment.dataset}, client {asked.client}: inverted features"
+    title = f"{finished.experiment.method} on {finished.experiment.dataset}, client {args.client}: inverted features"
     weights = ", ".join(f"{tv:g}" for tv in settings.tv)
     best = (
         "" if len(settings.tv) == 1 else "; shown is the one with the highest mean PSNR, which no attacker could choose"

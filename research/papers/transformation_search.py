@@ -182,8 +182,8 @@ def _sets(labels: np.ndarray) -> list[np.ndarray]:
     """Choose the places of the images of each set: the first one of each class among 100."""
     result = []
     for number in range(_SETS):
-        places = (_FIRST + number * _OF_SET + np.arange(_OF_SET)) % len(labels)
-        result.append(places[np.sort(np.unique(labels[places], return_index=True)[1])])
+        indices = (_FIRST + number * _OF_SET + np.arange(_OF_SET)) % len(labels)
+        result.append(indices[np.sort(np.unique(labels[indices], return_index=True)[1])])
     return result
 
 
@@ -212,26 +212,26 @@ def train(model: nn.Module, task: Task, epochs: int, lr: float, seed: int) -> No
     model.eval()
 
 
-def search(asked: argparse.Namespace) -> dict[str, object]:
+def search(args: argparse.Namespace) -> dict[str, object]:
     """Search as the command asks; return the settings, the scores of all candidates and the ranking.
 
     Raises:
         InputError: the data, the network or a number does not fit.
     """
-    require(asked.candidates >= 1, "1 candidate or more", candidates=asked.candidates)
-    require(asked.epochs >= 0 and asked.lr > 0, "epochs >= 0 and lr > 0", epochs=asked.epochs, lr=asked.lr)
-    require(asked.seed >= 0, "seed >= 0", seed=asked.seed)
-    require(isfinite(asked.threshold), "-inf < threshold < inf", threshold=asked.threshold)
-    given = Experiment(method="fedavg", dataset=asked.dataset, net=asked.net, split="iid", clients=1, attack=("none",))
-    task = plan(plan(given).experiment).task.load(asked.data_root)
-    require(len(task.dataset.shape) == 3, "images", dataset=asked.dataset)
-    with initialising(asked.seed, "search"):
+    require(args.candidates >= 1, "1 candidate or more", candidates=args.candidates)
+    require(args.epochs >= 0 and args.lr > 0, "epochs >= 0 and lr > 0", epochs=args.epochs, lr=args.lr)
+    require(args.seed >= 0, "seed >= 0", seed=args.seed)
+    require(isfinite(args.threshold), "-inf < threshold < inf", threshold=args.threshold)
+    given = Experiment(method="fedavg", dataset=args.dataset, net=args.net, split="iid", clients=1, attack=("none",))
+    task = plan(plan(given).experiment).task.load(args.data_root)
+    require(len(task.dataset.shape) == 3, "images", dataset=args.dataset)
+    with initialising(args.seed, "search"):
         trained, fresh = task.build_net(), task.build_net()
-    train(trained, task, asked.epochs, asked.lr, asked.seed)
-    drawn = candidates(asked.candidates, numpy_generator(asked.seed, "search candidates"))
-    plain, *scores = scored(task, [_IDENTITY, *drawn], trained, fresh.eval(), asked.seed)
-    order = ranked(scores, asked.threshold, asked.ranking)
-    settings = {name: value for name, value in vars(asked).items() if name not in ("out", "data_root")}
+    train(trained, task, args.epochs, args.lr, args.seed)
+    drawn = candidates(args.candidates, numpy_generator(args.seed, "search candidates"))
+    plain, *scores = scored(task, [_IDENTITY, *drawn], trained, fresh.eval(), args.seed)
+    order = ranked(scores, args.threshold, args.ranking)
+    settings = {name: value for name, value in vars(args).items() if name not in ("out", "data_root")}
     best = [asdict(one) | {"rank_value": value} for value, one in order]
     return {"settings": settings, "untransformed": asdict(plain), "drawn": len(scores), "ranked": best}
 
@@ -256,8 +256,8 @@ def _do(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--data-root", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a file for all that are ranked, as JSON")
-    asked = parser.parse_args(arguments)
-    result = search(asked)
+    args = parser.parse_args(arguments)
+    result = search(args)
     rows = result["ranked"]
     assert isinstance(rows, list)
     if not rows:
@@ -266,8 +266,8 @@ def _do(arguments: Sequence[str]) -> int:
     for row in [*rows[:_SHOWN], result["untransformed"]]:
         rank = f"{row['rank_value']:.3f}" if "rank_value" in row else "untransformed"
         print(f"| {row['policy']} | {row['privacy']:.4f} | {row['variance']:.2g} | {row['accuracy']:.1f} | {rank} |")
-    if asked.out:
-        write_atomic(asked.out, json.dumps(result, indent=1).encode(), 0o644)
+    if args.out:
+        write_atomic(args.out, json.dumps(result, indent=1).encode(), 0o644)
     print(json.dumps({**result, "ranked": len(rows), "best": rows[0] if rows else None}))
     return 0
 

@@ -40,15 +40,15 @@ def areas(score: Score, hide: Callable[[Tensor, np.random.Generator], Tensor], t
     return float(np.mean(result))
 
 
-def adapted(passage: ResidualMechanism, noise: float = 0.0) -> Score:
+def adapted(residual: ResidualMechanism, noise: float = 0.0) -> Score:
     """The adapted statistic of one message, without a sketch."""
-    left = passage.of_example
+    left = residual.of_example
     public = torch.stack([left({"w": one})["w"] for one in gradients(1000)])
     whitening = functools.cache(functools.partial(fitted, public, N, noise))
 
     def score(candidates: Tensor, message: Tensor) -> Tensor:
-        seen = passage.of_message({"w": message})["w"]
-        scale = scale_of(public.mean(0), seen) if passage.scaled else 1.0
+        seen = residual.of_message({"w": message})["w"]
+        scale = scale_of(public.mean(0), seen) if residual.scaled else 1.0
         rows = torch.stack([left({"w": one})["w"] for one in candidates])
         return joined([projections(whitening(scale), rows, seen, scale)])
 
@@ -62,8 +62,8 @@ def static(candidates: Tensor, message: Tensor) -> Tensor:
 STATIC = Whitening.fit(gradients(3000))
 
 
-def noisy(deviation: float) -> Callable[[Tensor, np.random.Generator], Tensor]:
-    return lambda members, rng: members.mean(0) + deviation * torch.from_numpy(rng.normal(size=WIDTH))
+def noisy(std: float) -> Callable[[Tensor, np.random.Generator], Tensor]:
+    return lambda members, rng: members.mean(0) + std * torch.from_numpy(rng.normal(size=WIDTH))
 
 
 def test_the_parts_of_the_statistic_are_those_of_a_formula_without_a_factor() -> None:
@@ -76,10 +76,10 @@ def test_the_parts_of_the_statistic_are_those_of_a_formula_without_a_factor() ->
     inverse = torch.linalg.inv(covariance + torch.diag(ridge * covariance.trace() / WIDTH + 5 * noise / 0.25))
     m = public.mean(0)
     off = torch.eye(WIDTH, dtype=torch.float64) - torch.outer(m, m) @ inverse / (m @ inverse @ m)  # takes m out
-    for place, one in enumerate(candidates):
+    for index, one in enumerate(candidates):
         a, u = off @ (one - m), off @ message
-        assert float(result.products[place]) == pytest.approx(float(a @ inverse @ u) / 0.5)
-        assert float(result.squares[place]) == pytest.approx(float(a @ inverse @ a))
+        assert float(result.products[index]) == pytest.approx(float(a @ inverse @ u) / 0.5)
+        assert float(result.squares[index]) == pytest.approx(float(a @ inverse @ a))
 
 
 def test_rounds_are_joined_as_one_long_message() -> None:
@@ -110,22 +110,22 @@ def test_the_noise_of_a_sketch_is_counted_where_something_was_sent() -> None:
 
 
 def test_with_noise_the_area_is_the_predicted_one_and_above_that_without_knowledge() -> None:
-    deviation = 0.5
-    noise = deviation**2
+    std = 0.5
+    noise = std**2
     whitening = fitted(gradients(1000), N, noise)
     dimension = noisy_dimension(whitening, gradients(1000, 7), N * noise)
     exact = float((LOUD**2 / (LOUD**2 + N * noise)).sum())  # tr S (S + n I)^-1
     assert dimension == pytest.approx(exact, rel=0.1)
-    result = areas(adapted(ResidualMechanism(), noise), noisy(deviation))
+    result = areas(adapted(ResidualMechanism(), noise), noisy(std))
     assert result == pytest.approx(predicted_auc(dimension, N), abs=0.02)
-    assert result > areas(static, noisy(deviation)) + 0.05
+    assert result > areas(static, noisy(std)) + 0.05
 
 
-@pytest.mark.parametrize("deviation", (0.3, 1.0))
-def test_a_wrong_deviation_of_the_noise_is_never_better(deviation: float) -> None:
-    right = areas(adapted(ResidualMechanism(), deviation**2), noisy(deviation))
+@pytest.mark.parametrize("std", (0.3, 1.0))
+def test_a_wrong_deviation_of_the_noise_is_never_better(std: float) -> None:
+    right = areas(adapted(ResidualMechanism(), std**2), noisy(std))
     for factor in (0.5, 2.0):
-        assert areas(adapted(ResidualMechanism(), (factor * deviation) ** 2), noisy(deviation)) <= right + 0.002
+        assert areas(adapted(ResidualMechanism(), (factor * std) ** 2), noisy(std)) <= right + 0.002
 
 
 def test_who_knows_which_entries_were_sent_finds_more() -> None:

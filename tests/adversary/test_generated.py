@@ -14,13 +14,13 @@ def test_the_share_by_a_loop_over_pairs() -> None:
     made, others = torch.randn(2, 4, 3, generator=rng), torch.randn(2, 6, 3, generator=rng)
     others[1, 0] = made[1, 0]  # equal distances
     shares = nearer_share(features, labels, made, others)
-    for place, (feature, label) in enumerate(zip(features, labels.tolist(), strict=True)):
+    for index, (feature, label) in enumerate(zip(features, labels.tolist(), strict=True)):
         pairs = [
             1.0 if (feature - a).norm() < (feature - b).norm() else 0.5 if torch.equal(a, b) else 0.0
             for a in made[label]
             for b in others[label]
         ]
-        assert float(shares[place]) == pytest.approx(sum(pairs) / 24)
+        assert float(shares[index]) == pytest.approx(sum(pairs) / 24)
 
 
 def test_a_generator_that_repeats_its_few_examples_tells_them() -> None:

@@ -38,8 +38,8 @@ def normal(count: int, rng: torch.Generator) -> Examples:
     return Examples(torch.randn(count, FEATURES, generator=rng), torch.randint(CLASSES, (count,), generator=rng))
 
 
-def part(examples: Examples, places: slice) -> Examples:
-    return Examples(examples.samples[places], examples.labels[places])
+def part(examples: Examples, indices: slice) -> Examples:
+    return Examples(examples.samples[indices], examples.labels[indices])
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_the_server_recovers_flowers_mean_to_the_bit():
     rng = np.random.RandomState(0)
     sent = [Quantiser().quantise(_parameters(client), 10 * (client + 1), rng) for client in range(3)]
     recovered = Quantiser().recover(sent)
-    sums = [sum(client.arrays[place].astype(np.int64) for client in sent) & 4294967295 for place in range(3)]
+    sums = [sum(client.arrays[index].astype(np.int64) for client in sent) & 4294967295 for index in range(3)]
     expected = dequantize([np.asarray(array) for array in sums], 8.0, 4194304)
     for one, vector in zip(recovered, expected, strict=True):
         vector = np.asarray(vector)  # as flwr's workflow goes on
@@ -55,7 +55,7 @@ def test_the_recovered_mean_is_the_weighted_mean_within_the_rounding():
     clients = [_parameters(client) for client in range(4)]
     sent = [Quantiser().quantise(each, weight, rng) for each, weight in zip(clients, weights, strict=True)]
     bound = Quantiser().largest_error(sent)
-    exact = [np.average([each[place] for each in clients], axis=0, weights=weights) for place in range(3)]
+    exact = [np.average([each[index] for each in clients], axis=0, weights=weights) for index in range(3)]
     errors = [np.abs(one - other).max() for one, other in zip(Quantiser().recover(sent), exact, strict=True)]
     assert 0 < max(errors) < bound < 2e-5
 

@@ -92,8 +92,8 @@ def test_the_server_recovers_the_mean_of_those_that_stayed_within_the_rounding(g
     sent = [quantiser.quantise(trained(partition), weight(partition), rng) for partition in stayed]
     weights, bound = [weight(partition) for partition in stayed], quantiser.largest_error(sent)
     ours = quantiser.recover(sent)
-    for place in range(len(SHAPES)):
-        exact = np.average([trained(partition)[place] for partition in stayed], axis=0, weights=weights)
+    for index in range(len(SHAPES)):
+        exact = np.average([trained(partition)[index] for partition in stayed], axis=0, weights=weights)
         for mean in means:
-            assert 0 < np.abs(mean[place] - exact).max() < bound
-            assert np.abs(mean[place] - ours[place]).max() < 2 * bound  # each rounds at random
+            assert 0 < np.abs(mean[index] - exact).max() < bound
+            assert np.abs(mean[index] - ours[index]).max() < 2 * bound  # each rounds at random

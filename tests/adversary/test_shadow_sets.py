@@ -23,7 +23,7 @@ def test_each_candidate_is_in_half_of_the_sets() -> None:
 def test_a_set_has_the_candidates_that_are_in_it_and_distinct_public_examples() -> None:
     sets = drawn()
     for inside, places in zip(sets.inside, sets.places.tolist(), strict=True):
-        assert sorted(place for place in places if place < 6) == inside.nonzero()[:, 0].tolist()
+        assert sorted(index for index in places if index < 6) == inside.nonzero()[:, 0].tolist()
         assert len(set(places)) == 4
         assert max(places) < 6 + 5
 
@@ -49,7 +49,7 @@ def test_sets_depend_on_the_generator_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("requested", "message"),
     [
         ({"candidates": 1}, "at least 2 candidates, got candidates=1"),
         ({"shadows": 3}, "an even number of shadows >= 2, got shadows=3"),
@@ -57,6 +57,6 @@ def test_sets_depend_on_the_generator_alone() -> None:
         ({"examples": 9}, "2 to 8 examples of the client, for shadow trainings, got examples=9"),
     ],
 )
-def test_impossible_sets_are_refused(asked: dict[str, int], message: str) -> None:
+def test_impossible_sets_are_refused(requested: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=f"Expected {message}"):
-        drawn(**asked)
+        drawn(**requested)

@@ -44,11 +44,11 @@ def sets() -> ShadowSets:
     return ShadowSets.draw(6, 3, 5, 2, torch.Generator().manual_seed(1))
 
 
-def trained_in_a_loop(places: Tensor, order: Tensor) -> dict[str, Tensor]:
+def trained_in_a_loop(indices: Tensor, order: Tensor) -> dict[str, Tensor]:
     """Weights after five steps of plain SGD: batches of 2, 2 and 1 in the first epoch, and 2 and 2 in the second."""
     net = victim().model
     for used in (order[0:2], order[2:4], order[4:5], order[5:7], order[7:9]):
-        batch = places[used]
+        batch = indices[used]
         gradients = torch.autograd.grad(
             cross_entropy(net(POOL.samples[batch]), POOL.labels[batch]), [*net.parameters()]
         )
@@ -65,22 +65,22 @@ def test_trainings_side_by_side_are_those_of_a_loop(together: int, monkeypatch: 
     rng = torch.Generator().manual_seed(2)
     orders = [torch.cat([torch.randperm(5, generator=rng), torch.randperm(5, generator=rng)]) for _ in range(2)]
     logits = clients.confidences(victim(), POOL)
-    for place, order in enumerate(orders):
-        after = trained_in_a_loop(sets().places[place], order)
+    for index, order in enumerate(orders):
+        after = trained_in_a_loop(sets().places[index], order)
         for name, value in after.items():
-            moved = victim().known[name] - 0.5 * 5 * clients.updates[name][place]
+            moved = victim().known[name] - 0.5 * 5 * clients.updates[name][index]
             torch.testing.assert_close(moved, value)
         scores = POOL.samples @ after["weight"].T + after["bias"]
-        torch.testing.assert_close(logits[place], confidence(scores, POOL.labels), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logits[index], confidence(scores, POOL.labels), rtol=1e-4, atol=1e-5)
 
 
 def test_one_step_on_the_whole_set_is_its_gradient() -> None:
     clients = ShadowClients.train(victim(), LocalSteps(0.1, 1), sets(), POOL, torch.Generator().manual_seed(2))
-    for place, members in enumerate(sets().places):
+    for index, members in enumerate(sets().places):
         gradient = victim().gradient(POOL.samples[members], POOL.labels[members], {}, {})
-        torch.testing.assert_close(clients.updates["weight"][place], gradient["weight"])
+        torch.testing.assert_close(clients.updates["weight"][index], gradient["weight"])
         sketch = Sketch.draw(gradient, 7, torch.Generator().manual_seed(3))
-        torch.testing.assert_close(clients.sketches(sketch)[place], sketch.of(gradient))
+        torch.testing.assert_close(clients.sketches(sketch)[index], sketch.of(gradient))
 
 
 def test_batches_in_turn() -> None:

@@ -43,9 +43,9 @@ def test_inner_products_are_right_on_average_and_their_spread_is_that_of_the_wid
     measured, exact = torch.tensor(products), float(a @ b)
     # Two coordinates meet in one sum with probability 7/399: their cross terms have random signs.
     cross = float((a @ a) * (b @ b) + (a @ b) ** 2 - 2 * ((a * b) ** 2).sum())
-    deviation = (7 / 399 * cross) ** 0.5
-    assert abs(float(measured.mean()) - exact) < 4 * deviation / draws**0.5
-    assert 0.95 < float(measured.std()) / deviation < 1.05
+    std = (7 / 399 * cross) ** 0.5
+    assert abs(float(measured.mean()) - exact) < 4 * std / draws**0.5
+    assert 0.95 < float(measured.std()) / std < 1.05
 
 
 def test_other_tensors_and_widths_are_refused():

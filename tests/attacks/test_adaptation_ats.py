@@ -59,11 +59,11 @@ def test_the_identity_is_left_alone() -> None:
     assert all(torch.equal(told(policy).restored(x, None), x) for policy in ("28", "39", "28-39"))
 
 
-@pytest.mark.parametrize(("policy", "least"), [("0", 100), ("0-29", 100), ("11", 40), ("28-0-11", 40)])
-def test_policies_without_signs_are_undone(policy: str, least: float) -> None:
+@pytest.mark.parametrize(("policy", "minimum"), [("0", 100), ("0-29", 100), ("11", 40), ("28-0-11", 40)])
+def test_policies_without_signs_are_undone(policy: str, minimum: float) -> None:
     x = scenes()
     y = replayed(x, next(patterns(sequences(policy))))
-    assert min(closeness(x, told(policy).restored(y, None))) > least
+    assert min(closeness(x, told(policy).restored(y, None))) > minimum
 
 
 def test_the_black_margin_shows_which_way_an_image_was_moved() -> None:
@@ -245,9 +245,9 @@ def test_the_result_of_the_search_is_stored_beside_the_restored_one(tmp_path: Pa
     job = AttackJob("ig", TARGET, exchanges, Path("none"), Experiment().to_run_config(), (1, 2, 2), 10, (0.5,), (0.5,))
     queue.put(job)
     queue.solve(job, solved(job, [Reconstruction(samples, searched=1 - samples), Reconstruction(samples)], 0.0))
-    solution = queue.solution(job)
-    assert solution is not None
-    first, second = solution.reconstructions
+    result = queue.solution(job)
+    assert result is not None
+    first, second = result.reconstructions
     assert first is not None and first.searched is not None and torch.equal(first.searched, 1 - samples)
     assert second is not None and second.searched is None
 

@@ -38,9 +38,9 @@ def flat(many: Tensors) -> Tensor:
     return torch.cat([value.reshape(-1) for value in many.values()])
 
 
-def seen(operator: Operator, trial: Tensors, sent: Tensors) -> Tensors:
+def seen(operator: Operator, simulated: Tensors, sent: Tensors) -> Tensors:
     """What a trial would have been sent as."""
-    return operator.apply(trial, sent, operator.read(sent))
+    return operator.apply(simulated, sent, operator.read(sent))
 
 
 def rounds(bits: int, rounding: str = "nearest") -> LowPrecisionAdaptation:
@@ -125,7 +125,7 @@ def test_coarse_rounding_of_a_trial_to_its_own_grid(bits: int, trial: list[float
 
 
 @pytest.mark.parametrize(
-    ("bits", "rounding", "deviation"),
+    ("bits", "rounding", "std"),
     [
         (3, "nearest", 2 / sqrt(12)),  # step 6 / 3
         (4, "nearest", 6 / 7 / sqrt(12)),
@@ -134,11 +134,11 @@ def test_coarse_rounding_of_a_trial_to_its_own_grid(bits: int, trial: list[float
         (1, "stochastic", 6.0),
     ],
 )
-def test_fine_rounding_leaves_an_error_in_its_own_deviations(bits: int, rounding: str, deviation: float) -> None:
+def test_fine_rounding_leaves_an_error_in_its_own_deviations(bits: int, rounding: str, std: float) -> None:
     sent = {"a": torch.tensor([6.0, 0.0, -2.0, 0.0]), "zeros": torch.zeros(2)}
     trial = {"a": torch.tensor([5.0, 0.5, -2.0, -1.0]), "zeros": torch.ones(2)}
     left = {name: value - sent[name] for name, value in seen(rounds(bits, rounding), trial, sent).items()}
-    assert left["a"].tolist() == pytest.approx([-1 / deviation, 0.5 / deviation, 0.0, -1 / deviation], rel=1e-5)
+    assert left["a"].tolist() == pytest.approx([-1 / std, 0.5 / std, 0.0, -1 / std], rel=1e-5)
     assert left["zeros"].tolist() == [0.0, 0.0]
 
 
@@ -199,8 +199,8 @@ def test_several_at_once_are_each_alone_and_have_a_derivative(operator: Operator
     trials = {"a": torch.randn(3, 2, 4, generator=seeded(1)), "b": torch.randn(3, 5, generator=seeded(2))}
     sent = {n: torch.randn(v.shape, generator=seeded(3)).clamp(min=0) for n, v in trials.items()}
 
-    def objective(trial: Tensors, sent: Tensors) -> Tensor:
-        return squared_distance(seen(operator, trial, sent), sent)
+    def objective(simulated: Tensors, sent: Tensors) -> Tensor:
+        return squared_distance(seen(operator, simulated, sent), sent)
 
     together = vmap(grad(objective))(trials, sent)
     for i in range(3):

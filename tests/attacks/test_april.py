@@ -135,12 +135,12 @@ def test_the_closed_form_says_where_it_does_not_apply() -> None:
         attacked("lenet", x, y, **SEARCH, iterations=1)
 
 
-@pytest.mark.parametrize(("shape", "words"), [((1, 48, 48), "got 144 of 16"), ((9, 8, 8), "got 4 of 144")])
-def test_images_that_the_system_does_not_determine_are_refused(shape: tuple[int, ...], words: str) -> None:
+@pytest.mark.parametrize(("shape", "text"), [((1, 48, 48), "got 144 of 16"), ((9, 8, 8), "got 4 of 144")])
+def test_images_that_the_system_does_not_determine_are_refused(shape: tuple[int, ...], text: str) -> None:
     inputs, net = InputSpec.from_constants(shape, (0.0,) * shape[0], (1.0,) * shape[0]), fresh_net("vit_plain", shape)
     sent = gradient(net, inputs, torch.zeros(1, *shape), torch.tensor([0]))
     knowledge = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), 1, None)
-    with pytest.raises(NotApplicableError, match=rf"fewer patches than 128.*, {words}"):
+    with pytest.raises(NotApplicableError, match=rf"fewer patches than 128.*, {text}"):
         APRIL().run([seen(sent, nets.tensors(net))], [knowledge], generators(1))
 
 
@@ -207,9 +207,9 @@ def test_told_of_a_mechanism_the_search_follows_the_gradient_and_with_noise_a_li
             """Return its deviation."""
             return 0.5
 
-        def apply(self, trial: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
+        def apply(self, simulated: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
             """Return the trial."""
-            return trial
+            return simulated
 
     search, one = APRIL(APRILSettings(way="search")), {"w": torch.tensor([1.0])}
     assert search.recipe(None).descent == AdamSearch(500, 0.1, True, "cosine")
@@ -240,9 +240,9 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("net", "verdict"), [("vit_plain", "leaks"), ("vit_norm", "inconclusive")])
 def test_an_audit_ends_in_a_report(tmp_path: Path, net: str, verdict: str) -> None:
-    asked = f"--method fedavg --dataset digits --net {net} --clients 2 --rounds 1 --local-epochs 1 --batch-size 16"
-    asked += f" --engine inproc --lr 0.05 --images 2 --attack april --audit-rounds 0,last --out {tmp_path / 'out'}"
-    assert sim.main(asked.split()) == 0
+    requested = f"--method fedavg --dataset digits --net {net} --clients 2 --rounds 1 --local-epochs 1 --batch-size 16"
+    requested += f" --engine inproc --lr 0.05 --images 2 --attack april --audit-rounds 0,last --out {tmp_path / 'out'}"
+    assert sim.main(requested.split()) == 0
     entries = json.loads((tmp_path / "out" / "result.json").read_text())["audit"]
     assert [entry["verdict"] for entry in entries] == [verdict] * 2
     assert "april" in (tmp_path / "out" / "report.html").read_text()

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
 from flfw.attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
-from flfw.audit.adaptation import hiding
+from flfw.audit.adaptation import protection_of
 from flfw.audit.jobs import ProbeSet
 from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw.errors import InputError
@@ -73,11 +73,11 @@ def network(name: str, seed: int) -> nn.Module:
 
 def in_order(guess: Tensor, truth: Tensor, labels: tuple[int, ...]) -> Tensor:
     """The guess with examples of one label exchanged so that each is at the nearest true one."""
-    places = []
+    indices = []
     for i, label in enumerate(labels):
-        alike = [j for j, other in enumerate(labels) if other == label and j not in places]
-        places.append(min(alike, key=lambda j: apart(guess[j], truth[i])))
-    return guess[places]
+        alike = [j for j, other in enumerate(labels) if other == label and j not in indices]
+        indices.append(min(alike, key=lambda j: apart(guess[j], truth[i])))
+    return guess[indices]
 
 
 def worst(guess: Tensor, truth: Tensor) -> float:
@@ -131,7 +131,7 @@ def worst_solution(net: nn.Module, seed: int, labels: tuple[int, ...]) -> float:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("labels", "least", "limit"),
+    ("labels", "minimum", "limit"),
     [
         ((0,), 8, 1e-5),
         ((0, 1), 8, 1e-4),
@@ -143,13 +143,13 @@ def worst_solution(net: nn.Module, seed: int, labels: tuple[int, ...]) -> float:
     ids=str,
 )
 def test_rates_of_the_separation_and_no_wrong_solution_counts_as_one(
-    labels: tuple[int, ...], least: int, limit: float
+    labels: tuple[int, ...], minimum: int, limit: float
 ) -> None:
     """Rates in docs/attacks/dcs2.md, for eight networks and images."""
     errors = [worst_solution(network("lenet", seed), seed, labels) for seed in range(8)]
     solved = [error for error in errors if error < torch.inf]
     print(f"{labels}: {len(solved)} of 8 solved, relative error of the features at most {max(solved):.0e}")
-    assert len(solved) >= least and max(solved) < limit
+    assert len(solved) >= minimum and max(solved) < limit
 
 
 @pytest.mark.nightly
@@ -398,11 +398,11 @@ def test_what_it_cannot_read_is_refused() -> None:
 def test_its_grants_say_whose_recipe_it_is_built_on(defence: str, line: str) -> None:
     chosen = Experiment(method="fedavg", net="lenet", clients=2, defence=defence, attack=("dcs2",), dataset="digits")
     run_plan = plan(without_auto(chosen))
-    hides = hiding(
+    protection = protection_of(
         *clients_and_adaptation(run_plan), ProbeSet("target", 0, "", 1, 1, "target"), "server", defended=True
     )
-    assert list(hides.words(False, DCS2Inversion.against)) == [line]
-    assert list(hides.words(False)) == [f"not granted: that the client uses {defence}"]
+    assert list(protection.words(False, DCS2Inversion.against)) == [line]
+    assert list(protection.words(False)) == [f"not granted: that the client uses {defence}"]
 
 
 @pytest.mark.parametrize("value", [0.0, torch.nan, torch.inf])

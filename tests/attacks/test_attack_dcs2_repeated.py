@@ -257,12 +257,12 @@ def test_range_of_the_concealed_features(settings: dict[str, object]) -> None:
     for image in range(6):
         step, _ = defended(*digits(image, side=16))
         public = representation(step.model, "classifier", step.inputs.normalise(step.public()[0]))
-        least, most = public.min(0).values, public.max(0).values
+        minimum, maximum = public.min(0).values, public.max(0).values
         search = Search(DCS2Settings(**{"steps": 400, **settings}), step, torch.ones(1) > 0, list(step.gradients))  # type: ignore[arg-type]
         concealed, _ = search.concealed(torch_generator(image, "answer"))
         for name, x in {"examples": step.inputs.normalise(step.x), "concealed": concealed}.items():
             f = representation(step.model, "classifier", x)
-            shares[name].append(float(((f < least) | (f > most)).float().mean()))
+            shares[name].append(float(((f < minimum) | (f > maximum)).float().mean()))
     means = {name: f"{min(values):.1%} to {max(values):.1%}" for name, values in shares.items()}
     print(settings, means)
     assert min(shares["concealed"]) > 2 * max(shares["examples"])

@@ -27,7 +27,7 @@ from flfw.audit.knowledge import _start
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
-from flfw.audit.threat_model import standing
+from flfw.audit.threat_model import threat_model_of
 from flfw.client.context import ClientContext
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import PlainVictim
@@ -389,14 +389,14 @@ def jobs(folder: Path) -> list[AttackJob]:
     stored = dataclasses.replace(whole.stored(folder), out=folder)
     run_plan, task, _ = whole.check(stored, new=False)
     auditor = Auditor(*clients_and_audit(run_plan), task, folder, folder / "again")
-    return [job for probe_set in auditor.tickets() for job in auditor.jobs(probe_set)]
+    return [job for probe_set in auditor.probe_sets() for job in auditor.jobs(probe_set)]
 
 
 @pytest.mark.slow
 def test_nothing_is_granted_or_recorded_that_no_attack_declares(tmp_path: Path) -> None:
     folder, entries = audited(tmp_path / "run", attack=("analytic",))
-    asked = jobs(folder)
-    assert asked and all(job.public is None and not job.start and not job.uploads for job in asked)
+    requested = jobs(folder)
+    assert requested and all(job.public is None and not job.start and not job.uploads for job in requested)
     assert not list((folder / "again").rglob("public*"))
     assert Recordings(folder / "observations").update_lines(1) == []
     assert all(entry["label_presence"] is None for entry in entries.values())
@@ -406,15 +406,15 @@ def test_nothing_is_granted_or_recorded_that_no_attack_declares(tmp_path: Path) 
 @pytest.mark.slow
 def test_what_is_declared_is_granted_in_words_and_files(tmp_path: Path) -> None:
     folder, entries = audited(tmp_path / "run", attack=("fedcg",), set=BRIEF)
-    asked = jobs(folder)
-    by_round = {job.ticket.round: job for job in asked if job.ticket.rung == "target"}
+    requested = jobs(folder)
+    by_round = {job.probe_set.round: job for job in requested if job.probe_set.control == "target"}
     assert by_round[0].start and by_round[1].start and not by_round[0].uploads and len(by_round[1].uploads) == 2
     assert [line["round"] for line in Recordings(folder / "observations").update_lines(1)] == [1, 1]
-    easy = next(job for job in asked if job.ticket.rung == "easy")
+    easy = next(job for job in requested if job.probe_set.control == "easy")
     assert not easy.start and not easy.uploads and easy.public == by_round[1].public
     assert by_round[1].public is not None
-    held = load_file(by_round[1].public[0])
-    assert held["samples"].dtype == torch.uint8 and held["samples"].shape == (by_round[1].public[1], 1, 8, 8)
+    tensors = load_file(by_round[1].public[0])
+    assert tensors["samples"].dtype == torch.uint8 and tensors["samples"].shape == (by_round[1].public[1], 1, 8, 8)
     assert all(entry["failure_reason"] is None for entry in entries.values())
     words = {r: " | ".join(entry["granted"]) for r, entry in entries.items()}
     assert all(f"{by_round[1].public[1]:,} public examples" in text for text in words.values())
@@ -453,10 +453,12 @@ def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_
     experiment = Experiment(method="fedsplit", net="lenet5", dataset="digits")
     probe_set = ProbeSet("target", server_round, "", 1, 1, "target")
     job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
-    stands = standing(*clients_and_attacks(plan(experiment)), job, FedCGInversion(), False)
-    assert stands.adaptive is adaptive
+    threat_model = threat_model_of(*clients_and_attacks(plan(experiment)), job, FedCGInversion(), False)
+    assert threat_model.adaptive is adaptive
     assert (
-        standing(*clients_and_attacks(plan(experiment)), dataclasses.replace(job, start=False), IG(), False).adaptive
+        threat_model_of(
+            *clients_and_attacks(plan(experiment)), dataclasses.replace(job, start=False), IG(), False
+        ).adaptive
         is False
     )
 
@@ -469,8 +471,8 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, informed: bo
     probe_set = ProbeSet("target", 0, "", 1, 1, "target")
     details: dict[str, Any] = {"start": method == "fedsplit", "adaptive": informed}
     job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **details)
-    stands = standing(*clients_and_attacks(plan(experiment)), job, FedCGInversion(), informed)
-    assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
+    threat_model = threat_model_of(*clients_and_attacks(plan(experiment)), job, FedCGInversion(), informed)
+    assert not threat_model.adaptive and any(words.startswith("not made use of: ") for words in threat_model.granted)
 
 
 def test_many_private_tensors_are_named_by_their_parts() -> None:
@@ -478,7 +480,7 @@ def test_many_private_tensors_are_named_by_their_parts() -> None:
     job = AttackJob(
         "fedcg", target_probe_set(run_plan.experiment.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,)
     )
-    message = standing(
+    message = threat_model_of(
         *clients_and_attacks(run_plan), job, run_plan.audit.reconstructions["fedcg"], defended=False
     ).granted
     (private,) = (line for line in message if line.startswith("not granted: the client's private tensors"))

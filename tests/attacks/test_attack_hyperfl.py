@@ -21,7 +21,7 @@ from flfw.attacks.hyperfl import HyperFLInversion, HyperFLInversionSettings
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.threat_model import standing
+from flfw.audit.threat_model import threat_model_of
 from flfw.client.store import ClientStore
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -323,9 +323,9 @@ def test_four_examples_are_told_apart_at_the_last_layer(first: int) -> None:
     assert result is not None and result.agreement > 0.95
     places, cosines = matched(result.outputs, expected)
     assert sorted(places) == [0, 1, 2, 3] and float(cosines.min()) > 0.999
-    for place, b in zip(places, range(4), strict=True):
-        assert error(result.outputs[place], expected[b]) < 0.05
-        assert error(result.inputs[place], features[b].detach()) < 0.05
+    for index, b in zip(places, range(4), strict=True):
+        assert error(result.outputs[index], expected[b]) < 0.05
+        assert error(result.inputs[index], features[b].detach()) < 0.05
 
 
 def test_behind_a_rectifier_that_does_not_leak_separation_is_exact() -> None:
@@ -335,10 +335,10 @@ def test_behind_a_rectifier_that_does_not_leak_separation_is_exact() -> None:
     outputs = torch.where(inputs @ weight.T + bias > 0, above, 0.0)
     result = separate(outputs.T @ inputs, outputs.sum(0), weight, bias, 3, torch_generator(0, "separation"))
     assert result is not None and result.agreement > 1 - 1e-6
-    places, _ = matched(result.outputs, outputs)
-    assert sorted(places) == [0, 1, 2]
-    torch.testing.assert_close(result.outputs[places], outputs.float(), rtol=0, atol=1e-4)
-    torch.testing.assert_close(result.inputs[places], inputs.float(), rtol=0, atol=1e-4)
+    indices, _ = matched(result.outputs, outputs)
+    assert sorted(indices) == [0, 1, 2]
+    torch.testing.assert_close(result.outputs[indices], outputs.float(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(result.inputs[indices], inputs.float(), rtol=0, atol=1e-4)
 
 
 def test_what_cannot_be_told_apart_is_not() -> None:
@@ -380,10 +380,12 @@ class Federation:
         self.seen = [self.observation(sent, known, i) for i, sent in enumerate(self.sent)]
         self.known = [Knowledge(self.victim, len(y), y) for _, y in batches]
 
-    def observation(self, sent: nets.Tensors, received: nets.Tensors, slot: int, rung: str = "target") -> Observation:
-        return Observation(Vantage.SERVER, "probe", rung, 0, 0, slot, sent, received)
+    def observation(
+        self, sent: nets.Tensors, received: nets.Tensors, slot: int, control: str = "target"
+    ) -> Observation:
+        return Observation(Vantage.SERVER, "probe", control, 0, 0, slot, sent, received)
 
-    def shared_as_it_is(self, rung: str = "target") -> tuple[list[Observation], list[Knowledge]]:
+    def shared_as_it_is(self, control: str = "target") -> tuple[list[Observation], list[Knowledge]]:
         """What fedavg would send of a network with the same weights, classifier and all."""
         plain = nets.build(self.net, self.inputs.shape, 10)
         chosen = {f"extractor.{name}": value.detach() for name, value in self.client.extractor_weights().items()}
@@ -395,7 +397,7 @@ class Federation:
             loss = cross_entropy(plain(self.inputs.normalise(x)), y)
             gradients = torch.autograd.grad(loss, list(plain.parameters()))
             sent = dict(zip(dict(plain.named_parameters()), gradients, strict=True))
-            observations.append(self.observation(sent, received, i, rung))
+            observations.append(self.observation(sent, received, i, control))
         victim = PlainVictim(plain, received, ("*",), self.inputs)
         return observations, [Knowledge(victim, len(y), y) for _, y in self.batches]
 
@@ -447,7 +449,7 @@ def test_closed_form_reads_nothing_else_of_an_observation_of_a_gradient() -> Non
     lost: dict[str, Any] = {"round": float("nan"), "client": float("nan"), "slot": float("nan"), "point": "poison"}
     federation.seen = [
         dataclasses.replace(
-            o, received=nonsense, vantage=Vantage.CLIENT_EXAMPLE, source="poison", rung="poison", **lost
+            o, received=nonsense, vantage=Vantage.CLIENT_EXAMPLE, source="poison", control="poison", **lost
         )
         for o in federation.seen
     ]
@@ -688,7 +690,7 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
     folder = audited(tmp_path / "run", net="mlp", image_size=8, clients=2, images=2, audit_rounds="0", set=chosen)
     (entry,) = json.loads((folder / "result.json").read_text())["audit"]
     assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0
-    assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
+    assert [(control["rung"], control["passed"]) for control in entry["ladder"]] == [
         ("analytic", True), ("easy", True), ("consistency", None),
     ]  # fmt: skip
     assert entry["ladder"][2]["failure_reason"] == "clients keep tensors private"
@@ -745,7 +747,8 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
     job = AttackJob("hyperfl", probe_set, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
     attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
     assert (
-        standing(*clients_and_attacks(plan(experiment)), job, attack, experiment.defence != "none").adaptive is adaptive
+        threat_model_of(*clients_and_attacks(plan(experiment)), job, attack, experiment.defence != "none").adaptive
+        is adaptive
     )
 
 

@@ -179,9 +179,9 @@ def test_gradients_without_zeros_are_refused_at_once() -> None:
     assert separate(*observed, weight, bias, 14, torch_generator(0, "sets")) is None
 
 
-@pytest.mark.parametrize(("protocol", "most"), [(None, 1e-4), (Protocol(5), 1e-2)], ids=["exact", "SecAgg+"])
+@pytest.mark.parametrize(("protocol", "maximum"), [(None, 1e-4), (Protocol(5), 1e-2)], ids=["exact", "SecAgg+"])
 def test_a_sum_over_two_clients_of_four_is_read_off_as_one_batch_of_eight(
-    protocol: Protocol | None, most: float
+    protocol: Protocol | None, maximum: float
 ) -> None:
     x, y = digits(5, count=8)
     observations, knowledge = attackable("mlp", 28, (x, y))
@@ -190,4 +190,4 @@ def test_a_sum_over_two_clients_of_four_is_read_off_as_one_batch_of_eight(
     one, two = (
         SPEAR().run([o], knowledge, generators(1))[0] for o in (observations[0], pooled(clients, False, protocol))
     )
-    assert float(largest_errors(x, one).max()) < 1e-4 and float(largest_errors(x, two).max()) < most
+    assert float(largest_errors(x, one).max()) < 1e-4 and float(largest_errors(x, two).max()) < maximum

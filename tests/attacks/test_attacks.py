@@ -460,7 +460,7 @@ def bookkeeping_poisoned(observation: Observation) -> Observation:
         observation,
         vantage=Vantage.CLIENT_EXAMPLE,
         source="poison",
-        rung="poison",
+        control="poison",
         round=nonsense,
         client=nonsense,
         slot=nonsense,

@@ -75,12 +75,12 @@ def lines(texts: Tensor) -> list[list[int]]:
 
 def test_the_span_of_three_rows_by_hand() -> None:
     e1, e2, e3 = torch.eye(3)
-    span = row_span(torch.stack([e1, 1e-6 * (e1 + e2), torch.zeros(3)]), most=3, tolerance=1e-8)
+    span = row_span(torch.stack([e1, 1e-6 * (e1 + e2), torch.zeros(3)]), maximum=3, tolerance=1e-8)
     assert len(span.basis) == 2  # the small row counts as much as the large one, and zeros count nothing
     torch.testing.assert_close(
         span.residuals(torch.stack([e1 - 4 * e2, 5 * e3, 3 * e1 + 4 * e3])), torch.tensor([0.0, 1.0, 0.8]).double()
     )
-    assert len(row_span(torch.eye(3), most=2, tolerance=1e-8).basis) == 2
+    assert len(row_span(torch.eye(3), maximum=2, tolerance=1e-8).basis) == 2
 
 
 def test_the_first_token_is_not_in_the_span_of_the_queries_alone() -> None:
@@ -166,14 +166,14 @@ def noisy(observed: Observation, share: float) -> Observation:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("share", "least", "most"), [(1e-3, 1.0, 1.0), (10.0, 0.0, 0.5)])
-def test_the_beam_reads_through_faint_noise_alone(share: float, least: float, most: float) -> None:
+@pytest.mark.parametrize(("share", "minimum", "maximum"), [(1e-3, 1.0, 1.0), (10.0, 0.0, 0.5)])
+def test_the_beam_reads_through_faint_noise_alone(share: float, minimum: float, maximum: float) -> None:
     texts = sequences(3, 1)
     observed, knowledge = case(network(), texts)
     drowned = noisy(observed, share)
     assert attacked(drowned, knowledge).samples.isnan().all()
     result = attacked(drowned, knowledge, decoder="beam", beams=4)
-    assert least <= float((tokens(result.samples) == texts).float().mean()) <= most
+    assert minimum <= float((tokens(result.samples) == texts).float().mean()) <= maximum
 
 
 def test_too_many_tokens_and_other_networks_are_refused() -> None:
@@ -204,9 +204,11 @@ def test_an_audit_of_text_ends_in_a_page_that_shows_it(tmp_path: Path, labelled:
     file = tmp_path / "zen.txt"
     lines_of = [line for line in content.splitlines() if len(line) > 12]
     file.write_text("\n".join(f"{'long' if len(x) > 45 else 'short'}\t{x}" for x in lines_of) if labelled else content)
-    asked = f"--method fedavg --dataset text:{file} --clients 2 --rounds 1 --local-epochs 1 --batch-size 4 --images 2"
-    asked += f" --engine inproc --attack dager --audit-rounds 0 --show-samples yes --out {tmp_path / 'out'}"
-    assert sim.main(asked.split()) == 0
+    requested = (
+        f"--method fedavg --dataset text:{file} --clients 2 --rounds 1 --local-epochs 1 --batch-size 4 --images 2"
+    )
+    requested += f" --engine inproc --attack dager --audit-rounds 0 --show-samples yes --out {tmp_path / 'out'}"
+    assert sim.main(requested.split()) == 0
     entry = json.loads((tmp_path / "out" / "result.json").read_text())["audit"][0]
     assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0
     assert entry["exact_match"]["rows"] == 1.0 and entry["rouge"]["rouge_1"] == 1.0 and entry["psnr"] is None

@@ -15,7 +15,7 @@ from flfw.adversary.attack import NotApplicableError
 from flfw.attacks.dlg_statistics import DLGStatistics, DLGStatisticsSettings
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.threat_model import standing
+from flfw.audit.threat_model import threat_model_of
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import PlainVictim
@@ -137,13 +137,13 @@ def test_it_is_static_and_says_so() -> None:
     job = AttackJob(
         "x", ProbeSet("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,)
     )
-    stands = standing(
+    threat_model = threat_model_of(
         *clients_and_attacks(plan(Experiment(method="fedsplit", net="lenet5", dataset="mnist"))),
         job,
         DLGStatistics(),
         False,
     )
-    assert not stands.adaptive and any("private tensors" in words for words in stands.granted)
+    assert not threat_model.adaptive and any("private tensors" in words for words in threat_model.granted)
     assert DLGStatistics().models == frozenset() and DLGStatistics().uses == {"uploads"}
 
 

@@ -33,8 +33,10 @@ def test_the_classifiers_gradient_gives_the_features_exactly(small: Experiment, 
 @pytest.mark.parametrize("attack", ["fedcg", "ig"])
 def test_an_image_is_found_by_its_features_through_the_public_body(tmp_path: Path, attack: str) -> None:
     budget = "fedcg.search_iterations=600" if attack == "fedcg" else "ig.iterations=600"
-    asked = tiny(tmp_path / "run", net=NET, trainable="linear_probe", attack=(attack,), set=(budget,), audit_rounds="0")
-    result = json.loads((run.run(asked) / "result.json").read_text())
+    requested = tiny(
+        tmp_path / "run", net=NET, trainable="linear_probe", attack=(attack,), set=(budget,), audit_rounds="0"
+    )
+    result = json.loads((run.run(requested) / "result.json").read_text())
     (entry,) = [one for one in result["audit"] if one["round"] == 0 and one["attack"] == attack]
     assert entry["psnr"]["mean"] > 20
     assert entry["verdict"] == "leaks"
@@ -43,8 +45,10 @@ def test_an_image_is_found_by_its_features_through_the_public_body(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_closed_form_for_first_layers_does_not_take_features_for_an_image(tmp_path: Path) -> None:
-    asked = tiny(tmp_path / "run", net="tests.support.tiny_backbone:TINY", trainable="linear_probe", audit_rounds="0")
-    result = json.loads((run.run(asked) / "result.json").read_text())
+    requested = tiny(
+        tmp_path / "run", net="tests.support.tiny_backbone:TINY", trainable="linear_probe", audit_rounds="0"
+    )
+    result = json.loads((run.run(requested) / "result.json").read_text())
     words = json.dumps(result)
     assert "analytic needs a shared fully connected first layer" in words and "crashed" not in words
 
@@ -53,7 +57,9 @@ def test_a_closed_form_for_first_layers_does_not_take_features_for_an_image(tmp_
 def test_the_attack_on_hypernetworks_runs_on_generated_adapters(tmp_path: Path) -> None:
     settings = ("hidden=6", "embedding=4", "hyperfl.iterations=20")
     net = "tests.support.tiny_backbone:TINY"
-    asked = tiny(tmp_path / "run", method="hyperfl_lpm", net=net, attack=("hyperfl",), set=settings, audit_rounds="0")
-    result = json.loads((run.run(asked) / "result.json").read_text())
+    requested = tiny(
+        tmp_path / "run", method="hyperfl_lpm", net=net, attack=("hyperfl",), set=settings, audit_rounds="0"
+    )
+    result = json.loads((run.run(requested) / "result.json").read_text())
     assert result["audit"] and "crashed" not in json.dumps(result)
     assert all(entry["psnr"]["mean"] is not None for entry in result["audit"])

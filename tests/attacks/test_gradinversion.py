@@ -159,22 +159,22 @@ def test_an_upload_of_one_step_reveals_the_batchs_statistics() -> None:
     weights = dataclasses.replace(knowledge, weights=True, lr=0.1)
     with torch.no_grad():
         first = normalised().extractor.get_submodule("0")(digit_inputs(8).normalise(x))
-    inferred = GradInversion().beside(observation, weights)
+    inferred = GradInversion().prior_constants(observation, weights)
     torch.testing.assert_close(inferred["batch_norm.mean.extractor.1"], first.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
     variance = first.transpose(0, 1).flatten(1).var(1)
     torch.testing.assert_close(inferred["batch_norm.variance.extractor.1"], variance, rtol=1e-4, atol=1e-5)
-    running = GradInversion(GradInversionSettings(statistics="running")).beside(observation, weights)
+    running = GradInversion(GradInversionSettings(statistics="running")).prior_constants(observation, weights)
     assert running.keys() == inferred.keys() and not bool(running["batch_norm.mean.extractor.1"].any())
     for other in ({"steps": 2}, {"weights": False}, {"operator": _Noisy({})}):
-        less = GradInversion().beside(observation, dataclasses.replace(weights, **other))
+        less = GradInversion().prior_constants(observation, dataclasses.replace(weights, **other))
         assert not bool(less["batch_norm.mean.extractor.1"].any())
 
 
 class _Noisy(Operator):
     """Noise of a known deviation."""
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        return trial
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+        return simulated
 
     @property
     def noise(self) -> float:

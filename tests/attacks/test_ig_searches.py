@@ -21,9 +21,9 @@ from tests.support.attackable import attackable, digits, generators
 class Unchanged(Operator):
     """A mechanism that changes nothing."""
 
-    def apply(self, trial: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
+    def apply(self, simulated: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
         """Return the trial."""
-        return trial
+        return simulated
 
 
 class Noisy(Unchanged):
@@ -83,9 +83,9 @@ def test_the_result_is_that_of_the_nearer_search() -> None:
 
     def found(searches: str, operator: Operator | None) -> float:
         observations, knowledge = attackable("lenet", 8, batch)
-        asked = [replace(known, operator=operator) for known in knowledge]
+        requested = [replace(known, operator=operator) for known in knowledge]
         settings = IGSettings(iterations=40, searches=searches)  # type: ignore[arg-type]
-        (result,) = IG(settings).run(observations, asked, generators(1))
+        (result,) = IG(settings).run(observations, requested, generators(1))
         assert result.matching_loss is not None
         return result.matching_loss
 

@@ -167,8 +167,8 @@ def test_as_many_are_alone_as_theory_expects(bins: int, settings: dict[str, Any]
     for batch, repeats in ((8, 12), (32, 6), (64, 4)):
         alone, counted = 0, 0
         for _ in range(repeats):
-            places = rng.choice(len(held.train_y), batch, replace=False)
-            x, y = torch.from_numpy(held.train_x[places]).float() / 255, torch.from_numpy(held.train_y[places])
+            indices = rng.choice(len(held.train_y), batch, replace=False)
+            x, y = torch.from_numpy(held.train_x[indices]).float() / 255, torch.from_numpy(held.train_y[indices])
             (result,) = attack.run(*observed(model, x, y), generators(1))
             distance = (result.samples[None] - x[:, None]).flatten(2).square().mean(2).min(1).values
             alone += int((distance < 1e-4).sum())  # 40 dB
@@ -176,8 +176,8 @@ def test_as_many_are_alone_as_theory_expects(bins: int, settings: dict[str, Any]
         expected, total = expected_alone(bins, batch), batch * repeats
         assert attack.expected_share(batch) == expected
         assert counted <= alone <= counted + 0.02 * total  # a neighbour in the bin may have almost no gradient
-        deviation = (expected * (1 - expected) / total) ** 0.5
-        assert abs(alone / total - expected) < 4 * deviation + 0.05, (batch, alone / total)
+        std = (expected * (1 - expected) / total) ** 0.5
+        assert abs(alone / total - expected) < 4 * std + 0.05, (batch, alone / total)
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def lonely(model: nets.Net, x: Tensor) -> int:
     layer = model.get_submodule(PLACE)
     measured = layer(digit_inputs(x.shape[-1]).normalise(x).flatten(1)).detach()
     places = [int((row > 0).sum()) for row in measured]
-    return sum(places.count(place) == 1 for place in places)
+    return sum(places.count(index) == 1 for index in places)
 
 
 def test_what_is_found_is_exact_and_what_is_not_is_the_mean_colour() -> None:

@@ -112,8 +112,8 @@ def summed_by_hand(images: Sequence[tuple[int, list[float], float]]) -> Tensor:
         for query, pixel in enumerate(pixels):
             unit = 3 * query + int(pixel)
             total[unit, client] += slope * 2.0  # the ring, and all
-            for place, value in enumerate(pixels):
-                total[unit, client, 1, 1 + place] += slope * 2.0 * value
+            for index, value in enumerate(pixels):
+                total[unit, client, 1, 1 + index] += slope * 2.0 * value
     return total.flatten(1)
 
 
@@ -156,8 +156,8 @@ def test_images_of_three_colours_are_read_off_the_module_s_gradient() -> None:
         total += torch.autograd.grad(loss, module.get_parameter("measure.weight"))[0]
     for client in (0, 1):
         images = read_columns(total, sent[client], (3, 4, 5)).best(3)
-        apart = (images[None] - held[client][:, None]).flatten(2).abs().amax(2).min(1).values
-        assert float(apart.max()) < 1e-3
+        distance = (images[None] - held[client][:, None]).flatten(2).abs().amax(2).min(1).values
+        assert float(distance.max()) < 1e-3
 
 
 def test_a_convolution_of_another_make_is_refused() -> None:
@@ -196,8 +196,8 @@ def test_as_many_are_found_in_the_sum_as_theory_expects_of_one_client(clients: i
     exact = found(held, attack.run(observations, known_of(model, observations, batch), generators(clients)))
     expected, total = attack.expected_share(batch), clients * batch
     assert expected == pytest.approx(1 - (1 - expected_alone(128, batch)) ** 2)
-    deviation = (expected * (1 - expected) / total) ** 0.5
-    assert abs(sum(exact) / total - expected) < 4 * deviation + 0.05
+    std = (expected * (1 - expected) / total) ** 0.5
+    assert abs(sum(exact) / total - expected) < 4 * std + 0.05
     if batch == 32:
         assert sum(exact) / total > expected_alone(128, batch)  # of one query
 
@@ -264,15 +264,15 @@ def test_the_rounding_of_secure_aggregation_hides_small_changes() -> None:
 def test_a_sum_is_that_of_a_loop_and_groups_are_by_turns() -> None:
     """Two probes of each of two clients, in the order of their slots; weights count by their changes."""
     one = {"w": torch.tensor([1.0]), "n": torch.tensor(2)}
-    asked = [
+    requested = [
         replace(seen({"w": one["w"] * value, "n": one["n"]}, {"w": torch.tensor([10.0 * client])}, slot), client=client)
         for slot, client, value in ((2, 0, 100.0), (0, 0, 1.0), (3, 1, 1000.0), (1, 1, 10.0))
     ]
-    assert [float(o.sent["w"]) for o in summed(asked, weights=False)] == [1100.0, 11.0, 1100.0, 11.0]
-    assert int(summed(asked, weights=False)[0].sent["n"]) == 4
+    assert [float(o.sent["w"]) for o in summed(requested, weights=False)] == [1100.0, 11.0, 1100.0, 11.0]
+    assert int(summed(requested, weights=False)[0].sent["n"]) == 4
     # changes: 100 - 0 and 1000 - 10; 1 - 0 and 10 - 10
-    assert [float(o.sent["w"]) for o in summed(asked, weights=True)] == [1090.0, 1.0, 1100.0, 11.0]
-    assert [o.slot for o in summed(asked, weights=True)] == [2, 0, 3, 1]
+    assert [float(o.sent["w"]) for o in summed(requested, weights=True)] == [1090.0, 1.0, 1100.0, 11.0]
+    assert [o.slot for o in summed(requested, weights=True)] == [2, 0, 3, 1]
 
 
 def test_nothing_but_the_sum_matters_to_the_result() -> None:
@@ -312,7 +312,7 @@ def test_an_audit_gives_an_attack_on_sums_no_message_of_a_client(tmp_path: Path)
     out = whole.run(tiny(tmp_path / "run", attack=attacks, audit_rounds="0", image_size=8))
     for name, alike in ((attacks[0], True), (attacks[1], False)):
         places = sorted((out / "reconstructions").glob(f"*{name.partition(':')[2]}-r0000-target-*"))
-        one, other = (load_file(place)["samples"] for place in places)
+        one, other = (load_file(index)["samples"] for index in places)
         assert torch.equal(one, other) == alike
     entries = {e["attack"]: e for e in json.loads((out / "result.json").read_text())["audit"]}
     words = [any("only their sum, as behind secure aggregation" in g for g in e["granted"]) for e in entries.values()]

@@ -22,9 +22,9 @@ from flfw.attacks.adaptations.fed_sdp import FedSDPAdaptation
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.idlg import IDLG
 from flfw.attacks.ig import IG
-from flfw.audit.adaptation import Protection, hiding
+from flfw.audit.adaptation import Protection, protection_of
 from flfw.audit.jobs import EASY, EXAMPLE, AttackJob, ProbeSet
-from flfw.audit.threat_model import ThreatModel, standing
+from flfw.audit.threat_model import ThreatModel, threat_model_of
 from flfw.client.context import ClientContext
 from flfw.dp.client import DPClient
 from flfw.experiment import Experiment
@@ -54,7 +54,7 @@ from tests.support.planned import clients_and_adaptation, clients_and_attacks
 SERVER, CLIENT = "server", "client_example"
 
 
-def ticket(batch: int = 1, steps: int = 1, server_round: int = 0, on_client: bool = False) -> ProbeSet:
+def probe_set(batch: int = 1, steps: int = 1, server_round: int = 0, on_client: bool = False) -> ProbeSet:
     return ProbeSet("target", server_round, "", batch, steps, EXAMPLE if on_client else "target")
 
 
@@ -70,11 +70,11 @@ class Exchange:
     """A client of a method, and one who attacks it."""
 
     experiment: Experiment
-    ticket: ProbeSet
+    probe_set: ProbeSet
 
     def client(self, slot: int = 0) -> DPClient:
-        task, asked_for = plan(self.experiment).task.load(None), (slot, self.ticket.batch, self.ticket.steps)
-        ctx = ClientContext(plan(self.experiment).client, task, 0, self.ticket.round, None, None, probe=asked_for)
+        task, asked_for = plan(self.experiment).task.load(None), (slot, self.probe_set.batch, self.probe_set.steps)
+        ctx = ClientContext(plan(self.experiment).client, task, 0, self.probe_set.round, None, None, probe=asked_for)
         with initialising(3, "client"):
             result = plan(self.experiment).client_class(ctx)
         assert isinstance(result, DPClient)
@@ -85,20 +85,20 @@ class Exchange:
 
     def examples(self) -> tuple[Tensor, Tensor]:
         task = plan(self.experiment).task.load(None)
-        return task.examples("train", task.victims(0, 0, self.ticket.batch, 0))
+        return task.examples("train", task.victims(0, 0, self.probe_set.batch, 0))
 
     def sent(self, slot: int = 0) -> Tensors:
         client, (x, y) = self.client(slot), self.examples()
-        if self.ticket.point == EXAMPLE:
+        if self.probe_set.point == EXAMPLE:
             return client.observed(x, y, client.generator("probe"))
-        return client.gradient(x, y) if self.ticket.steps == 1 else client.stepped(x, y, self.ticket.steps)
+        return client.gradient(x, y) if self.probe_set.steps == 1 else client.stepped(x, y, self.probe_set.steps)
 
     @property
     def hides(self) -> Protection:
-        return hiding(
+        return protection_of(
             *clients_and_adaptation(plan(self.experiment)),
-            self.ticket,
-            CLIENT if self.ticket.point == EXAMPLE else SERVER,
+            self.probe_set,
+            CLIENT if self.probe_set.point == EXAMPLE else SERVER,
             False,
         )
 
@@ -126,7 +126,7 @@ class Exchange:
 def exchange(
     method: str, *chosen: str, batch: int = 1, steps: int = 1, at: int = 0, on_client: bool = False
 ) -> Exchange:
-    return Exchange(asked(method, *chosen), ticket(batch, steps, at, on_client))
+    return Exchange(asked(method, *chosen), probe_set(batch, steps, at, on_client))
 
 
 # --- by hand ---
@@ -148,7 +148,7 @@ def test_clipping_has_a_finite_derivative_at_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("local", "deviation"),
+    ("local", "std"),
     [
         (LocalSteps(lr=0.1, steps=1), 1.0),
         (LocalSteps(lr=0.1, steps=4), 0.5),
@@ -156,8 +156,8 @@ def test_clipping_has_a_finite_derivative_at_zero() -> None:
         (LocalSteps(lr=0.5, steps=2, weight_decay=0.4), sqrt(0.8**2 + 1) / 2),  # the first shrinks by lr times decay
     ],
 )
-def test_noise_adds_up_over_the_steps(local: LocalSteps, deviation: float) -> None:
-    assert carried(local) == pytest.approx(deviation)
+def test_noise_adds_up_over_the_steps(local: LocalSteps, std: float) -> None:
+    assert carried(local) == pytest.approx(std)
 
 
 @pytest.mark.parametrize("bound", ["constant", "decay", "lr"])
@@ -357,74 +357,74 @@ def stands(
 ) -> ThreatModel:
     vantage = CLIENT if at.point == EXAMPLE else SERVER
     job = AttackJob("ig", at, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage=vantage, adaptive=adaptive)
-    return standing(*clients_and_attacks(plan(given)), job, attack or IG(), defended)
+    return threat_model_of(*clients_and_attacks(plan(given)), job, attack or IG(), defended)
 
 
 def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None:
     cdp_, sdp_ = asked("fed_cdp"), asked("fed_sdp")
-    static = stands(cdp_, ticket(), False)
+    static = stands(cdp_, probe_set(), False)
     assert (static.adaptive, static.adaptation, static.protected_by) == (False, None, "fed_cdp")
     assert static.granted[-1] == "not granted: that fed_cdp clips and adds noise"
-    informed = stands(cdp_, ticket(3), True)
+    informed = stands(cdp_, probe_set(3), True)
     assert (informed.adaptive, informed.adaptation, informed.protected_by) == (True, "written", "fed_cdp")
     words = "that fed_cdp clips each example's gradient (C=4 a layer) and adds noise (sigma=6)"
     assert informed.granted[-1] == f"{words}, to which it adapts with what is written for it"
-    many = stands(cdp_, ticket(steps=2), True)
+    many = stands(cdp_, probe_set(steps=2), True)
     assert not many.adaptive and many.adaptation == "written"
     assert many.granted[-1].startswith("not made use of: that the noise of a step moves the weights")
     assert any("fed_cdp's optimiser" in words for words in many.granted)
-    assert stands(asked("fed_cdp", QUIET), ticket(steps=2), True).adaptive
-    assert stands(sdp_, ticket(steps=2), True).adaptive  # its noise comes after all steps
-    of_its_own = stands(asked("fed_sdp", "noise_multiplier=3", "noise_shares=9"), ticket(), True).granted[-1]
+    assert stands(asked("fed_cdp", QUIET), probe_set(steps=2), True).adaptive
+    assert stands(sdp_, probe_set(steps=2), True).adaptive  # its noise comes after all steps
+    of_its_own = stands(asked("fed_sdp", "noise_multiplier=3", "noise_shares=9"), probe_set(), True).granted[-1]
     assert "clips each update (C=4 a layer) and adds noise (sigma=1)" in of_its_own
-    assert not stands(cdp_, ticket(), True, IDLG()).adaptive  # labels are read off a noisy layer
-    assert not stands(asked("centaur"), ticket(), True).adaptive  # the head is hidden
-    assert "(C=0.04 over all tensors)" in stands(asked("dp_fedavg", "unit=client"), ticket(), True).granted[-1]
-    automatic = stands(asked("dp_fedavg", AUTOMATIC), ticket(), True)
+    assert not stands(cdp_, probe_set(), True, IDLG()).adaptive  # labels are read off a noisy layer
+    assert not stands(asked("centaur"), probe_set(), True).adaptive  # the head is hidden
+    assert "(C=0.04 over all tensors)" in stands(asked("dp_fedavg", "unit=client"), probe_set(), True).granted[-1]
+    automatic = stands(asked("dp_fedavg", AUTOMATIC), probe_set(), True)
     assert automatic.adaptive and "(C=0.04 over all tensors, automatic)" in automatic.granted[-1]
 
 
 def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() -> None:
-    example = ticket(on_client=True)
+    example = probe_set(on_client=True)
     for given in (asked("fed_sdp"), asked("fed_cdp", "observed=bare"), asked("dp_fedavg", "unit=client")):
-        assert hiding(*clients_and_adaptation(plan(given)), example, CLIENT, False).how == "nothing to adapt to"
+        assert protection_of(*clients_and_adaptation(plan(given)), example, CLIENT, False).how == "nothing to adapt to"
         bare = stands(given, example, False)
         assert bare.adaptive and bare.protected_by is None
         assert bare.granted[-1].endswith("which does nothing to what is read here")
         assert not any("seed" in words for words in bare.granted)
-    assert hiding(*clients_and_adaptation(plan(asked("fed_cdp"))), EASY, SERVER, False) == Protection(
+    assert protection_of(*clients_and_adaptation(plan(asked("fed_cdp"))), EASY, SERVER, False) == Protection(
         *clients_and_adaptation(plan(asked("fed_cdp"))), EASY, SERVER
     )
-    assert hiding(*clients_and_adaptation(plan(asked("fedavg"))), ticket(), SERVER, False).by == ""
+    assert protection_of(*clients_and_adaptation(plan(asked("fedavg"))), probe_set(), SERVER, False).by == ""
 
 
 @pytest.mark.parametrize(
-    ("given", "at", "words"),
+    ("given", "at", "text"),
     [
-        (asked(OWN), ticket(), f"what {OWN} does to the data for their privacy, for which no adaptation is written"),
-        (asked("fed_cdp", adaptation="none"), ticket(), "that fed_cdp clips and adds noise"),
-        (asked("fed_cdp", "bound=median"), ticket(2), "of several examples or steps the client's own bound"),
-        (asked("fed_cdp", "compress=after"), ticket(1, 2), "what is zeroed in each of several steps"),
-        (asked("dp_fedavg", "optimiser=adam"), ticket(1, 2), "of several steps of Adam"),
+        (asked(OWN), probe_set(), f"what {OWN} does to the data for their privacy, for which no adaptation is written"),
+        (asked("fed_cdp", adaptation="none"), probe_set(), "that fed_cdp clips and adds noise"),
+        (asked("fed_cdp", "bound=median"), probe_set(2), "of several examples or steps the client's own bound"),
+        (asked("fed_cdp", "compress=after"), probe_set(1, 2), "what is zeroed in each of several steps"),
+        (asked("dp_fedavg", "optimiser=adam"), probe_set(1, 2), "of several steps of Adam"),
     ],
 )
-def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at: ProbeSet, words: str) -> None:
+def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at: ProbeSet, text: str) -> None:
     assert (
-        hiding(*clients_and_adaptation(plan(given)), at, SERVER, False).how == "none"
-        and hiding(*clients_and_adaptation(plan(given)), at, SERVER, False).through(1.0) is None
+        protection_of(*clients_and_adaptation(plan(given)), at, SERVER, False).how == "none"
+        and protection_of(*clients_and_adaptation(plan(given)), at, SERVER, False).through(1.0) is None
     )
     result = stands(given, at, False)
-    assert not result.adaptive and result.granted[-1].startswith("not made use of: ") and words in result.granted[-1]
+    assert not result.adaptive and result.granted[-1].startswith("not made use of: ") and text in result.granted[-1]
 
 
 def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said() -> None:
     given = asked("fed_cdp", defence="prune")
-    both = stands(given, ticket(), True, defended=True)
+    both = stands(given, probe_set(), True, defended=True)
     assert (both.adaptive, both.adaptation, both.protected_by) == (False, "written", "prune")
     assert both.granted[-2].startswith("that the client uses prune (ratio=0.9), to which it adapts")
     assert both.granted[-1] == "not made use of: that fed_cdp clips and adds noise, beside the defence"
     assert sum("the run's seed, from which fed_cdp may draw" in words for words in both.granted) == 1
-    early = stands(given, ticket(on_client=True), True, defended=True)  # before the update is pruned
+    early = stands(given, probe_set(on_client=True), True, defended=True)  # before the update is pruned
     assert (early.adaptive, early.protected_by) == (True, "fed_cdp")
     assert early.granted[-2] == "that the client uses prune, which does nothing to what is read here"
 
@@ -433,8 +433,8 @@ def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said()
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("rule", "words"), [("abadi", ""), ("automatic", ", automatic")])
-def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path, rule: str, words: str) -> None:
+@pytest.mark.parametrize(("rule", "text"), [("abadi", ""), ("automatic", ", automatic")])
+def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path, rule: str, text: str) -> None:
     set_ = ("clip=0.1", "noise_multiplier=0.0002", f"clipping={rule}", "ig.iterations=120")
     given = asked("fed_cdp", *set_, out=tmp_path / "run", rounds=1, images=1, vantage=(SERVER, CLIENT))
     folder = whole.run(given)
@@ -445,7 +445,7 @@ def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Pat
     for static, informed in (entries[:2], entries[2:]):
         assert static["verdict"] == "static only" and informed["verdict"] == "leaks"
         assert informed["psnr"]["mean"] > static["psnr"]["mean"] + 8
-        assert f"(C=0.1 a layer{words}) and adds noise (sigma=0.0002)" in informed["granted"][-1]
+        assert f"(C=0.1 a layer{text}) and adds noise (sigma=0.0002)" in informed["granted"][-1]
     names = [setting.name for setting in read_settings(folder, entries, pictures=False)]
     assert names[:2] == ["ig (server)", "ig told of fed_cdp (server)"]
     page = (folder / "report.html").read_text()
@@ -457,4 +457,4 @@ def test_a_closed_form_reads_on_through_the_clipping_and_is_static(tmp_path: Pat
     given = asked("dp_fedavg", "unit=client", net="linear", attack=("analytic",), out=tmp_path / "run", rounds=1)
     (entry,) = json.loads((whole.run(given) / "result.json").read_text())["audit"]
     assert entry["verdict"] == "leaks" and not entry["adaptive"] and entry["adaptation"] is None
-    assert not stands(given, ticket(), False, Analytic()).adaptive
+    assert not stands(given, probe_set(), False, Analytic()).adaptive

@@ -44,8 +44,8 @@ def test_it_finds_digits_behind_an_undefended_lenet() -> None:
     batches = [digits(0), digits(1)]
     attack = ROG()
     results = attack.run(*attackable("lenet", 28, *batches), generators(2))
-    for (x, _), one, most in zip(batches, results, ceilings(attack, batches), strict=True):
-        assert most - 4 < db(x, one) <= most
+    for (x, _), one, maximum in zip(batches, results, ceilings(attack, batches), strict=True):
+        assert maximum - 4 < db(x, one) <= maximum
         assert one.matching_loss is not None and one.matching_loss < 0.02 and one.searched is None
     assert db(batches[0][0], results[1]) < 18  # each is its own digit
 
@@ -65,7 +65,7 @@ def test_no_long_search_beats_the_ceiling(settings: dict[str, Any]) -> None:
 def _check_ceiling(settings: ROGSettings, count: int, seed: int = 0) -> None:
     batches, attack = [digits(i, side=8) for i in range(count)], ROG(settings)
     results = attack.run(*attackable("lenet", 8, *batches), generators(count, seed))
-    gaps = [most - db(x, r) for (x, _), r, most in zip(batches, results, ceilings(attack, batches), strict=True)]
+    gaps = [maximum - db(x, r) for (x, _), r, maximum in zip(batches, results, ceilings(attack, batches), strict=True)]
     assert min(gaps) >= -1e-6 and np.median(gaps) < 6, gaps
 
 
@@ -206,7 +206,7 @@ def audited(folder: Path, *settings: str, attacks: Sequence[str] = ("rog",)) -> 
         return result, list(csv.DictReader(file))
 
 
-@pytest.mark.nightly  # a post-processor for each rung
+@pytest.mark.nightly  # a post-processor for each control
 def test_an_audit_trains_it_on_public_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = spied(monkeypatch)
     audited(tmp_path / "run", "rog.post=unet", "rog.pairs=8", "rog.post_epochs=1")

@@ -125,8 +125,8 @@ def test_secure_aggregation_adds_its_rounding_and_no_more_though_it_clips_the_de
     """The dead biases of -1000 are clipped to -8, as the server knows; each of 5 clients adds a step at most."""
     members, step = messages(5, 4), 16 / 4194304
     for name, value in read(members, 4, Protocol(0)).sent.items():
-        apart = float((value - members[0].sent[name]).abs().max())
-        assert 0 < apart <= 5 * step + 1e-6, name
+        distance = float((value - members[0].sent[name]).abs().max())
+        assert 0 < distance <= 5 * step + 1e-6, name
 
 
 def test_one_digit_of_ten_clients_is_read_off_a_suppressed_sum_and_not_off_an_honest_one() -> None:
@@ -248,7 +248,7 @@ def test_an_audit_reads_the_target_off_every_sum_that_it_is_in(folder: Path) -> 
         assert (entry["verdict"], entry["share_recovered"]) == ("malicious server only", 1.0)
         assert (entry["images"], entry["batch"], entry["vantage"]) == (2, 1, "aggregate")  # one in each turn
         assert any("the update of client 3 alone" in line for line in entry["granted"])
-    (consistent,) = [rung for rung in audited[1, 5, 1]["ladder"] if rung["rung"] == "consistency"]
+    (consistent,) = [control for control in audited[1, 5, 1]["ladder"] if control["rung"] == "consistency"]
     assert consistent["passed"]
     with (folder / "audit.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]
@@ -262,7 +262,7 @@ def test_a_run_says_what_was_done_and_who_would_have_noticed(folder: Path) -> No
     assert notes[0].startswith("A malicious server sent clients different numbers (suppression)")
     zeros = "All clients but client 3 sent zeros in all tensors but classifier.bias: sums are its update there."
     assert zeros in notes
-    (checked,) = [note for note in notes if "check_broadcast" in note]
+    (checked,) = [note for note in notes if "reject_suspicious_weights" in note]
     assert "would have refused messages at clients 0, 1, 2, 4 of 5" in checked
     assert "By comparing hashes client 3 would have noticed other numbers than the rest, in round 1." in notes
     lines = Recordings(folder / "observations").probe_lines("target", 0, point="target")
@@ -320,7 +320,7 @@ def test_rounding_explains_more_of_an_isolated_sum_than_of_a_mean() -> None:
         Vantage.SERVER, "gradient", "target", 0, 0, 0, {"w": torch.ones(9)}, {"w": torch.zeros(9)}
     )
     usual = ProbeSet("target", 0, "", 1, 1, "target")
-    asked: Any = SimpleNamespace(ticket=usual.in_sums(4, "", isolated=0))
-    assert of_the_sum(observation.sent, observation, False, asked) == pytest.approx(half * (9 * 4) ** 0.5 / 3)
-    asked.ticket = usual.in_sums(4, "")
-    assert of_the_sum(observation.sent, observation, False, asked) == pytest.approx(half * (9 / 4) ** 0.5 / 3)
+    args: Any = SimpleNamespace(probe_set=usual.in_sums(4, "", isolated=0))
+    assert of_the_sum(observation.sent, observation, False, args) == pytest.approx(half * (9 * 4) ** 0.5 / 3)
+    args.probe_set = usual.in_sums(4, "")
+    assert of_the_sum(observation.sent, observation, False, args) == pytest.approx(half * (9 / 4) ** 0.5 / 3)

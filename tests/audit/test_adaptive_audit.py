@@ -17,7 +17,7 @@ from flfw.audit.adaptation import adapted, defence_operator
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import EXAMPLE, AttackJob, ProbeSet
 from flfw.audit.queue import Queue
-from flfw.audit.threat_model import standing
+from flfw.audit.threat_model import threat_model_of
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.experiment import Experiment
 from flfw.inversion import evaluation
@@ -119,7 +119,7 @@ def test_a_closed_form_of_one_step_is_static_behind_several() -> None:
     job = AttackJob("april", two_steps, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server")
     run = plan(asked(net="vit_plain"))
     closed, search = (
-        standing(*clients_and_attacks(run), job, APRIL(APRILSettings(way=way)), False)
+        threat_model_of(*clients_and_attacks(run), job, APRIL(APRILSettings(way=way)), False)
         for way in ("closed_form", "search")
     )
     assert not closed.adaptive and any("their mean gradient is attacked" in words for words in closed.granted)
@@ -130,12 +130,12 @@ def test_who_normalises_by_the_batch_is_seen_through_by_who_does_so_too() -> Non
     job = AttackJob("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
     colour = {"dataset": "cifar10", "image_size": 0}
     lenet, convnet = (plan(asked(net=net, **colour)) for net in ("lenet", "convnet32"))
-    plain, normalised = (standing(*clients_and_attacks(net), job, IG(), False) for net in (lenet, convnet))
+    plain, normalised = (threat_model_of(*clients_and_attacks(net), job, IG(), False) for net in (lenet, convnet))
     assert plain.adaptive and normalised.adaptive
     assert not any("BatchNorm" in words for words in plain.granted)
     assert any(words.startswith("that BatchNorm takes the batch's statistics") for words in normalised.granted)
-    by_running = standing(*clients_and_attacks(convnet), job, Analytic(), False)
-    assert standing(*clients_and_attacks(lenet), job, Analytic(), False).adaptive and not by_running.adaptive
+    by_running = threat_model_of(*clients_and_attacks(convnet), job, Analytic(), False)
+    assert threat_model_of(*clients_and_attacks(lenet), job, Analytic(), False).adaptive and not by_running.adaptive
     assert any(words.startswith("not made use of: that BatchNorm") for words in by_running.granted)
 
 
@@ -155,14 +155,14 @@ def test_a_search_in_bfloat16_is_static_and_closed_forms_are_as_they_were(tmp_pa
 def test_a_search_in_tensorfloat_is_static_as_well() -> None:
     job = AttackJob("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
     lower, exact = (plan(asked(net="lenet", attack_precision=precision)) for precision in ("tf32", "float32"))
-    assert standing(*clients_and_attacks(exact), job, IG(), False).adaptive
-    rough = standing(*clients_and_attacks(lower), job, IG(), False)
+    assert threat_model_of(*clients_and_attacks(exact), job, IG(), False).adaptive
+    rough = threat_model_of(*clients_and_attacks(lower), job, IG(), False)
     assert (
         not rough.adaptive and "not made use of: single precision; searches compute in TensorFloat-32" in rough.granted
     )
     assert (
-        standing(*clients_and_attacks(lower), job, Analytic(), False).granted
-        == standing(*clients_and_attacks(exact), job, Analytic(), False).granted
+        threat_model_of(*clients_and_attacks(lower), job, Analytic(), False).granted
+        == threat_model_of(*clients_and_attacks(exact), job, Analytic(), False).granted
     )
 
 
@@ -241,7 +241,7 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
     experiment = run_plan.experiment
     train_by_engine(experiment, tmp_path / "run")
     auditor = Auditor(*clients_and_audit(run_plan), task, tmp_path / "run", tmp_path / "run")
-    (job,) = auditor.jobs(auditor.tickets()[1])
+    (job,) = auditor.jobs(auditor.probe_sets()[1])
     seen = [o for o in Recordings(job.recordings).observations([e.id for e in job.exchanges]) if o is not None]
     told = clients_and_adaptation(run_plan.with_input_space(job.shape, job.classes))
     observations, knowledge = grant(job, *told, IG(), seen)
@@ -279,7 +279,7 @@ def test_labels_that_are_not_granted_are_not_in_the_job(tmp_path: Path) -> None:
     experiment = run_plan.experiment
     train_by_engine(experiment, tmp_path / "run")
     auditor = Auditor(*clients_and_audit(run_plan), task, tmp_path / "run", tmp_path / "run")
-    granted = {job.attack: [e.labels for e in job.exchanges] for job in auditor.jobs(auditor.tickets()[1])}
+    granted = {job.attack: [e.labels for e in job.exchanges] for job in auditor.jobs(auditor.probe_sets()[1])}
     assert granted["idlg"] == [None, None]
     assert all(labels is not None and len(labels) == 1 for labels in granted["ig"])
 

@@ -85,7 +85,7 @@ def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
 
 def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
     usual = {"attack": "a", "vantage": "aggregate", "adaptive": group == 1, "adaptation": None, "defence": "none"}
-    more = {"round": 0, "steps": 1, "curve": "group", "cause": "", "failure_reason": None, "messages": 8}
+    more = {"round": 0, "steps": 1, "curve": "sum_size", "cause": "", "failure_reason": None, "messages": 8}
     return {**usual, **more, "sum_size": group, "verdict": word, **changes}
 
 

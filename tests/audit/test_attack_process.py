@@ -1,4 +1,4 @@
-"""The attack server's process: attacks that crash, hang or fail once, and ends that leave nothing behind."""
+"""The attack process: attacks that crash, hang or fail once, and ends that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ JobOf = Callable[..., AttackJob]
 
 @pytest.fixture
 def job_of(recorded: tuple[Path, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOf:
-    """The job of an attack on the easy rung of what was recorded."""
+    """The job of an attack on the easy control of what was recorded."""
     from flfw.audit.auditor import Auditor
     from flfw.runs import run as whole
 
@@ -113,9 +113,9 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path, monkeypatch: pytes
 
     def job(attack: type[Attack] | str, retries: int = 0) -> AttackJob:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
-        asked = dataclasses.replace(experiment, attack=(name,))
+        requested = dataclasses.replace(experiment, attack=(name,))
         monkeypatch.setattr(queue_file, "_RETRIES", retries)
-        run_plan, task, _ = whole.check(asked, new=False)
+        run_plan, task, _ = whole.check(requested, new=False)
         (results,) = Auditor(run_plan.client, run_plan.audit, task, folder, tmp_path).jobs(EASY)
         return results
 
@@ -126,7 +126,7 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path, monkeypatch: pytes
 def serving(queue: Queue, *, seconds: float = 600, beside: bool = False) -> Iterator[Any]:
     from flfw.audit.attack_process import AttackServer
 
-    server = AttackServer(queue, lambda _: [], beside=beside, seconds=seconds)
+    server = AttackServer(queue, lambda _: [], concurrent=beside, seconds=seconds)
     queue.reopen()  # as the auditor does
     server.begin()
     try:
@@ -249,8 +249,8 @@ def test_attacks_that_end_their_process_fail_and_the_others_go_on(job_of: JobOf,
         for job in jobs.values():
             queue.put(job)
         for cls, how in ends.items():
-            solution = server.wait(jobs[cls])
-            assert (solution.stopped, solution.tries) == (f"crashed: its process {how}", 1), cls
+            result = server.wait(jobs[cls])
+            assert (result.stopped, result.tries) == (f"crashed: its process {how}", 1), cls
         assert guessed(server.wait(jobs[Grey]))
 
 
@@ -260,8 +260,8 @@ def test_a_process_that_ends_is_tried_again_as_often_as_was_asked_for(job_of: Jo
     with serving(queue) as server:
         job = job_of(Exits, retries=1)
         queue.put(job)
-        solution = server.wait(job)
-    assert (solution.stopped, solution.tries) == ("crashed: its process ended with exit code 3", 2)
+        result = server.wait(job)
+    assert (result.stopped, result.tries) == ("crashed: its process ended with exit code 3", 2)
 
 
 @pytest.mark.nightly
@@ -340,7 +340,7 @@ def audit(folder: Path) -> list[dict[str, Any]]:
     """Entries of the audit, without the seconds they took."""
     entries = result(folder)["audit"]
     for entry in entries:
-        entry["ladder"] = [_timeless(rung) for rung in entry["ladder"]]
+        entry["ladder"] = [_timeless(control) for control in entry["ladder"]]
     return [_timeless(entry) for entry in entries]
 
 

@@ -34,17 +34,17 @@ def test_no_example_is_a_candidate_twice_and_classes_fit() -> None:
     messages = [np.array(y) for y in ([0], [0, 1], [2, 2, 0], [1], [0, 1])]
     drawn = disjoint_candidates(messages, pool, numpy_generator(0, "draw"))
     # Class 0 is asked for four times: 10 each; class 1 three times: 8 each; class 2 twice by one message: 4 each.
-    assert [len(places) for places in drawn] == [10, 8, 4, 8, 8]
-    for classes, places in zip(messages, drawn, strict=True):
-        assert (pool[places] == classes).all()
-    assert max(Counter(np.concatenate([places.ravel() for places in drawn]).tolist()).values()) == 1
+    assert [len(indices) for indices in drawn] == [10, 8, 4, 8, 8]
+    for classes, indices in zip(messages, drawn, strict=True):
+        assert (pool[indices] == classes).all()
+    assert max(Counter(np.concatenate([indices.ravel() for indices in drawn]).tolist()).values()) == 1
 
 
 def test_at_most_so_many_candidates_and_none_where_a_class_has_too_few() -> None:
     drawn = disjoint_candidates([np.array([0]), np.array([1])], np.zeros(300, int), numpy_generator(0, "draw"))
-    assert [len(places) for places in drawn] == [99, 0]
-    alone = disjoint_candidates([np.array([0, 0])], np.zeros(3, int), numpy_generator(0, "draw"), most=5)
-    assert [len(places) for places in alone] == [1]
+    assert [len(indices) for indices in drawn] == [99, 0]
+    alone = disjoint_candidates([np.array([0, 0])], np.zeros(3, int), numpy_generator(0, "draw"), maximum=5)
+    assert [len(indices) for indices in alone] == [1]
 
 
 # --- the test ---

@@ -30,8 +30,8 @@ def classless(samples: np.ndarray) -> PublicData:
 
 def alone(truth: np.ndarray, guesses: np.ndarray, count: int, start: int = 0) -> GuessedBatch:
     """A message of one class whose examples all have the same ``count`` look-alikes from ``start`` on."""
-    places = np.arange(start, start + count)
-    return GuessedBatch(truth, guesses, np.zeros(len(truth), np.int64), [places] * len(truth))
+    indices = np.arange(start, start + count)
+    return GuessedBatch(truth, guesses, np.zeros(len(truth), np.int64), [indices] * len(truth))
 
 
 # --- by hand ---
@@ -86,10 +86,10 @@ def test_the_count_is_that_of_the_scores() -> None:
         public = PublicData.from_arrays(draw.random((40, 3, 2, 2), dtype=np.float32), np.arange(40) % 2)
         truth, labels = draw.random((6, 3, 2, 2), dtype=np.float32), np.arange(6) % 2
         guesses = (truth + draw.normal(0, 0.6, truth.shape))[draw.permutation(6)]
-        places = [public.lookalike_indices(int(label), draw, 12) for label in labels]
+        indices = [public.lookalike_indices(int(label), draw, 12) for label in labels]
         matched = guesses[assign(truth, guesses)]
-        ranks = [identification(*each)[0] for each in zip(truth, matched, public.samples[places], strict=True)]
-        result = identify([GuessedBatch(truth, guesses, labels, places)], public, draw, draws=50)
+        ranks = [identification(*each)[0] for each in zip(truth, matched, public.samples[indices], strict=True)]
+        result = identify([GuessedBatch(truth, guesses, labels, indices)], public, draw, draws=50)
         assert result.count == ranks.count(1)
         assert result.null.sum() == pytest.approx(1) and result.null[result.count] > 0
 

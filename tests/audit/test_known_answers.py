@@ -257,24 +257,24 @@ class OneTensorForAll(ByClosedForm):
 
 class EasyOnly(ByClosedForm):
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
-        return x if observation.rung == "easy" else torch.rand(x.shape, generator=rng)
+        return x if observation.control == "easy" else torch.rand(x.shape, generator=rng)
 
 
 class EasyOnlyElseRaises(ByClosedForm):
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
-        if observation.rung != "easy":
+        if observation.control != "easy":
             raise ZeroDivisionError("of course")
         return x
 
 
 class EasyOnlyElseHalfNaN(ByClosedForm):
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
-        return x if observation.rung == "easy" else x * (torch.nan if observation.slot else 0)
+        return x if observation.control == "easy" else x * (torch.nan if observation.slot else 0)
 
 
 class TargetOnly(ByClosedForm):
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
-        return x if observation.rung == "target" else torch.rand(x.shape, generator=rng)
+        return x if observation.control == "target" else torch.rand(x.shape, generator=rng)
 
 
 class FirstOnly(ByClosedForm):
@@ -447,7 +447,7 @@ FAULTY = {
     "a target damaged": Setup(LEAKS, "the other one is exact", doctor=damaged("target", 0)),
     "both targets damaged": Setup(INCONCLUSIVE, "nothing was attacked", doctor=damaged("target", 0, 1), stops=True),
     "no target recorded": Setup(INCONCLUSIVE, "nothing was attacked", doctor=unrecorded("target"), stops=True),
-    "the easy rung damaged": Setup(LEAKS, "reconstructions are proof", doctor=damaged("easy", 0, 1)),
+    "the easy control damaged": Setup(LEAKS, "reconstructions are proof", doctor=damaged("easy", 0, 1)),
     "a garbled manifest": Setup(LEAKS, "what is whole is audited", doctor=garbled),
     "swapped controls, no leak": Setup(
         BROKEN,

@@ -1,4 +1,4 @@
-"""Audits of known answer whose failure must be earned on the case itself: every rung, in both directions.
+"""Audits of known answer whose failure must be earned on the case itself: every control, in both directions.
 
 The attacks are closed forms for one example of softmax regression, which say that they adapt to a defence; what they
 make of it is written here. So the verdict follows from arithmetic, as in `test_known_answers`.
@@ -45,7 +45,7 @@ class Size:
 
 
 class Drowned(Defence):
-    """Noise a thousand times the gradient; hardly any in its mildest form."""
+    """Noise a thousand times the gradient; hardly any in its weakest form."""
 
     Settings = Size
     independent_noise = True
@@ -66,7 +66,7 @@ class Unclaimed(Drowned):
 
 
 class Undeclared(Drowned):
-    """The same without a mildest form."""
+    """The same without a weakest form."""
 
     @classmethod
     def weakest_settings(cls, settings: Any) -> Any:
@@ -74,7 +74,7 @@ class Undeclared(Drowned):
 
 
 class StrongEvenIfMild(Drowned):
-    """A mildest form through which nothing leaks either."""
+    """A weakest form through which nothing leaks either."""
 
     @classmethod
     def weakest_settings(cls, settings: Any) -> Any:
@@ -99,33 +99,33 @@ class Steadfast(ByClosedForm):
         return x
 
 
-class OnRungs(Steadfast):
-    """Works on some rungs alone."""
+class OnControls(Steadfast):
+    """Works on some controls alone."""
 
-    rungs: ClassVar[tuple[str, ...]] = ()
+    controls: ClassVar[tuple[str, ...]] = ()
 
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
-        return x if observation.rung in self.rungs else torch.rand(x.shape, generator=rng)
+        return x if observation.control in self.controls else torch.rand(x.shape, generator=rng)
 
 
-class EasyAlone(OnRungs):
-    rungs = ("easy",)
+class EasyAlone(OnControls):
+    controls = ("easy",)
 
 
-class UndefendedAlone(OnRungs):
-    rungs = ("easy", "matched")
+class UndefendedAlone(OnControls):
+    controls = ("easy", "matched")
 
 
-class NotOnMatched(OnRungs):
-    rungs = ("easy", "told")
+class NotOnMatched(OnControls):
+    controls = ("easy", "told")
 
 
-class OnTarget(OnRungs):
-    rungs = ("target",)
+class OnTarget(OnControls):
+    controls = ("target",)
 
 
-class BelowTheTarget(OnRungs):
-    rungs = ("easy", "matched", "told")
+class BelowTheTarget(OnControls):
+    controls = ("easy", "matched", "told")
 
 
 class ConfusedByKnowledge(Steadfast):
@@ -188,7 +188,7 @@ class Lucky(Steadfast):
 class HalfNaN(BelowTheTarget):
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return super().one(x, observation, rng) * (
-            torch.nan if observation.rung == "target" and observation.slot % 2 else 1
+            torch.nan if observation.control == "target" and observation.slot % 2 else 1
         )
 
 
@@ -209,8 +209,8 @@ def told(
     return Setup(expected, why, name, **{"fields": NOISY, "cause": cause, "adapted": True, **more})
 
 
-def damaged_all(rung: str, count: int = 8) -> Callable[[Path], None]:
-    return damaged(rung, *range(count))
+def damaged_all(control: str, count: int = 8) -> Callable[[Path], None]:
+    return damaged(control, *range(count))
 
 
 EARNED = {
@@ -235,11 +235,11 @@ NOT_EARNED = {
     "no claim about the noise": told(
         INCONCLUSIVE, "it may have a structure", Steadfast, "noise", fields=noisy(Unclaimed)
     ),
-    "no mildest form": told(INCONCLUSIVE, "nobody knows whether it copes", Steadfast, "told", fields=noisy(Undeclared)),
-    "a mildest form too strong": told(
+    "no weakest form": told(INCONCLUSIVE, "nobody knows whether it copes", Steadfast, "told", fields=noisy(Undeclared)),
+    "a weakest form too strong": told(
         INCONCLUSIVE, "nothing leaks there either", Steadfast, "told", fields=noisy(StrongEvenIfMild)
     ),
-    "works on the easy rung alone": told(INCONCLUSIVE, "not on these clients", EasyAlone, "told"),
+    "works on the easy control alone": told(INCONCLUSIVE, "not on these clients", EasyAlone, "told"),
     "works undefended alone": told(INCONCLUSIVE, "not through the defence's code", UndefendedAlone, "told"),
     "confused by what it knows": told(INCONCLUSIVE, "noise, once it is told", ConfusedByKnowledge, "outdone"),
     "seven probes": told(INCONCLUSIVE, "35 % could leak", Steadfast, "few", fields={**NOISY, "images": 7}),
@@ -261,7 +261,7 @@ NOT_EARNED = {
     ),
     "told not recorded": told(INCONCLUSIVE, "not shown to work", Steadfast, "told", doctor=unrecorded("told")),
     "told all damaged": told(INCONCLUSIVE, "nothing to attack there", Steadfast, "told", doctor=damaged_all("told")),
-    "the easy rung not recorded": told(INCONCLUSIVE, "nothing below", Steadfast, "easy", doctor=unrecorded("easy")),
+    "the easy control not recorded": told(INCONCLUSIVE, "nothing below", Steadfast, "easy", doctor=unrecorded("easy")),
     "data changed as well": Setup(
         STATIC, "no adaptation to changed data", plug_in(Steadfast), noisy(SwapsTheBatch), cause="static"
     ),
@@ -277,15 +277,15 @@ NOT_EARNED = {
 LEAKING = {
     "hardly any noise": told(LEAKS, "1e-9", Steadfast, fields={**NOISY, "set": ("Drowned.size=1e-9",)}),
     "hardly any noise, not told": Setup(LEAKS, "1e-9", plug_in(Steadfast), {**NOISY, "set": ("Drowned.size=1e-9",)}),
-    "leaks whatever the rungs": told(
+    "leaks whatever the controls": told(
         LEAKS, "proof by itself", OnTarget, fields={**NOISY, "set": ("Drowned.size=1e-9",)}
     ),
-    "leaks without a mildest form": told(
+    "leaks without a weakest form": told(
         LEAKS, "1e-9", Steadfast, fields=noisy(Undeclared, set=("Undeclared.size=1e-9",))
     ),
     "leaks with matched unrecorded": told(
         LEAKS,
-        "no rung is needed",
+        "no control is needed",
         Steadfast,
         fields={**NOISY, "set": ("Drowned.size=1e-9",)},
         doctor=unrecorded("matched"),
@@ -379,15 +379,15 @@ def test_no_leak_found_is_said_where_it_is_earned_and_nowhere_else(laboratory: L
 @pytest.mark.nightly
 def test_the_rungs_are_climbed_once_and_where_they_are_needed(laboratory: Laboratory) -> None:
     earned, leaking = (laboratory.entry(name) for name in ("drowned in noise", "hardly any noise"))
-    assert [rung["rung"] for rung in earned["ladder"]] == [
+    assert [control["rung"] for control in earned["ladder"]] == [
         "analytic",
         "easy",
         "consistency",
         "undefended",
         "weak_defence",
     ]
-    assert all(rung["passed"] for rung in earned["ladder"])
-    assert [rung["rung"] for rung in leaking["ladder"]] == ["analytic", "easy", "consistency"]
+    assert all(control["passed"] for control in earned["ladder"])
+    assert [control["rung"] for control in leaking["ladder"]] == ["analytic", "easy", "consistency"]
     assert earned["objective"] is None and earned["messages"] == 8
     short = laboratory.entry("a search that ends short")["objective"]
     assert short == {"truth": 0.0, "found": 0.1, "random": 1.0, "unconverged": 8, "total": 8}

@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[ScoredClient], dict[str, Any], str, str]] = {
     "a claim that may hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.5, 1e-6)}, "inconclusive", "faint"),
     "no control": (clients(*QUIET), {"controls": None}, "inconclusive", "easy"),
     "no null control": (clients(*QUIET), {"controls": MembershipControls(EASY)}, "inconclusive", "null"),
-    "the easy rung is not found": (clients(*QUIET), {"controls": UNFOUND}, "inconclusive", "easy"),
+    "the easy control is not found": (clients(*QUIET), {"controls": UNFOUND}, "inconclusive", "easy"),
     "the null control is found": (clients(*(1.0,) * 10), {"controls": FAULTY}, "inconclusive", "null"),
     "a leak without controls": (clients(*(1.0,) * 10), {"controls": None}, "leaks", "pairs"),
     "a leak without the floor of labels": (clients(*(1.0,) * 10), {"floors": {}}, "inconclusive", "floor"),

@@ -67,7 +67,7 @@ def test_candidates_stand_in_the_order_of_their_content_and_are_sorted_back_by_p
         order = drawn.places[mine]
         assert sorted(order.tolist()) == list(range(len(there)))
         assert torch.equal(drawn.samples[mine], samples[order]) and torch.equal(drawn.labels[mine], labels[order])
-        scored, _ = drawn.scored(client, [float(there[place]) for place in order])  # each scored with its own number
+        scored, _ = drawn.scored(client, [float(there[index]) for index in order])  # each scored with its own number
         assert scored.members.tolist() == there[: len(there) // 2]
         assert scored.held_out.tolist() == there[len(there) // 2 :]
     with pytest.raises(ValueError, match="3 scores for 4 candidates of client 0"):
@@ -81,8 +81,8 @@ def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell
     assert one.granted().keys() == {"samples", "labels", "clients"}
     for name, value in one.granted().items():
         assert torch.equal(value, other.granted()[name])
-    assert other.places.tolist() == [(place + 2) % 4 for place in one.places[:4]] + [
-        (place + 1) % 2 for place in one.places[4:].tolist()
+    assert other.places.tolist() == [(index + 2) % 4 for index in one.places[:4]] + [
+        (index + 1) % 2 for index in one.places[4:].tolist()
     ]
 
 
@@ -92,7 +92,7 @@ def test_pairs_of_the_null_control_are_mixed_with_the_games_own_and_sorted_apart
     drawn = GameCandidates.of(task, PAIRS, null)
     assert drawn.clients.tolist() == [0] * 10 + [2] * 2 and drawn.played == {0: 2, 2: 1}
     there = [3, 5, 20, 21, 22, 4, 8, 30, 31, 32]
-    scores = [float(there[place]) for place in drawn.places[drawn.clients == 0]]
+    scores = [float(there[index]) for index in drawn.places[drawn.clients == 0]]
     game, untrained = drawn.scored(0, scores)
     assert (game.members.tolist(), game.held_out.tolist()) == ([3, 5], [4, 8])
     assert (untrained.members.tolist(), untrained.held_out.tolist()) == ([20, 21, 22], [30, 31, 32])
@@ -166,13 +166,13 @@ def test_a_game_without_steps_for_each_client_is_refused(steps: tuple[int, ...])
 def test_the_requests_name_all_uploads_and_nothing_of_the_coin(run: Path, tmp_path: Path) -> None:
     run_plan, task = checked(run)
     control, target = [
-        asked for asked, _ in Auditor(*clients_and_audit(run_plan), task, run, tmp_path).membership_jobs()
+        requested for requested, _ in Auditor(*clients_and_audit(run_plan), task, run, tmp_path).membership_jobs()
     ]
     assert (control.kind, target.kind) == ("one_step", "target")  # twelve steps need all 24 examples
     assert (control.game.easy, control.lines, control.rounds) == (True, (), ())
     assert (target.game.clients, target.game.candidates, target.rounds) == ((0, 1), 24, (1,))
     assert [line["client"] for line in target.lines] == [0, 1]
-    batches = [-(-len(places) // run_plan.experiment.batch_size) for places in task.split.train]
+    batches = [-(-len(indices) // run_plan.experiment.batch_size) for indices in task.split.train]
     assert list(target.game.steps) == batches  # one local epoch
 
 
@@ -198,17 +198,17 @@ def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tm
     lied = replace(task, pairs=tuple(turned(pairs) for pairs in task.pairs))
     inputs, results = [], []
     for name, variant in (("a", task), ("b", lied)):
-        *_, (asked, job) = Auditor(*clients_and_audit(run_plan), variant, run, tmp_path / name).membership_jobs()
+        *_, (requested, job) = Auditor(*clients_and_audit(run_plan), variant, run, tmp_path / name).membership_jobs()
         assert job.game is not None and job.public is not None
         inputs.append((Path(job.game.file).read_bytes(), Path(job.public[0]).read_bytes()))
         job_of = replace(job, game=replace(job.game, file=""), public=("", job.public[1]))
         inputs.append(job_of.to_json())
-        results.append((asked, scores_of(run_plan, job)))
+        results.append((requested, scores_of(run_plan, job)))
     assert inputs[0] == inputs[2] and inputs[1] == inputs[3]
-    (asked, scores), (other, same) = results
+    (requested, scores), (other, same) = results
     assert scores == same
-    assert asked.scored(scores).keys() == {TARGET, NULL}
-    for statistic, rows in asked.scored(scores)[TARGET].items():
+    assert requested.scored(scores).keys() == {TARGET, NULL}
+    for statistic, rows in requested.scored(scores)[TARGET].items():
         for one, turned_one in zip(rows, other.scored(same)[TARGET][statistic], strict=True):
             assert np.array_equal(one.members, turned_one.held_out)
             assert np.array_equal(one.held_out, turned_one.members)
@@ -252,7 +252,7 @@ class SomeDefended:
     def defence_of(self, client: int) -> str:
         return "prune" if client == 0 else "none"
 
-    def missed(self, asked: MembershipRequest, client: int) -> str:
+    def missed(self, request: MembershipRequest, client: int) -> str:
         return ""
 
     def unread(self, attack: str) -> str:
@@ -276,7 +276,7 @@ def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tupl
     for client in request.game.clients:
         places = request.candidates.places[request.candidates.clients == client].tolist()
         half = len(places) // 2
-        answers.append((client, "cosine", tuple(value if place < half else 0.0 for place in places)))
+        answers.append((client, "cosine", tuple(value if index < half else 0.0 for index in places)))
         answers.append((client, "label_only", (0.0,) * len(places)))
     return tuple(answers)
 
@@ -284,14 +284,14 @@ def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tupl
 def test_an_entry_stands_for_each_statistic_and_defence_and_floors_have_none(run: Path, tmp_path: Path) -> None:
     run_plan, task = checked(run)
     auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
-    asked = [request for request, _ in auditor.membership_jobs()]
-    answers = [Answer(rows(asked[0], 1.0)), Answer(rows(asked[1], 1.0), refused=("one was damaged",))]
+    requested = [request for request, _ in auditor.membership_jobs()]
+    answers = [Answer(rows(requested[0], 1.0)), Answer(rows(requested[1], 1.0), refused=("one was damaged",))]
     claimed = [{"adversary": "server", "accounting": "exact", "epsilon": 3.0, "delta": 1e-5}]
 
     def note(sentences: Sequence[str]) -> None:
         noted.extend(sentences)
 
-    items = auditor._game.play(asked, answers, note, SomeDefended(), claimed)  # pyright: ignore[reportPrivateUsage]
+    items = auditor._game.play(requested, answers, note, SomeDefended(), claimed)  # pyright: ignore[reportPrivateUsage]
     assert [(item["statistic"], item["defence"]) for item in items] == [("cosine", "prune"), ("cosine", "none")]
     assert noted == ["one was damaged"]
     for item in items:
@@ -303,10 +303,10 @@ def test_an_entry_stands_for_each_statistic_and_defence_and_floors_have_none(run
 def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: Path) -> None:
     run_plan, task = checked(run)
     auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
-    asked = [request for request, _ in auditor.membership_jobs()]
-    answers = [Answer(rows(asked[0], 1.0)), Answer(stopped="not applicable: nothing to compare")]
+    requested = [request for request, _ in auditor.membership_jobs()]
+    answers = [Answer(rows(requested[0], 1.0)), Answer(stopped="not applicable: nothing to compare")]
     game = auditor._game  # pyright: ignore[reportPrivateUsage]
-    assert game.play(asked, answers, lambda sentences: noted.extend(sentences), SomeDefended(), []) == []
+    assert game.play(requested, answers, lambda sentences: noted.extend(sentences), SomeDefended(), []) == []
     unknown = "Whether members can be told is not known."
     assert game.remarks == [
         f"membership on 2 clients gave no scores: not applicable: nothing to compare. {unknown}",

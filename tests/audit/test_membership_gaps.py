@@ -45,22 +45,22 @@ def test_what_makes_an_upload_unfit_for_a_comparison() -> None:
 
 def test_a_client_without_scores_has_pairs_that_failed() -> None:
     """Clients 4 and 7 with one pair each; the attack scores the second alone."""
-    clients, places = torch.tensor([4, 4, 7, 7]), torch.tensor([0, 1, 1, 0])
-    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), clients, places, {4: 1, 7: 1})
-    asked = MembershipRequest("a", MembershipGame("file", 4, (4, 7), (1, 1), 0.1), (1,), (), candidates)
-    first, second = asked.scored([(7, "cosine", (0.2, 0.9))])["target"]["cosine"]
+    clients, indices = torch.tensor([4, 4, 7, 7]), torch.tensor([0, 1, 1, 0])
+    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), clients, indices, {4: 1, 7: 1})
+    requested = MembershipRequest("a", MembershipGame("file", 4, (4, 7), (1, 1), 0.1), (1,), (), candidates)
+    first, second = requested.scored([(7, "cosine", (0.2, 0.9))])["target"]["cosine"]
     assert (first.client, second.client) == (4, 7)
     assert np.isnan(first.members).all() and np.isnan(first.held_out).all() and len(first.members) == 1
     assert (second.members.tolist(), second.held_out.tolist()) == ([0.9], [0.2])
-    assert asked.scored([]) == {"target": {}, "null": {}}
+    assert requested.scored([]) == {"target": {}, "null": {}}
     alone = MembershipRequest("a", MembershipGame("file", 4, (4,), (1,), 0.1), (1,), (), candidates)
-    assert (asked.where, alone.where) == ("on 2 clients", "on 1 client")
+    assert (requested.where, alone.where) == ("on 2 clients", "on 1 client")
 
 
 def test_labels_alone_tell_no_two_of_one_band_apart() -> None:
     """A pair of two numbers of one band, to which an attack's own bands give different shares of members."""
-    clients, places, numbers = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1]), torch.tensor([0.4, 0.6])
-    made = GameCandidates(torch.zeros(2, 1), numbers, clients, places, {0: 1}, torch.tensor([3, 3]))
+    clients, indices, numbers = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1]), torch.tensor([0.4, 0.6])
+    made = GameCandidates(torch.zeros(2, 1), numbers, clients, indices, {0: 1}, torch.tensor([3, 3]))
     floor, _ = made.scored(0, [0.25, 0.75], "label_only")
     assert (floor.members.tolist(), floor.held_out.tolist()) == ([0.5], [0.5])
     played, _ = made.scored(0, [0.25, 0.75], "cosine")
@@ -102,7 +102,7 @@ class Choosy(MembershipAttack):
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, torch.Tensor]:
         """Score by the brightness."""
-        if view.client == 0 and view.rounds[0].round:  # the easy rung has round 0
+        if view.client == 0 and view.rounds[0].round:  # the easy control has round 0
             raise InputError("Expected another message, got this one.")
         count = len(view.candidates.labels)
         return {"brightness": view.candidates.samples.view(count, -1).mean(1), "label_only": torch.zeros(count)}
@@ -150,8 +150,8 @@ def test_scores_that_are_no_finite_numbers_are_written_as_such_that_can_be_read(
     shown = MembershipView(4, (), nothing, nothing, lambda _: pytest.fail("no model is asked for"))
     row = as_scores(shown, {"s": torch.tensor([torch.inf, -torch.inf, torch.nan, 0.5])})
     assert row == [(4, "s", (1e300, -1e300, None, 0.5))]
-    places = torch.tensor([0, 1, 2, 3])
-    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4), torch.full((4,), 4), places, {4: 2})
+    indices = torch.tensor([0, 1, 2, 3])
+    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4), torch.full((4,), 4), indices, {4: 2})
     (scored,) = MembershipRequest("a", MembershipGame("file", 4, (4,), (1,), 0.1), (1,), (), candidates).scored(row)[
         "target"
     ]["s"]

@@ -160,9 +160,9 @@ class MembershipSetup:
     privacy: Sequence[float] = field(default=())
 
 
-def audited_again(setup: MembershipSetup, folder: Path, place: Path) -> dict[str, dict[str, Any]]:
+def audited_again(setup: MembershipSetup, folder: Path, path: Path) -> dict[str, dict[str, Any]]:
     """Return the items of an audit of a changed copy of a run."""
-    source, out = place / "run", place / "again"
+    source, out = path / "run", path / "again"
     shutil.copytree(folder, source)
     out.mkdir()
     (setup.doctor or as_recorded)(source)
@@ -292,11 +292,11 @@ def test_one_pair_is_refused(ran: Callable[[Fields], Path]) -> None:
         ran({**ONE_STEP, "membership_pairs": "1"})
 
 
-def answer(setup: MembershipSetup, ran: Callable[[Fields], Path], place: Path) -> None:
+def answer(setup: MembershipSetup, ran: Callable[[Fields], Path], path: Path) -> None:
     """Fail unless the items that are meant have the expected verdict, and claims are compared with what was found."""
     folder = ran(setup.fields)
     changed = setup.doctor or setup.pairs or setup.privacy
-    judged = audited_again(setup, folder, place) if changed else items(folder)
+    judged = audited_again(setup, folder, path) if changed else items(folder)
     got = {n: (judged[n]["verdict"], cause and judged[n]["cause"]) for n, (_, cause) in setup.expected.items()}
     assert got == setup.expected, {name: judged[name]["reason"] for name in setup.expected}
     for claimed in setup.privacy:

@@ -28,10 +28,10 @@ TRAIN = (np.arange(8), np.arange(8, 16))
 def test_patients_are_held_out_whole() -> None:
     games = patient_game(TRAIN, LABELS, PATIENTS, 0, None)
     left = without_held_out(TRAIN, games)
-    for game, places in zip(games, left, strict=True):
+    for game, indices in zip(games, left, strict=True):
         assert game.count == 2 and len(game.places) == 8
-        assert sorted(set(PATIENTS[places])) == sorted(game.pairs.members)
-        assert sorted(places) == sorted(game.members) and len(places) == 4
+        assert sorted(set(PATIENTS[indices])) == sorted(game.pairs.members)
+        assert sorted(indices) == sorted(game.members) and len(indices) == 4
         assert not set(game.members) & set(game.held_out)
     first = games[0].part(0, 1)
     assert first.count == 1 and set(PATIENTS[first.places]) == {games[0].pairs.members[0], games[0].pairs.held_out[0]}
@@ -143,7 +143,7 @@ def test_a_run_with_patients_compares_patients(
     task = plan(stored(tmp_path / "run")).task.load(None)
     assert task.pairs is not None and task.split.patients is not None
     held_out = {int(one) for game in task.pairs for one in task.split.patients[game.held_out]}
-    trained = {int(one) for places in task.split.train for one in task.split.patients[places]}
+    trained = {int(one) for indices in task.split.train for one in task.split.patients[indices]}
     assert held_out and not held_out & trained
     counts = {item["pairs"] for item in result["membership"]}
     assert counts == {sum(game.count for game in task.pairs)}

@@ -101,8 +101,8 @@ def test_two_peers_among_four_are_left_with_the_mean_of_the_other_two_and_the_fi
 
 
 def test_each_size_of_a_group_is_a_vantage_point_of_its_own() -> None:
-    asked = tiny(vantage=("client_update", "aggregate", "outsider", "peer"), sum_size=2, curve=("sum_size=1,2",))
-    assert vantage_points(asked.vantage, asked.groups) == [
+    requested = tiny(vantage=("client_update", "aggregate", "outsider", "peer"), sum_size=2, curve=("sum_size=1,2",))
+    assert vantage_points(requested.vantage, requested.groups) == [
         ("server", 0),
         ("aggregate", 1),
         ("aggregate", 2),
@@ -114,8 +114,14 @@ def test_each_size_of_a_group_is_a_vantage_point_of_its_own() -> None:
 
 
 def played(out: Path, **changes: Any) -> dict[tuple[str, int | None, str], dict[str, Any]]:
-    asked = {"attack": ("membership",), "audit_rounds": "1,2", "rounds": 2, "set": ("membership.width=64",), **changes}
-    folder = whole.run(tiny(out, **asked))
+    requested = {
+        "attack": ("membership",),
+        "audit_rounds": "1,2",
+        "rounds": 2,
+        "set": ("membership.width=64",),
+        **changes,
+    }
+    folder = whole.run(tiny(out, **requested))
     result = json.loads((folder / "result.json").read_text())
     assert result["recordings"]["refused"] == []
     items = result["membership"]
@@ -180,17 +186,17 @@ def test_an_outsider_reads_no_round(items: Any) -> None:
     ids=["outsider", "peer"],
 )  # fmt: skip
 def test_vantages_that_a_run_does_not_have_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    asked: Experiment = tiny(tmp_path / "run", **{"attack": ("membership",), "audit_rounds": "1", **changes})
+    requested: Experiment = tiny(tmp_path / "run", **{"attack": ("membership",), "audit_rounds": "1", **changes})
     with pytest.raises(InputError, match=message):
-        whole.check(asked)
+        whole.check(requested)
 
 
 @pytest.mark.slow
 def test_each_vantage_has_its_own_claim_and_the_gap_is_members_less_held_out_examples(tmp_path: Path) -> None:
     """The noise of both clients hides one of them better in their sum; the gap is counted here example by example."""
-    asked = {"method": "fed_sdp", "attack": ("membership",), "audit_rounds": "2", "rounds": 2, "lr": 0.1}
+    requested = {"method": "fed_sdp", "attack": ("membership",), "audit_rounds": "2", "rounds": 2, "lr": 0.1}
     few = ("membership.width=64", "membership.shadows=0", "membership.public=50", "noise_multiplier=1")
-    folder = whole.run(tiny(tmp_path / "run", **asked, set=few, vantage=("server", "aggregate"), sum_size=1))
+    folder = whole.run(tiny(tmp_path / "run", **requested, set=few, vantage=("server", "aggregate"), sum_size=1))
     result = json.loads((folder / "result.json").read_text())
     claims = {item["vantage"]: item["claimed_epsilon"] for item in result["membership"]}
     assert claims["aggregate"] < claims["server"]

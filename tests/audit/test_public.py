@@ -150,8 +150,8 @@ def test_every_example_is_a_lookalike_equally_often() -> None:
 
 def test_the_places_of_lookalikes_are_those_of_the_same_draw() -> None:
     public = PublicData.from_arrays(np.arange(60, dtype=np.float32).reshape(60, 1) / 100, np.arange(60) % 3)
-    places = public.lookalike_indices(1, numpy_generator(0, "lookalikes"), 19)
-    assert (public.samples[places] == public.distractors(1, numpy_generator(0, "lookalikes"), 19)).all()
+    indices = public.lookalike_indices(1, numpy_generator(0, "lookalikes"), 19)
+    assert (public.samples[indices] == public.distractors(1, numpy_generator(0, "lookalikes"), 19)).all()
     assert ROWS.lookalike_indices(7, numpy_generator(0, "lookalikes")).tolist() == []
 
 
@@ -271,11 +271,11 @@ def test_the_most_usual_number_is_the_one_that_most_rows_are_close_to() -> None:
     for guess in (public.usual(0), public.typical(0)):
         assert column_matches(np.array([[v] for v in values]), guess, public.binary).sum() == 3
     assert public.usual(3).tolist() == public.usual(0).tolist()  # a class that no public row has
-    most = max(
+    maximum = max(
         int(column_matches(np.array([[v] for v in values]), np.array([g]), public.binary).sum())
         for g in np.linspace(0, 1, 1001)
     )
-    assert most == 3
+    assert maximum == 3
 
 
 def test_a_number_that_is_mostly_missing_is_guessed_as_missing() -> None:

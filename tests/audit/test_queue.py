@@ -29,7 +29,7 @@ EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-
 def job(attack: str = "ig", probe_set: ProbeSet = EASY, **changes: Any) -> AttackJob:
     details = {
         "attack": attack,
-        "ticket": probe_set,
+        "probe_set": probe_set,
         "exchanges": EXCHANGES,
         "recordings": Path("/nowhere/observations"),
         "run_config": Experiment().to_run_config(),
@@ -59,14 +59,14 @@ def test_a_job_survives_json() -> None:
     assert again == asked and again.to_json() == asked.to_json()
     assert again.exchanges[0].labels == (7,) and again.exchanges[1].labels is None
     assert Experiment.from_run_config(again.run_config) == Experiment()
-    assert (asked.name, asked.ticket.name) == ("my.lab-Attack-r0003-batch-4", "r0003-batch-4")
+    assert (asked.name, asked.probe_set.name) == ("my.lab-Attack-r0003-batch-4", "r0003-batch-4")
 
 
 def test_tickets_are_announced_once_each(queue: Queue) -> None:
     first, second = target_probe_set(Point("", 1, 1), 0), target_probe_set(Point("", 1, 1), 10)
     for probe_set in (second, EASY, first, second):
         queue.announce(probe_set)
-    assert queue.tickets() == [EASY, first, second]
+    assert queue.probe_sets() == [EASY, first, second]
 
 
 def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:
@@ -133,7 +133,7 @@ def test_two_threads_may_ask_for_the_same_jobs_at_once(queue: Queue) -> None:
     """The one that watches the recordings, and the one that trained."""
     jobs = [job(f"attack{i}") for i in range(100)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda _: [queue.put(asked) for asked in jobs], range(2)))
+        list(pool.map(lambda _: [queue.put(requested) for requested in jobs], range(2)))
     assert len(list(queue.folder.iterdir())) == 100
     assert all(json.loads(read_checked(path)) for path in queue.folder.iterdir())
 
@@ -198,15 +198,15 @@ def test_a_solution_that_arrived_in_time_is_not_given_up(queue: Queue) -> None:
 def test_a_queue_that_is_opened_again_keeps_what_was_solved(queue: Queue) -> None:
     queue.announce(EASY)
     done, begun = job("done"), job("begun")
-    for asked in (done, begun):
-        queue.put(asked)
+    for requested in (done, begun):
+        queue.put(requested)
     queue.solve(done, solved(done, guesses(), 1.0))
     queue.start(begun, pid=1)
     queue.close()
     assert queue.closed
     again = Queue(queue.folder)
     again.reopen()
-    assert not again.closed and again.tickets() == [] and again.started() == []
+    assert not again.closed and again.probe_sets() == [] and again.started() == []
     assert again.solution(done) is not None and again.next() is None
     again.put(done)
     again.put(begun)
@@ -221,7 +221,7 @@ def test_unfinished_files_are_passed_over_and_swept(queue: Queue) -> None:
     queue.folder.mkdir(exist_ok=True)
     for name in ("ig-r0000-easy.json", "ig-r0000-easy.solved.json", "r0000-easy.ticket"):
         (queue.folder / f".{name}.4242.part").write_bytes(b'{"attack": "i')
-    assert queue.next() is None and queue.tickets() == [] and queue.solution(job()) is None
+    assert queue.next() is None and queue.probe_sets() == [] and queue.solution(job()) is None
     queue.reopen()
     assert list(queue.folder.iterdir()) == []
 
@@ -245,8 +245,8 @@ def test_a_result_whose_tensors_are_torn_counts_as_none(queue: Queue) -> None:
 def flips(path: Path) -> Iterator[None]:
     """Changes a file byte by byte, each time by another bit, and restores it."""
     whole = path.read_bytes()
-    for place in range(0, len(whole), max(1, len(whole) // 200)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+    for index in range(0, len(whole), max(1, len(whole) // 200)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ (1 << index % 8)]) + whole[index + 1 :])
         yield
     path.write_bytes(whole)
 
@@ -285,8 +285,8 @@ def test_a_changed_job_or_ticket_is_refused_by_name(queue: Queue) -> None:
             queue.next()
     for _ in flips(queue.folder / f"{EASY.name}.ticket"):
         with pytest.raises(InputError, match=r"\.ticket as it was written"):
-            queue.tickets()
-    assert queue.next() == job() and queue.tickets() == [EASY]
+            queue.probe_sets()
+    assert queue.next() == job() and queue.probe_sets() == [EASY]
 
 
 @pytest.mark.slow
@@ -367,13 +367,13 @@ class DamagingQueue:
     def __init__(self, queue: Queue) -> None:
         self._queue, self.written = queue, 0
 
-    def start(self, asked: AttackJob, process: int) -> None:
-        self._queue.start(asked, process)
+    def start(self, job: AttackJob, process: int) -> None:
+        self._queue.start(job, process)
 
-    def solution(self, asked: AttackJob) -> None:
+    def solution(self, job: AttackJob) -> None:
         return None
 
-    def fail(self, asked: AttackJob, why: str) -> None:
+    def fail(self, job: AttackJob, why: str) -> None:
         self.written += 1
 
 

@@ -45,10 +45,10 @@ def test_the_sentence_stands_beside_a_verdict_that_it_does_not_change(bounded: b
     scores: dict[str, Any] = dict.fromkeys(("ssim", "gain", "rank", "db", "exact_features", "rmsd", "iterations"))
     scores |= {"recovered": False, "failed": False, "probe_slot": 0, "chance_match": False, "floor_features": None}
     scores |= {"succeeded": False, "client": 0, "image": 0, "lpips": None}
-    ladder = ControlResults(ControlResult("analytic", 150.0, True), ControlResult("easy", 40.0, True))
-    solution = JobResult("", (None,))
+    controls = ControlResults(ControlResult(150.0, True), ControlResult(40.0, True))
+    result = JobResult("", (None,))
     both = [
-        entry(description, solution, [row(ceiling, 14.0, **scores)], 1, ladder, 0, AuditedTarget(bounded=bounded))
+        entry(description, result, [row(ceiling, 14.0, **scores)], 1, controls, 0, AuditedTarget(bounded=bounded))
         for ceiling in (15.0, 25.0)
     ]
     assert both[0]["verdict"] == both[1]["verdict"] == "inconclusive" and both[0]["reason"] == both[1]["reason"]

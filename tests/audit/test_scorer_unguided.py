@@ -45,7 +45,7 @@ def test_such_guesses_come_through_the_queue(tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")
     queue.put(job())
     queue.solve(job(), solved(job(), [Reconstruction(TRUTH, 0.5, unguided=FAR.double()), None], 1.0))
-    solution = queue.solution(job())
-    assert solution is not None and solution.reconstructions[0] is not None
-    unguided = solution.reconstructions[0].unguided
+    result = queue.solution(job())
+    assert result is not None and result.reconstructions[0] is not None
+    unguided = result.reconstructions[0].unguided
     assert unguided is not None and torch.equal(unguided, FAR) and unguided.dtype == torch.float32

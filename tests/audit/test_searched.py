@@ -25,13 +25,13 @@ def searched(monkeypatch: pytest.MonkeyPatch, values: list[tuple[float, float, f
     """Return the summary of messages with these objectives at the truth, at the result and at a random guess."""
     exchanges = tuple(Exchange(f"{slot}", 0, slot, None) for slot in range(len(values)))
     seen = [SimpleNamespace(client=0, slot=slot, round=0) for slot in range(len(values))]
-    monkeypatch.setattr(ControlRunner, "_open", lambda self, asked: [(one, None, TRUTH) for one in seen])
+    monkeypatch.setattr(ControlRunner, "_open", lambda self, requested: [(one, None, TRUTH) for one in seen])
     objective = lambda seen, known, guesses, rng: [Fit(value, value) for value in values[seen.slot]]  # noqa: E731
     clients, nothing = cast(Any, SimpleNamespace(seed=0)), cast(Any, None)
-    climb = ControlRunner(clients, nothing, nothing, nothing, Path(), nothing)
+    control_runner = ControlRunner(clients, nothing, nothing, nothing, Path(), nothing)
     results = tuple(Reconstruction(TRUTH.samples) for _ in values)
     attack = cast(Attack, SimpleNamespace(objective=objective))
-    return climb.searched(job(exchanges=exchanges), attack, [0], JobResult("", results))
+    return control_runner.searched(job(exchanges=exchanges), attack, [0], JobResult("", results))
 
 
 @pytest.mark.parametrize("failed", [nan, inf])

@@ -60,7 +60,7 @@ def test_its_leaks_are_those_of_a_malicious_server_alone(result: dict[str, Any])
         assert entry["verdict"] == MALICIOUS and entry["cause"] == "tampered" and entry["malicious_server"] == "imprint"
         assert entry["share_recovered"] >= 0.5 and entry["share_expected"] == pytest.approx(1 - 1 / 64)
         assert "says nothing about a server that follows the protocol" in entry["reason"]
-        assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
+        assert [(control["rung"], control["passed"]) for control in entry["ladder"]] == [
             ("analytic", True), ("easy", True), ("consistency", True),
         ]  # fmt: skip
         assert any(line.startswith("a malicious server's change of it (imprint)") for line in entry["granted"])
@@ -77,7 +77,7 @@ def test_theory_is_about_probes_of_one_step_alone(tmp_path: Path) -> None:
 def test_results_and_provenance_name_the_attack(result: dict[str, Any]) -> None:
     assert result["config"]["malicious_server"] == result["provenance"]["malicious_server"] == "imprint"
     assert result["notes"][0].startswith("A malicious server changed the network of this run (imprint)")
-    (checked,) = [note for note in result["notes"] if "check_broadcast" in note]
+    (checked,) = [note for note in result["notes"] if "reject_suspicious_weights" in note]
     assert "would have refused messages at clients 0, 1 of 2" in checked and f"{MEASURE}.weight has 63 of 64" in checked
 
 
@@ -120,7 +120,9 @@ def test_an_honest_run_is_what_it_was(tmp_path: Path) -> None:
     result = json.loads((out / "result.json").read_text())
     (entry,) = result["audit"]
     assert entry["verdict"] == "leaks" and entry["malicious_server"] is None and entry["share_expected"] is None
-    assert result["provenance"]["malicious_server"] is None and not any("check_broadcast" in n for n in result["notes"])
+    assert result["provenance"]["malicious_server"] is None and not any(
+        "reject_suspicious_weights" in n for n in result["notes"]
+    )
     assert "It follows the rules" in (out / "report.html").read_text()
     again = tiny(tmp_path / "again", attack=("imprint",), audit_rounds="0")
     with pytest.raises(InputError, match="malicious-server=imprint with --attack imprint"):
@@ -179,10 +181,10 @@ def test_a_matrix_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_the_attack_are_accepted_without_the_attack() -> None:
-    asked = Experiment.from_run_config(
+    requested = Experiment.from_run_config(
         tiny(**{**SETTINGS, "attack": ("none",)}, set=("imprint.bins=8",)).to_run_config()
     )
-    names = imposed_names(plan(asked).client.model)
+    names = imposed_names(plan(requested).client.model)
     assert {name.rpartition("imposed.")[2] for name in names} == {
         "measure.weight", "measure.bias", "back.weight", "back.bias",
     }  # fmt: skip
@@ -231,11 +233,11 @@ def test_messages_are_overwritten_once_for_a_record_that_clients_share() -> None
     grid = MaliciousServer(kept, doubles, torch.zeros(2, 3))
     net = doubles.network(nets.build("linear", (1, 4, 4), 10))
     record = pack(nets.tensors(net))
-    asked = [
+    messages = [
         Message(RecordDict({"arrays": record, "config": ConfigRecord({"client": i})}), i + 1, "train") for i in range(3)
     ]
-    asked.append(Message(RecordDict({"config": ConfigRecord()}), 4, "query"))
-    assert list(grid.send_and_receive(asked)) == []
+    messages.append(Message(RecordDict({"config": ConfigRecord()}), 4, "query"))
+    assert list(grid.send_and_receive(messages)) == []
     for message in kept.sent[:3]:
         arrays: ArrayRecord = message.content.array_records["arrays"]
         assert list(arrays) == list(record) and unpack(arrays)["extractor.imposed.factor"].tolist() == [2.0]
@@ -257,8 +259,10 @@ def test_a_client_is_sent_what_is_for_it_alone_beside_what_is_for_all() -> None:
     record = pack(nets.tensors(net))
     grid = MaliciousServer(kept, numbers, torch.zeros(2, 3))
     order = (2, 0, 1)
-    asked = [Message(RecordDict({"arrays": record, "config": ConfigRecord({"client": i})}), 9, "train") for i in order]
-    assert list(grid.send_and_receive(asked)) == []
+    messages = [
+        Message(RecordDict({"arrays": record, "config": ConfigRecord({"client": i})}), 9, "train") for i in order
+    ]
+    assert list(grid.send_and_receive(messages)) == []
     for client, message in zip(order, kept.sent, strict=True):
         tensors = unpack(message.content.array_records["arrays"])
         assert list(tensors) == list(record) and tensors["classifier.bias"].tolist() == [client] * 10
@@ -272,19 +276,19 @@ def test_who_would_notice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = torch.randn(8, 8, generator=rng)
     crafted, folder = sound[:1].expand(8, 8), Path("nowhere")
 
-    def line(client: int, sha256: str, rung: str = "target") -> dict[str, Any]:
+    def line(client: int, sha256: str, control: str = "target") -> dict[str, Any]:
         sent = {"sha256": sha256}
-        where = {"round": 3, "type": "train.probe", "place": "", "compression": "none", "config": {"rung": rung}}
+        where = {"round": 3, "type": "train.probe", "place": "", "compression": "none", "config": {"rung": control}}
         return {"client": client, "sent_to_client": sent, **where}
 
-    def read(place: Path, entry: dict[str, str], compression: str) -> Tensors:
+    def read(path: Path, entry: dict[str, str], compression: str) -> Tensors:
         return {"w": crafted if entry["sha256"] == "b" else sound}
 
     monkeypatch.setattr("flfw.audit.measures.noticed.read", read)
     lines = [line(0, "a"), line(1, "b"), line(2, "a"), line(0, "b", "easy")]
     recordings: Any = SimpleNamespace(lines=lines, folder=folder)
     check, every = (
-        "A site's check of the broadcast (check_broadcast) would have refused",
+        "A site's check of the broadcast (reject_suspicious_weights) would have refused",
         "of 3 whose messages were recorded",
     )
     alarms = "w has 7 of 8 rows parallel to another; w has 7 of 8 columns parallel to another"

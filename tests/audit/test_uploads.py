@@ -16,7 +16,7 @@ import sim
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import AttackJob
-from flfw.audit.uploads import ticket_of_uploads, truth_of_upload, upload_key
+from flfw.audit.uploads import truth_of_upload, upload_key, uploads_probe_set
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.observation import Truth
@@ -61,13 +61,13 @@ def test_the_truth_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_ticket_has_the_largest_numbers() -> None:
     truths = [truth_of_upload(noted((7, 3), (12,)), False), truth_of_upload(noted((1,), (2,), (3,), (4,)), False)]
-    probe_set = ticket_of_uploads(3, truths)
+    probe_set = uploads_probe_set(3, truths)
     assert (probe_set.batch, probe_set.steps, probe_set.source, probe_set.name) == (4, 4, "update", "r0003-update")
 
 
 def test_only_the_uploads_of_audited_rounds_are_attacked() -> None:
-    asked = Experiment(rounds=3, audit_rounds="0,2", audit_source="both", net="linear")
-    attacks_uploads_of = plan(asked).audit.attacks_uploads_of
+    experiment = Experiment(rounds=3, audit_rounds="0,2", audit_source="both", net="linear")
+    attacks_uploads_of = plan(experiment).audit.attacks_uploads_of
     assert [attacks_uploads_of(server_round) for server_round in range(4)] == [False, False, True, False]
     assert not plan(Experiment(rounds=3, audit_rounds="0,2", net="linear")).audit.attacks_uploads_of(2)
 
@@ -107,7 +107,7 @@ def test_a_search_goes_through_the_steps_and_the_description_explains_the_upload
 ) -> None:
     uploads = entries(audited[0], "update")
     assert uploads["ig"]["adaptive"] and not uploads["analytic"]["adaptive"]
-    consistency = {rung["rung"]: rung for rung in uploads["ig"]["ladder"]}["consistency"]
+    consistency = {control["rung"]: control for control in uploads["ig"]["ladder"]}["consistency"]
     assert consistency["passed"] and "cosine 1.00000" in consistency["reason"]
     grants = " ".join(uploads["ig"]["granted"])
     assert "up to 4 local steps on up to 3 examples" in grants and "follows from the run's seed" in grants
@@ -135,17 +135,17 @@ def test_an_upload_of_one_step_on_one_example_gives_it_away(tmp_path: Path) -> N
 
 def test_a_search_for_too_many_examples_is_refused_with_the_reason(audited: tuple[Path, Experiment]) -> None:
     folder, experiment = audited
-    asked = plan(without_auto(experiment))
-    auditor = Auditor(*clients_and_audit(asked), plan(experiment).task.load(None), folder, folder)
-    (job,) = [one for probe_set in auditor.tickets() for one in auditor.jobs(probe_set) if _searches_uploads(one)]
-    order = tuple((place,) for place in range(600))
+    requested = plan(without_auto(experiment))
+    auditor = Auditor(*clients_and_audit(requested), plan(experiment).task.load(None), folder, folder)
+    (job,) = [one for probe_set in auditor.probe_sets() for one in auditor.jobs(probe_set) if _searches_uploads(one)]
+    order = tuple((index,) for index in range(600))
     many = tuple(replace(exchange, order=order, labels=(0,) * 600) for exchange in job.exchanges)
     stopped = solve(replace(job, exchanges=many)).stopped
     assert stopped == "not possible: Expected a search for at most 512 examples at once, got examples=600."
 
 
 def _searches_uploads(job: AttackJob) -> bool:
-    return job.ticket.source == "update" and job.attack == "ig"
+    return job.probe_set.source == "update" and job.attack == "ig"
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def rows(folder: Path, **details: str) -> list[dict[str, str]]:
 
 def without_times(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     kept = [{k: v for k, v in e.items() if k not in ("seconds", "scoring_seconds")} for e in entries]
-    return [{**e, "ladder": [{**rung, "seconds": 0} for rung in e["ladder"]]} for e in kept]
+    return [{**e, "ladder": [{**control, "seconds": 0} for control in e["ladder"]]} for e in kept]
 
 
 def examples_of(folder: Path, server_round: int) -> list[Observation]:

@@ -46,15 +46,15 @@ from tests.support.silent_defences import Blanks, SendsNothing
 from tests.support.small_runs import tiny
 
 
-def passed(rung: str) -> ControlResult:
-    return ControlResult(rung, 31.25, True)
+def passed() -> ControlResult:
+    return ControlResult(31.25, True)
 
 
-def failed(rung: str) -> ControlResult:
-    return ControlResult(rung, 12.75, False, reason="its numbers.")
+def failed() -> ControlResult:
+    return ControlResult(12.75, False, reason="its numbers.")
 
 
-GOOD = ControlResults(*(passed(rung) for rung in ("analytic", "easy", "consistency", "undefended", "weak_defence")))
+GOOD = ControlResults(*(passed() for control in ("analytic", "easy", "consistency", "undefended", "weak_defence")))
 NOTHING_FOUND = Evidence(recovered=0, attacked=8, messages=8, failed=0.0, adaptive=True, private=False, defended=True)
 FOUR = np.array([0.2, 0.8])  # one compared example
 CHANCE, BEYOND = (Identified(1, 1, FOUR, p) for p in (0.02, 0.004))
@@ -63,38 +63,41 @@ SHORT, REACHED = (Searched(1.0, 2.0, 9.0, short, 8) for short in (5, 4))
 # What differs from an audit that earned "no leak found" -> verdict and cause.
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "all is well": ({}, "no leak found", "nothing"),
-    "the control fails": ({"analytic": failed("analytic")}, "attack broken", "control"),
+    "the control fails": ({"analytic": failed()}, "attack broken", "control"),
     "one of eight is recovered": ({"recovered": 1}, "leaks", "recovered"),
     "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "leaks", "recovered"),
     "recovered, undefended": ({"recovered": 8, "defended": False}, "leaks", "recovered"),
-    "recovered, whatever the rungs": (
-        {"recovered": 1, **{rung: failed(rung) for rung in ("easy", "consistency", "undefended", "weak_defence")}},
+    "recovered, whatever the controls": (
+        {
+            "recovered": 1,
+            **{control: failed() for control in ("easy", "consistency", "undefended", "weak_defence")},
+        },
         "leaks",
         "recovered",
     ),
-    "recovered, but the control fails": ({"recovered": 8, "analytic": failed("analytic")}, "attack broken", "control"),
+    "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "attack broken", "control"),
     "identified": ({"identified": BEYOND}, "identifies", "identified"),
     "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identifies", "identified"),
     "identified, undefended": ({"identified": BEYOND, "defended": False}, "identifies", "identified"),
-    "identified by an attack that fails on the easy rung": (
-        {"identified": BEYOND, "easy": failed("easy")},
+    "identified by an attack that fails on the easy control": (
+        {"identified": BEYOND, "easy": failed()},
         "identifies",
         "identified",
     ),
     "identified by chance": ({"identified": CHANCE}, "no leak found", "nothing"),
     "identified in one of three settings": ({"identified": BEYOND, "settings": 3}, "no leak found", "nothing"),
-    "the description is wrong": ({"consistency": failed("consistency")}, "attack broken", "consistency"),
+    "the description is wrong": ({"consistency": failed()}, "attack broken", "consistency"),
     "the description is wrong, static": (
-        {"consistency": failed("consistency"), "adaptive": False},
+        {"consistency": failed(), "adaptive": False},
         "attack broken",
         "consistency",
     ),
     "the description was not checked": (
-        {"consistency": ControlResult("consistency", None, None, failure_reason="no truth")},
+        {"consistency": ControlResult(None, None, failure_reason="no truth")},
         "inconclusive",
         "consistency",
     ),
-    "the easy rung fails": ({"easy": failed("easy")}, "inconclusive", "easy"),
+    "the easy control fails": ({"easy": failed()}, "inconclusive", "easy"),
     "no result for half": ({"failed": 0.5}, "inconclusive", "failures"),
     "no result for less": ({"failed": 0.49}, "no leak found", "nothing"),
     "static": ({"adaptive": False}, "static only", "static"),
@@ -103,16 +106,16 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "undefended": ({"defended": False}, "inconclusive", "undefended"),
     "undefended, the head is private": ({"defended": False, "private": True}, "inconclusive", "undefended"),
     "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "inconclusive", "outdone"),
-    "told fails": ({"weak_defence": failed("weak_defence")}, "inconclusive", "told"),
-    "told was not climbed": ({"weak_defence": ControlResult("weak_defence", None, None)}, "inconclusive", "told"),
-    "matched fails": ({"undefended": failed("undefended")}, "inconclusive", "matched"),
+    "told fails": ({"weak_defence": failed()}, "inconclusive", "told"),
+    "told was not climbed": ({"weak_defence": ControlResult(None, None)}, "inconclusive", "told"),
+    "matched fails": ({"undefended": failed()}, "inconclusive", "matched"),
     "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
     "noise of unknown structure": ({"assumes": True}, "inconclusive", "noise"),
     "the messages point to the truth": ({"pointed": BEYOND}, "identifies", "candidates"),
-    "they do, whatever the rungs": (
-        {"pointed": BEYOND, "weak_defence": failed("weak_defence")},
+    "they do, whatever the controls": (
+        {"pointed": BEYOND, "weak_defence": failed()},
         "identifies",
         "candidates",
     ),
@@ -122,14 +125,14 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "the results do, and the messages": ({"identified": BEYOND, "pointed": BEYOND}, "identifies", "identified"),
     "luck": ({"chance_match": 2}, "inconclusive", "chance"),
     "luck beside a recovery": ({"chance_match": 2, "recovered": 1}, "leaks", "recovered"),
-    "luck, and the easy rung fails": ({"chance_match": 2, "easy": failed("easy")}, "inconclusive", "chance"),
+    "luck, and the easy control fails": ({"chance_match": 2, "easy": failed()}, "inconclusive", "chance"),
 }
 
 
 def concluded(**changes: Any) -> Verdict:
-    rungs = {name: value for name, value in changes.items() if hasattr(GOOD, name)}
-    facts = {name: value for name, value in changes.items() if name not in rungs}
-    return verdict_on_messages(replace(GOOD, **rungs), replace(NOTHING_FOUND, **facts))
+    controls = {name: value for name, value in changes.items() if hasattr(GOOD, name)}
+    facts = {name: value for name, value in changes.items() if name not in controls}
+    return verdict_on_messages(replace(GOOD, **controls), replace(NOTHING_FOUND, **facts))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -139,7 +142,7 @@ def test_verdict(case: str) -> None:
 
 
 def test_a_rung_without_a_number_counts_as_none_recovered() -> None:
-    assert "(0.0 dB)" in concluded(weak_defence=ControlResult("weak_defence", None, None)).reason
+    assert "(0.0 dB)" in concluded(weak_defence=ControlResult(None, None)).reason
 
 
 def test_no_leak_found_says_whether_candidates_were_held_against_the_messages() -> None:
@@ -156,20 +159,20 @@ def test_a_search_that_ends_short_shows_two_different_numbers(truth: float, resu
 
 
 def test_an_undefended_target_never_gets_no_leak_found() -> None:
-    rungs = ({}, {"weak_defence": failed("weak_defence")}, {"consistency": ControlResult("consistency", None, None)})
-    for rung, adaptive, private, short in product(rungs, (True, False), (True, False), (SHORT, None)):
+    controls = ({}, {"weak_defence": failed()}, {"consistency": ControlResult(None, None)})
+    for control, adaptive, private, short in product(controls, (True, False), (True, False), (SHORT, None)):
         facts = {"adaptive": adaptive, "private": private, "searched": short}
-        assert concluded(**rung, **facts, defended=False).verdict != "no leak found"
+        assert concluded(**control, **facts, defended=False).verdict != "no leak found"
 
 
 def test_reasons_name_what_decided() -> None:
-    broken = concluded(analytic=failed("analytic")).reason
+    broken = concluded(analytic=failed()).reason
     assert "closed form" in broken and "12.8 dB" in broken and "must reach 40" in broken
-    assert "12.8" in concluded(easy=failed("easy")).reason and "undefended" in concluded(easy=failed("easy")).reason
+    assert "12.8" in concluded(easy=failed()).reason and "undefended" in concluded(easy=failed()).reason
     assert "not evidence of protection" in concluded(adaptive=False).reason
     assert concluded(recovered=1).reason == "12% of the attacked examples were reconstructed."
     assert concluded(recovered=1, attacked=300).reason == "1 of 300 attacked examples were reconstructed."
-    assert "does not explain the message. its numbers." in concluded(consistency=failed("consistency")).reason
+    assert "does not explain the message. its numbers." in concluded(consistency=failed()).reason
     assert "Up to 31%" in concluded().reason and "within its budget" in concluded().reason
     assert "35% of such messages" in concluded(messages=7).reason
     assert (
@@ -201,9 +204,9 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return json.loads((folder / "result.json").read_text(), parse_constant=refuse)["audit"]
 
 
-def rows(folder: Path, rung: str) -> list[dict[str, str]]:
+def rows(folder: Path, control: str) -> list[dict[str, str]]:
     with (folder / "audit.csv").open() as file:
-        return [row for row in csv.DictReader(file) if row["rung"] == rung]
+        return [row for row in csv.DictReader(file) if row["rung"] == control]
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +222,7 @@ def test_softmax_regression_leaks_before_and_after_training(leaking: tuple[Path,
         assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0 and entry["failures"] == 0
         assert entry["images"] == 2 and entry["adaptive"] is True
         assert entry["psnr"]["mean"] > 100
-        assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
+        assert [(control["rung"], control["passed"]) for control in entry["ladder"]] == [
             ("analytic", True), ("easy", True), ("consistency", True)
         ]  # fmt: skip
         assert entry["floors"]["nearest_public"] < 40
@@ -298,7 +301,7 @@ def test_an_attack_that_cannot_work_on_a_generated_net_concludes_nothing_there(t
     folder, _ = audited(tmp_path / "run", method="hyperfl", net="mlp", audit_rounds="0")
     (entry,) = entries(folder)
     assert (entry["verdict"], entry["failures"], entry["share_recovered"]) == ("inconclusive", 2, 0.0)
-    assert entry["ladder"][1]["passed"] is True  # the plain network of the easy rung gave its examples away
+    assert entry["ladder"][1]["passed"] is True  # the plain network of the easy control gave its examples away
 
 
 # --- faulty recordings ---
@@ -358,21 +361,21 @@ def test_one_empty_control_answer_is_a_broken_attack(
 
 
 def broke(stopped: str | None, on_easy: str | None) -> dict[str, Any]:
-    rungs = [{"failure_reason": None}, {"failure_reason": on_easy}]
-    return {"attack": "a", "round": 3, "failure_reason": stopped, "ladder": rungs}
+    controls = [{"failure_reason": None}, {"failure_reason": on_easy}]
+    return {"attack": "a", "round": 3, "failure_reason": stopped, "ladder": controls}
 
 
 def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
     assert breakdowns([broke("crashed: it", None), broke(None, None)]) == [
         "The attack a gave nothing at round 3: crashed: it."
     ]
-    on_easy = [broke(None, "ended after 1 s, its budget")] * 2  # the same rung stands below every round
+    on_easy = [broke(None, "ended after 1 s, its budget")] * 2  # the same control stands below every round
     assert breakdowns(on_easy) == ["The attack a gave nothing on the easy case: ended after 1 s, its budget."]
     assert breakdowns([broke("not applicable: no layer", "not applicable: no layer")]) == []
 
 
 def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
-    easy = ControlResult("easy", 0.0, False, failure_reason="crashed: it")
+    easy = ControlResult(0.0, False, failure_reason="crashed: it")
     word, _, reason = concluded(easy=easy)
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
 
@@ -441,13 +444,13 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
 
 
 def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
-    rows, solution = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
-    assert not verdict_entries.easy(rows, 8, solution).passed
-    assert verdict_entries.easy(rows, 2, solution).passed
+    rows, result = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
+    assert not verdict_entries.easy(rows, 8, result).passed
+    assert verdict_entries.easy(rows, 2, result).passed
 
 
-@pytest.mark.parametrize(("psnr", "words"), [(90.0, "90.0 dB"), (None, "passed")])
-def test_only_images_have_decibels_on_the_terminal(psnr: float | None, words: str) -> None:
-    rows, solution = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
-    assert verdict_entries.easy_words(rows, verdict_entries.easy(rows, 1, solution)) == words
-    assert verdict_entries.easy_words([], verdict_entries.easy([], 1, solution)) == "no example gave a result"
+@pytest.mark.parametrize(("psnr", "text"), [(90.0, "90.0 dB"), (None, "passed")])
+def test_only_images_have_decibels_on_the_terminal(psnr: float | None, text: str) -> None:
+    rows, result = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
+    assert verdict_entries.easy_words(rows, verdict_entries.easy(rows, 1, result)) == text
+    assert verdict_entries.easy_words([], verdict_entries.easy([], 1, result)) == "no example gave a result"

@@ -54,12 +54,12 @@ class RoundSpent:
     round: float
 
 
-def printed(*words: str) -> str:
+def printed(*text: str) -> str:
     """Run a Python process in the environment of an estimate's measurements, and return its output."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
-    done = subprocess.run([sys.executable, *words], cwd=_ROOT, env=variables, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *text], cwd=_ROOT, env=variables, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{' '.join(words)} ended with exit code {done.returncode}: {done.stderr[-2000:]}")
+        sys.exit(f"{' '.join(text)} ended with exit code {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
 
 

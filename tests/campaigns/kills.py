@@ -1,7 +1,7 @@
 """Processes killed at random moments: ``python -m tests.campaigns.kills [--json] [--quick] [--only NAME ...]``.
 
 A run is made once without interruption. Then it is begun again and again, and each time one process gets SIGKILL at a
-random moment of its life: sim.py, an actor, the raylet, the attack server, a worker node of a Ray cluster that the run
+random moment of its life: sim.py, an actor, the raylet, the attack process, a worker node of a Ray cluster that the run
 joins, or, in a federation of three sites over gRPC, the SuperLink, a SuperNode, the process of the server's app or a
 site's process for one message. What a user does then is done: the federation or the node is started again, and the run
 is resumed, or begun again if it has no checkpoint yet. Each
@@ -81,7 +81,7 @@ PARTS = {
     "sim": output.BenchmarkPart("sim.py on Ray", 900, 50),
     "actor": output.BenchmarkPart("an actor of Ray", 900, 0),
     "raylet": output.BenchmarkPart("the raylet", 900, 0),
-    "attack_server": output.BenchmarkPart("the attack server's process", 400, 0),
+    "attack_server": output.BenchmarkPart("the attack process", 400, 0),
     "node": output.BenchmarkPart("a worker node of a Ray cluster", 900, 0),
     "superlink": output.BenchmarkPart("the SuperLink", 1200, 0),
     "supernode": output.BenchmarkPart("a SuperNode", 1800, 0),
@@ -131,12 +131,12 @@ class Runs:
         self._victim, self._folder, self._layout, self._nodes = victim, folder, layout, nodes
         folder.mkdir()
 
-    def begin(self, *words: str) -> subprocess.Popen[str]:
+    def begin(self, *text: str) -> subprocess.Popen[str]:
         """Start sim.py with some words."""
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), _MARK: str(self._folder)}
         with (self._folder / "log").open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "sim.py", *words], cwd=ROOT, env=variables, stdout=log, stderr=log, text=True
+                [sys.executable, "sim.py", *text], cwd=ROOT, env=variables, stdout=log, stderr=log, text=True
             )
 
     def flags(self, out: Path) -> list[str]:

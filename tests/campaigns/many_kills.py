@@ -79,11 +79,11 @@ class KilledRuns:
         nodes: the cluster.
         folder: where the runs are kept.
         rng: for moments and victims.
-        most: kills in all.
+        maximum: kills in all.
     """
 
-    def __init__(self, flags: str, nodes: RayNodes, folder: Path, rng: random.Random, most: int) -> None:
-        self._flags, self._nodes, self._folder, self._rng, self._most = shlex.split(flags), nodes, folder, rng, most
+    def __init__(self, flags: str, nodes: RayNodes, folder: Path, rng: random.Random, maximum: int) -> None:
+        self._flags, self._nodes, self._folder, self._rng, self._most = shlex.split(flags), nodes, folder, rng, maximum
         self.series = KillSeries()
 
     def make(self) -> KillSeries:

@@ -279,15 +279,15 @@ def main(arguments: Sequence[str]) -> int:
     ask.add_argument("--of", type=Path, help="take the mutants of this file of kill, rather than draw")
     ask.add_argument("--left", action="store_true", help="of those only what was not killed")
     ask.add_argument("--out", type=Path, required=True)
-    asked = ask.parse_args(arguments)
-    root = asked.tests.absolute()
-    if asked.action == "cover":
-        return cover(root, asked.suite, asked.out, asked.places)
+    args = ask.parse_args(arguments)
+    root = args.tests.absolute()
+    if args.action == "cover":
+        return cover(root, args.suite, args.out, args.places)
     names = Mutant.__dataclass_fields__
-    stored = json.loads(asked.of.read_text()) if asked.of else []
-    left = [row for row in stored if not (asked.left and row["outcome"] == "killed")]
+    stored = json.loads(args.of.read_text()) if args.of else []
+    left = [row for row in stored if not (args.left and row["outcome"] == "killed")]
     chosen = [Mutant(**{name: row[name] for name in names}) for row in left]
-    kill(root, chosen or drawn(root, asked.seed, asked.number), Reached.read(asked.reached), asked.out)
+    kill(root, chosen or drawn(root, args.seed, args.number), Reached.read(args.reached), args.out)
     return 0
 
 

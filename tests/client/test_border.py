@@ -178,25 +178,30 @@ def test_a_server_that_sends_nan_leaves_the_private_state_as_it_was(tiny: Experi
     ask(experiment, "train", honest, tmp_path, round=1, version=0)
     made = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
     assert len(made) == 1
-    for asked, version in ((2, 1), (3, 2), (3, 1)):
+    for requested, version in ((2, 1), (3, 2), (3, 1)):
         with pytest.raises(SharingViolationError):
-            ask(experiment, "train", spoilt, tmp_path, round=asked, version=version)
+            ask(experiment, "train", spoilt, tmp_path, round=requested, version=version)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == made
     ask(experiment, "train", honest, tmp_path, round=4, version=1)
 
 
-@pytest.mark.parametrize("rung", ["control", "easy"])
-def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experiment, tmp_path: Path, rung: str) -> None:
+@pytest.mark.parametrize("control", ["control", "easy"])
+def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(
+    tiny: Experiment, tmp_path: Path, control: str
+) -> None:
     experiment = by_method(tiny, "fedper")
     with torch.no_grad():
         build = make_client(experiment, 1, tmp_path).ctx.task.build_net
-        net = build("linear") if rung == "control" else build()
-    arrays, details = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": rung, "point": rung}
+        net = build("linear") if control == "control" else build()
+    arrays, details = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": control, "point": control}
     assert set(ask(experiment, "train.probe", arrays, tmp_path, **details)) == set(arrays)
     with pytest.raises(SharingViolationError) as caught:
         ask(experiment, "train.probe", {**arrays, "head": np.zeros(1)}, tmp_path, **details)
-    assert str(caught.value) == f"client 1 was sent head, but the model of the audit's {rung} rung has no such tensor"
-    for kind in ("train", "evaluate"):  # which are on no rung, whatever they say
+    assert (
+        str(caught.value)
+        == f"client 1 was sent head, but the model of the audit's {control} control has no such tensor"
+    )
+    for kind in ("train", "evaluate"):  # which are on no control, whatever they say
         with pytest.raises(SharingViolationError, match="downloads only extractor"):
             ask(experiment, kind, arrays, tmp_path, **details)
 

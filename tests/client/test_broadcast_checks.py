@@ -60,9 +60,9 @@ def test_a_fresh_network_gives_no_alarm(name: str) -> None:
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in PRETRAINED])
 def test_the_first_message_of_a_method_gives_no_alarm(method: str, small: Experiment) -> None:
-    asked = by_method(small, method)
-    fresh = plan(asked).client.build_model()
-    assert broadcast_alarms(initial_tensors(asked), zeros_at_first(fresh)) == []
+    requested = by_method(small, method)
+    fresh = plan(requested).client.build_model()
+    assert broadcast_alarms(initial_tensors(requested), zeros_at_first(fresh)) == []
 
 
 def test_a_trained_network_gives_no_alarm_although_decay_makes_columns_of_constant_pixels_parallel() -> None:

@@ -28,12 +28,12 @@ def test_accuracies_of_chosen_models_tell_the_pixels_of_a_sites_test_examples(
     experiment = dataclasses.replace(small, method="fedavg", net="linear")
     task, fresh = plan(experiment).task.load(None), initial_tensors(experiment)
     weight, bias = (next(name for name in fresh if name.endswith(part)) for part in ("weight", "bias"))
-    (mean,), (deviation,) = task.dataset.mean, task.dataset.std
+    (mean,), (std,) = task.dataset.mean, task.dataset.std
 
     def right_at(threshold: float) -> int:
         crafted = {name: np.zeros_like(value) for name, value in fresh.items()}
         crafted[bias][:] = -1e3  # the score of all other classes
-        crafted[weight][ONE, PIXEL], crafted[bias][ONE] = deviation, mean - threshold
+        crafted[weight][ONE, PIXEL], crafted[bias][ONE] = std, mean - threshold
         crafted[bias][OTHER] = 0.0
         answer = evaluated(experiment, crafted, tmp_path)
         return round(answer["acc_global"] * answer["num-examples"])

@@ -100,7 +100,7 @@ def test_a_client_that_fails_by_itself_fails_alone(tmp_path: Path) -> None:
     workers[1].private_names = ["extractor.1.weight"]  # then it looks for its state of round 7
     results = side_by_side(workers, works)
     assert isinstance(results[1], Exception) and "Expected private state of round 7" in str(results[1])
-    others = [results[place] for place in (0, 2, 3)]
+    others = [results[index] for index in (0, 2, 3)]
     assert all(isinstance(result, tuple) for result in others)
 
 
@@ -131,7 +131,7 @@ def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
     def work(purpose: str) -> Iterator[TrainingPhase]:
         yield TrainingPhase(lambda: 0.0, StackedDescent, 1, purpose)
 
-    works: Sequence[Any] = [work(f"purpose {place}") for place in range(len(workers))]
+    works: Sequence[Any] = [work(f"purpose {index}") for index in range(len(workers))]
     with pytest.raises(JointStepsFailed, match="clients in different phases"):
         side_by_side(workers, works)
 

@@ -202,7 +202,7 @@ class Vandal(FederatedClient):
     def private_state(self) -> Tensors:
         return {}
 
-    def leaving(self) -> Tensors:
+    def build_upload(self) -> Tensors:
         return {name: torch.tensor(value) for name, value in self.received.items()}
 
 

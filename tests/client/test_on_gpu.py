@@ -58,12 +58,12 @@ def probed(experiment: Experiment, folder: Path) -> dict[str, Tensor]:
     """Answer probes of one step and of three, and show an observer on the client the gradient of one example."""
     received, answers = initial_tensors(experiment), {}
     for steps in (1, 3):
-        asked = client(experiment, folder, probe=(1,))
-        asked.load_received(received, 0)
-        x, y = asked.stored(asked.indices("train")[:4])
-        reply = asked.gradient(x, y) if steps == 1 else asked.stepped(x, y, steps)
+        requested = client(experiment, folder, probe=(1,))
+        requested.load_received(received, 0)
+        x, y = requested.stored(requested.indices("train")[:4])
+        reply = requested.gradient(x, y) if steps == 1 else requested.stepped(x, y, steps)
         answers |= {f"{steps} steps: {name}": value for name, value in reply.items()}
-    observed = asked.observed(x[:1], y[:1], asked.generator("probe"))
+    observed = requested.observed(x[:1], y[:1], requested.generator("probe"))
     return answers | {f"observed: {name}": value for name, value in observed.items()}
 
 

@@ -363,10 +363,8 @@ def test_a_site_with_other_classes_is_refused_by_name(tmp_path: Path) -> None:
     roots = [written(tmp_path / "a"), written(tmp_path / "b", classes=("cat", "dog", "emu"))]
     with pytest.raises(RunError) as caught:
         trained(asked(tmp_path), roots)
-    message = (
-        f"client 1 failed in enrolment: Expected 2 classes, a folder of images each, got 3 in {roots[1]}; set the "
-    )
-    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    message = f"client 1 failed in node assignment: Expected 2 classes, a folder of images each, got 3 in {roots[1]}; "
+    assert str(caught.value).startswith(message + "set the ") and "\n" not in str(caught.value)
 
 
 def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> None:
@@ -374,7 +372,7 @@ def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> Non
     with pytest.raises(RunError) as caught:
         trained(asked(tmp_path, clients=3), roots)
     message = "names its classes otherwise than client 0; give their folders the same names at every site"
-    assert str(caught.value) == f"client 1 failed in enrolment: {message}"
+    assert str(caught.value) == f"client 1 failed in node assignment: {message}"
     trained(asked(tmp_path, clients=3, on_client_failure="drop", out=tmp_path / "again"), roots)
     training = json.loads((tmp_path / "again" / "training.json").read_text())
     assert [row["client"] for row in training["clients"]] == [0, 2]

@@ -213,10 +213,10 @@ def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> 
 # --- which versions a server may name -----------------------------------------------------------------------------
 
 
-def allowed(store: ClientStore, most: int) -> list[int]:
+def allowed(store: ClientStore, maximum: int) -> list[int]:
     """The rounds, 0 among them, that a server may name and that are on the disk."""
     result = []
-    for version in range(most + 1):
+    for version in range(maximum + 1):
         try:
             store.allow(version)
             if version:

@@ -61,8 +61,8 @@ def test_a_call_gives_the_numbers_of_the_command(finished: Result, tmp_path: Pat
 
 @pytest.mark.slow
 def test_an_experiment_and_fields_ask_for_the_same(finished: Result, tmp_path: Path) -> None:
-    asked = Experiment(**SMALL, attack=("none",), engine="inproc", seed=5)
-    result = run(asked, seed=0, attack="analytic", out=str(tmp_path / "run"))
+    experiment = Experiment(**SMALL, attack=("none",), engine="inproc", seed=5)
+    result = run(experiment, seed=0, attack="analytic", out=str(tmp_path / "run"))
     assert result.experiment == finished.experiment
     assert result.final == finished.final
 
@@ -137,10 +137,11 @@ def test_an_audit_of_another_app_has_no_run(finished: Result, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_calls_of_several_threads_take_turns(finished: Result, tmp_path: Path) -> None:
-    asked = replace(finished.experiment, seed=3)
+    requested = replace(finished.experiment, seed=3)
     with ThreadPoolExecutor(2) as threads:
         done = [
-            threads.submit(run, each, out=tmp_path / str(at)) for at, each in enumerate((asked, finished.experiment))
+            threads.submit(run, each, out=tmp_path / str(at))
+            for at, each in enumerate((requested, finished.experiment))
         ]
     assert done[0].result().verdict == done[1].result().verdict == "leaks"
     assert done[1].result().final == finished.final != done[0].result().final
@@ -184,9 +185,11 @@ def test_an_estimate_says_time_claims_and_notes() -> None:
 def test_numbers_of_numpy_paths_and_mappings_are_taken() -> None:
     import numpy as np
 
-    asked = Experiment(clients=np.int64(4), lr=np.float32(0.5), out="runs/a", set={"ig.iterations": 5, "x.y": True})  # type: ignore[arg-type]
-    assert (asked.clients, type(asked.clients), asked.lr, type(asked.lr)) == (4, int, 0.5, float)
-    assert asked.out == Path("runs/a") and asked.set == ("ig.iterations=5", "x.y=true")
+    experiment = Experiment(
+        clients=np.int64(4), lr=np.float32(0.5), out="runs/a", set={"ig.iterations": 5, "x.y": True}
+    )  # type: ignore[arg-type]
+    assert (experiment.clients, type(experiment.clients), experiment.lr, type(experiment.lr)) == (4, int, 0.5, float)
+    assert experiment.out == Path("runs/a") and experiment.set == ("ig.iterations=5", "x.y=true")
     assert Experiment(attack="ig") == Experiment(attack=["ig"]) == Experiment(attack=("ig",))  # type: ignore[arg-type]
 
 

@@ -21,8 +21,8 @@ from flfw.files.exit_code import exit_code
 from tests.support.paths import ROOT
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(words) == 0
+def printed(capsys: pytest.CaptureFixture[str], *text: str) -> str:
+    assert main(text) == 0
     return capsys.readouterr().out
 
 
@@ -48,9 +48,9 @@ def test_flags_are_those_that_the_parser_takes() -> None:
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-@pytest.mark.parametrize("asked", ["--help", "--help-all"])
-def test_a_page_fits_80_columns(name: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, name, asked)
+@pytest.mark.parametrize("requested", ["--help", "--help-all"])
+def test_a_page_fits_80_columns(name: str, requested: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, name, requested)
     assert max(map(len, text.splitlines())) <= 80 and text.startswith(f"usage: flfw {name}")
     assert "example: " in text
 
@@ -82,15 +82,15 @@ def test_a_table_without_a_name_starts_no_run(capsys: pytest.CaptureFixture[str]
     assert "Expected flfw table TABLE or flfw table --cell CELL, got neither" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("asked", ["--help", "--help-all"])
+@pytest.mark.parametrize("requested", ["--help", "--help-all"])
 def test_a_rehearsal_has_flags_of_its_own_and_begins_with_other_values(
-    asked: str, capsys: pytest.CaptureFixture[str]
+    requested: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = printed(capsys, "rehearse", asked)
+    text = printed(capsys, "rehearse", requested)
     assert max(map(len, text.splitlines())) <= 80 and text.startswith("usage: flfw rehearse")
     assert "--max-steps INT" in text and "--policy PATH" in text
     assert "  --clients INT           Clients in all. [1]" in text
-    assert "  --clients INT           Clients in all. [10]" in printed(capsys, "run", asked)
+    assert "  --clients INT           Clients in all. [10]" in printed(capsys, "run", requested)
 
 
 @pytest.mark.slow

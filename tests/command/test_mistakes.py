@@ -151,9 +151,9 @@ ROWS = [*(("sim.py", *one) for one in MISTAKES), *(("flfw.command.rehearse", *on
 
 
 @pytest.mark.parametrize(
-    ("program", "line", "words"), [row for row in ROWS if row[1] in ALONE], ids=lambda one: one[:40]
+    ("program", "line", "text"), [row for row in ROWS if row[1] in ALONE], ids=lambda one: one[:40]
 )
-def test_a_mistake_is_answered_within_a_second(program: str, line: str, words: str, prompt: Prompt) -> None:
+def test_a_mistake_is_answered_within_a_second(program: str, line: str, text: str, prompt: Prompt) -> None:
     skip_on_a_gpu(line)
     given = [str(ROOT / program)] if program == "sim.py" else ["-m", program]
     command = [sys.executable, *given, *shlex.split(prompt.filled(line))]
@@ -163,7 +163,7 @@ def test_a_mistake_is_answered_within_a_second(program: str, line: str, words: s
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
     assert done.returncode == 2 and done.stdout == ""
-    assert prompt.filled(words) in done.stderr and done.stderr.count("\n") == 1
+    assert prompt.filled(text) in done.stderr and done.stderr.count("\n") == 1
     assert seconds < MOST_S * GENEROUS
     assert list(prompt.here.iterdir()) == []
 

@@ -26,7 +26,7 @@ from flfw.deploy.allowed_settings import AllowedSettings
 from flfw.deploy.policy import Policy
 from flfw.deploy.rehearsal import (
     Rehearsal,
-    RungAttack,
+    SizeAttack,
     answers,
     attempts,
     breaches,
@@ -76,13 +76,13 @@ ONE_ONLY = f"{__name__}:OneOnly"
 FLAGS = f"--method fedavg --net mlp --rounds 1 --local-epochs 3 --batch-size 8 --attack {ONE_ONLY}".split()
 
 
-def folder_of(place: Path) -> Path:
+def folder_of(path: Path) -> Path:
     """Grey pictures, no two alike: 32 to train with, 8 to test with."""
     pixels = np.random.default_rng(0).integers(0, 256, (CLASSES, EACH, 8, 8), dtype=np.uint8)
     for label in range(CLASSES):
         for number in range(EACH):
-            save(place / f"class{label}" / f"{number}.png", pixels[label, number])
-    return place
+            save(path / f"class{label}" / f"{number}.png", pixels[label, number])
+    return path
 
 
 def main(*arguments: str | Path) -> int:
@@ -133,10 +133,10 @@ def test_batches_grow_before_steps() -> None:
 
 
 def planned(chosen: Path, max_steps: int = 20, **changes: Any) -> Rehearsal:
-    asked = Experiment(
+    experiment = Experiment(
         **{"method": "fedavg", "engine": "inproc", "dataset": f"folder:{chosen}", "net": "mlp", **changes}
     )
-    return plan_rehearsal(asked, max_steps)
+    return plan_rehearsal(experiment, max_steps)
 
 
 def test_the_highest_rung_is_what_the_settings_ask_of_this_site(chosen: Path) -> None:
@@ -400,7 +400,7 @@ def test_nothing_leaves_the_machine(chosen: Path, tmp_path: Path) -> None:
 def test_a_policy_that_the_settings_break_is_warned_of(
     chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy = Policy(("any",), ("extractor.*",), largest_upload_mb=1e-3, metrics="none")
+    policy = Policy(("any",), ("extractor.*",), max_upload_mb=1e-3, metrics="none")
     (tmp_path / "policy.toml").write_text(policy.text())
     flags = [*FLAGS, "--audit-rounds", "0", "--max-steps", "1", "--policy", str(tmp_path / "policy.toml")]
     assert main("--dataset", f"folder:{chosen}", *flags, "--out", tmp_path / "run") == 0
@@ -422,7 +422,7 @@ def test_a_rehearsed_defence_draws_at_sites_as_a_server_asks_for_it(
     draws: str, chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The rehearsal itself draws from the seed, so that it repeats; only who asks for that is warned."""
-    (tmp_path / "policy.toml").write_text(Policy(("any",), ("*",), 100, plugins=(ONE_ONLY,)).text())
+    (tmp_path / "policy.toml").write_text(Policy(("any",), ("*",), 100, allowed_plugins=(ONE_ONLY,)).text())
     flags = [*FLAGS, "--audit-rounds", "0", "--max-steps", "1", "--policy", str(tmp_path / "policy.toml")]
     flags += ["--defence", "dp_gaussian", "--expert", f"defence_randomness={draws}", "--out", str(tmp_path / "run")]
     assert main("--dataset", f"folder:{chosen}", *flags) == 0
@@ -432,10 +432,10 @@ def test_a_rehearsed_defence_draws_at_sites_as_a_server_asks_for_it(
 
 
 def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
-    policy = Policy(("any",), ("*",), largest_upload_mb=100)
+    policy = Policy(("any",), ("*",), max_upload_mb=100)
     assert breaches(policy, Experiment(method="fedavg"), ["a.weight", "b.weight"]) == []
     one, more = (
-        breaches(replace(policy, uploads=allowed), Experiment(method="fedavg"), ["a.weight", "b.weight"])
+        breaches(replace(policy, allowed_uploads=allowed), Experiment(method="fedavg"), ["a.weight", "b.weight"])
         for allowed in (("a.*",), ("c.*",))
     )
     assert one == ["The policy does not let b.weight leave, which fedavg sends."]
@@ -447,12 +447,12 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
     rules = {
         "method": "fedavg",
         "net": "lenet",
-        "clients": {"least": 3},
+        "clients": {"min": 3},
         "split": "dataset_per_client",
         "augment": "none",
     }
-    pinned = AllowedSettings({**rules, "dataset": "site:1x28x28:4", "rounds": {"most": 9}})
-    policy = Policy(("any",), ("*",), largest_upload_mb=100, run=pinned)
+    pinned = AllowedSettings({**rules, "dataset": "site:1x28x28:4", "rounds": {"max": 9}})
+    policy = Policy(("any",), ("*",), max_upload_mb=100, run=pinned)
     kept = replace(
         rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), batched_clients="1"
     )
@@ -471,15 +471,15 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
 def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of mu = 1 / 6, of which the budget allows three."""
     limit = 1.001 * spent([(Mechanism(6.0, 3), 1)], 100.0, 1e-5)
-    policy = Policy(("0" * 64,), ("*",), largest_upload_mb=100, epsilon=limit, metrics="none")
+    policy = Policy(("0" * 64,), ("*",), max_upload_mb=100, epsilon=limit, metrics="none")
     monkeypatch.setattr(Policy, "run_rejection", lambda self, config: None)
     settings = {"method": "fed_cdp", "net": "linear", "split": "iid", "local_epochs": 1, "attack": ("none",)}
-    asked = Experiment(**settings, set=("noise_source=secure",), rounds=9, metrics="none")  # type: ignore[arg-type]
+    experiment = Experiment(**settings, set=("noise_source=secure",), rounds=9, metrics="none")  # type: ignore[arg-type]
     allowed = f"epsilon {limit:g} at delta 1e-05 for one example, allows 3 of 9 rounds."
-    assert over_budget(policy, asked, 50) == [f"The policy's budget, {allowed}"]
-    assert over_budget(policy, replace(asked, rounds=3), 50) == []
-    assert over_budget(replace(policy, epsilon=inf), asked, 50) == []
-    (refused,) = over_budget(policy, replace(asked, set=()), 50)
+    assert over_budget(policy, experiment, 50) == [f"The policy's budget, {allowed}"]
+    assert over_budget(policy, replace(experiment, rounds=3), 50) == []
+    assert over_budget(replace(policy, epsilon=inf), experiment, 50) == []
+    (refused,) = over_budget(policy, replace(experiment, set=()), 50)
     assert refused.startswith("The policy refuses these settings: this site's budget: the server can repeat the noise")
 
 
@@ -490,19 +490,19 @@ def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(cho
     flags = [*site, *FLAGS, "--audit-rounds", "0", "--max-steps", "1", "--write-policy", written]
     assert main(*flags, "--set", "momentum=0.5", "--out", tmp_path / "run") == 0
     policy = Policy.read(written)
-    assert policy.apps == (bundle_hash(),) and policy.uploads == ("*",) and policy.budget is None
-    assert policy.most_messages == 2 * (1 + 1)  # a round and the evaluation; twice, for what is asked for again
-    asked = Experiment(
+    assert policy.allowed_apps == (bundle_hash(),) and policy.allowed_uploads == ("*",) and policy.budget is None
+    assert policy.max_messages == 2 * (1 + 1)  # a round and the evaluation; twice, for what is asked for again
+    experiment = Experiment(
         method="fedavg", net="mlp", rounds=1, local_epochs=3, batch_size=8, dataset="site:1x8x8:4", clients=5,
         split="dataset_per_client", augment="none", set=("momentum=0.5",),
     )  # fmt: skip
-    assert policy.run_rejection(asked.to_run_config()) is None
+    assert policy.run_rejection(experiment.to_run_config()) is None
     changes: dict[str, Any] = {
         "rounds": 2, "local_epochs": 4, "batch_size": 4, "lr": 0.5, "defence": "prune", "dataset": "hf:/home",
         "method": "hyperfl", "set": ("momentum=0.4",), "net": "lenet", "canaries": 3,
     }  # fmt: skip
     for key, value in changes.items():
-        refused = policy.run_rejection(replace(asked, **{key: value}).to_run_config())
+        refused = policy.run_rejection(replace(experiment, **{key: value}).to_run_config())
         assert refused is not None and refused.startswith(
             f"this site's policy pins the run, which has {key}".replace("_", "-")
         )
@@ -536,10 +536,10 @@ def test_no_policy_is_no_rehearsal(chosen: Path, tmp_path: Path, capsys: pytest.
 RUNGS = ((1, 1), (4, 1), (4, 3))
 
 
-def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> RungAttack:
+def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> SizeAttack:
     batch, steps = RUNGS[rung]
     got = 1 if verdict == "leaks" else 0
-    made = RungAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, "why", True, True)
+    made = SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, "why", True, True)
     return replace(made, **changes)
 
 

@@ -355,7 +355,7 @@ def test_norms_are_those_of_single_examples_along_plain_steps(small: Experiment)
     """Against autograd, example by example, and torch's own SGD."""
     experiment = replace(small, net="linear", method="fed_cdp", batch_size=20, lr=0.5, set=("noise_multiplier=50",))
     task = plan(experiment).task.load(None)
-    result = norms.by_client(experiment, task, most=2)
+    result = norms.by_client(experiment, task, maximum=2)
     assert len(result) == 2
     for partition, mine in enumerate(result):
         client = norms.client_of(replace(experiment, method="fedavg", set=()), task, partition, None)
@@ -450,14 +450,14 @@ def test_groups_by_hand() -> None:
 
 
 def test_there_are_never_more_groups_than_marks() -> None:
-    most = len(chart_style.MARKS)
-    pairs = np.zeros((most + 1, 2 * most), int)
-    for client in range(most + 1):
-        pairs[client, [client % 2, client + 2 if client + 2 < 2 * most else 2]] = (9, 8)
-    assert embeddings.groups(pairs) == [f"mostly {client % 2}" for client in range(most + 1)]
-    clients = [*range(most + 3), *range(most - 1)]  # each of the first classes twice, of the last ones once
-    assert embeddings.groups(np.eye(most + 3, dtype=int)[clients]) == [
-        f"mostly {label}" if label < most - 1 else drawing.OTHERS for label in clients
+    maximum = len(chart_style.MARKS)
+    pairs = np.zeros((maximum + 1, 2 * maximum), int)
+    for client in range(maximum + 1):
+        pairs[client, [client % 2, client + 2 if client + 2 < 2 * maximum else 2]] = (9, 8)
+    assert embeddings.groups(pairs) == [f"mostly {client % 2}" for client in range(maximum + 1)]
+    clients = [*range(maximum + 3), *range(maximum - 1)]  # each of the first classes twice, of the last ones once
+    assert embeddings.groups(np.eye(maximum + 3, dtype=int)[clients]) == [
+        f"mostly {label}" if label < maximum - 1 else drawing.OTHERS for label in clients
     ]
 
 
@@ -466,8 +466,8 @@ def test_there_are_never_more_groups_than_marks() -> None:
 
 def course(*runs: str, rounds: int = 3) -> list[dict[str, Any]]:
     return [
-        {"run": run, "round": r, "loss": 1 / r + place, "acc_global": 0.5, "acc_local": 0.5 + 0.01 * place}
-        for place, run in enumerate(runs)
+        {"run": run, "round": r, "loss": 1 / r + index, "acc_global": 0.5, "acc_local": 0.5 + 0.01 * index}
+        for index, run in enumerate(runs)
         for r in range(1, rounds + 1)
     ]
 

@@ -43,10 +43,10 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def changed(folder: Path, place: int, **cells: Any) -> None:
+def changed(folder: Path, number: int, **cells: Any) -> None:
     """Change cells in a row of audit.csv."""
     rows = table(folder / "audit.csv")
-    rows[place] |= {key: str(value) for key, value in cells.items()}
+    rows[number] |= {key: str(value) for key, value in cells.items()}
     with (folder / "audit.csv").open("w", newline="") as lines:
         writer = csv.DictWriter(lines, rows[0])
         writer.writeheader()
@@ -142,8 +142,8 @@ def test_attack_round_and_place_can_be_chosen(tmp_path: Path) -> None:
 def test_clients_with_and_without_the_defence_share_a_row(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", attacked(defence="none"), attacked(defence="prune", adaptive=False))
     rows = table(folder / "audit.csv")
-    for place in range(len(rows)):
-        changed(folder, place, adaptive=str(place != 1), probe_slot=place % 3)
+    for index in range(len(rows)):
+        changed(folder, index, adaptive=str(index != 1), probe_slot=index % 3)
     lines = (folder / "audit.csv").read_text().splitlines()[:4]
     joined = [f"{line},{word}" for line, word in zip(lines, ("defence", "none", "prune", "none"), strict=True)]
     (folder / "audit.csv").write_text("\n".join(joined) + "\n")
@@ -156,9 +156,9 @@ def test_a_score_is_below_its_image_and_a_recovered_one_framed(tmp_path: Path) -
     assert figure.get_suptitle() == "title"
     assert cells(figure, 3) == [["class 7"] * 3, ["22.0 dB", "–", "31.2 dB"], ["22.0 dB", "–", "31.2 dB"]]
     assert [len(axes.images) for axes in figure.axes] == [1, 1, 1, 1, 0, 1, 1, 0, 1]
-    framed = [place for place, axes in enumerate(figure.axes) if axes.patches]
+    framed = [index for index, axes in enumerate(figure.axes) if axes.patches]
     assert framed == [3, 5] and all(same_color(figure.axes[p].patches[0].get_edgecolor(), INKS[1]) for p in framed)
-    assert [figure.axes[place].texts[0].get_fontweight() for place in (3, 4, 6)] == ["bold", "normal", "normal"]
+    assert [figure.axes[index].texts[0].get_fontweight() for index in (3, 4, 6)] == ["bold", "normal", "normal"]
     texts = [text.get_text() for text in figure.texts]
     assert {"original", "one", "two"} < set(texts) and result.caption in {text.replace("\n", " ") for text in texts}
     figure.canvas.draw()
@@ -211,8 +211,8 @@ def test_the_command_writes_picture_and_numbers(tmp_path: Path, capsys: pytest.C
 def test_runs_that_make_no_grid_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = written(tmp_path / "one"), written(tmp_path / "two", attacked("dlg"), method="hyperfl")
     other, rows = written(tmp_path / "other", defence="prune"), written(tmp_path / "rows", attacked(), tabular=True)
-    for place in range(3):
-        changed(other, place, index=place)
+    for index in range(3):
+        changed(other, index, index=index)
     larger, empty = written(tmp_path / "larger", defence="sign"), written(tmp_path / "empty", defence="clip")
     save_file({"samples": np.zeros((3, 1, 16, 16), np.float32)}, larger / "truth" / "batch.safetensors")
     (empty / "result.json").write_text(json.dumps({"config": CONFIG | {"defence": "clip"}, "audit": []}))

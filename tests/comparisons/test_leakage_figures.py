@@ -90,7 +90,7 @@ def test_points_of_a_curve_stand_at_their_sizes(tmp_path: Path) -> None:
         for c, b, s, g in sizes
     ]
     rows = numbers.curves(grouped([read(written(tmp_path / "run", [entry(), *points], []))]))
-    assert [(one["curve"], one["at"]) for one in rows] == [("batch", 4), ("ladder", 20), ("group", 2)]
+    assert [(one["curve"], one["at"]) for one in rows] == [("batch", 4), ("ladder", 20), ("sum_size", 2)]
     assert [rows[0][key] for key in ("share_low", "share", "share_high", "psnr")] == [0.1, 0.25, 0.5, 12.0]
     assert len(charts.curves(rows, "t").axes) == 2
 

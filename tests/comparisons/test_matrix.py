@@ -120,17 +120,17 @@ def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:
 
 def test_all_combinations_meet_the_same_searches() -> None:
     """One that is told of a defence would else be searched for in another way, which may be the better one."""
-    asked = replace(SMALL, set=("ig.iterations=7",))
+    requested = replace(SMALL, set=("ig.iterations=7",))
     matrix = Matrix(("fedavg",), ("none", "prune"), ("ig", "analytic", "april"), (0,))
-    equal = matrix.with_equal_attackers(asked)
+    equal = matrix.with_equal_attackers(requested)
     assert equal.set == ("ig.iterations=7", "ig.searches=both", "april.searches=both")
     assert all(cell.experiment.set == equal.set for cell in matrix.cells(equal, Path("m")))
-    chosen = replace(asked, set=("ig.searches=own",))
+    chosen = replace(requested, set=("ig.searches=own",))
     assert matrix.with_equal_attackers(chosen).set == ("ig.searches=own", "april.searches=both")
     alone = Matrix(("fedavg",), ("prune",), ("ig",), (0, 1))
-    assert alone.with_equal_attackers(asked) == asked
+    assert alone.with_equal_attackers(requested) == requested
     nothing = Matrix(("fedavg", "fedper"), ("none",), ("none",), (0,))
-    assert nothing.with_equal_attackers(asked) == asked
+    assert nothing.with_equal_attackers(requested) == requested
 
 
 # --- runs ---

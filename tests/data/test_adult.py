@@ -51,8 +51,8 @@ def encoded(row, low, high):
     numeric = iter(zip(low, high, strict=True))
     for word, start, width in zip(row.split(", "), STARTS, GROUPS, strict=True):
         if width == 1:
-            least, most = next(numeric)
-            features[start] = min(max((int(word) - least) / (most - least), 0), 1)
+            minimum, maximum = next(numeric)
+            features[start] = min(max((int(word) - minimum) / (maximum - minimum), 0), 1)
         elif word != "?":
             features[start + PLACE[word]] = 1
     return features

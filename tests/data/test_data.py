@@ -185,17 +185,17 @@ def test_a_set_that_is_got_by_hand_says_how(tmp_path, monkeypatch):
 
 
 def test_fetch_gets_what_is_missing_into_the_data_root(tmp_path, monkeypatch):
-    asked = []
+    requested = []
 
     def get(root):
-        asked.append(root)
+        requested.append(root)
         (root / "toy.bin").touch()
 
     monkeypatch.setitem(data.catalogue._CARDS, "toy", toy(fetch=get))
     monkeypatch.setenv("FLFW_DATA", str(tmp_path))
     fetch("toy")
     fetch("toy")
-    assert asked == [tmp_path]
+    assert requested == [tmp_path]
     assert load("toy").train_y.tolist() == [0, 1, 2]
 
 
@@ -204,8 +204,8 @@ def test_a_card_may_name_its_own_root(tmp_path, register):
     assert len(load("toy", Path("elsewhere")).train_y) == 3
 
 
-@pytest.mark.parametrize(("side", "asked"), [(None, None), (4, None), (2, 2)])
-def test_readers_are_told_the_side_unless_it_is_the_cards(tmp_path, register, side, asked):
+@pytest.mark.parametrize(("side", "requested"), [(None, None), (4, None), (2, 2)])
+def test_readers_are_told_the_side_unless_it_is_the_cards(tmp_path, register, side, requested):
     sides = []
 
     def read(root, side):
@@ -213,9 +213,9 @@ def test_readers_are_told_the_side_unless_it_is_the_cards(tmp_path, register, si
         return toy().read(root, side)
 
     register(toy(read=read))
-    edge = asked or 4
+    edge = requested or 4
     assert load("toy", tmp_path, side).shape == (1, edge, edge)  # resized where the reader left it to others
-    assert sides == [asked]
+    assert sides == [requested]
 
 
 def test_domains_are_kept(tmp_path, register):

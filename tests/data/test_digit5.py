@@ -173,16 +173,16 @@ def test_the_five_as_domains_of_one_set(tmp_path):
     assert (five.domains, five.held_out, five.shape, five.classes) == (FIVE, "mnist", (3, 32, 32), 10)
     assert five.train_domain.tolist() == [0] * 3 + [1] * 3 + [2] * 4 + [3] * 5 + [4] * 6
     assert five.test_domain.tolist() == [0] * 2 + [1] * 2 + [2] * 3 + [3] * 2 + [4] * 2
-    for place, domain in enumerate(FIVE):
+    for index, domain in enumerate(FIVE):
         alone = load(domain, tmp_path, side=32)
         for ours, theirs, where in (
-            (five.train_x, alone.train_x, five.train_domain == place),
-            (five.test_x, alone.test_x, five.test_domain == place),
+            (five.train_x, alone.train_x, five.train_domain == index),
+            (five.test_x, alone.test_x, five.test_domain == index),
         ):
             for channel in range(3):
                 np.testing.assert_array_equal(ours[where][:, channel], theirs[:, channel % theirs.shape[1]])
-        np.testing.assert_array_equal(five.train_y[five.train_domain == place], alone.train_y)
-        np.testing.assert_array_equal(five.test_y[five.test_domain == place], alone.test_y)
+        np.testing.assert_array_equal(five.train_y[five.train_domain == index], alone.train_y)
+        np.testing.assert_array_equal(five.test_y[five.test_domain == index], alone.test_y)
     assert (five.mean, five.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert (five.per_client, five.md5_ok) == ({"domains": (2000, 0)}, False)
 
@@ -230,15 +230,15 @@ def test_domains_that_make_no_sense(word, line):
 def test_fetch_gets_the_domains_that_are_missing(tmp_path, monkeypatch):
     from flfw.data.readers import digit5
 
-    asked = []
+    requested = []
     for domain in ("svhn", "usps", "mnist"):
         spy = data.DatasetCard(
-            **{**vars(describe(domain)), "fetch": lambda root, domain=domain: asked.append((domain, root))}
+            **{**vars(describe(domain)), "fetch": lambda root, domain=domain: requested.append((domain, root))}
         )
         monkeypatch.setitem(digit5._SETS, domain, spy)
     write_mnist(tmp_path)
     fetch("digit5:usps,synthetic_digits,svhn,mnist", tmp_path)
-    assert asked == [("usps", tmp_path), ("svhn", tmp_path)]
+    assert requested == [("usps", tmp_path), ("svhn", tmp_path)]
     with pytest.raises(InputError, match=r"SynthDigits/synth_train_32x32\.mat, .*by a browser: SynthDigits\.zip"):
         load("digit5:mnist,synthetic_digits", tmp_path)
 

@@ -58,8 +58,8 @@ def test_each_domain_of_office_caltech_is_halved(tmp_path):
 def test_a_domain_is_halved_alike_whatever_else_is_asked_for(tmp_path):
     every, two = (load(name, write_office(tmp_path)) for name in ("office_caltech", "office_caltech:webcam,amazon"))
     assert two.domains == describe("office_caltech:webcam,amazon").domains == ("webcam", "amazon")
-    for place, name in enumerate(two.domains):
-        of_all, of_two = every.train_domain == OFFICE.index(name), two.train_domain == place
+    for index, name in enumerate(two.domains):
+        of_all, of_two = every.train_domain == OFFICE.index(name), two.train_domain == index
         np.testing.assert_array_equal(two.train_x[of_two], every.train_x[of_all])
 
 
@@ -110,11 +110,11 @@ def write_domainnet(root):
     """Two domains in DomainNet's layout; an image's colour tells its domain, class and number."""
     for domain, name in enumerate(("clipart", "real")):
         lists = {"train": [], "test": []}
-        for place, (thing, counts) in enumerate(COUNTS.items()):
+        for index, (thing, counts) in enumerate(COUNTS.items()):
             for number in range(counts[domain]):
-                file = f"{name}/{thing}/{name}_{place:03d}_{number:06d}.jpg"
-                save(root / "domainnet" / file, flat(domain, place, number), format="PNG")
-                lists["train" if number % 3 else "test"].append(f"{file} {place}\n")
+                file = f"{name}/{thing}/{name}_{index:03d}_{number:06d}.jpg"
+                save(root / "domainnet" / file, flat(domain, index, number), format="PNG")
+                lists["train" if number % 3 else "test"].append(f"{file} {index}\n")
         save(root / "domainnet" / name / "unlisted" / "a.jpg", noise(3, 8, 8))
         for part, lines in lists.items():
             (root / "domainnet" / f"{name}_{part}.txt").write_text("".join(lines))
@@ -130,7 +130,7 @@ def test_domainnet_keeps_the_ten_classes_with_most_images(tmp_path, word, out):
         (result.train_x, result.train_y, result.train_domain),
         (result.test_x, result.test_y, result.test_domain),
     ):
-        assert [(d, kept.index(things[place])) for d, place, _ in colours(x)] == list(zip(given, y, strict=True))
+        assert [(d, kept.index(things[index])) for d, index, _ in colours(x)] == list(zip(given, y, strict=True))
     everything = [(d, things.index(t), n) for d in range(len(domains)) for t in kept for n in range(COUNTS[t][d])]
     train, test = colours(result.train_x), colours(result.test_x)
     assert sorted(train + test) == sorted(everything)
@@ -164,12 +164,12 @@ def test_damaged_domainnet(tmp_path):
 def test_domainnet_comes_from_its_publisher_domain_by_domain(tmp_path, monkeypatch):
     from flfw.data.files import remote
 
-    asked = []
-    monkeypatch.setattr(remote, "download", lambda wanted, root: asked.append(wanted.url))
-    monkeypatch.setattr(remote, "unpack", lambda archive, target: asked.append(f"{archive} -> {target}"))
+    requested = []
+    monkeypatch.setattr(remote, "download", lambda wanted, root: requested.append(wanted.url))
+    monkeypatch.setattr(remote, "unpack", lambda archive, target: requested.append(f"{archive} -> {target}"))
     describe("domainnet:clipart,real").fetch(tmp_path)
     site, folder = "http://csr.bu.edu/ftp/visda/2019/multi-source", tmp_path / "domainnet"
-    assert asked == [
+    assert requested == [
         f"{site}/groundtruth/clipart.zip",
         f"{folder}/clipart.zip -> {folder}/clipart",
         f"{site}/domainnet/txt/clipart_train.txt",

@@ -248,8 +248,8 @@ def test_a_truncated_archive_is_refused(tmp_path, kind, share):
 def test_a_damaged_archive_is_refused(tmp_path, kind):
     noise = os.urandom(5000)  # cannot be packed, so its bytes lie in the middle of the archive as they are
     damaged = bytearray(MAKERS[kind](("set/a.txt", noise)))
-    for place in range(len(damaged) // 2, len(damaged) // 2 + 50):
-        damaged[place] ^= 0xFF
+    for index in range(len(damaged) // 2, len(damaged) // 2 + 50):
+        damaged[index] ^= 0xFF
     (tmp_path / "packed").write_bytes(damaged)
     with pytest.raises(InputError, match="Expected a whole archive"):
         unpack(tmp_path / "packed", tmp_path / "set")

@@ -60,8 +60,8 @@ def test_another_process_generates_the_same_bytes() -> None:
 def sums() -> list[str]:
     summed = []
     for name in ("synthetic:0.5,0.5,7", "synthetic_images:3x32x32"):
-        made, places = data.load(name), np.arange(3) * STRIDE
-        read = made.train_x[places].tobytes() + made.train_y[places].tobytes()
+        made, indices = data.load(name), np.arange(3) * STRIDE
+        read = made.train_x[indices].tobytes() + made.train_y[indices].tobytes()
         summed += [hashlib.sha256(read).hexdigest(), made.digest]
     return summed
 
@@ -71,10 +71,10 @@ def test_labels_are_those_of_the_clients_own_logistic_model() -> None:
     made = data.load("synthetic:0.5,0.5")
     for client in (0, 3):
         weights, offsets, _ = _client(LogisticClients(0.5, 0.5), client)
-        places = client * STRIDE + np.arange(200)
-        x = (made.train_x[places].astype(np.float64) - made.mean) / made.std
-        assert (np.argmax(x @ weights.T + offsets, 1) == made.train_y[places]).mean() > 0.99  # but for float32
-        assert (made.train_x[places] > 0).all() and (made.train_x[places] < 1).all()
+        indices = client * STRIDE + np.arange(200)
+        x = (made.train_x[indices].astype(np.float64) - made.mean) / made.std
+        assert (np.argmax(x @ weights.T + offsets, 1) == made.train_y[indices]).mean() > 0.99  # but for float32
+        assert (made.train_x[indices] > 0).all() and (made.train_x[indices] < 1).all()
 
 
 def test_alpha_and_beta_are_the_deviations_of_the_clients_means() -> None:
@@ -86,8 +86,8 @@ def test_alpha_and_beta_are_the_deviations_of_the_clients_means() -> None:
     shared = {_client(LogisticClients(0, 0, iid=True), client)[0].tobytes() for client in range(5)}
     assert len(shared) == 1
     iid = data.load("synthetic:iid")
-    places = (np.arange(100)[:, None] * STRIDE + np.arange(50)).ravel()
-    x = (iid.train_x[places] - np.array(iid.mean)) / iid.std
+    indices = (np.arange(100)[:, None] * STRIDE + np.arange(50)).ravel()
+    x = (iid.train_x[indices] - np.array(iid.mean)) / iid.std
     expected = np.arange(1, 61) ** -0.6
     assert np.abs(x.std(0) / expected - 1).max() < 0.06 and np.abs(x.mean(0) / expected).max() < 0.07
 
@@ -158,31 +158,31 @@ def test_generated_data_are_cut_by_their_clients_alone() -> None:
         split(data.load("digits"), Natural(), 3, seed=0)
     with pytest.raises(InputError, match=f"natural.train <= {STRIDE}"):
         split(made, Natural(train=STRIDE + 1), 3, seed=0)
-    least = split(made, Natural(train=1, test=1), 3, seed=0)
-    assert [len(part) for part in (*least.train, *least.test)] == [1] * 6
+    minimum = split(made, Natural(train=1, test=1), 3, seed=0)
+    assert [len(part) for part in (*minimum.train, *minimum.test)] == [1] * 6
     with pytest.raises(MemoryError):
         np.asarray(made.train_y)
-    asked = without_auto(Experiment(method="fedavg", dataset="synthetic", canaries=2))
+    experiment = without_auto(Experiment(method="fedavg", dataset="synthetic", canaries=2))
     with pytest.raises(InputError, match="Expected canaries=0 for synthetic"):
-        plan(asked).task.load(None)
+        plan(experiment).task.load(None)
     with pytest.raises(IndexError):
         _ = made.train_y[np.array([-1])]
 
 
 def test_opening_a_million_clients_takes_no_memory() -> None:
-    asked = without_auto(Experiment(method="fedavg", dataset="synthetic", clients=MILLION, sample=10))
+    experiment = without_auto(Experiment(method="fedavg", dataset="synthetic", clients=MILLION, sample=10))
     tracemalloc.start()
-    task = plan(asked).task.load(None)
+    task = plan(experiment).task.load(None)
     x, y = task.examples("train", task.split.train[MILLION - 1])
-    most = tracemalloc.get_traced_memory()[1]
+    maximum = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert x.shape == (50, 60) and len(y) == 50 and most < 2_000_000
+    assert x.shape == (50, 60) and len(y) == 50 and maximum < 2_000_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "net"), [("synthetic", "linear"), (SMALL, "mlp")])
 def test_clients_of_generated_data_learn(tmp_path: Path, dataset: str, net: str) -> None:
-    asked = Experiment(
+    experiment = Experiment(
         method="fedavg",
         dataset=dataset,
         net=net,
@@ -195,7 +195,7 @@ def test_clients_of_generated_data_learn(tmp_path: Path, dataset: str, net: str)
         engine="inproc",
         out=tmp_path / "run",
     )
-    run.run(asked)
+    run.run(experiment)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["provenance"]["data"]["digest"] == data.load(dataset).digest
     assert result["config"]["split"] == "natural" and result["final"]["acc_local"] > result["final"]["acc_global"]

@@ -239,10 +239,10 @@ def test_damaged_tiny_imagenet(tmp_path):
 def test_both_sets_come_from_their_publishers(tmp_path, monkeypatch):
     from flfw.data.files import remote
 
-    asked = []
+    requested = []
 
     def refuse(url, part):
-        asked.append((url, part.name))
+        requested.append((url, part.name))
         raise OSError("no network")
 
     monkeypatch.setattr(remote, "_transfer", refuse)
@@ -250,7 +250,7 @@ def test_both_sets_come_from_their_publishers(tmp_path, monkeypatch):
         card = describe(name)
         with pytest.raises(InputError, match="no network"):
             card.fetch(tmp_path)
-    assert asked == [
+    assert requested == [
         ("https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz", "CINIC-10.tar.gz.part"),
         ("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tiny-imagenet-200.zip.part"),
     ]

@@ -22,10 +22,10 @@ def _clients(copies: int) -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarra
 def test_nobody_trains_on_a_copy_of_what_is_held_out() -> None:
     train, inputs, labels = _clients(copies=8)
     pairs = games(train, inputs, labels, None, 0, None)
-    trained = {inputs[place].tobytes() for places in without_held_out(train, pairs) for place in places}
-    held_out = {inputs[place].tobytes() for one in pairs for place in one.held_out}
+    trained = {inputs[index].tobytes() for places in without_held_out(train, pairs) for index in places}
+    held_out = {inputs[index].tobytes() for one in pairs for index in one.held_out}
     assert held_out and not held_out & trained
-    assert all(place < 40 for one in pairs for place in (*one.members, *one.held_out))
+    assert all(index < 40 for one in pairs for index in (*one.members, *one.held_out))
 
 
 def test_data_without_copies_have_the_same_pairs_as_ever() -> None:

@@ -25,7 +25,7 @@ def test_each_example_is_a_member_half_of_the_time():
 
 
 def test_few_pairs_are_a_random_part_of_them():
-    pairs = draw_pairs(np.arange(100), np.arange(100) % 2, numpy_generator(0, "pairs"), most=7)
+    pairs = draw_pairs(np.arange(100), np.arange(100) % 2, numpy_generator(0, "pairs"), maximum=7)
     assert len(pairs.members) == 7
     assert 0 < (pairs.members % 2).sum() < 7
 
@@ -46,6 +46,6 @@ def test_what_is_no_game_is_refused():
     with pytest.raises(InputError, match="Expected distinct places"):
         draw_pairs(np.array([1, 1]), np.array([0, 0]), numpy_generator(0, "pairs"))
     with pytest.raises(InputError, match="Expected most >= 1, got most=0"):
-        draw_pairs(np.array([1, 2]), np.array([0, 0]), numpy_generator(0, "pairs"), most=0)
+        draw_pairs(np.array([1, 2]), np.array([0, 0]), numpy_generator(0, "pairs"), maximum=0)
     with pytest.raises(InputError, match="Expected 0 <= guesses <= 1, got guesses=2"):
         correct_pairs(np.zeros(1), np.zeros(1), 2)

@@ -354,11 +354,11 @@ def test_schemes_by_name():
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match=f"alpha={alpha}"):
             Dirichlet(alpha)
-    asked = ["shards.pool=50", "dominant.disjoint=true", "pools.share=0.5", "domains.held_out=ink"]
-    assert build_settings(Shards, "shards", asked) == Shards(train=0, shards=2, pool=50)
-    assert build_settings(Dominant, "dominant", asked) == Dominant(disjoint=True)
-    assert build_settings(Pools, "pools", asked) == Pools(share=0.5)
-    assert build_settings(Domains, "domains", asked) == Domains(held_out="ink")
+    requested = ["shards.pool=50", "dominant.disjoint=true", "pools.share=0.5", "domains.held_out=ink"]
+    assert build_settings(Shards, "shards", requested) == Shards(train=0, shards=2, pool=50)
+    assert build_settings(Dominant, "dominant", requested) == Dominant(disjoint=True)
+    assert build_settings(Pools, "pools", requested) == Pools(share=0.5)
+    assert build_settings(Domains, "domains", requested) == Domains(held_out="ink")
     assert describe("cancer").split in schemes()
 
 
@@ -555,7 +555,7 @@ def test_clients_draw_from_the_sensitive_pool_and_the_rest_is_public():
     assert sorted(np.concatenate(made.test).tolist()) == list(range(100))
     seven = split(toy(victims=40), Pools(train=6, share=0.25), clients=7, seed=0)
     assert [chosen.tolist() for chosen in seven.train[:6]] == [chosen.tolist() for chosen in made.train]
-    assert [seven.train[6][place] in made.train[0] for place in range(6)] == [False] * 4 + [True] * 2  # begun again
+    assert [seven.train[6][index] in made.train[0] for index in range(6)] == [False] * 4 + [True] * 2  # begun again
     assert all(len(np.unique(chosen)) == 6 for chosen in seven.train) and len(seven.proxy) == 120
     with pytest.raises(InputError, match=r"pools.train <= 40, the sensitive pool, got train=41"):
         split(toy(victims=40), Pools(train=41, share=0.25), clients=1, seed=0)

@@ -22,7 +22,7 @@ def test_patients_are_paired_with_the_nearest_mix_and_no_one_twice() -> None:
             alike = {frozenset(pair) for pair in zip(pairs.members.tolist(), pairs.held_out.tolist(), strict=True)}
             assert alike == {frozenset({1, 4}), frozenset({2, 3})}
             assert pairs.unlike.tolist() == [0, 0]
-        best = draw_patient_pairs(LABELS, PATIENTS, np.random.default_rng(seed), most=1)
+        best = draw_patient_pairs(LABELS, PATIENTS, np.random.default_rng(seed), maximum=1)
         assert (len(best.members), best.unlike.tolist()) == (1, [pairs.unlike.min()])
 
 
@@ -47,4 +47,4 @@ def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="a patient for each label"):
         draw_patient_pairs(LABELS, PATIENTS[1:], np.random.default_rng(0))
     with pytest.raises(InputError, match="most >= 1"):
-        draw_patient_pairs(LABELS, PATIENTS, np.random.default_rng(0), most=0)
+        draw_patient_pairs(LABELS, PATIENTS, np.random.default_rng(0), maximum=0)

@@ -33,9 +33,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
-def write(place: Path, files: str) -> None:
+def write(path: Path, files: str) -> None:
     for number, file in enumerate(files.split()):
-        save(place / f"{file}.png", np.roll(noise(6, 6), number))
+        save(path / f"{file}.png", np.roll(noise(6, 6), number))
 
 
 def of_patients(seed: int = 0) -> Dataset:
@@ -69,15 +69,15 @@ def test_parts_of_their_own_are_kept_and_share_no_patient(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("files", "text"),
     [
         ("a/p/0 a/1 b/q/0 b/q/1", "a folder of each patient in .*a, with all images, got 1.png beside"),
         ("a/p/0 a/q/1 b/r/0 b/r/1", "got none of b in the test part"),
     ],
 )
-def test_other_layouts_are_refused_in_one_line(tmp_path: Path, files: str, words: str) -> None:
+def test_other_layouts_are_refused_in_one_line(tmp_path: Path, files: str, text: str) -> None:
     write(tmp_path, files)
-    with pytest.raises(InputError, match=words) as refused:
+    with pytest.raises(InputError, match=text) as refused:
         describe(f"folder:{tmp_path}@patient")
     assert "\n" not in str(refused.value)
 

@@ -70,7 +70,7 @@ def test_a_row_becomes_numbers_by_hand_with_scales_of_the_training_rows(tmp_path
 def test_a_missing_value_has_a_feature_and_rare_categories_share_one(tmp_path: Path) -> None:
     """Categories a (4 rows), b (3), c and d (1 each) with csv.most=2; a number is missing in one of 7 training rows."""
     words = ["a", "a", "a", "a", "b", "b", "b", "c", "d"]
-    lines = [f"{word},{'' if place == 4 else place},{place % 2}" for place, word in enumerate(words)]
+    lines = [f"{word},{'' if index == 4 else index},{index % 2}" for index, word in enumerate(words)]
     held = load(write(tmp_path, "\n".join(["kind,size,y", *lines])), "y", "csv.most=2", "csv.task=classification")
     assert held.columns is not None
     kind, size = held.columns.columns
@@ -83,7 +83,7 @@ def test_a_missing_value_has_a_feature_and_rare_categories_share_one(tmp_path: P
 
 
 def test_one_rare_category_has_a_feature_too(tmp_path: Path) -> None:
-    lines = [f"{word},{place % 2}" for place, word in enumerate("daaaabbbbcccc")]
+    lines = [f"{word},{index % 2}" for index, word in enumerate("daaaabbbbcccc")]
     held = load(write(tmp_path, "\n".join(["kind,y", *lines])), "y", "csv.most=3", "csv.task=classification")
     assert held.columns is not None
     (kind,) = held.columns.columns
@@ -92,7 +92,7 @@ def test_one_rare_category_has_a_feature_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("values", "fits"), [("a b a b", True), ("a b c b", False), ("a a a a", False)])
 def test_a_boolean_that_is_asked_for_has_two_values(tmp_path: Path, values: str, fits: bool) -> None:
-    lines = [f"{word},{place},{place % 2}" for place, word in enumerate(values.split() * 2)]
+    lines = [f"{word},{index},{index % 2}" for index, word in enumerate(values.split() * 2)]
     file = write(tmp_path, "\n".join(["flag,size,y", *lines]))
     if fits:
         held = load(file, "y", "csv.boolean=flag")
@@ -104,7 +104,7 @@ def test_a_boolean_that_is_asked_for_has_two_values(tmp_path: Path, values: str,
 
 @pytest.mark.parametrize(("columns", "more"), [(1, ""), (5, ""), (7, " and 2 more columns")])
 def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Path, columns: int, more: str) -> None:
-    rows = [",".join([*["ward" if place == 3 else str(place)] * columns, str(place % 2)]) for place in range(20)]
+    rows = [",".join([*["ward" if index == 3 else str(index)] * columns, str(index % 2)]) for index in range(20)]
     file = write(tmp_path, "\n".join([",".join([*(f"c{n}" for n in range(columns)), "y"]), *rows]))
     refused = refusal(file, "y", "csv.task=classification")
     assert refused.count("(") == min(columns, 5) and f"){more}; if they mean" in refused
@@ -126,7 +126,7 @@ def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Pat
     ],
 )
 def test_kinds_are_told_by_the_values(tmp_path: Path, values: str, kind: str) -> None:
-    lines = [f"{value},{place % 2},{place}" for place, value in enumerate(values.split())]
+    lines = [f"{value},{index % 2},{index}" for index, value in enumerate(values.split())]
     file = write(tmp_path, "\n".join(["column,y,beside", *lines]))
     if kind == "refused":
         assert "column" in refusal(file, "y")
@@ -142,7 +142,7 @@ def test_identifiers_and_free_text_are_left_out_and_said(tmp_path: Path) -> None
     assert [c.name for c in held.columns.kept] == ["size"]
     shown = listing.listing(held.columns)
     assert "30 values in 30 rows" in shown and shown.count("an identifier, another whole number in each row") == 2
-    assert "and 3 more: 3 left out" in listing.listing(held.columns, most=1)
+    assert "and 3 more: 3 left out" in listing.listing(held.columns, maximum=1)
 
 
 def test_two_numbers_are_a_boolean_in_all_but_the_shortest_tables(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_patients_are_in_one_part_and_not_among_the_features(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrase"),
     [
         ("", "an empty line or file"),
         ("a,y\n", "got none"),
@@ -214,8 +214,8 @@ def test_patients_are_in_one_part_and_not_among_the_features(tmp_path: Path) -> 
         ('a,y\n"1,0\n2,1\n', "in line"),
     ],
 )
-def test_damaged_tables_are_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
-    assert words in refusal(write(tmp_path, text), "y")
+def test_damaged_tables_are_refused_in_one_line(tmp_path: Path, text: str, phrase: str) -> None:
+    assert phrase in refusal(write(tmp_path, text), "y")
 
 
 def test_another_encoding_is_named_and_can_be_read(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_semicolons_decimal_commas_and_a_thousand_columns(tmp_path: Path) -> Non
 def test_commas_between_thousands_are_no_decimal_ones(tmp_path: Path, values: str, refused: bool) -> None:
     words = [word.strip() for word in values.replace('"', ";").replace("; ;", ";").split(";") if word.strip()]
     words = [part for word in words for part in ([word] if "," in word else word.split())]
-    lines = [f'"{word}",{place % 2},{place}' for place, word in enumerate(words * 2)]
+    lines = [f'"{word}",{index % 2},{index}' for index, word in enumerate(words * 2)]
     file = write(tmp_path, "\n".join(["sum,y,beside", *lines]))
     if not refused:
         load(file, "y")
@@ -266,21 +266,21 @@ def test_commas_between_thousands_are_no_decimal_ones(tmp_path: Path, values: st
 
 
 def test_a_comma_that_the_user_calls_a_decimal_one_is_read_so(tmp_path: Path) -> None:
-    lines = [f'"{1 + place},250",{"ab"[place % 2]}' for place in range(8)]
+    lines = [f'"{1 + index},250",{"ab"[index % 2]}' for index in range(8)]
     held = load(write(tmp_path, "\n".join(["sum,y", *lines])), "y", "csv.numeric=sum")
     assert held.columns is not None and held.columns.columns[0].low == 1.25
 
 
 @pytest.mark.filterwarnings("error")
 def test_numbers_whose_range_no_float_holds_are_refused(tmp_path: Path) -> None:
-    lines = [f"{(-1) ** (place // 2)}e308,{place},{'ab'[place % 2]},{(1 + place) * 1e200}" for place in range(9)]
+    lines = [f"{(-1) ** (index // 2)}e308,{index},{'ab'[index % 2]},{(1 + index) * 1e200}" for index in range(9)]
     file = write(tmp_path, "\n".join(["a,b,y,z", *lines]))
     assert "a finite range of column a" in refusal(file, "y")
     assert "a finite mean and deviation of target z" in refusal(file, "z", "csv.drop=a", "csv.task=regression")
 
 
 def test_a_table_without_a_column_of_use_is_refused_with_the_reasons(tmp_path: Path) -> None:
-    file = write(tmp_path, "\n".join(["a,b,y", *(f"7,{place}%,{'xy'[place % 2]}" for place in range(30))]))
+    file = write(tmp_path, "\n".join(["a,b,y", *(f"7,{index}%,{'xy'[index % 2]}" for index in range(30))]))
     reason = refusal(file, "y")
     assert "a is left out (always 7)" in reason and "b is left out (an identifier or free text, 30 values" in reason
 

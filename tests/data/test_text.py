@@ -105,9 +105,9 @@ def test_files_that_are_no_such_text_are_refused_in_one_line(tmp_path, content, 
 def test_what_does_not_fit_text_is_refused_in_one_line(tmp_path, capsys, options, line):
     file = tmp_path / "text.txt"
     file.write_text("some words " * 50)
-    asked = ["--method", "fedavg", "--dataset", f"text:{file}", "--clients", "2", "--out", str(tmp_path / "out")]
+    requested = ["--method", "fedavg", "--dataset", f"text:{file}", "--clients", "2", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as end:
-        raise SystemExit(sim.main([*asked, *options.split()]))
+        raise SystemExit(sim.main([*requested, *options.split()]))
     assert end.value.code == 2
     assert capsys.readouterr().err.strip().endswith(line.format(file=file))
     assert not (tmp_path / "out").exists()
@@ -116,18 +116,18 @@ def test_what_does_not_fit_text_is_refused_in_one_line(tmp_path, capsys, options
 def test_a_language_model_needs_text_without_labels(tmp_path, capsys):
     file = tmp_path / "text.tsv"
     file.write_text("a\tone\nb\ttwo\n" * 20)
-    asked = ["--method", "fedavg", "--dataset", f"text:{file}", "--net", "gpt_next", "--attack", "none"]
+    requested = ["--method", "fedavg", "--dataset", f"text:{file}", "--net", "gpt_next", "--attack", "none"]
     with pytest.raises(SystemExit) as end:
-        raise SystemExit(sim.main([*asked, "--clients", "2", "--out", str(tmp_path / "out")]))
+        raise SystemExit(sim.main([*requested, "--clients", "2", "--out", str(tmp_path / "out")]))
     assert end.value.code == 2
     words = "Expected text without labels for net=gpt_next, which learns the next token of every place, got dataset="
     assert words in capsys.readouterr().err
 
 
 def test_a_network_for_text_refuses_other_rows(tmp_path, capsys):
-    asked = ["--method", "fedavg", "--dataset", "cancer", "--net", "gpt_tiny", "--attack", "none", "--clients", "2"]
+    requested = ["--method", "fedavg", "--dataset", "cancer", "--net", "gpt_tiny", "--attack", "none", "--clients", "2"]
     with pytest.raises(SystemExit) as end:
-        raise SystemExit(sim.main([*asked, "--out", str(tmp_path / "out")]))
+        raise SystemExit(sim.main([*requested, "--out", str(tmp_path / "out")]))
     assert end.value.code == 2
     line = "Expected text of 256 tokens for net=gpt_tiny, such as text:FILE, got dataset=cancer."
     assert capsys.readouterr().err.strip().endswith(line)

@@ -22,7 +22,7 @@ from flfw.data.transformations import (
     replayed,
     sequences,
     transformed,
-    undone,
+    undo,
 )
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
@@ -143,15 +143,15 @@ def test_the_mildest_policy_is_undone_exactly_and_an_identity_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "least"),
+    ("policy", "minimum"),
     [("0", 90), ("12", 90), ("13", 40), ("15", 40), ("1", 40), ("18", 40), ("5", 40), ("14", 30), ("11", 40)],
 )
-def test_what_loses_nothing_but_rounding_is_undone(policy: str, least: float) -> None:
+def test_what_loses_nothing_but_rounding_is_undone(policy: str, minimum: float) -> None:
     x = 0.4 + 0.2 * torch.rand(4, 1, 12, 12, generator=torch_generator(0, "no clipping"))
     x = (x * 255).round() / 255
     for (step,) in patterns(sequences(policy)):
-        error = (undone(replayed(x, [step]), step) - x).square().mean()
-        assert -10 * float(error.clamp(min=1e-12).log10()) > least
+        error = (undo(replayed(x, [step]), step) - x).square().mean()
+        assert -10 * float(error.clamp(min=1e-12).log10()) > minimum
 
 
 def test_a_translation_is_shifted_back_and_its_margin_gets_the_nearest_pixels() -> None:
@@ -159,7 +159,7 @@ def test_a_translation_is_shifted_back_and_its_margin_gets_the_nearest_pixels() 
     for number, shift in ((3, 3), (21, 2)):  # 0.453 and 0.252 of 6 pixels
         for sign in (1, -1):
             step = Step(OPERATIONS[number], sign)
-            back = undone(replayed(x, [step]), step)[0, 0, 0]
+            back = undo(replayed(x, [step]), step)[0, 0, 0]
             kept = slice(shift, 6) if sign == 1 else slice(0, 6 - shift)
             torch.testing.assert_close(back[kept], x[0, 0, 0, kept], atol=0.002, rtol=0)
             margin = back[:shift] if sign == 1 else back[6 - shift :]

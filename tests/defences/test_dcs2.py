@@ -145,8 +145,8 @@ def test_starts_are_of_other_classes(start: str) -> None:
     else:
         share = 1.0 if start == "proxy" else 0.7
         proxies = (x - (1 - share) * normalised(step.x)) / share
-        apart = (proxies[:, None] - normalised(public)).flatten(2).norm(dim=2)
-        assert float(apart.min(1).values.max()) < 1e-4 and torch.equal(labels[apart.argmin(1)], y)
+        distance = (proxies[:, None] - normalised(public)).flatten(2).norm(dim=2)
+        assert float(distance.min(1).values.max()) < 1e-4 and torch.equal(labels[distance.argmin(1)], y)
 
 
 @pytest.mark.slow
@@ -237,17 +237,17 @@ def test_a_batch_without_positions_is_refused_where_they_are_asked_for() -> None
     ],
 )
 def test_data_that_do_not_fit_are_refused_before_a_run(given: dict[str, Any], line: str) -> None:
-    held = DefendedData(torch.tensor([1, 2]), torch.tensor([5, 6]), 4, 8, torch.tensor([2, 2]))
+    defended = DefendedData(torch.tensor([1, 2]), torch.tensor([5, 6]), 4, 8, torch.tensor([2, 2]))
     alone = DCS2(DCS2Settings(**given))
     for defence in (alone, Pipeline(PipelineSettings((DefenceStage("dcs2", DCS2, alone.settings),)))):
         with pytest.raises(InputError, match=re.escape(line)):
-            defence.check_data(held)
+            defence.check_data(defended)
 
 
 @pytest.mark.parametrize("given", [{"sensitive": "1"}, {"sensitive": "at:5"}, {"start": "noise"}])
 def test_data_that_fit_are_not_refused(given: dict[str, Any]) -> None:
-    held = DefendedData(torch.tensor([1, 2]), torch.tensor([5, 6]), 4, 8, torch.tensor([2, 2]))
-    DCS2(DCS2Settings(**given)).check_data(held)
+    defended = DefendedData(torch.tensor([1, 2]), torch.tensor([5, 6]), 4, 8, torch.tensor([2, 2]))
+    DCS2(DCS2Settings(**given)).check_data(defended)
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_noise_has_the_deviation_it_is_set_to(std: float, sent: float) -> None:
 
 def test_noise_is_normal() -> None:
     noise = noisy(1.0).update({"w": torch.zeros(10_000)}, seeded())["w"].abs()
-    within = [float((noise < deviations).float().mean()) for deviations in (1, 2, 3)]
+    within = [float((noise < stds).float().mean()) for stds in (1, 2, 3)]
     # Uniform noise would have 0.58 and 1, Laplace's 0.76.
     assert within == pytest.approx([0.6827, 0.9545, 0.9973], abs=0.015)
 
@@ -191,8 +191,8 @@ DRAWS = 4000
 def unbiased(rounded: Callable[[Tensor], Tensor], below: Tensor, above: Tensor) -> bool:
     """Whether the mean over 4000 rows is the row, to 4 deviations of a mean of draws from the two levels around."""
     mean = rounded(ROW.repeat(DRAWS, 1)).mean(0)
-    deviation = ((above - ROW) * (ROW - below) / DRAWS).sqrt()
-    return bool(((mean - ROW).abs() <= 4 * deviation + 1e-12).all())
+    std = ((above - ROW) * (ROW - below) / DRAWS).sqrt()
+    return bool(((mean - ROW).abs() <= 4 * std + 1e-12).all())
 
 
 @pytest.mark.parametrize("bits", [2, 3, 6])

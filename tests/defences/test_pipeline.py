@@ -18,8 +18,8 @@ from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
 from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.prune import PruneAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
-from flfw.audit.adaptation import Protection, adapted, defence_operator, hiding, relies_on_noise
-from flfw.audit.controls import MATCHED, TOLD, under_control
+from flfw.audit.adaptation import Protection, adapted, defence_operator, protection_of, relies_on_noise
+from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE, under_control
 from flfw.audit.jobs import EXAMPLE, ProbeSet
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.precode import PrecodeSettings
@@ -220,12 +220,12 @@ def test_in_a_matrix_a_pipeline_is_one_value_and_each_cell_keeps_the_settings_of
         checked(plan(cell.experiment))
 
 
-# --- the rungs beside an audit ---
+# --- the controls beside an audit ---
 
 
 def test_the_rungs_of_a_pipeline() -> None:
     given = resolved("soteria+prune", set=("prune.ratio=0.7",), defended="1").client
-    matched, mild = under_control(given, MATCHED), under_control(given, TOLD)
+    matched, mild = under_control(given, UNDEFENDED), under_control(given, WEAK_DEFENCE)
     assert matched is not None and mild is not None
     assert matched.defence is None and matched.defences.name == "none"
     assert [stage.settings for stage in mild.defences.stages] == [SoteriaSettings(0.1), PruneSettings(0.1)]
@@ -235,7 +235,7 @@ def test_the_rungs_of_a_pipeline() -> None:
 
 def test_of_a_pipeline_that_changes_the_network_that_stage_stays_and_hides_nothing() -> None:
     given = resolved("prune+precode", set=("prune.ratio=0.7",)).client
-    matched, mild = under_control(given, MATCHED), under_control(given, TOLD)
+    matched, mild = under_control(given, UNDEFENDED), under_control(given, WEAK_DEFENCE)
     assert matched is not None and mild is not None
     assert [(stage.name, stage.settings) for stage in matched.defences.stages] == [
         ("precode", PrecodeSettings(scale=0.0))
@@ -245,9 +245,9 @@ def test_of_a_pipeline_that_changes_the_network_that_stage_stays_and_hides_nothi
 
 
 def test_a_stage_without_a_mildest_form_leaves_none_to_the_pipeline() -> None:
-    assert under_control(resolved(f"prune+{ADDS}").client, TOLD) is None
-    assert under_control(resolved(f"prune+{ADDS}").client, MATCHED) is not None
-    assert under_control(resolved(f"prune+{HALVES}").client, TOLD) is not None
+    assert under_control(resolved(f"prune+{ADDS}").client, WEAK_DEFENCE) is None
+    assert under_control(resolved(f"prune+{ADDS}").client, UNDEFENDED) is not None
+    assert under_control(resolved(f"prune+{HALVES}").client, WEAK_DEFENCE) is not None
 
 
 # --- attackers ---
@@ -311,8 +311,8 @@ class Shifted(Operator):
     def undo(self, sent: Tensors) -> Tensors:
         return {name: value - self.settings["by"] for name, value in sent.items()}
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        return trial
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+        return simulated
 
 
 def test_later_stages_are_undone_before_an_earlier_one_is_read() -> None:
@@ -454,7 +454,7 @@ def test_the_words_name_every_stage_and_its_settings() -> None:
     assert words("written") == [f"{both}with what is written for each"]
     assert words("automatic") == [f"{both}with its own code in the objective"]
     assert words("none", adaptive=False) == ["not granted: that the client uses soteria+prune"]
-    assert hiding(*clients_and_adaptation(resolved("soteria+prune")), TARGET, "server", True).how == "written"
+    assert protection_of(*clients_and_adaptation(resolved("soteria+prune")), TARGET, "server", True).how == "written"
 
 
 @pytest.mark.nightly  # a whole audited run

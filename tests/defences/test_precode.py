@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 from flfw import nets
 from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
-from flfw.audit.adaptation import hiding
-from flfw.audit.controls import MATCHED, TOLD, undefended, under_control
+from flfw.audit.adaptation import protection_of
+from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE, undefended, under_control
 from flfw.audit.jobs import ProbeSet
 from flfw.client import FederatedClient
 from flfw.clients.defences.precode import Precode, PrecodeSettings
@@ -98,8 +98,8 @@ def test_all_clients_have_the_network_and_only_defended_ones_draw(tmp_path: Path
 
 def test_the_rungs_beside_an_audit_keep_the_network_and_lower_the_noise() -> None:
     experiment = asked()
-    for rung, scale in ((MATCHED, 0.0), (TOLD, 0.01)):
-        changed = under_control(plan(experiment).client, rung)
+    for control, scale in ((UNDEFENDED, 0.0), (WEAK_DEFENCE, 0.01)):
+        changed = under_control(plan(experiment).client, control)
         assert changed is not None and changed.defence is not None
         assert changed.defence.settings == PrecodeSettings(scale=scale)
         assert list(changed.model.state_dict()) == list(plan(experiment).client.model.state_dict())
@@ -225,7 +225,7 @@ def test_noise_beyond_all_digits_defeats_it() -> None:
 
 def words_of(experiment: Experiment, batch: int, steps: int, defended: bool = True) -> list[str]:
     probe_set = ProbeSet("target", 0, "", batch, steps, "target")
-    return list(hiding(*clients_and_adaptation(plan(experiment)), probe_set, "server", defended).words(True))
+    return list(protection_of(*clients_and_adaptation(plan(experiment)), probe_set, "server", defended).words(True))
 
 
 def test_of_several_examples_or_steps_the_noise_is_named_as_not_made_use_of() -> None:

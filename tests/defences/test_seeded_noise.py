@@ -11,7 +11,7 @@ import torch
 from flfw.attacks.ig import IG
 from flfw.audit.adaptation import draws_from_seed
 from flfw.audit.jobs import AttackJob, ProbeSet
-from flfw.audit.threat_model import standing
+from flfw.audit.threat_model import threat_model_of
 from flfw.client.context import ClientContext
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.experiment import Experiment
@@ -90,9 +90,9 @@ def test_secure_noise_is_as_large_and_no_seed_repeats_it(source: Literal["seed",
     ],
 )
 def test_what_is_granted_names_the_seed_where_it_would_help(drawing: str, changes: dict[str, Any]) -> None:
-    asked = resolved(**changes)
-    if asked.client.defences.stages:
-        assert draws_from_seed(asked.client, "server") == bool(drawing)
-    granted = standing(*clients_and_attacks(asked), JOB, IG(), bool(asked.client.defences.stages)).granted
+    plan = resolved(**changes)
+    if plan.client.defences.stages:
+        assert draws_from_seed(plan.client, "server") == bool(drawing)
+    granted = threat_model_of(*clients_and_attacks(plan), JOB, IG(), bool(plan.client.defences.stages)).granted
     named = f"{SEED_WITHHELD}, from which {drawing} may draw: who has it can take the draws off"
     assert [words for words in granted if "the run's seed" in words] == [named] * bool(drawing)

@@ -19,9 +19,9 @@ from tests.support.paths import ROOT
 DEFAULT = Experiment().to_run_config()
 TABLE = """
 method = ["hyperfl", "fedcg"]
-rounds = {least = 1, most = 20}
-lr = {most = 0.1}
-clients = {least = 2}
+rounds = {min = 1, max = 20}
+lr = {max = 0.1}
+clients = {min = 2}
 set = "momentum=0 ig.lr=0.1"
 """
 
@@ -70,7 +70,7 @@ def test_what_it_does_not_name_has_its_default(tmp_path: Path) -> None:
 def test_the_policy_in_the_documentation_lets_the_run_through_that_it_describes(tmp_path: Path, net: str) -> None:
     """As sim.py submits it: with what auto becomes in place of auto."""
     text = (ROOT / "docs" / "deployment.md").read_text()
-    (written,) = [part for part in text.split("```") if part.startswith("\napps = ")]
+    (written,) = [part for part in text.split("```") if part.startswith("\nallowed_apps = ")]
     (tmp_path / "policy.toml").write_text(written.replace("0d0a8b3f...", "0" * 64))
     described = Experiment(
         method="hyperfl", net=net, clients=3, rounds=200, dataset="site:1x28x28:10", attack=("none",)
@@ -102,7 +102,7 @@ def test_a_word_is_compared_to_the_character(quoted: str, tmp_path: Path) -> Non
 
 def test_patience_is_pinned_as_a_site_reports_one_number_more_for_it(tmp_path: Path) -> None:
     assert refusal(policy(tmp_path, TABLE), patience=5) == "patience=5, and patience is to be 0"
-    assert refusal(policy(tmp_path, TABLE + "patience = {most = 9}\n"), patience=5) is None
+    assert refusal(policy(tmp_path, TABLE + "patience = {max = 9}\n"), patience=5) is None
 
 
 @pytest.mark.parametrize("value", ["20", True, 20.5, None, [1], float("nan"), float("inf")])
@@ -126,8 +126,8 @@ def test_a_value_that_a_server_chose_is_cut_short(tmp_path: Path) -> None:
     [
         ("epochs = 3", "Expected a key among method, variant, clients, "),
         ("out = 'here'", ", got out."),
-        ("rounds = {}", "Expected a value, a list of values or {least = ..., most = ...} for rounds in [run]"),
-        ("rounds = {most = '20'}", "got {'most': '20'}"),
+        ("rounds = {}", "Expected a value, a list of values or {min = ..., max = ...} for rounds in [run]"),
+        ("rounds = {max = '20'}", "got {'max': '20'}"),
         ("rounds = {maximum = 20}", "got {'maximum': 20}"),
         ("rounds = []", "got []"),
         ("rounds = [[1]]", "got [[1]]"),
@@ -158,16 +158,20 @@ def test_a_policy_without_the_table_pins_nothing_but_the_place_of_its_data(tmp_p
 
 
 def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path) -> None:
-    asked = Experiment(
+    experiment = Experiment(
         method="fed_cdp", dataset="site:1x8x8:4", rounds=7, defence="dcs2 prune", ema=0.5, defence_randomness="secure",
         set=('ats.policy="3-1-7"', "clip=2"),
     )  # fmt: skip
-    written = replace(Policy(("0" * 64,), ("*",), 1.0), run=pins_of(asked, "site:1x8x8:4"))
+    written = replace(Policy(("0" * 64,), ("*",), 1.0), run=pins_of(experiment, "site:1x8x8:4"))
     (tmp_path / "policy.toml").write_text(written.text())
     read = Policy.read(tmp_path / "policy.toml")
-    assert read == written and read.run_rejection(asked.to_run_config()) is None
-    assert read.run_rejection(replace(asked, clients=3, rounds=6, seed=4).to_run_config()) is None
-    for other in (replace(asked, rounds=8), replace(asked, defence="prune"), replace(asked, dataset="digits")):
+    assert read == written and read.run_rejection(experiment.to_run_config()) is None
+    assert read.run_rejection(replace(experiment, clients=3, rounds=6, seed=4).to_run_config()) is None
+    for other in (
+        replace(experiment, rounds=8),
+        replace(experiment, defence="prune"),
+        replace(experiment, dataset="digits"),
+    ):
         assert read.run_rejection(other.to_run_config()) is not None
 
 

@@ -31,9 +31,9 @@ class Sites:
     To what, the node's data root says. When a message has been answered it leads to the server's again.
     """
 
-    def __init__(self, place: Path, servers: Path) -> None:
-        self.place, self.servers = place, servers
-        place.symlink_to(servers)
+    def __init__(self, path: Path, servers: Path) -> None:
+        self.place, self.servers = path, servers
+        path.symlink_to(servers)
 
     def __call__(self, message: Message, context: Context) -> Message:
         self.lead_to(Path(str(context.node_config["data-root"])))
@@ -59,11 +59,11 @@ def federated(tmp_path: Path, others: Path, **changes: object) -> tuple[Experime
     """Three clients, of which that of partition 1 has other data than the server and the rest."""
     usual, place = images(tmp_path / "usual", 2), tmp_path / "data"
     sites = Sites(place, usual)
-    asked = Experiment(
+    requested = Experiment(
         method="fedavg", dataset=f"folder:{place}", net="linear", clients=3, rounds=1, local_epochs=1, engine="inproc",
         attack=("none",), out=tmp_path / "run",
     )  # fmt: skip
-    experiment = dataclasses.replace(without_auto(asked), **changes)  # type: ignore[arg-type]
+    experiment = dataclasses.replace(without_auto(requested), **changes)  # type: ignore[arg-type]
     grid = InProcessGrid(sites, 3, experiment.to_run_config())  # type: ignore[arg-type]
     for context in grid._contexts.values():
         chosen = others if context.node_config["partition-id"] == 1 else usual
@@ -89,7 +89,7 @@ def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
     with pytest.raises(RunError) as caught:
         federation.federate(grid, plan(experiment))
     message = f"holds data of {held} inputs, the server of 2 classes and 3x8x8 inputs; give both the same"
-    assert str(caught.value) == f"client 1 failed in enrolment: {message}"
+    assert str(caught.value) == f"client 1 failed in node assignment: {message}"
     assert experiment.out is not None and (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
 
 
@@ -118,7 +118,9 @@ def final_clients(experiment: Experiment) -> list[int]:
 def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     experiment, grid = federated(tmp_path, tmp_path / "others")
-    with pytest.raises(RunError, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
+    with pytest.raises(
+        RunError, match=r"^client 1 failed in node assignment: Expected one folder of images per class, or "
+    ):
         federation.federate(grid, plan(experiment))
     bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
     federation.federate(grid, plan(bearing))
@@ -132,7 +134,9 @@ def test_a_quiet_client_keeps_the_reason_to_itself(tmp_path: Path, capsys: pytes
         context.node_config["quiet"] = "true"
     with pytest.raises(RunError) as caught:
         federation.federate(grid, plan(experiment))
-    assert str(caught.value) == "client 1 failed in enrolment: cannot use its data; this site's log has the reason"
+    assert (
+        str(caught.value) == "client 1 failed in node assignment: cannot use its data; this site's log has the reason"
+    )
     assert "flfw: Expected one folder of images per class, or " in capsys.readouterr().err
 
 
@@ -152,7 +156,7 @@ def test_a_site_with_too_few_examples_answers_nothing(tmp_path: Path, missing: i
 
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_site_that_checks_the_broadcast_refuses_a_changed_network_alone(tmp_path: Path, changed: bool) -> None:
-    """The site's number 2, whose policy has check_broadcast; an honest server's networks pass, round after round."""
+    """The site's number 2, whose policy has reject_suspicious_weights; honest networks pass in every round."""
     experiment, grid = federated(tmp_path, tmp_path / "usual")
     experiment = dataclasses.replace(experiment, malicious_server="imprint" if changed else "")
     for context in grid._contexts.values():
@@ -163,7 +167,7 @@ def test_a_site_that_checks_the_broadcast_refuses_a_changed_network_alone(tmp_pa
         return
     with pytest.raises(RunError) as caught:
         federation.federate(grid, plan(experiment))
-    reason = "was sent weights that its check_broadcast refuses: extractor.imposed.measure.weight has "
+    reason = "was sent weights that its reject_suspicious_weights refuses: extractor.imposed.measure.weight has "
     assert str(caught.value).startswith(f"client 2 failed in round 1: {reason}127 of 128 rows parallel to another")
 
 

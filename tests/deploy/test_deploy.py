@@ -156,7 +156,10 @@ def test_a_site_knows_its_own_key_and_the_authority_and_has_its_own_policy(made:
         assert {path.name for path in site.iterdir()} == names
         assert (site / "ca.crt").read_bytes() == (made / "ca" / "ca.crt").read_bytes()
         policy = Policy.read(site / "policy.toml")
-        assert policy.apps == (submit.bundle_hash(),) and policy.uploads == ("extractor.*", "classifier.*")
+        assert policy.allowed_apps == (submit.bundle_hash(),) and policy.allowed_uploads == (
+            "extractor.*",
+            "classifier.*",
+        )
     assert (made / "site-0" / "node-key").read_bytes() != (made / "site-1" / "node-key").read_bytes()
 
 
@@ -247,7 +250,7 @@ REFUSED = {
     "--clients 3 --port 9202": "ports that all differ",
     "--site-port 65535 --clients 2": "ports that all differ, below 65536",
     "--methods fedavg,nothing": "nothing",
-    "--max-upload-mb 0": "0 < largest_upload_mb < inf",
+    "--max-upload-mb 0": "0 < max_upload_mb < inf",
     "--metrics private": "an epsilon with metrics=private",
     "--epsilon 2 --metrics all": "metrics=none or private with an epsilon",
     "--host=": "host as a name or address of 1 to 64 characters, got host=nothing",
@@ -322,7 +325,7 @@ def test_status_says_that_a_policy_which_was_put_in_place_of_the_one_of_the_star
     assert main(["init", str(fed), "--clients", "1"]) == 0
     site, other = FederationLayout.read(fed).site(0), tmp_path / "other.toml"
     policy = site / "policy.toml"
-    other.write_text(policy.read_text().replace("most_messages = inf", "most_messages = 3"))
+    other.write_text(policy.read_text().replace("max_messages = inf", "max_messages = 3"))
     for file in (policy, other):
         os.utime(file, (1e9, 1e9))
     note_policy(site)  # as up does, before it starts the site

@@ -86,7 +86,7 @@ class EachRoundOtherwise(Defence):
 class Thief(FederatedClient):
     def __init__(self, at):
         super().__init__(at)
-        self.border = dataclasses.replace(self.border, parts=("patient",))  # behind it is the site's policy
+        self.validator = dataclasses.replace(self.validator, parts=("patient",))  # behind it is the site's policy
 
     def train(self):
         return {"loss": 1.0}
@@ -106,17 +106,17 @@ class Theft(FederatedStrategy):
 """
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, *words]
+def command(*text: str) -> list[str]:
+    return [sys.executable, *text]
 
 
-def call(*words: str, code: int = 0, limit: float = 200) -> subprocess.CompletedProcess[str]:
+def call(*text: str, code: int = 0, limit: float = 200) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
-            command(*words), cwd=ROOT, env=quiet(), capture_output=True, text=True, timeout=limit, check=False
+            command(*text), cwd=ROOT, env=quiet(), capture_output=True, text=True, timeout=limit, check=False
         )
     except subprocess.TimeoutExpired as late:
-        pytest.fail(f"{' '.join(words)} is not over after {limit:g} s; it said {late.stdout!r} {late.stderr!r}")
+        pytest.fail(f"{' '.join(text)} is not over after {limit:g} s; it said {late.stdout!r} {late.stderr!r}")
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -125,10 +125,10 @@ def quiet() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def deploy(*words: str, code: int = 0) -> str:
+def deploy(*text: str, code: int = 0) -> str:
     """What ``python -m flfw.deploy`` says."""
     with redirect_stdout(io.StringIO()) as message:
-        assert deployment.main(words) == code
+        assert deployment.main(text) == code
     return message.getvalue()
 
 
@@ -388,7 +388,7 @@ def under(layout: FederationLayout, number: int, policy: str) -> None:
 
 @pytest.mark.nightly
 def test_a_site_that_accepts_another_app_says_so(federation: FederationLayout, tmp_path: Path) -> None:
-    other = "apps = ['" + "0" * 64 + "']\nuploads = ['*']\nlargest_upload_mb = 1\n"
+    other = "allowed_apps = ['" + "0" * 64 + "']\nallowed_uploads = ['*']\nmax_upload_mb = 1\n"
     with other_policy(federation, 1, lambda chosen: other):
         done = call(*deployed(federation, tmp_path / "run", *HYPERFL)[1:], code=1)
     assert "this site's policy does not accept app " in done.stderr.splitlines()[-1]
@@ -397,7 +397,9 @@ def test_a_site_that_accepts_another_app_says_so(federation: FederationLayout, t
 @pytest.mark.nightly
 def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: FederationLayout, tmp_path: Path) -> None:
     """As a hostile app finds it: what is no upload by the site's own list stays, whatever the app says of it."""
-    with other_policy(federation, 2, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
+    with other_policy(
+        federation, 2, lambda chosen: re.sub("allowed_uploads = .*", 'allowed_uploads = ["nothing.*"]', chosen)
+    ):
         done = call(*deployed(federation, tmp_path / "run", *HYPERFL, *SMALL)[1:], code=1)
     assert "client 2 failed in round 1: this site's policy does not let hypernet." in done.stderr.splitlines()[-1]
 
@@ -405,7 +407,7 @@ def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Federa
 @pytest.mark.nightly
 def test_what_an_app_would_take_along_does_not_leave(federation: FederationLayout, tmp_path: Path) -> None:
     """A hostile server, to a site that accepts any app: its own list of uploads is what counts."""
-    with other_policy(federation, 2, lambda chosen: re.sub("apps = .*", 'apps = ["any"]', chosen)):
+    with other_policy(federation, 2, lambda chosen: re.sub("allowed_apps = .*", 'allowed_apps = ["any"]', chosen)):
         flags = ("--method", "misbehaving:Theft", "--net", "lenet", "--rounds", "1", *COMMON)
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
         message = (federation.site(2) / "supernode.log").read_text()
@@ -457,7 +459,7 @@ def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(
 
 
 def allowing(policy: str) -> str:
-    return policy.replace("seeded_draws = false", "seeded_draws = true")
+    return policy.replace("allow_seeded_defence = false", "allow_seeded_defence = true")
 
 
 # --- what a budget allows ------------------------------------------------------------------------------------------
@@ -631,7 +633,9 @@ def test_with_too_few_clients_the_run_ends(federation: FederationLayout, tmp_pat
         "--expert",
         "on_client_failure=drop:3",
     )
-    with other_policy(federation, 0, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
+    with other_policy(
+        federation, 0, lambda chosen: re.sub("allowed_uploads = .*", 'allowed_uploads = ["nothing.*"]', chosen)
+    ):
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
     assert "Expected at least 3 clients in round 1, got 2: client 0: this site's policy" in done.stderr.splitlines()[-1]
 
@@ -702,7 +706,9 @@ def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_ha
     assert "this site's policy does not let its messages be recorded" in refused.stderr.splitlines()[-1]
 
     def volunteering(chosen: str) -> str:
-        return chosen.replace("record = false", "record = true").replace("volunteered = []", "volunteered = [2]")
+        return chosen.replace("allow_recording = false", "allow_recording = true").replace(
+            "audit_examples = []", "audit_examples = [2]"
+        )
 
     with ExitStack() as policies:
         for number in range(SITES):

@@ -97,18 +97,18 @@ def tell(federation: Federation, site: int, lie: Lie) -> None:
     """Tell a lie to a site; require its answer, what else it sends, that it lives on, and its ledger."""
     pid, lines, question = federation.pid(site), federation.lines(site), federation.question(site)
     lie.tell(question)
-    errand, received = question.errand(federation.nodes[site]), len(federation.link.received)
-    came = federation.link.give(federation.nodes[site], errand, 60 if lie.words != NOTHING else 4)
+    work, received = question.work(federation.nodes[site]), len(federation.link.received)
+    came = federation.link.give(federation.nodes[site], work, 60 if lie.words != NOTHING else 4)
     everything = federation.link.received[received:]
     assert came == (lie.words != NOTHING)
     if came and lie.words:
-        assert errand.answer.has_error(), errand.answer
-        reason = errand.answer.error.reason or ""
+        assert work.answer.has_error(), work.answer
+        reason = work.answer.error.reason or ""
         assert lie.words in reason and len(reason) <= 1000 and reason.isprintable(), reason
         assert REASON.fullmatch(reason), reason
     elif came:
-        assert errand.answer.has_content(), errand.answer
-        require_agreed(errand.answer.content, question.kind, site)
+        assert work.answer.has_content(), work.answer
+        require_agreed(work.answer.content, question.kind, site)
     require_nothing_else(federation, everything, came and not lie.words, site)
     assert federation.pid(site) == pid is not None
     assert federation.lines(site) - lines == lie.counts

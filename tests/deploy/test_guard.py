@@ -56,7 +56,7 @@ clientapp = "a:c"
 [tool.flwr.app.config]
 """
 APP = fab({"pyproject.toml": PYPROJECT + toml_lines(Experiment().to_run_config())})
-POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*",), largest_upload_mb=0.01)
+POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*",), max_upload_mb=0.01)
 SECRET = "the patient in bed 4"
 
 
@@ -107,28 +107,28 @@ def site(policy: Policy = POLICY, counted: Callable[[Message], str | None] = lam
     return Site(policy, SuperLink(**link), counted=counted)
 
 
-def reply(asked: Site, *records: Any) -> Message:
-    return Message(RecordDict(dict(zip("abc", records, strict=False))), reply_to=asked.link.message)
+def reply(requested: Site, *records: Any) -> Message:
+    return Message(RecordDict(dict(zip("abc", records, strict=False))), reply_to=requested.link.message)
 
 
 def arrays(*names: str, size: int = 3) -> ArrayRecord:
     return ArrayRecord({name: Array(np.arange(size, dtype=np.float32)) for name in names})
 
 
-def refused(asked: Site) -> str:
+def refused(requested: Site) -> str:
     """The reason that went in place of the answer; nothing else did."""
-    assert len(asked.link.objects) == 1
-    assert SECRET.encode() not in b"".join(asked.link.objects.values())
-    error = asked.link.got.error
+    assert len(requested.link.objects) == 1
+    assert SECRET.encode() not in b"".join(requested.link.objects.values())
+    error = requested.link.got.error
     assert error.code == ErrorCode.INVALID_FAB
     return error.reason or ""
 
 
 def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(tmp_path: Path) -> None:
     arguments = ["--host", "127.0.0.1", "--node-config", "partition-id=1 num-partitions=3"]
-    open_one = replace(POLICY, reasons="all")
+    open_one = replace(POLICY, error_detail="all")
     assert extended(arguments, open_one, tmp_path) == arguments and announcements(open_one, tmp_path) == []
-    giving = replace(open_one, record=True, volunteered=(4, 0))
+    giving = replace(open_one, allow_recording=True, audit_examples=(4, 0))
     informed = extended(arguments, giving, tmp_path)
     node = parse_config_args([informed[-1]])  # as Flower's SuperNode reads it
     assert node == {"partition-id": 1, "num-partitions": 3, "truth": str(tmp_path / "truth"), "volunteered": "4 0"}
@@ -146,17 +146,17 @@ def test_a_site_says_what_its_budget_is_and_hands_it_to_the_app(tmp_path: Path) 
     assert budgeted(node) == (EpsilonBudget(2.0), tmp_path / "ledger" / "messages.jsonl")
     message = "budget epsilon 2 at delta 1e-05 for one example; 0 is spent, messages 0, runs 0"
     assert announcements(STRICT, tmp_path) == [message]
-    limited = replace(POLICY, most_messages=40)
+    limited = replace(POLICY, max_messages=40)
     Quota(tmp_path / "ledger" / "answers.jsonl", 40).refuses(SuperLink().message)
     assert announcements(limited, tmp_path) == ["messages 1 of 40 answered"]
 
 
 def test_a_site_hands_its_rules_on_words_and_numbers_of_examples_to_the_app(tmp_path: Path) -> None:
     for policy, added in (
-        (replace(POLICY, reasons="all"), {}),
+        (replace(POLICY, error_detail="all"), {}),
         (POLICY, {"quiet": "true"}),
-        (replace(POLICY, check_broadcast=True), {"quiet": "true", "check-broadcast": "true"}),
-        (replace(POLICY, fewest_examples=20), {"quiet": "true", "fewest-examples": "20"}),
+        (replace(POLICY, reject_suspicious_weights=True), {"quiet": "true", "check-broadcast": "true"}),
+        (replace(POLICY, min_examples=20), {"quiet": "true", "fewest-examples": "20"}),
     ):
         node = parse_config_args([extended(["--node-config", "partition-id=1"], policy, tmp_path)[-1]])
         assert node == {"partition-id": 1, **added}
@@ -250,7 +250,7 @@ def test_the_guard_imports_no_torch() -> None:
 
 
 def test_a_run_that_is_recorded_is_announced_at_the_site(capsys: pytest.CaptureFixture[str]) -> None:
-    one = Site(replace(POLICY, record=True), SuperLink(record=True))
+    one = Site(replace(POLICY, allow_recording=True), SuperLink(record=True))
     assert one.pull() == RUN
     assert "guard: the server records what this site sends" in capsys.readouterr().err
 
@@ -299,15 +299,18 @@ def test_another_app_is_answered_for_and_never_stored(capsys: pytest.CaptureFixt
 
 def test_a_bundle_that_is_none_does_not_end_the_supernode() -> None:
     for broken in (b"no bundle", fab({}), fab({"pyproject.toml": "["})):
-        one = site(replace(POLICY, apps=("any",)), app=broken)
+        one = site(replace(POLICY, allowed_apps=("any",)), app=broken)
         one.pull()
         one.push()
         assert "no app that cannot be read" in refused(one)
 
 
 def test_what_the_server_calls_an_app_counts_for_nothing() -> None:
-    for accepted, message in (("0" * 64, "does not accept app"), (POLICY.apps[0], "no app under another one's hash")):
-        one = site(replace(POLICY, apps=(accepted,)))
+    for accepted, message in (
+        ("0" * 64, "does not accept app"),
+        (POLICY.allowed_apps[0], "no app under another one's hash"),
+    ):
+        one = site(replace(POLICY, allowed_apps=(accepted,)))
         one.link.called = "0" * 64
         one.pull()
         one.push()
@@ -367,7 +370,7 @@ def test_a_connection_that_is_lost_for_good_ends_the_supernode() -> None:
 
 
 def test_settings_count_as_the_server_overrides_them() -> None:
-    strict = replace(POLICY, record=False)
+    strict = replace(POLICY, allow_recording=False)
     for record, words in ((False, None), (True, "recorded")):
         one = site(strict, method="fed_cdp", record=record)
         one.pull()
@@ -382,18 +385,18 @@ def test_a_server_that_says_something_else_when_asked_again_is_asked_once() -> N
     """The run that is checked is the run that starts: the second answer would be an honest one."""
 
     class TwoFaced(SuperLink):
-        asked = 0
+        requested = 0
 
         def get_run(self, run_id: int) -> Run:
-            self.asked += 1
-            config = self.config if self.asked > 1 else {**self.config, "record": True}
+            self.requested += 1
+            config = self.config if self.requested > 1 else {**self.config, "record": True}
             return replace(super().get_run(run_id), override_config=config)
 
     link = TwoFaced()
     one = Site(POLICY, link)
     one.pull()
     one.push()
-    assert "recorded" in refused(one) and link.asked == 1
+    assert "recorded" in refused(one) and link.requested == 1
     assert one.state.get_run(RUN) is None
 
 
@@ -429,7 +432,7 @@ def test_what_flower_logs_of_a_server_moves_no_cursor(caplog: pytest.LogCaptureF
 
 
 def test_a_run_that_its_policy_does_not_pin_is_refused_by_its_key() -> None:
-    pinned = replace(POLICY, run=AllowedSettings({"rounds": {"most": 10}}))
+    pinned = replace(POLICY, run=AllowedSettings({"rounds": {"max": 10}}))
     for rounds, refusal in ((10, None), (11, "this site's policy pins the run, which has rounds=11, and rounds is to")):
         one = site(pinned, rounds=rounds)
         one.pull()
@@ -759,7 +762,7 @@ def test_an_answer_that_comes_with_the_death_of_its_process_is_the_one_that_leav
 
 
 def test_a_reason_leaves_where_the_policy_says_so() -> None:
-    one = site(replace(POLICY, reasons="all"))
+    one = site(replace(POLICY, error_detail="all"))
     one.pull()
     one.answered(Message(Error(2, "disk full"), reply_to=one.link.message))
     one.push()

@@ -37,9 +37,9 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def purge(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def purge(folder: Path, capsys: pytest.CaptureFixture[str], *text: str) -> list[str]:
     """The lines that a removal prints."""
-    assert main(["down", str(folder), "--purge", *words]) == 0
+    assert main(["down", str(folder), "--purge", *text]) == 0
     return capsys.readouterr().out.splitlines()
 
 

@@ -23,7 +23,7 @@ from flfw.engines import apps
 from flfw.engines.submit import bundle
 from tests.support.agreed_runs import POOR, PRIVATE, REASON, RICH, honest_question, policy_of, require_agreed
 from tests.support.guarded_site import GuardedSite, nodes
-from tests.support.lying_superlink import Errand
+from tests.support.lying_superlink import Work
 from tests.support.server_lies import BY_VERSION, LIES, NOTHING, SPENDING, VERSIONS, Lie
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 class LyingLink:
     """What a SuperNode's connection reaches: one message with all that belongs to it, and all that was sent."""
 
-    def __init__(self, errand: Errand) -> None:
-        self.errand, self.runs, self.parts = errand, list(errand.runs), errand.sent.objects
-        self.left = [(errand.sent.envelope, errand.sent.tree)]
+    def __init__(self, work: Work) -> None:
+        self.work, self.runs, self.parts = work, list(work.runs), work.sent.objects
+        self.left = [(work.sent.envelope, work.sent.tree)]
         self.sent: list[Message] = []
         self.objects: dict[str, bytes] = {}
 
@@ -45,7 +45,7 @@ class LyingLink:
         return self.runs.pop(0) if len(self.runs) > 1 else self.runs[0]
 
     def get_fab(self, fab_hash: str, run_id: int) -> Fab:
-        return Fab(self.errand.called or fab_hash, self.errand.app, {})
+        return Fab(self.work.called or fab_hash, self.work.app, {})
 
     def send(self, message: Message, tree: ObjectTree, spent: float) -> tuple[set[str], str]:
         self.sent.append(message)
@@ -87,7 +87,7 @@ class LyingServer:
         self.run += 1
         question, before = honest_question(self.run, self.number, self.app), self.lines
         lie.tell(question)
-        link = LyingLink(question.errand(5))
+        link = LyingLink(question.work(5))
         site = GuardedSite(self.policy, link)
         site.pull()
         started = [task.task_id for task in site.state.get_tasks() if task.status.status != Status.FINISHED]
@@ -107,7 +107,7 @@ class LyingServer:
 
     def _work(self, site: GuardedSite, link: LyingLink, started: list[int]) -> None:
         """Do what the app's process would: read the message, answer it, or die."""
-        envelope = link.errand.sent.envelope
+        envelope = link.work.sent.envelope
         try:
             message: Any = inflate_object_from_contents(envelope.metadata.message_id, dict(link.parts))
             message.metadata.__dict__["_message_id"] = envelope.metadata.message_id

@@ -46,8 +46,8 @@ def manifests(name: str) -> dict[str, dict[str, Any]]:
 def instructions() -> list[tuple[str, str]]:
     """Instructions of the Dockerfile with their words, continued lines joined."""
     lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
-    whole = "\n".join(lines).replace("\\\n", " ")
-    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in whole.splitlines() if line.strip()]
+    full = "\n".join(lines).replace("\\\n", " ")
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in full.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
@@ -61,7 +61,7 @@ def test_the_image_is_of_code_alone_and_its_user_is_not_root() -> None:
     assert [words for name, words in steps if name == "FROM"] == ["python:3.11-slim"]
     assert [words for name, words in steps if name == "USER"] == ["10001:10001"]
     names = [name for name, _ in steps]
-    assert names.index("USER") > max(place for place, name in enumerate(names) if name in ("RUN", "COPY"))
+    assert names.index("USER") > max(index for index, name in enumerate(names) if name in ("RUN", "COPY"))
     assert set(names) <= {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT", "CMD"}
     copied = [source for name, words in steps if name == "COPY" for source in words.split()[:-1]]
     assert all((ROOT / source).exists() for source in copied)
@@ -163,7 +163,7 @@ def test_job_scripts_are_valid_and_their_first_lines_are_for_slurm(script: Path)
     subprocess.run(["bash", "-n", str(script)], check=True)
     lines = script.read_text().splitlines()
     options = [line for line in lines if line.startswith("#SBATCH ")]
-    first = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
+    first = next(index for index, line in enumerate(lines) if line and not line.startswith("#"))
     assert all(lines.index(option) < first for option in options) and all("--" in option for option in options)
     assert os.access(script, os.X_OK)
 

@@ -22,13 +22,14 @@ from flfw.deploy.policy import ANY, Policy
 from flfw.dp.budget import BudgetExceededError
 from flfw.errors import DIED, InputError
 from flfw.experiment import Experiment
+from flfw.files.earlier_names import POLICY_KEYS
 from flfw.messages.reasons import WITHHELD, RequestDeclinedError
 from flfw.messages.sharing import SharingViolationError
 
 APP = b"an app's bundle"
-POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*", "theta"), largest_upload_mb=0.001)
+POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*", "theta"), max_upload_mb=0.001)
 STRICT = replace(POLICY, epsilon=2.0, delta=1e-6, unit="patient", patient_examples=3, metrics="none")
-SOUND = f'apps = ["{POLICY.apps[0]}"]\nuploads = ["net.*"]\nlargest_upload_mb = 5\n'
+SOUND = f'allowed_apps = ["{POLICY.allowed_apps[0]}"]\nallowed_uploads = ["net.*"]\nmax_upload_mb = 5\n'
 
 
 def answer(*records: Any, error: str | None = None) -> Message:
@@ -50,9 +51,11 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     for policy in (
         POLICY,
-        replace(POLICY, apps=(ANY,), uploads=(), metrics="none", record=True, volunteered=(4, 0)),
-        replace(POLICY, tampered=True, seeded_draws=True, check_broadcast=True),
-        replace(POLICY, reasons="all", fewest_examples=20, most_messages=40, plugins=("a.b:C", "d:E")),
+        replace(
+            POLICY, allowed_apps=(ANY,), allowed_uploads=(), metrics="none", allow_recording=True, audit_examples=(4, 0)
+        ),
+        replace(POLICY, allow_malicious_server=True, allow_seeded_defence=True, reject_suspicious_weights=True),
+        replace(POLICY, error_detail="all", min_examples=20, max_messages=40, allowed_plugins=("a.b:C", "d:E")),
         STRICT,
     ):
         path.write_text(policy.text())
@@ -63,21 +66,21 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
 def test_what_is_not_said_is_the_stricter_choice(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(SOUND)
     result = Policy.read(tmp_path / "policy.toml")
-    assert (result.largest_upload_mb, result.budget, result.record, result.reasons) == (5, None, False, "own")
+    assert (result.max_upload_mb, result.budget, result.allow_recording, result.error_detail) == (5, None, False, "own")
 
 
 DAMAGED = {
-    "": "apps, uploads and largest_upload_mb",
+    "": "allowed_apps, allowed_uploads and max_upload_mb",
     "apps = [": "none that can be read",
-    SOUND + "largest_upload_mb = 6\n": "none that can be read",
+    SOUND + "max_upload_mb = 6\n": "none that can be read",
     SOUND + "upload = []\n": "got upload",
-    SOUND.replace("uploads", "#"): "missing=uploads",
-    SOUND.replace('["net.*"]', '"net.*"'): "a list of words for uploads",
-    SOUND.replace('["net.*"]', "[1]"): "a list of words for uploads",
-    SOUND.replace("= 5", '= "5"'): "a number for largest_upload_mb",
-    SOUND.replace("= 5", "= true"): "a number for largest_upload_mb",
-    SOUND.replace("= 5", "= 0"): "0 < largest_upload_mb < inf",
-    SOUND.replace("= 5", "= nan"): "0 < largest_upload_mb < inf",
+    SOUND.replace("allowed_uploads", "#"): "missing=allowed_uploads",
+    SOUND.replace('["net.*"]', '"net.*"'): "a list of words for allowed_uploads",
+    SOUND.replace('["net.*"]', "[1]"): "a list of words for allowed_uploads",
+    SOUND.replace("= 5", '= "5"'): "a number for max_upload_mb",
+    SOUND.replace("= 5", "= true"): "a number for max_upload_mb",
+    SOUND.replace("= 5", "= 0"): "0 < max_upload_mb < inf",
+    SOUND.replace("= 5", "= nan"): "0 < max_upload_mb < inf",
     SOUND + "least_noise = 8.0\n": "epsilon, delta and unit in ",
     SOUND + 'epsilon = 0\nmetrics = "none"\n': "epsilon > 0",
     SOUND + 'epsilon = nan\nmetrics = "none"\n': "epsilon > 0, got",
@@ -89,27 +92,27 @@ DAMAGED = {
     SOUND + "epsilon = 2\n": "metrics=none or private with an epsilon",
     SOUND + 'metrics = "private"\n': "an epsilon with metrics=private",
     SOUND + 'metrics = "few"\n': "metrics among all, private, none",
-    SOUND + 'reasons = "few"\n': "reasons among own, all",
-    SOUND + 'epsilon = 2\nmetrics = "none"\nreasons = "all"\n': "reasons=own with an epsilon",
-    SOUND + 'plugins = "a.b:C"\n': "a list of words for plugins",
-    SOUND + 'plugins = ["a.b"]\n': "plugins as package.module:Class, got",
-    SOUND + "fewest_examples = 1.5\n": "a whole number in",
-    SOUND + "fewest_examples = -1\n": "fewest_examples >= 0",
-    SOUND + "most_messages = -1\n": "most_messages >= 0",
-    SOUND + 'most_messages = "3"\n': "a number for most_messages",
-    SOUND.replace(POLICY.apps[0], ANY) + 'epsilon = 2\nmetrics = "none"\n': "apps as SHA-256 with an epsilon",
-    SOUND + 'record = "no"\n': "true or false",
-    SOUND + "tampered = 1\n": "true or false",
-    SOUND + 'seeded_draws = "no"\n': "got seeded_draws=no",
-    SOUND + 'check_broadcast = "yes"\n': "got check_broadcast=yes",
-    SOUND + "volunteered = [1]\n": "record = true with volunteered",
-    SOUND + "record = true\nvolunteered = 1\n": "a list of whole numbers for volunteered",
-    SOUND + "record = true\nvolunteered = [true]\n": "whole numbers for volunteered",
-    SOUND + "record = true\nvolunteered = [0, -1]\n": "volunteered >= 0, each once",
-    SOUND + "record = true\nvolunteered = [2, 2]\n": "0, each once",
-    SOUND.replace(POLICY.apps[0], POLICY.apps[0].upper()): "SHA-256",
-    SOUND.replace(POLICY.apps[0], "*"): "SHA-256",
-    SOUND.replace(f'"{POLICY.apps[0]}"', ""): "SHA-256",
+    SOUND + 'error_detail = "few"\n': "error_detail among own, all",
+    SOUND + 'epsilon = 2\nmetrics = "none"\nerror_detail = "all"\n': "error_detail=own with an epsilon",
+    SOUND + 'allowed_plugins = "a.b:C"\n': "a list of words for allowed_plugins",
+    SOUND + 'allowed_plugins = ["a.b"]\n': "allowed_plugins as package.module:Class, got",
+    SOUND + "min_examples = 1.5\n": "a whole number in",
+    SOUND + "min_examples = -1\n": "min_examples >= 0",
+    SOUND + "max_messages = -1\n": "max_messages >= 0",
+    SOUND + 'max_messages = "3"\n': "a number for max_messages",
+    SOUND.replace(POLICY.allowed_apps[0], ANY) + 'epsilon = 2\nmetrics = "none"\n': "as SHA-256 with an epsilon",
+    SOUND + 'allow_recording = "no"\n': "true or false",
+    SOUND + "allow_malicious_server = 1\n": "true or false",
+    SOUND + 'allow_seeded_defence = "no"\n': "got allow_seeded_defence=no",
+    SOUND + 'reject_suspicious_weights = "yes"\n': "got reject_suspicious_weights=yes",
+    SOUND + "audit_examples = [1]\n": "allow_recording = true with audit_examples",
+    SOUND + "allow_recording = true\naudit_examples = 1\n": "a list of whole numbers for audit_examples",
+    SOUND + "allow_recording = true\naudit_examples = [true]\n": "whole numbers for audit_examples",
+    SOUND + "allow_recording = true\naudit_examples = [0, -1]\n": "audit_examples >= 0, each once",
+    SOUND + "allow_recording = true\naudit_examples = [2, 2]\n": "0, each once",
+    SOUND.replace(POLICY.allowed_apps[0], POLICY.allowed_apps[0].upper()): "SHA-256",
+    SOUND.replace(POLICY.allowed_apps[0], "*"): "SHA-256",
+    SOUND.replace(f'"{POLICY.allowed_apps[0]}"', ""): "SHA-256",
 }
 
 
@@ -147,7 +150,7 @@ def test_an_app_is_known_by_its_own_bytes() -> None:
     assert POLICY.app_rejection(APP) is None
     other = APP + b"."
     assert POLICY.app_rejection(other) == f"this site's policy does not accept app {hashlib.sha256(other).hexdigest()}"
-    assert replace(POLICY, apps=(ANY,)).app_rejection(other) is None
+    assert replace(POLICY, allowed_apps=(ANY,)).app_rejection(other) is None
 
 
 def config(**changed: Any) -> dict[str, Any]:
@@ -156,8 +159,8 @@ def config(**changed: Any) -> dict[str, Any]:
 
 def test_a_run_that_sends_more_numbers_than_the_policy_accepts_is_refused() -> None:
     accepted = {"all": ("all", "private", "none"), "private": ("private", "none"), "none": ("none",)}
-    for most, fitting in accepted.items():
-        chosen = replace(POLICY, metrics=most, epsilon=2.0 if most == "private" else inf)  # type: ignore[arg-type]
+    for maximum, fitting in accepted.items():
+        chosen = replace(POLICY, metrics=maximum, epsilon=2.0 if maximum == "private" else inf)  # type: ignore[arg-type]
         allowed = [
             one for one in ("all", "private", "none") if chosen.run_rejection({**config(), "metrics": one}) is None
         ]
@@ -171,7 +174,7 @@ def test_recording_needs_the_sites_consent() -> None:
     recorded = {**config(), "record": True}
     assert POLICY.run_rejection({**config(), "record": False}) is None
     assert str(POLICY.run_rejection(recorded)).endswith("be recorded, and the run records them")
-    assert replace(POLICY, record=True).run_rejection(recorded) is None
+    assert replace(POLICY, allow_recording=True).run_rejection(recorded) is None
 
 
 OWN = "site:1x8x8:2"
@@ -196,11 +199,11 @@ def test_no_server_chooses_the_examples_that_a_site_volunteers(
 ) -> None:
     """Places count in the training part, whose order follows from the data set's name, or from a seed."""
     rules = None if pinned is None else AllowedSettings({"dataset": pinned})
-    giving = replace(POLICY, record=True, volunteered=(0, 2), plugins=("a.b:C",), run=rules)
-    asked = {"record": True, "dataset": dataset}
-    assert giving.run_rejection(asked) == (OTHERS + reason if reason else None)
-    assert giving.run_rejection({**asked, "record": False}) is None
-    assert replace(giving, volunteered=()).run_rejection(asked) is None
+    giving = replace(POLICY, allow_recording=True, audit_examples=(0, 2), allowed_plugins=("a.b:C",), run=rules)
+    requested = {"record": True, "dataset": dataset}
+    assert giving.run_rejection(requested) == (OTHERS + reason if reason else None)
+    assert giving.run_rejection({**requested, "record": False}) is None
+    assert replace(giving, audit_examples=()).run_rejection(requested) is None
 
 
 def test_a_network_that_the_server_changed_needs_the_sites_consent() -> None:
@@ -208,8 +211,8 @@ def test_a_network_that_the_server_changed_needs_the_sites_consent() -> None:
     reason = "this site's policy lets no server change the network, and the run's is changed by imprint"
     assert POLICY.run_rejection(changed) == reason
     assert POLICY.run_rejection(config()) is None
-    assert replace(POLICY, tampered=True).run_rejection(changed) is None
-    pinned = replace(POLICY, tampered=True, run=pins_of(Experiment(), "digits"))
+    assert replace(POLICY, allow_malicious_server=True).run_rejection(changed) is None
+    pinned = replace(POLICY, allow_malicious_server=True, run=pins_of(Experiment(), "digits"))
     assert "pins the run, which has malicious-server=imprint" in str(pinned.run_rejection(changed))
 
 
@@ -220,11 +223,11 @@ def test_a_defence_that_draws_from_the_servers_seed_needs_the_sites_consent(defe
     )
     reason += "run; run with defence-randomness=secure"
     for draws in ("seed", "auto"):
-        asked = config(defence=defence, defence_randomness=draws)
-        assert POLICY.run_rejection(asked) == reason
-        assert replace(POLICY, seeded_draws=True).run_rejection(asked) is None
+        requested = config(defence=defence, defence_randomness=draws)
+        assert POLICY.run_rejection(requested) == reason
+        assert replace(POLICY, allow_seeded_defence=True).run_rejection(requested) is None
         words = f"the server can repeat what the run's defence {defence} draws, as the policy allows"
-        assert remarks(asked) == [words]
+        assert remarks(requested) == [words]
     without = config(defence=defence)
     del without["defence-randomness"]  # as an older server has it
     assert POLICY.run_rejection(without) == reason
@@ -239,7 +242,7 @@ def test_a_defence_that_draws_from_the_servers_seed_needs_the_sites_consent(defe
 def test_a_site_that_lets_draws_be_repeated_says_so_at_its_start(tmp_path: Path) -> None:
     assert announcements(POLICY, tmp_path) == []
     line = "lets a run's defence draw from the run's seed: the server knows it, and can repeat the draws"
-    assert announcements(replace(POLICY, seeded_draws=True), tmp_path) == [line]
+    assert announcements(replace(POLICY, allow_seeded_defence=True), tmp_path) == [line]
 
 
 @pytest.mark.parametrize(
@@ -258,13 +261,13 @@ def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> 
     """With pins that name it, too: they are about settings."""
     foreign = "os:system" if "os:system" in named.values() else "a.b:C"
     words = "this site's policy lets no code run but the accepted app's, such as "
-    words += f"{foreign}; name it in plugins to trust it"
-    agreed = replace(POLICY, tampered=True, seeded_draws=True)
+    words += f"{foreign}; name it in allowed_plugins to trust it"
+    agreed = replace(POLICY, allow_malicious_server=True, allow_seeded_defence=True)
     assert agreed.run_rejection(config(**named)) == words
     pinned = replace(agreed, run=pins_of(Experiment(**named), "digits"))
     assert pinned.run_rejection(config(**named)) == words
-    assert replace(agreed, plugins=("d.e:F", foreign)).run_rejection(config(**named)) is None
-    assert replace(agreed, plugins=(f"x.{foreign}",)).run_rejection(config(**named)) == words
+    assert replace(agreed, allowed_plugins=("d.e:F", foreign)).run_rejection(config(**named)) is None
+    assert replace(agreed, allowed_plugins=(f"x.{foreign}",)).run_rejection(config(**named)) == words
 
 
 # --- what leaves ---------------------------------------------------------------------------------------------------
@@ -319,7 +322,7 @@ def test_words_leave_only_where_a_site_introduces_itself() -> None:
         assert "no words" in str(policy.reply_rejection(introduction(x=b"y" * 1000), "query", 900))
 
 
-OPEN = replace(POLICY, reasons="all")
+OPEN = replace(POLICY, error_detail="all")
 KNOWN: dict[str, Any] = {"partition": 0, "code": "0123456789abcdef", "trouble": ""}
 
 
@@ -391,5 +394,33 @@ def test_flower_writes_an_exception_as_the_policy_reads_it() -> None:
 
 def test_a_limit_is_a_number() -> None:
     for limit in (0.0, -1.0, inf, nan):
-        with pytest.raises(InputError, match="0 < largest_upload_mb < inf"):
-            replace(POLICY, largest_upload_mb=limit)
+        with pytest.raises(InputError, match="0 < max_upload_mb < inf"):
+            replace(POLICY, max_upload_mb=limit)
+
+
+def test_a_policy_with_earlier_keys_is_the_same_and_one_with_both_is_refused(tmp_path: Path) -> None:
+    path, text = tmp_path / "policy.toml", replace(POLICY, allow_recording=True, audit_examples=(0, 2)).text()
+    path.write_text(text)
+    of_today = Policy.read(path)
+    for earlier, today in POLICY_KEYS.items():
+        earlier_text = text.replace(f"{today} =", f"{earlier} =")
+        assert earlier_text != text
+        path.write_text(earlier_text)
+        assert Policy.read(path) == of_today
+        path.write_text(earlier_text + f"{today} = 3\n")
+        with pytest.raises(InputError, match=f"Expected {today} alone in .*, got its earlier name {earlier} beside it"):
+            Policy.read(path)
+        path.write_text(earlier_text.replace(f"{earlier} =", f"{earlier} = {{ odd = 1 }}  #"))
+        with pytest.raises(InputError, match=rf"\b{earlier}\b"):
+            Policy.read(path)
+
+
+def test_a_range_with_earlier_ends_is_the_same_and_one_with_both_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    for ends in ("least = 2, most = 5", "min = 2, max = 5", "least = 2, max = 5"):
+        path.write_text(f"{POLICY.text()}\n[run]\nrounds = {{{ends}}}\n")
+        pinned = Policy.read(path).run
+        assert pinned is not None and pinned.rules == {"rounds": {"min": 2, "max": 5}}
+    path.write_text(f"{POLICY.text()}\n[run]\nrounds = {{most = 5, max = 7}}\n")
+    with pytest.raises(InputError, match="for rounds in"):
+        Policy.read(path)

@@ -59,7 +59,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationL
         deploy("init", str(folder), "--clients", "2", *flags, "--plugins", "crafting:EqualRows")
         layout = FederationLayout.read(folder)
         for number in (0, 1):
-            allow(layout, number, "check_broadcast")
+            allow(layout, number, "reject_suspicious_weights")
         allow(layout, 0, "tampered")
         with at_work(layout):
             yield layout
@@ -109,7 +109,10 @@ def test_two_sites_notice_a_malicious_server_in_three_ways(federation: Federatio
     _, (one, other) = compared(federation, tmp_path / "honest", "--method", "fedavg", code=0)
     assert one == other and list(one) == ["train in round 1"]
     line, _ = compared(federation, tmp_path / "crafted", "--method", "crafting:EqualRows", code=1)
-    assert "failed in round 1: was sent weights that its check_broadcast refuses: extractor.1.weight has " in line
+    assert (
+        "failed in round 1: was sent weights that its reject_suspicious_weights refuses: extractor.1.weight has "
+        in line
+    )
 
     # 3. Where both let the network be changed, each alone sees crafted weights, and the hashes differ.
     allow(federation, 1, "tampered")
@@ -117,5 +120,5 @@ def test_two_sites_notice_a_malicious_server_in_three_ways(federation: Federatio
     deploy("up", str(federation.folder))
     flags = ("--method", "fedavg", "--malicious-server", "loki")
     line, (one, other) = compared(federation, tmp_path / "loki", *flags, code=1)
-    assert "was sent weights that its check_broadcast refuses: extractor.imposed." in line
+    assert "was sent weights that its reject_suspicious_weights refuses: extractor.imposed." in line
     assert list(one) == list(other) == ["train in round 1"] and one != other

@@ -22,7 +22,7 @@ from flfw.deploy.rehearsal import plan_rehearsal
 from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.resolve_noise import calibrate_noise
-from flfw.dp.run_accountant import course, least_summed
+from flfw.dp.run_accountant import least_summed, run_schedule
 from flfw.dp.settings import clipped_change
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
@@ -82,7 +82,7 @@ def failing(epsilon: float, mu: float) -> float:
 def test_the_noise_of_all_that_are_surely_in_a_sum_counts(changes: dict[str, Any], surely: int) -> None:
     experiment = of_ten(**changes)
     assert least_summed(experiment, experiment.colluding_clients) == surely
-    result, rounds = claims(experiment, TEN), course(plan(experiment).client, TEN).max_participations
+    result, rounds = claims(experiment, TEN), run_schedule(plan(experiment).client, TEN).max_participations
     assert rounds == 5 or "sample" in changes
     assert {result["client", adversary].epsilon for adversary in ("server", *OTHERS)} == {gaussian(6, rounds)}
     epsilon = result["client", "aggregate"].epsilon
@@ -177,13 +177,13 @@ def test_copies_at_clients_that_add_no_noise_are_counted(copies: int, surely: in
     given = {"clipped": "client", "max_copies": copies, "min_summed_updates": surely, "colluding": colluding}
     for participations, rounds in ((1, 1), (1, 3), (2, 3)):
         phase = Mechanism(1.0, rounds, max_participations=participations, **given).phase()  # type: ignore[arg-type]
-        counted, least = (
+        counted, minimum = (
             phase.steps / phase.noise_multiplier**2,
             worst(copies, participations, rounds, surely, 8, colluding),
         )
-        assert counted >= least - 1e-9
+        assert counted >= minimum - 1e-9
         if copies <= surely + colluding:
-            assert counted == pytest.approx(least)  # all copies may be in one sum
+            assert counted == pytest.approx(minimum)  # all copies may be in one sum
 
 
 def test_a_claim_counts_copies_at_colluding_clients() -> None:
@@ -370,9 +370,9 @@ def answer(experiment: Experiment, partition: int, folder: Path) -> tuple[Tensor
     return flat(client.upload_tensors()) - flat(before), flat(clipped)
 
 
-def accepted(noise: Tensor, deviation: float) -> bool:
+def accepted(noise: Tensor, std: float) -> bool:
     """Whether a sum of squares is one of this deviation, but for one in a million."""
-    return bool(chi2.ppf(5e-7, len(noise)) < float(noise @ noise) / deviation**2 < chi2.ppf(1 - 5e-7, len(noise)))
+    return bool(chi2.ppf(5e-7, len(noise)) < float(noise @ noise) / std**2 < chi2.ppf(1 - 5e-7, len(noise)))
 
 
 @pytest.mark.parametrize(("source", "more"), [("secure", 1 + MARGIN), ("seed", 1.0)])
@@ -381,10 +381,10 @@ def test_the_sum_has_the_whole_noise_and_each_update_its_share(
 ) -> None:
     chosen = dataclasses.replace(tiny, set=(*tiny.set, f"noise_source={source}"))
     noises = [sent - change for sent, change in (answer(chosen, k, tmp_path) for k in range(4))]
-    for count, deviation in ((1, 1.5 / 2), (3, 1.5 * sqrt(3 / 4)), (4, 1.5)):  # also where one has dropped out
+    for count, std in ((1, 1.5 / 2), (3, 1.5 * sqrt(3 / 4)), (4, 1.5)):  # also where one has dropped out
         noise = torch.stack(noises[:count]).sum(0)
-        assert accepted(noise, deviation * more)
-        assert not accepted(noise, deviation * 2 / 3) and not accepted(noise, deviation * 3 / 2)
+        assert accepted(noise, std * more)
+        assert not accepted(noise, std * 2 / 3) and not accepted(noise, std * 3 / 2)
     pairs = torch.corrcoef(torch.stack(noises))[~torch.eye(4, dtype=torch.bool)]
     assert float(pairs.abs().max()) < 5 / sqrt(len(noises[0]))
 
@@ -409,10 +409,10 @@ def test_all_clients_send_on_one_grid(tiny: Experiment, tmp_path: Path) -> None:
     """Whatever they have learnt: the theorem on sums of rounded noise needs nothing else."""
     for multiplier in (3.0, 1e-4):  # with little noise the digits of the weights end above its own grid
         experiment = dataclasses.replace(tiny, set=(*tiny.set, f"noise_multiplier={multiplier}"))
-        deviation, sent = multiplier * 0.5 / 2 * (1 + MARGIN), initial_tensors(experiment)
+        std, sent = multiplier * 0.5 / 2 * (1 + MARGIN), initial_tensors(experiment)
         largest = max(float(np.abs(value).max()) for value in sent.values())
-        step = shared_step(largest + 0.5 * (1 + MARGIN), deviation, torch.float32)
-        assert (step > grid_step(deviation)) is (multiplier < 1) and step <= deviation / PER_STEP
+        step = shared_step(largest + 0.5 * (1 + MARGIN), std, torch.float32)
+        assert (step > grid_step(std)) is (multiplier < 1) and step <= std / PER_STEP
         for partition, longer in enumerate((0.0, 1.0, 1e3, 1e-3)):
             client = client_of(experiment, partition, tmp_path)
             client.received = sent

@@ -150,8 +150,8 @@ def test_an_update_is_scaled_as_a_whole(tiny: Experiment, tmp_path: Path, method
     free = of(tiny, method, "noise_multiplier=0", "grouping=flat", "clip=1e9", unit)
     before = {name: torch.tensor(value) for name, value in initial_tensors(experiment).items()}
     changes = []
-    for number, asked in enumerate((experiment, free)):
-        sent, _ = make_client(asked, 0, tmp_path / str(number)).fit_named(initial_tensors(asked), version=0)
+    for number, requested in enumerate((experiment, free)):
+        sent, _ = make_client(requested, 0, tmp_path / str(number)).fit_named(initial_tensors(requested), version=0)
         changes.append({name: sent[name] - before[name] for name in before})
     assert_equal(changes[0], normalised(changes[1], 0.2, "flat"), 1e-5)
 
@@ -192,16 +192,16 @@ def test_without_clipping_nothing_is_scaled_up_and_the_mildest_setting_keeps_the
 
 
 @pytest.mark.parametrize(
-    ("method", "assignments", "words"),
+    ("method", "assignments", "text"),
     [
         ("fed_cdp", ["bound=median"], "Expected a bound other than median with clipping=automatic, got bound=median."),
         ("dp_fedavg", ["clip=1e31"], "Expected 1e-30 <= clip <= 1e+30, got clip=1e+31."),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
-    method: str, assignments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, assignments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_refused(words, ["--method", method, "--set", AUTOMATIC, *assignments], tmp_path / "r", capsys)
+    assert_refused(text, ["--method", method, "--set", AUTOMATIC, *assignments], tmp_path / "r", capsys)
 
 
 def test_an_unknown_rule_and_an_infinite_bound_are_refused() -> None:

@@ -21,7 +21,7 @@ from flfw.client.context import ClientContext
 from flfw.data.canaries import Canaries, draw, relabelled, without_left_out
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
-from flfw.dp.canary_audit import GUESSED, CanaryScorer, _told, beside_the_claims, claimed_shift, lower
+from flfw.dp.canary_audit import GUESSED, CanaryScorer, _detected, beside_the_claims, claimed_shift, lower
 from flfw.dp.client import DPClient
 from flfw.dp.noise_residual import ClippedGradients
 from flfw.errors import InputError
@@ -116,23 +116,25 @@ def test_the_linear_estimate_is_that_of_the_whole_space() -> None:
     rng = torch.Generator().manual_seed(0)
     rows, y = torch.randn(3, 7, generator=rng), torch.randn(7, generator=rng)
     inside = 0.5**2 / 4 * rows.T @ rows + 0.3**2 * torch.eye(7)
-    assert torch.allclose(_told(rows, y, 0.5, 0.3), (0.5 * rows @ torch.linalg.solve(inside, y)).double(), rtol=1e-4)
+    assert torch.allclose(
+        _detected(rows, y, 0.5, 0.3), (0.5 * rows @ torch.linalg.solve(inside, y)).double(), rtol=1e-4
+    )
 
 
 def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_told() -> None:
     rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
-    result = _told(rows, rows[0] - rows[1], 0.5, 0.0)
+    result = _detected(rows, rows[0] - rows[1], 0.5, 0.0)
     assert bool(result.isfinite().all()) and result[0] > 0 > result[1]
-    assert not _told(rows, torch.full((3,), torch.nan), 0.5, 0.0).any()
-    assert not _told(rows * 1e30, rows[0], 0.5, 0.0).any()
+    assert not _detected(rows, torch.full((3,), torch.nan), 0.5, 0.0).any()
+    assert not _detected(rows * 1e30, rows[0], 0.5, 0.0).any()
 
 
 @pytest.mark.parametrize(("grouping", "clip"), [("layer", 0.3), ("flat", 0.3), ("flat", 100.0)])
 def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: str, clip: float) -> None:
     fields = (f"grouping={grouping}", f"clip={clip}")
-    asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
-    task = plan(asked).task.load(None)
-    listener = CanaryScorer(plan(asked).client, task)
+    experiment = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
+    task = plan(experiment).task.load(None)
+    listener = CanaryScorer(plan(experiment).client, task)
     model = listener.model
     sent = {name: value.detach() for name, value in model.state_dict().items()}
     assert task.canaries is not None
@@ -156,8 +158,8 @@ def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: 
 
 def test_the_gradient_of_a_language_model_is_that_of_all_its_places(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("".join(f"line {number} of a text. " for number in range(12)))
-    asked = Experiment(method="fedavg", dataset=f"text:{tmp_path / 'text.txt'}@6", net="gpt_next", clients=2)
-    experiment = without_auto(replace(asked, split="iid", canaries=2))
+    requested = Experiment(method="fedavg", dataset=f"text:{tmp_path / 'text.txt'}@6", net="gpt_next", clients=2)
+    experiment = without_auto(replace(requested, split="iid", canaries=2))
     task = plan(experiment).task.load(None)
     model = task.build_net()
     gradients = ClippedGradients(task, model, plan(experiment).client.settings)
@@ -192,15 +194,15 @@ class Honest(DPClient):
 class TwoThirds(DPClient):
     """Adds noise at two thirds of its scale."""
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, deviation * 2 / 3)
+    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, std * 2 / 3)
 
 
 class OfTheMean(DPClient):
     """Takes the noise of a sum for that of a mean, and divides once too often."""
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, deviation / len(y))
+    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, std / len(y))
 
 
 class Unclipped(DPClient):
@@ -214,18 +216,18 @@ def heard(client: type[DPClient], clients: int, pixels: int, multiplier: float, 
     """The lower bound after one round of one step, which claims one Gaussian mechanism of mu = 1 / multiplier."""
     task = of_single_pixels(clients, pixels, seed)
     fields = (f"noise_multiplier={multiplier}", "clip=1", "momentum=0", "weight_decay=0")
-    asked = Experiment(
+    experiment = Experiment(
         method="dp_fedavg", net="linear", split="iid", clients=clients, rounds=1, local_epochs=1, batch_size=pixels,
         lr=1.0, seed=seed, canaries=clients * pixels, set=fields,
     )  # fmt: skip
-    listener = CanaryScorer(plan(asked).client, task)
+    listener = CanaryScorer(plan(experiment).client, task)
     for partition in range(clients):
-        worker = client(ClientContext(plan(asked).client, task, partition, 1, None, None))
+        worker = client(ClientContext(plan(experiment).client, task, partition, 1, None, None))
         sent = {name: value.clone() for name, value in worker.model.state_dict().items()}
         update, _ = worker.fit_named({name: value.numpy() for name, value in sent.items()}, 0)
         listener(sent, Update(partition, 1, update))
     assert task.canaries is not None
-    return lower(listener.scores.numpy(), task.canaries, asked.delta)
+    return lower(listener.scores.numpy(), task.canaries, experiment.delta)
 
 
 def test_without_noise_every_guess_is_right() -> None:

@@ -69,30 +69,30 @@ def cell(one: Claim) -> str:
     return f"no: {why}"
 
 
-def row(words: str) -> str:
+def row(phrase: str) -> str:
     """A row of the table by the ledger's claims on two clients, with secure noise and no numbers beside the tensors."""
-    method, *chosen = [word for word in words.split() if "-" not in word and word != "poisson"]
+    method, *chosen = [word for word in phrase.split() if "-" not in word and word != "poisson"]
     secure = "noise_source=secure"
-    given = claims(asked(method, *chosen, secure, patient_examples="3", metrics="none", **ROWS[words]))
+    given = claims(asked(method, *chosen, secure, patient_examples="3", metrics="none", **ROWS[phrase]))
     units = {unit: [cell(given[unit, who]) for who in ("server", "aggregate", "another client")] for unit in UNITS}
     assert units["example"] == units["patient"] == units["client"]
     assert all(cell(given[unit, "outsider"]) == cell(given[unit, "another client"]) for unit in UNITS)
     finite = [one for one in given.values() if not isinf(one.epsilon)]
     texts = [" ".join(one.assumptions) for one in finite]
-    assert all(words in text for words in ALWAYS for text in texts)
+    assert all(phrase in text for phrase in ALWAYS for text in texts)
     rests = [name for name, sentence in RESTS_ON.items() if any(sentence in text for text in texts)]
-    run_plan = plan(asked(method, *chosen, secure, **ROWS[words]))
+    run_plan = plan(asked(method, *chosen, secure, **ROWS[phrase]))
     clips = "examples" if any("Each example's gradient is clipped" in text for text in texts) else "updates"
     clips = clips if texts else "examples" if isinstance(run_plan.client.settings, DPSGDSettings) else "updates"
-    return f"| `{words}` | {clips} | {' | '.join(units['example'])} | {', '.join(rests) or '-'} |"
+    return f"| `{phrase}` | {clips} | {' | '.join(units['example'])} | {', '.join(rests) or '-'} |"
 
 
 UNITS = ("example", "patient", "client")
 
 
-@pytest.mark.parametrize("words", ROWS)
-def test_the_page_says_what_is_claimed_and_on_what_it_rests(words: str) -> None:
-    assert row(words) in PAGE.read_text().splitlines()
+@pytest.mark.parametrize("text", ROWS)
+def test_the_page_says_what_is_claimed_and_on_what_it_rests(text: str) -> None:
+    assert row(text) in PAGE.read_text().splitlines()
 
 
 def test_the_page_has_no_other_row() -> None:

@@ -12,7 +12,7 @@ from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.partition import Natural, SampledOnDemand, Split, for_each, nobodys, split
 from flfw.dp.private_metrics import most_examples, most_held
 from flfw.dp.resolve_noise import calibrate_noise
-from flfw.dp.run_accountant import RunAccountant, course, is_known
+from flfw.dp.run_accountant import RunAccountant, is_known, run_schedule
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan
 
@@ -45,7 +45,7 @@ def test_the_known_counts_are_those_of_a_look_at_all_data(clients: int) -> None:
 
 @pytest.mark.parametrize(("copies", "replication"), [(1, 1), (334, 334)])
 def test_a_claim_looks_at_no_data_where_the_counts_are_known(copies: int, replication: int) -> None:
-    asked = Experiment(
+    experiment = Experiment(
         method="dp_fedavg",
         dataset="synthetic",
         split="natural",
@@ -56,16 +56,16 @@ def test_a_claim_looks_at_no_data_where_the_counts_are_known(copies: int, replic
         attack=("none",),
         metrics="private",
     )
-    run_plan = plan(asked)
+    run_plan = plan(experiment)
     nothing = np.zeros(0, np.int64)
     tests, none = unasked(20, 1), LazyParts.same(MILLION, nothing)
     parts = Split(unasked(50, copies), tests, none, nothing, nothing, nothing)
     run_plan, _ = calibrate_noise(run_plan, parts)
-    counted = course(run_plan.client, parts)
+    counted = run_schedule(run_plan.client, parts)
     assert (counted.max_copies, counted.min_examples, counted.max_examples) == (replication, 50, 50)
-    ledger = RunAccountant(run_plan.client, parts)
-    assert ledger.reported is not None and ledger.reported.max_copies == replication
-    assert {one.unit for one in ledger.claims()} == {"example", "client"}
+    accountant = RunAccountant(run_plan.client, parts)
+    assert accountant.reported is not None and accountant.reported.max_copies == replication
+    assert {one.unit for one in accountant.claims()} == {"example", "client"}
 
 
 def test_a_generated_example_is_one_clients() -> None:

@@ -30,8 +30,8 @@ RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --at
 
 def answers(metrics: Any, method: str, fewer: int) -> tuple[Mapping[str, Any], Mapping[str, Any], set[str]]:
     """What a client's train and evaluate report if this many of its examples are left out; names of its tensors."""
-    asked = Experiment(method=method, net="mlp", clients=2, local_epochs=1, batch_size=500, attack=("none",))
-    run_plan = plan(without_auto(dataclasses.replace(asked, engine="inproc", metrics=metrics)))
+    experiment = Experiment(method=method, net="mlp", clients=2, local_epochs=1, batch_size=500, attack=("none",))
+    run_plan = plan(without_auto(dataclasses.replace(experiment, engine="inproc", metrics=metrics)))
     task = run_plan.task.load(None)
     cut = tuple(indices[: len(indices) - fewer] for indices in task.split.train)
     test = tuple(indices[: len(indices) - fewer] for indices in task.split.test)
@@ -144,26 +144,26 @@ def test_a_claim_says_who_must_ignore_the_numbers() -> None:
 
 
 def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_against_its_server() -> None:
-    asked = Experiment(method="dp_fedavg", net="mlp", clients=2, attack=("none",), federation=Path("lab"))
+    experiment = Experiment(method="dp_fedavg", net="mlp", clients=2, attack=("none",), federation=Path("lab"))
     words = ["--method", "dp_fedavg", "--federation", "lab"]
     assert sim.parse(words).experiment.metrics == "auto"
     for more in (["--metrics", "all"], ["--metrics=all"]):
         assert sim.parse([*words, *more]).experiment.metrics == "all"
-    assert sim.parse(words[:2]).experiment.metrics == sim.parse(words, asked).experiment.metrics == "all"
+    assert sim.parse(words[:2]).experiment.metrics == sim.parse(words, experiment).experiment.metrics == "all"
     assert sim.parse(["--table", "fed_cdp.2", "--federation", "lab"]).experiment.metrics == "all"  # tables have theirs
-    auto = replace(asked, metrics="auto")
+    auto = replace(experiment, metrics="auto")
     assert without_auto(auto).metrics == "none"
     assert without_auto(auto, ["fedavg", "dp_fedavg"]).metrics == "auto"  # each cell of a matrix has its own
     assert without_auto(replace(auto, method="fedavg")).metrics == "all"
     assert without_auto(replace(auto, federation=None)).metrics == "all"
     for goal in ({"target_epsilon": 4.0}, {"epsilon_budget": 4.0}):
-        run_plan = plan(without_auto(replace(asked, metrics="all", **goal)))
+        run_plan = plan(without_auto(replace(experiment, metrics="all", **goal)))
         with pytest.raises(InputError, match=r"Expected --metrics private or none with --\w+-\w+ on real clients"):
             calibrate_noise(run_plan, run_plan.task.load(None).split)
     claimed = {}
     for metrics in ("all", "none"):
-        run_plan = plan(without_auto(replace(asked, metrics=metrics, set=("noise_source=secure",))))
-        ledger = RunAccountant(run_plan.client, run_plan.task.load(None).split)
-        claimed[metrics] = {one.adversary: one.epsilon for one in ledger.claims() if one.unit == "example"}
+        run_plan = plan(without_auto(replace(experiment, metrics=metrics, set=("noise_source=secure",))))
+        accountant = RunAccountant(run_plan.client, run_plan.task.load(None).split)
+        claimed[metrics] = {one.adversary: one.epsilon for one in accountant.claims() if one.unit == "example"}
     assert claimed["all"]["server"] == inf
     assert claimed["none"]["server"] == claimed["none"]["outsider"] == claimed["all"]["outsider"] < inf

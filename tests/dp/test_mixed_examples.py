@@ -75,9 +75,9 @@ def test_an_example_that_depends_on_those_before_it_alone_is_seen_in_the_first_b
 @pytest.mark.parametrize(("source", "repeats"), [("seed", True), ("secure", False)])
 def test_nobody_can_repeat_what_dropout_draws_beside_secure_noise(source: str, repeats: bool) -> None:
     """By known draws one example less shifts those of all behind it: a clipped sum moved by twice the bound."""
-    asked = resolved(f"{ODD}:dropping", "dp_fedavg", f"noise_source={source}", "batches=poisson")
-    task = asked.task.load(None)
-    client = asked.client_class(ClientContext(asked.client, task, 0, 1, None, None))
+    plan = resolved(f"{ODD}:dropping", "dp_fedavg", f"noise_source={source}", "batches=poisson")
+    task = plan.task.load(None)
+    client = plan.client_class(ClientContext(plan.client, task, 0, 1, None, None))
     assert isinstance(client, DPClient)
     x, y = task.examples("train", task.split.train[0][:20])
     sums = []

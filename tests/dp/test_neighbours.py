@@ -99,9 +99,9 @@ def pictures(tmp_path: Path) -> dict[bool, Path]:
     for white in (False, True):
         root = folders[white] = tmp_path / f"white-{white}"
         for label, count in (("a", 39), ("b", 2)):
-            for place in range(count):
-                level = 255 if white and (label, place) == ("a", 0) else 0
-                save(root / "train" / label / f"{place:02}.png", np.full((28, 28), level, np.uint8))
+            for index in range(count):
+                level = 255 if white and (label, index) == ("a", 0) else 0
+                save(root / "train" / label / f"{index:02}.png", np.full((28, 28), level, np.uint8))
             save(root / "test" / label / "0.png", np.zeros((28, 28), np.uint8))
     return folders
 
@@ -142,7 +142,9 @@ def test_a_claim_says_that_the_colour_of_images_is_known(pictures: dict[bool, Pa
     channels = []
     for folder, shape in ((pictures[False], (28, 28)), (pictures[True], (3, 28, 28))):
         save(folder / "train" / "a" / "00.png", np.zeros(shape, np.uint8))
-        run_plan = private(dataset=f"folder:{folder}", split="iid", normalise="half", colour=colour)
+        run_plan = private(
+            dataset=f"folder:{folder}", split="iid", normalise="half", own_images=colour.removeprefix("auto")
+        )
         channels.append(run_plan.task.input_space[0][0])
         claims = RunAccountant(run_plan.client, run_plan.task.load(None).split).claims()
         every = [" ".join(one.assumptions) for one in claims if one.epsilon < inf]

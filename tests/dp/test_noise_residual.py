@@ -29,22 +29,22 @@ from flfw.server.aggregation import Update
 class LessNoise(DPClient):
     """Adds two thirds."""
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, deviation * 2 / 3)
+    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, std * 2 / 3)
 
 
 class MoreNoise(DPClient):
     """Adds three halves."""
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, deviation * 3 / 2)
+    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, std * 3 / 2)
 
 
 class BareBias(DPClient):
     """Adds none to the last bias."""
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
-        losses, total = super().summed(x, y, deviation)
+    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, total = super().summed(x, y, std)
         clipped = self.clipped(x, y, self.bound()).sums
         last = list(total)[-1]
         return losses, {**total, last: clipped[last]}
@@ -65,10 +65,10 @@ class Uniform(DPClient):
     def uniform(self) -> torch.Generator:
         return torch_generator(self.ctx.plan.seed, "uniform", self.ctx.round, self.ctx.partition)
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, dict[str, Tensor]]:
         losses, total = super().summed(x, y, 0.0)
         for value in total.values():
-            value += (torch.rand(value.shape, generator=self.uniform) - 0.5) * 12**0.5 * deviation * self.privacy.clip
+            value += (torch.rand(value.shape, generator=self.uniform) - 0.5) * 12**0.5 * std * self.privacy.clip
         return losses, total
 
 

@@ -30,8 +30,10 @@ class TextClient(DPClient):
 def client(folder: Path) -> TextClient:
     (folder / "text.txt").write_text("".join(f"line {number} of a text. " for number in range(12)))
     name = f"text:{folder / 'text.txt'}@6"
-    asked = Experiment(method="dp_fedavg", dataset=name, net="gpt_next", clients=2, set=("unit=example", "clip=0.5"))
-    return TextClient(make_client(without_auto(replace(asked, split="iid")), 0, folder).ctx)
+    experiment = Experiment(
+        method="dp_fedavg", dataset=name, net="gpt_next", clients=2, set=("unit=example", "clip=0.5")
+    )
+    return TextClient(make_client(without_auto(replace(experiment, split="iid")), 0, folder).ctx)
 
 
 def test_each_text_s_gradient_is_clipped_as_a_whole(tmp_path: Path) -> None:
@@ -73,8 +75,8 @@ def test_a_claim_says_that_the_classes_are_known(tmp_path: Path, unit: str) -> N
     for name, more in (("without", []), ("with", ["c\tthe only one"])):
         (tmp_path / name).write_text("\n".join([*lines, *more]))
         text = f"text:{tmp_path / name}@8"
-        asked = Experiment(method="dp_fedavg", dataset=text, net="gpt_tiny", clients=2, set=(f"unit={unit}",))
-        run_plan = plan(replace(asked, split="iid"))
+        experiment = Experiment(method="dp_fedavg", dataset=text, net="gpt_tiny", clients=2, set=(f"unit={unit}",))
+        run_plan = plan(replace(experiment, split="iid"))
         classes.append(run_plan.task.input_space[1])
         claims = RunAccountant(run_plan.client, run_plan.task.load(None).split).claims()
         finite = [one for one in claims if one.epsilon < inf]

@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from flfw.dp.run_accountant import RunAccountant, course
+from flfw.dp.run_accountant import RunAccountant, run_schedule
 from flfw.dp.site_ledger import most_repeated
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -41,14 +41,14 @@ def test_no_way_to_deal_a_units_examples_changes_more_than_is_counted(copies: in
     """Clients with their own noise, two passes in batches of two: all places of all copies are tried."""
     rounds, batches, size = 2, 3, 2
     mechanism = Mechanism(1.0, rounds * batches, batch=size, max_participations=rounds, max_copies=owners)
-    most, places = 0.0, list(product(range(batches), repeat=copies))
+    maximum, places = 0.0, list(product(range(batches), repeat=copies))
     fits = [where for where in places if max(np.bincount(where)) <= size]
     for passes in product(fits, repeat=rounds):  # the same at each owner: their noises, and so their squares, add up
         squares = sum(float(np.square(np.bincount(where, minlength=batches)).sum()) for where in passes)
-        most = max(most, sqrt(owners * squares))
-    assert sqrt(owners * rounds) <= most <= length(mechanism.phase(copies)) + 1e-12
+        maximum = max(maximum, sqrt(owners * squares))
+    assert sqrt(owners * rounds) <= maximum <= length(mechanism.phase(copies)) + 1e-12
     if copies <= size:
-        assert most == pytest.approx(length(mechanism.phase(copies)))
+        assert maximum == pytest.approx(length(mechanism.phase(copies)))
 
 
 @pytest.mark.parametrize("owners", [1, 2, 3])
@@ -80,7 +80,7 @@ def test_one_busy_example_is_counted_for_all() -> None:
     """The largest number of owners, wherever they are; a client's own claim does not pay for it."""
     experiment = asked("fed_cdp", "noise_multiplier=6", "grouping=flat", clients=4)
     parts = [range(10), range(10, 20), [0, *range(20, 29)], [0, *range(30, 39)]]
-    assert course(plan(experiment).client, held(*parts)).max_copies == 3  # type: ignore[arg-type]
+    assert run_schedule(plan(experiment).client, held(*parts)).max_copies == 3  # type: ignore[arg-type]
     assert claims(experiment, *parts)["example", "outsider"].epsilon == epsilon(6, 1, 3 * 10)
     lone = claims(experiment, *(range(10 * k, 10 * k + 10) for k in range(4)))
     assert claims(experiment, *parts)["client", "server"].epsilon == lone["client", "server"].epsilon

@@ -44,11 +44,11 @@ def sent_by(experiment: Experiment, folder: Path) -> dict[str, Tensor]:
     return client_of(experiment, folder).fit_named(initial_tensors(experiment), version=0)[0]
 
 
-@pytest.mark.parametrize("most", [1, 3, 8, 100])
+@pytest.mark.parametrize("maximum", [1, 3, 8, 100])
 @pytest.mark.parametrize("count", [0, 1, 8, 17])
-def test_a_sum_in_parts_is_the_whole_sum(tiny: Experiment, tmp_path: Path, most: int, count: int) -> None:
+def test_a_sum_in_parts_is_the_whole_sum(tiny: Experiment, tmp_path: Path, maximum: int, count: int) -> None:
     results = []
-    for chosen in (0, most):
+    for chosen in (0, maximum):
         client = client_of(of(tiny, "fed_cdp", f"physical_batch={chosen}"), tmp_path)
         results.append(client.clipped(*client.examples("train", client.indices("train")[:count]), 0.3))
     whole, parts = results
@@ -89,8 +89,8 @@ def test_the_noise_is_that_of_one_draw(tiny: Experiment, tmp_path: Path) -> None
     )
     noise = torch.cat([20 * (noisy[name] - bare[name]).double().flatten() for name in bare])
     square, freedom = float(noise.square().sum()), len(noise)
-    deviations = [0.9 * factor for factor in (1.0, 2 / 3, 3 / 2, 7**0.5)]
-    tails = [2 * min(chi2.cdf(square / d**2, freedom), chi2.sf(square / d**2, freedom)) for d in deviations]
+    stds = [0.9 * factor for factor in (1.0, 2 / 3, 3 / 2, 7**0.5)]
+    tails = [2 * min(chi2.cdf(square / d**2, freedom), chi2.sf(square / d**2, freedom)) for d in stds]
     assert tails[0] > 1e-3 and max(tails[1:]) < 1e-9
 
 
@@ -107,12 +107,12 @@ def test_no_more_examples_are_at_work_at_once(
         made(self, values, *others)
 
     monkeypatch.setattr(Formed, "__init__", noting)
-    for most, expected in ((0, 8 if batches == "shuffled" else 9), (3, 3)):
+    for maximum, expected in ((0, 8 if batches == "shuffled" else 9), (3, 3)):
         for noted in together.values():
             noted.clear()
-        asked = of(tiny, "fed_cdp", f"physical_batch={most}", f"batches={batches}")
-        client = client_of(asked, tmp_path / str(most))
-        client.load_received(initial_tensors(asked), 0)
+        requested = of(tiny, "fed_cdp", f"physical_batch={maximum}", f"batches={batches}")
+        client = client_of(requested, tmp_path / str(maximum))
+        client.load_received(initial_tensors(requested), 0)
 
         def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             together["network"].append(len(inputs[0]))
@@ -120,7 +120,7 @@ def test_no_more_examples_are_at_work_at_once(
         client.model.register_forward_pre_hook(entering)
         client.train()
         for noted in together.values():
-            assert (max(noted) == 3) if most else (max(noted) >= expected)
+            assert (max(noted) == 3) if maximum else (max(noted) >= expected)
         examples = 2 * 20
         drawn = sum(together["network"])
         assert drawn == examples if batches == "shuffled" else 0.4 * examples < drawn < 2 * examples
@@ -128,8 +128,8 @@ def test_no_more_examples_are_at_work_at_once(
 
 def test_the_claims_and_a_sites_count_are_the_same(tiny: Experiment) -> None:
     each = [
-        of(tiny, "dp_fedavg", "batches=poisson", "noise_source=secure", f"physical_batch={most}", metrics="none")
-        for most in (0, 3)
+        of(tiny, "dp_fedavg", "batches=poisson", "noise_source=secure", f"physical_batch={maximum}", metrics="none")
+        for maximum in (0, 3)
     ]
     split = plan(each[0]).task.load(None).split
     whole, parts = (RunAccountant(plan(one).client, split).claims() for one in each)
@@ -138,7 +138,7 @@ def test_the_claims_and_a_sites_count_are_the_same(tiny: Experiment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "assignments", "words"),
+    ("method", "assignments", "text"),
     [
         ("fed_cdp", ["physical_batch=-1"], "Expected physical_batch >= 0, got physical_batch=-1."),
         ("dp_fedavg", ["physical_batch=3", "unit=client"], "Expected physical_batch=0 where no single gradients are"),
@@ -147,15 +147,15 @@ def test_the_claims_and_a_sites_count_are_the_same(tiny: Experiment) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
-    method: str, assignments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, assignments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_refused(words, ["--method", method, "--set", *assignments], tmp_path / "r", capsys)
+    assert_refused(text, ["--method", method, "--set", *assignments], tmp_path / "r", capsys)
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 3, 4, 8])
-def test_no_example_is_alone_in_a_part_where_others_are_not(most: int) -> None:
+@pytest.mark.parametrize("maximum", [0, 1, 2, 3, 4, 8])
+def test_no_example_is_alone_in_a_part_where_others_are_not(maximum: int) -> None:
     """Else one example fewer in a batch would move another from a pair into a part of its own."""
     for count in range(30):
-        sizes = [len(y) for _, y in physical(torch.zeros(count, 1), torch.zeros(count), most)]
-        assert sum(sizes) == count and all(size <= (most or count) for size in sizes)
+        sizes = [len(y) for _, y in physical(torch.zeros(count, 1), torch.zeros(count), maximum)]
+        assert sum(sizes) == count and all(size <= (maximum or count) for size in sizes)
         assert len(sizes) <= 1 or min(sizes) > 1 or max(sizes) == 1

@@ -52,10 +52,10 @@ RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --at
 class Silent(GaussianNoise):
     """No noise."""
 
-    def added(self, values: Any, deviation: float, scales: Any = None) -> dict[str, Tensor]:
+    def added(self, values: Any, std: float, scales: Any = None) -> dict[str, Tensor]:
         return dict(values)
 
-    def moved(self, start: Any, change: Any, bound: float, deviation: float) -> dict[str, Tensor]:
+    def add_to_update(self, start: Any, change: Any, bound: float, std: float) -> dict[str, Tensor]:
         raise NotImplementedError("metrics are not moved")
 
 
@@ -174,9 +174,9 @@ def client_of(run_plan: RunPlan, fewer: Mapping[str, int] | None = None, server_
     return client
 
 
-def is_scale(numbers: np.ndarray, deviation: float) -> bool:
+def is_scale(numbers: np.ndarray, std: float) -> bool:
     """Chi-square test at level 1e-6 that numbers have this deviation."""
-    statistic = ((numbers - numbers.mean()) ** 2).sum() / deviation**2
+    statistic = ((numbers - numbers.mean()) ** 2).sum() / std**2
     low, high = chi2.ppf((5e-7, 1 - 5e-7), len(numbers) - 1)
     return bool(low < statistic < high)
 
@@ -293,7 +293,7 @@ def test_no_example_changes_a_digit_of_what_is_measured_on_others(net: str, side
         client.ctx, task=replace(task, split=replace(task.split, test=(mine[:-1], *task.split.test[1:])))
     )
     assert torch.equal(scores_of(client), whole[:-1])  # and the last batch is as large without it
-    keep = [place for place in range(len(mine)) if place != 3]
+    keep = [index for index in range(len(mine)) if index != 3]
     assert torch.equal(whole[keep], others[keep]) and not torch.equal(whole[3], others[3])
     assert len(mine) % ROWS != 0
 
@@ -370,8 +370,8 @@ def test_copies_patients_and_clients_pay_for_the_answers_too() -> None:
     """A patient of 3 moves an answer by 3; a client by at most all its examples; a copy is another answer."""
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", patient_examples="3")
     private = claims(chosen)
-    most = min(3, 10)  # of a patient in one batch
-    patient = gaussian(GaussianEvent(6 / sqrt(3) / most, 1.0, 10), GaussianEvent(10.0 / 3, 1.0, 6))
+    maximum = min(3, 10)  # of a patient in one batch
+    patient = gaussian(GaussianEvent(6 / sqrt(3) / maximum, 1.0, 10), GaussianEvent(10.0 / 3, 1.0, 6))
     assert private["patient", "server"].epsilon <= patient
     assert private["patient", "server"].epsilon > private["example", "server"].epsilon
     split = replace(apart(25, 20), test=(np.arange(30), np.arange(30)))
@@ -588,12 +588,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("words", "message"), REFUSED.items())
+@pytest.mark.parametrize(("text", "message"), REFUSED.items())
 def test_who_protects_nothing_has_no_private_numbers(
-    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    net = RUN if "centaur" not in words else RUN.replace("--net linear", "--net mlp")
-    assert sim.main([*net.split(), *words.split(), "--out", str(tmp_path / "run")]) == 2
+    net = RUN if "centaur" not in text else RUN.replace("--net linear", "--net mlp")
+    assert sim.main([*net.split(), *text.split(), "--out", str(tmp_path / "run")]) == 2
     errors = capsys.readouterr().err
     assert message in errors and len(errors.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
 
@@ -673,8 +673,8 @@ def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path, monk
     """Each answer is another release, however often the same is asked; beyond the budget nothing is measured."""
     monkeypatch.setattr(private_metrics, "NOISE_MULTIPLIER", 2.0)
     run_plan = site.asked("fed_cdp", **SMALL)
-    whole = site.epsilon_of([replace(ONE, mechanism=Mechanism(2.0, 8))], BUDGET)  # two rounds of 2 steps cost less
-    budget = replace(BUDGET, epsilon=whole)
+    full = site.epsilon_of([replace(ONE, mechanism=Mechanism(2.0, 8))], BUDGET)  # two rounds of 2 steps cost less
+    budget = replace(BUDGET, epsilon=full)
     site.run(tmp_path, "a", budget, run_plan)
     spent, chosen = len(site.rows(tmp_path)), replace(run_plan.experiment, out=tmp_path / "a", engine="inproc")
     grid = InProcessGrid(
@@ -698,7 +698,7 @@ def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path, monk
     assert len(reasons) == 12 - answered and all("this site's budget: epsilon" in reason for reason in reasons)
 
 
-POLICY = Policy(apps=("a" * 64,), uploads=("*",), largest_upload_mb=1.0, epsilon=2.0, metrics="private")
+POLICY = Policy(allowed_apps=("a" * 64,), allowed_uploads=("*",), max_upload_mb=1.0, epsilon=2.0, metrics="private")
 
 
 def test_a_sites_policy_says_private_and_means_it() -> None:

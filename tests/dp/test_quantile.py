@@ -21,7 +21,7 @@ from flfw.dp.budget import BudgetExceededError
 from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.noisy_mean import quantile_mean
-from flfw.dp.quantile import answer, moved, update_multiplier
+from flfw.dp.quantile import answer, update_multiplier, updated_factor
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings
@@ -62,9 +62,9 @@ def tiny(small: Experiment) -> Experiment:
 
 def test_the_bound_falls_where_too_many_are_within_it_and_rises_where_too_few() -> None:
     for share, expected in ((1.0, exp(-0.1)), (0.5, 1.0), (0.0, exp(0.1)), (7.0, exp(-1.3))):
-        assert float(moved(torch.ones(1), share, 0.5, 0.2)) == pytest.approx(expected)
+        assert float(updated_factor(torch.ones(1), share, 0.5, 0.2)) == pytest.approx(expected)
     for share in (-1e30, 1e30):  # whatever the noise, the bound can be sent
-        assert 0 < float(moved(torch.ones(1), share, 0.5, 0.2)) < 1e13
+        assert 0 < float(updated_factor(torch.ones(1), share, 0.5, 0.2)) < 1e13
 
 
 def test_an_update_is_within_its_bound_or_not() -> None:
@@ -87,11 +87,11 @@ def test_the_rule_and_the_noise_are_those_of_opacus() -> None:
     )
     theirs.max_grad_norm, theirs.sample_size, theirs.unclipped_num = torch.tensor(2.0), 8, torch.tensor(5.7)  # type: ignore[assignment]
     theirs.update_max_grad_norm()
-    assert float(2 * moved(torch.ones(1), 5.7 / 8, 0.3, 0.2)) == pytest.approx(float(theirs.max_grad_norm))
-    deviations: list[float] = []
+    assert float(2 * updated_factor(torch.ones(1), 5.7 / 8, 0.3, 0.2)) == pytest.approx(float(theirs.max_grad_norm))
+    stds: list[float] = []
 
     def noting(std: float, **others: Any) -> Tensor:
-        deviations.append(std)
+        stds.append(std)
         return torch.zeros(1)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +99,7 @@ def test_the_rule_and_the_noise_are_those_of_opacus() -> None:
         theirs.max_grad_norm = 2.0
         theirs.params[0].summed_grad = torch.zeros(1)  # type: ignore[attr-defined]
         theirs.add_noise()
-    assert deviations == [pytest.approx(2 * update_multiplier(1.5, 3.0 / 1.5)), 3.0]
+    assert stds == [pytest.approx(2 * update_multiplier(1.5, 3.0 / 1.5)), 3.0]
 
 
 @pytest.mark.parametrize("ratio", [0.6, 1.0, 2.0, 10.0])
@@ -165,9 +165,9 @@ def test_the_noise_of_updates_and_of_the_count_have_their_scales() -> None:
         on_counts.append(-5 * log(float(result[FACTOR]) / 0.25) / 0.1)  # m (b~ - q), and q is 1/2
     again = quantile_mean([], sent, 5, settings, noise(399))
     assert all(torch.equal(again[name], result[name]) for name in sent)
-    for values, deviation in ((torch.cat(on_updates), 0.5 * 3 / sqrt(15 / 16)), (torch.tensor(on_counts), 6.0)):
+    for values, std in ((torch.cat(on_updates), 0.5 * 3 / sqrt(15 / 16)), (torch.tensor(on_counts), 6.0)):
         square = float(values.double().square().sum())
-        at = [square / (deviation * size) ** 2 for size in (1.0, 2 / 3, 3 / 2)]
+        at = [square / (std * size) ** 2 for size in (1.0, 2 / 3, 3 / 2)]
         tails = [2 * min(chi2.cdf(value, len(values)), chi2.sf(value, len(values))) for value in at]
         assert tails[0] > 1e-3 and max(tails[1:]) < 1e-9
     pairs = np.corrcoef([float(value[0]) for value in on_updates], on_counts)
@@ -195,9 +195,9 @@ def test_clients_clip_to_the_bound_they_are_sent_and_say_whether_it_bites(
     change = {name: sent[name] - torch.tensor(before[name]) for name in sent}
     norm = sqrt(sum(float(value.double().square().sum()) for value in change.values()))
     for number, factor in enumerate((0.5, 0.99, 1.01, 3.0)):
-        asked = of(tiny, method, f"clip={norm}", "quantile=0.5", *by_server)
-        received = {**initial_tensors(asked), FACTOR: np.array([factor], np.float32)}
-        client = make_client(asked, 0, tmp_path / str(number))
+        requested = of(tiny, method, f"clip={norm}", "quantile=0.5", *by_server)
+        received = {**initial_tensors(requested), FACTOR: np.array([factor], np.float32)}
+        client = make_client(requested, 0, tmp_path / str(number))
         assert isinstance(client, DPClient)
         upload, _ = client.fit_named(received, version=0)
         assert set(upload) == set(received)
@@ -208,10 +208,10 @@ def test_clients_clip_to_the_bound_they_are_sent_and_say_whether_it_bites(
 
 
 def test_a_defence_does_not_touch_the_answer(tiny: Experiment, tmp_path: Path) -> None:
-    asked = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3", "prune.ratio=0.99", defence="prune")
-    client = make_client(asked, 0, tmp_path)
-    client.ctx = dataclasses.replace(client.ctx, defence=plan(asked).client.defences.build())
-    sent, _ = client.fit_named(initial_tensors(asked), version=0)
+    requested = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3", "prune.ratio=0.99", defence="prune")
+    client = make_client(requested, 0, tmp_path)
+    client.ctx = dataclasses.replace(client.ctx, defence=plan(requested).client.defences.build())
+    sent, _ = client.fit_named(initial_tensors(requested), version=0)
     assert sent[FACTOR].tolist() == [-0.5]
 
 
@@ -230,22 +230,22 @@ RUN = ("unit=client", "quantile=0.5", "clip=0.5", "noise_multiplier=0.5")
 @pytest.mark.slow
 def test_the_bound_survives_a_resumption_to_the_bit(tiny: Experiment, tmp_path: Path) -> None:
     given = of(tiny, "dp_fedavg", *RUN, rounds=3, sample=2, sampling="poisson", metrics="none")
-    whole = run.run(dataclasses.replace(given, out=tmp_path / "whole"))
+    full = run.run(dataclasses.replace(given, out=tmp_path / "whole"))
     folder = cut_short(dataclasses.replace(given, out=tmp_path / "cut"), 2)
     assert sim.main(["--resume", str(folder)]) == 0
-    models = [load_file(next((run / "checkpoint").glob("round-00003-*"))) for run in (whole, folder)]
+    models = [load_file(next((run / "checkpoint").glob("round-00003-*"))) for run in (full, folder)]
     assert models[0].keys() == models[1].keys()
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
     assert 0 < float(models[0][f"model/{FACTOR}"]) != 1.0
-    results = [json.loads((run / "result.json").read_text()) for run in (whole, folder)]
+    results = [json.loads((run / "result.json").read_text()) for run in (full, folder)]
     assert results[0]["final"] == results[1]["final"] and results[0]["privacy"] == results[1]["privacy"]
 
 
 def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(tiny: Experiment) -> None:
-    asked = of(tiny, "dp_fedavg", *RUN)
+    requested = of(tiny, "dp_fedavg", *RUN)
     still = of(tiny, "dp_fedavg", "unit=client", "clip=0.5", "noise_multiplier=0.5")
-    split = plan(asked).task.load(None).split
-    claims, fixed = (RunAccountant(plan(one).client, split).claims() for one in (asked, still))
+    split = plan(requested).task.load(None).split
+    claims, fixed = (RunAccountant(plan(one).client, split).claims() for one in (requested, still))
     assert [claim.epsilon for claim in claims] == [claim.epsilon for claim in fixed]
     outsider = next(claim for claim in claims if (claim.unit, claim.adversary) == ("client", "outsider"))
     words = "That is the first bound; it then follows a count, with noise, of the updates within it."
@@ -254,9 +254,9 @@ def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(t
 
 
 def test_a_target_finds_the_noise_of_both_together(tiny: Experiment) -> None:
-    asked = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "quantile_noise=0.7", target_epsilon=3.0)
-    split = plan(asked).task.load(None).split
-    settings = calibrate_noise(plan(asked), split)[0].client.settings
+    requested = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "quantile_noise=0.7", target_epsilon=3.0)
+    split = plan(requested).task.load(None).split
+    settings = calibrate_noise(plan(requested), split)[0].client.settings
     fixed = of(tiny, "dp_fedavg", "unit=client", target_epsilon=3.0)
     assert settings.noise_multiplier == calibrate_noise(plan(fixed), split)[0].client.settings.noise_multiplier
     assert settings.server_multiplier > 1.4 * settings.noise_multiplier
@@ -265,13 +265,13 @@ def test_a_target_finds_the_noise_of_both_together(tiny: Experiment) -> None:
 def test_a_site_with_a_budget_refuses_what_the_server_is_to_noise(tiny: Experiment) -> None:
     sdp = ("noised_by=server", "grouping=flat", "quantile=0.5")
     for method, chosen in (("dp_fedavg", RUN), ("fed_sdp", sdp)):
-        asked = of(tiny, method, *chosen, "noise_source=secure", metrics="none")
+        requested = of(tiny, method, *chosen, "noise_source=secure", metrics="none")
         with pytest.raises(BudgetExceededError, match="the server is to add the noise"):
-            cost(plan(asked).client, TRAIN, {}, 20)
+            cost(plan(requested).client, TRAIN, {}, 20)
 
 
 @pytest.mark.parametrize(
-    ("method", "assignments", "words"),
+    ("method", "assignments", "text"),
     [
         ("dp_fedavg", ["quantile=0.5"], "Expected quantile=0 with unit=example"),
         ("ppsgd", ["quantile=0.5"], "Expected quantile=0 with unit=example"),
@@ -285,9 +285,9 @@ def test_a_site_with_a_budget_refuses_what_the_server_is_to_noise(tiny: Experime
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
-    method: str, assignments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, assignments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_refused(words, ["--method", method, "--set", *assignments], tmp_path / "r", capsys)
+    assert_refused(text, ["--method", method, "--set", *assignments], tmp_path / "r", capsys)
 
 
 def test_a_bound_that_no_noise_can_pay_for_is_refused() -> None:

@@ -134,10 +134,10 @@ def test_a_budget_counts_rounds_after_a_checkpoint_that_was_restored(small_sdp: 
     """Three rounds fit and were asked for; the server goes on after the first one again."""
     budget = (gaussian(6, 3) + gaussian(6, 4)) / 2
     experiment = dataclasses.replace(small_sdp, rounds=3, epsilon_budget=budget, audit_rounds="0")
-    (tmp_path / "asked.txt").write_text("1\n2\n3\n")
+    (tmp_path / "requested_rounds.txt").write_text("1\n2\n3\n")
     with pytest.raises(RunBudgetExceededError, match="round 2 would exceed epsilon"):
         Releases(plan(experiment).client, tmp_path).ask(2)
-    assert (tmp_path / "asked.txt").read_text() == "1\n2\n3\n"
+    assert (tmp_path / "requested_rounds.txt").read_text() == "1\n2\n3\n"
 
 
 def test_a_budget_that_restarts_of_the_first_round_have_spent_ends_the_run(small_sdp: Experiment) -> None:
@@ -151,7 +151,7 @@ def test_a_round_is_on_disk_before_its_messages_leave(small_sdp: Experiment, mon
     sent: list[tuple[str, str]] = []
     whole = InProcessGrid.push_messages
     assert small_sdp.out is not None
-    path = small_sdp.out / "checkpoint" / "asked.txt"
+    path = small_sdp.out / "checkpoint" / "requested_rounds.txt"
 
     def seen(self: InProcessGrid, messages: Any) -> Any:
         listed = list(messages)
@@ -167,7 +167,7 @@ def test_a_round_is_on_disk_before_its_messages_leave(small_sdp: Experiment, mon
 
 def test_a_line_that_a_kill_cut_short_counts(tmp_path: Path) -> None:
     """Nothing tells that its round was not sent."""
-    (tmp_path / "asked.txt").write_text("1\n2\n3")
+    (tmp_path / "requested_rounds.txt").write_text("1\n2\n3")
     record = RequestedRounds(tmp_path)
     assert record.rounds == [1, 2, 2] and record.again == 1
     assert record.note(3) == 0 and record.note(3) == 1
@@ -179,7 +179,7 @@ def test_rounds_that_are_asked_for_again_count_though_the_first_ones_were_never_
     record = RequestedRounds(tmp_path)
     for before in range(6):
         assert record.note(6) == before and record.again == before
-    assert ((tmp_path / "asked.txt").stat().st_mode & 0o777) == 0o600
+    assert ((tmp_path / "requested_rounds.txt").stat().st_mode & 0o777) == 0o600
 
 
 # --- cohorts ---

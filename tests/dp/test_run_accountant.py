@@ -18,7 +18,7 @@ from flfw import nets
 from flfw.command import early
 from flfw.data.splits.partition import Split
 from flfw.dp.resolve_noise import calibrate_noise
-from flfw.dp.run_accountant import RunAccountant, course
+from flfw.dp.run_accountant import RunAccountant, run_schedule
 from flfw.dp.settings import DPSGDSettings
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -96,7 +96,7 @@ def test_the_course_by_hand() -> None:
         counts[drawn(range(4), 2, "fixed", 0, server_round)] += 1
     weights = {"extractor.1.weight": 64 * 64, "extractor.1.bias": 64, "extractor.3.weight": 4096}
     weights |= {"extractor.3.bias": 64, "classifier.weight": 640, "classifier.bias": 10}
-    result = course(plan(experiment).client, split)
+    result = run_schedule(plan(experiment).client, split)
     assert result == RunSchedule(
         rounds=6,
         max_participations=counts.max(),
@@ -117,9 +117,9 @@ def test_the_course_by_hand() -> None:
 
 def test_everybody_in_every_round_is_no_sampling() -> None:
     for sample in (0, 2):
-        result = course(plan(asked("fed_sdp", sample=sample, sampling="poisson")).client, UNEVEN)
+        result = run_schedule(plan(asked("fed_sdp", sample=sample, sampling="poisson")).client, UNEVEN)
         assert (result.poisson, result.max_participations, result.client_rate) == (False, 5, 1.0)
-    assert course(plan(asked("fed_sdp", sample=1, sampling="poisson")).client, UNEVEN).poisson
+    assert run_schedule(plan(asked("fed_sdp", sample=1, sampling="poisson")).client, UNEVEN).poisson
 
 
 # --- examples ---
@@ -168,9 +168,9 @@ def test_sampled_cohorts_count_the_rounds_of_the_busiest_client_and_nothing_more
     for sampling in samplings:
         experiment = asked("fed_cdp", "noise_multiplier=6", clients=3, sample=1, sampling=sampling, rounds=9, seed=4)
         cohorts = [drawn(range(3), 1, sampling, 4, server_round) for server_round in range(1, 10)]
-        most = max(sum(client in cohort for cohort in cohorts) for client in range(3))
-        assert 1 < most < 9
-        assert against(experiment, "example", apart(25, 20, 20)) == epsilon(6 / sqrt(3), 1, 2 * most)
+        maximum = max(sum(client in cohort for cohort in cohorts) for client in range(3))
+        assert 1 < maximum < 9
+        assert against(experiment, "example", apart(25, 20, 20)) == epsilon(6 / sqrt(3), 1, 2 * maximum)
 
 
 def test_a_client_or_a_patient_is_a_group_of_examples() -> None:
@@ -193,11 +193,11 @@ def test_fed_sdp_with_clients_own_noise(sampling: Sampling) -> None:
     """Who is not drawn adds no noise, so that it is seen: coins give no credit against anybody."""
     experiment = asked("fed_sdp", "noise_multiplier=6", clients=3, sample=1, sampling=sampling, rounds=9, seed=4)
     cohorts = [drawn(range(3), 1, sampling, 4, server_round) for server_round in range(1, 10)]
-    most = max(sum(client in cohort for cohort in cohorts) for client in range(3))
+    maximum = max(sum(client in cohort for cohort in cohorts) for client in range(3))
     split = apart(25, 20, 20)
-    assert against(experiment, "client", split) == epsilon(6 / sqrt(3), 1, most)
+    assert against(experiment, "client", split) == epsilon(6 / sqrt(3), 1, maximum)
     # One example in place of another exchanges one update for another: twice the change.
-    assert against(experiment, "example", split) == epsilon(6 / sqrt(3) / 2, 1, most)
+    assert against(experiment, "example", split) == epsilon(6 / sqrt(3) / 2, 1, maximum)
     assert not any("never learns" in one for one in claims(experiment, split)["client", "outsider"].assumptions)
 
 
@@ -213,9 +213,9 @@ def test_fed_sdp_with_clients_own_noise(sampling: Sampling) -> None:
 def test_the_servers_noise_claims_nothing_against_the_server(method: str, chosen: tuple[str, ...], groups: int) -> None:
     experiment = asked(method, "noise_multiplier=6", *chosen, clients=3, sample=1, rounds=9, seed=4)
     cohorts = [drawn(range(3), 1, "fixed", 4, server_round) for server_round in range(1, 10)]
-    most = max(sum(client in cohort for cohort in cohorts) for client in range(3))
+    maximum = max(sum(client in cohort for cohort in cohorts) for client in range(3))
     split, poisson = apart(25, 20, 20), dataclasses.replace(experiment, sampling="poisson")
-    assert against(experiment, "client", split, OTHERS) == epsilon(6 / sqrt(groups), 1, most)
+    assert against(experiment, "client", split, OTHERS) == epsilon(6 / sqrt(groups), 1, maximum)
     assert against(poisson, "client", split, OTHERS) == epsilon(6 / sqrt(groups), 1 / 3, 9)
     for one in (experiment, poisson):
         for unit in ("example", "client"):
@@ -511,7 +511,10 @@ BAD = [
     ("--method fed_cdp --target-epsilon nan", "Expected 0 <= target-epsilon < inf, got target_epsilon=nan."),
     ("--method fed_cdp --target-epsilon -1", "Expected 0 <= target-epsilon < inf, got target_epsilon=-1.0."),
     ("--method fed_cdp --expert epsilon_budget=inf", "Expected 0 <= epsilon-budget < inf, got epsilon_budget=inf."),
-    ("--method fed_cdp --expert patient_examples=-1", "Expected patient-examples >= 0, got patient_examples=-1."),
+    (
+        "--method fed_cdp --expert patient_examples=-1",
+        "N or NxCLIENTS, each >= 1, got patient_examples=-1.",
+    ),
     (
         "--method fedavg --target-epsilon 1",
         "Expected a method that claims privacy for --target-epsilon, got method=fedavg.",

@@ -388,9 +388,9 @@ def test_no_refusal_tells_whether_a_site_has_every_class(tmp_path: Path, kind: s
 def test_no_refusal_names_a_file_of_the_site(tmp_path: Path) -> None:
     """Words of the budget leave the site; these are a reader's on an image that cannot be read."""
     data = tmp_path / "scans"
-    for place in range(6):
-        (data / "ab"[place % 2]).mkdir(parents=True, exist_ok=True)
-        Image.new("L", (8, 8)).save(data / "ab"[place % 2] / f"{place}.png")
+    for index in range(6):
+        (data / "ab"[index % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8)).save(data / "ab"[index % 2] / f"{index}.png")
     chosen: dict[str, Any] = {"dataset": f"folder:{data}", "net": "linear", "split": "iid", "augment": "none"}
     chosen |= {"normalise": "half", "clients": 1, "attack": ("none",), "metrics": "none"}
     run_plan = plan(Experiment(method="fed_cdp", **chosen, set=("noise_source=secure",)))

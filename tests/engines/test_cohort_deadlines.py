@@ -42,7 +42,7 @@ def test_a_node_that_does_not_exist_fails_alone_in_its_cohort() -> None:
     assert replies[1].error.reason == "there is no node 4"
 
 
-def cancelled(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+def cancelled(messages: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
     """Fail as no `Exception` does."""
     raise asyncio.CancelledError
 
@@ -52,8 +52,8 @@ def test_a_cohort_that_fails_as_a_whole_is_answered_one_by_one_and_ends_no_actor
     messages = asked([1, 2])
     for message in messages:
         message.metadata.__dict__["_message_id"] = str(message.metadata.dst_node_id)
-    _, parcels, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, [2])
-    assert not any(unpack_message(parcel, {}).has_error() for parcel in parcels)
+    _, packed, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, [2])
+    assert not any(unpack_message(parcel, {}).has_error() for parcel in packed)
 
 
 WORK = """

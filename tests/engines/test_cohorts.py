@@ -96,8 +96,8 @@ def test_who_is_too_late_is_left_out_of_its_cohort() -> None:
 
 def test_an_actor_answers_cohorts_of_the_sizes_that_it_is_told() -> None:
     actor = ClientActor(SimulatedApp(app, 5, {}, cohorts=SIZES))
-    parcels = [pack_message(message, {}) for message in asked(range(5), "raises", [1])]
-    _, replies, states = actor.answer(parcels, {}, {}, [2, 1, 2])
+    packed = [pack_message(message, {}) for message in asked(range(5), "raises", [1])]
+    _, replies, states = actor.answer(packed, {}, {}, [2, 1, 2])
     unpacked = [unpack_message(one, {}) for one in replies]
     assert [one.has_error() for one in unpacked] == [False, True, False, False, False]
     assert unpacked[1].error.reason == "client 1 cannot"

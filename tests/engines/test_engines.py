@@ -14,7 +14,7 @@ import torch
 from flwr.app import ArrayRecord
 
 from flfw import plugins
-from flfw.audit.controls import tickets_beside
+from flfw.audit.controls import control_probe_sets
 from flfw.audit.jobs import target_probe_set
 from flfw.client.store import ClientStore, StateMissingError
 from flfw.engines import machine
@@ -47,12 +47,14 @@ def same_on_ray(small: Experiment, tmp_path: Path, method: str, engine: str = "r
     there = train_by_engine(dataclasses.replace(experiment, engine=engine), tmp_path / "ray")
     assert rows_without_times(here) == rows_without_times(there)
     assert recorded(tmp_path / "inproc") == recorded(tmp_path / "ray")
-    rungs = Counter(rung for rung, *_ in recorded(tmp_path / "ray"))
+    controls = Counter(control for control, *_ in recorded(tmp_path / "ray"))
     target = target_probe_set(experiment.points[0], 0)
     run_plan = plan(experiment)
-    tickets = tickets_beside(run_plan.client, run_plan.audit.reconstructions.values(), experiment.adaptation, target)
-    beside = {probe_set.rung: 4 for probe_set in tickets}  # where something hides the data
-    assert rungs == {"control": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
+    probe_sets = control_probe_sets(
+        run_plan.client, run_plan.audit.reconstructions.values(), experiment.adaptation, target
+    )
+    beside = {probe_set.control: 4 for probe_set in probe_sets}  # where something hides the data
+    assert controls == {"control": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
 
 
 @pytest.mark.slow

@@ -22,23 +22,23 @@ def introductions(small: Experiment) -> list[tuple[Message, Message]]:
     """Questions and true answers of five clients."""
     experiment = dataclasses.replace(small, clients=CLIENTS)
     grid = InProcessGrid(apps.client, CLIENTS, experiment.to_run_config())
-    asked = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
-    return list(zip(asked, grid.send_and_receive(asked), strict=True))
+    messages = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
+    return list(zip(messages, grid.send_and_receive(messages), strict=True))
 
 
 def changed(pair: tuple[Message, Message], **fields: object) -> Message:
-    asked, reply = pair
-    return dataclasses.replace(ClientInfo.from_message(reply), **fields).to_message(asked)  # type: ignore[arg-type]
+    requested, reply = pair
+    return dataclasses.replace(ClientInfo.from_message(reply), **fields).to_message(requested)  # type: ignore[arg-type]
 
 
 def test_the_others_would_have_said_the_same(introductions: list[tuple[Message, Message]]) -> None:
     answer = answer_for_all([reply for _, reply in introductions[:2]])
     assert answer is not None
-    for asked, reply in introductions[2:]:
-        given = answer(asked)
+    for requested, reply in introductions[2:]:
+        given = answer(requested)
         assert ClientInfo.from_message(given) == ClientInfo.from_message(reply)
-        assert given.metadata.reply_to_message_id == asked.metadata.message_id
-        assert given.metadata.src_node_id == asked.metadata.dst_node_id
+        assert given.metadata.reply_to_message_id == requested.metadata.message_id
+        assert given.metadata.src_node_id == requested.metadata.dst_node_id
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_all_are_asked_where_an_actor_died_or_answers_otherwise(introductions: l
 
 
 def test_a_sample_is_complete_once_each_of_its_jobs_is_answered(introductions: list[tuple[Message, Message]]) -> None:
-    jobs = [PendingMessage(asked, 0.0) for asked, _ in introductions]
+    jobs = [PendingMessage(requested, 0.0) for requested, _ in introductions]
     sample = IntroductionSample(jobs[:2], jobs[2:], until=0.0)
     sample.take(jobs[3], introductions[3][1])
     sample.take(jobs[1], introductions[1][1])

@@ -37,7 +37,7 @@ def on_ray(**changed: object) -> Experiment:
 
 
 @pytest.mark.parametrize(
-    ("asked", "nodes", "line"),
+    ("requested", "nodes", "line"),
     [
         ({"cpus_per_client": 3}, [(2, 0)], "Expected cpus-per-client <= 2, this machine's; got 3."),
         ({"gpus_per_client": 0.1}, [(2, 0)], "Expected gpus-per-client <= 0, this machine's; got 0.1."),
@@ -67,28 +67,28 @@ def on_ray(**changed: object) -> Experiment:
         ),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple[float, float]], line: str) -> None:
+def test_what_is_not_there_is_refused_in_one_line(requested: dict, nodes: list[tuple[float, float]], line: str) -> None:
     with pytest.raises(InputError) as caught:
-        there_are = Resources(tuple(Node(c, g) for c, g in nodes), "this machine's")
-        machine.check(on_ray(**asked), asked.get("attack_gpus", 0), there_are)
+        available = Resources(tuple(Node(c, g) for c, g in nodes), "this machine's")
+        machine.check(on_ray(**requested), requested.get("attack_gpus", 0), available)
     assert str(caught.value) == line
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
-    ("asked", "line"),
+    ("requested", "line"),
     [
         ({"attack_gpus": 1}, "--attack-gpus 0 on a machine without a GPU, got attack_gpus=1"),
         ({"gpus_per_client": 0.5}, "--gpus-per-client 0 on a machine without a GPU, got gpus_per_client=0.5"),
     ],
 )
-def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(asked: dict, line: str) -> None:
+def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(requested: dict, line: str) -> None:
     with pytest.raises(InputError, match=line):
-        engine.check_resources(dataclasses.replace(on_ray(**asked), engine="inproc"))
+        engine.check_resources(dataclasses.replace(on_ray(**requested), engine="inproc"))
 
 
 @pytest.mark.parametrize(
-    ("asked", "nodes", "clients"),
+    ("requested", "nodes", "clients"),
     [
         ({}, [(2, 0)], 2),
         ({"cpus_per_client": 0.5}, [(2, 0)], 4),
@@ -105,15 +105,15 @@ def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(asked: dict, line: 
     ],
 )
 def test_how_many_clients_work_at_once(
-    monkeypatch: pytest.MonkeyPatch, asked: dict, nodes: list[tuple[float, float]], clients: int
+    monkeypatch: pytest.MonkeyPatch, requested: dict, nodes: list[tuple[float, float]], clients: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)  # Flower has four threads more than cores to wait for clients
-    there_are = Resources(tuple(Node(c, g) for c, g in nodes), "this machine's")
-    settings = on_ray(**asked)
-    machine.check(settings, settings.attack_gpus, there_are)
-    assert machine.at_once(settings, settings.attack_gpus, there_are) == clients
+    available = Resources(tuple(Node(c, g) for c, g in nodes), "this machine's")
+    settings = on_ray(**requested)
+    machine.check(settings, settings.attack_gpus, available)
+    assert machine.at_once(settings, settings.attack_gpus, available) == clients
     # What Flower will count, and Ray be able to place: by the GPUs, none of whose clients is spread over two.
-    shares = machine.client_resources(settings, settings.attack_gpus, there_are)
+    shares = machine.client_resources(settings, settings.attack_gpus, available)
     monkeypatch.setattr("ray.nodes", lambda: [{"Resources": {"CPU": c, "GPU": g}} for c, g in nodes])
     assert pool_size_from_resources({name: shares[name] for name in ("num_cpus", "num_gpus")}) == clients
 

@@ -69,8 +69,8 @@ def asked(partitions: Sequence[int], raising: Sequence[int] = (), unsound: Seque
 def answers(messages: Sequence[Message], *, summed: bool) -> list[Message]:
     spans = whole(places_of(messages, 0)) if summed else []
     actor = ClientActor(SimulatedApp(app, 40, {}, uploads=("*",)))
-    _, parcels, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, (), spans)
-    return [unpack_message(parcel, {}) for parcel in parcels]
+    _, packed, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, (), spans)
+    return [unpack_message(parcel, {}) for parcel in packed]
 
 
 def reader(*, summed: bool = True) -> ReplyReader:
@@ -127,7 +127,7 @@ def test_a_branch_of_which_all_fail_sends_its_failures() -> None:
 def test_a_sum_without_one_of_its_replies_is_not_used(lost: int) -> None:
     replies = answers(asked(range(4)), summed=True)
     with pytest.raises(RunError, match=r"Expected all answers beside their sum, got (-1|\+3) of them"):
-        combined([reply for place, reply in enumerate(replies) if place != lost])
+        combined([reply for index, reply in enumerate(replies) if index != lost])
 
 
 def test_a_server_that_does_not_ask_for_sums_refuses_them() -> None:
@@ -143,8 +143,8 @@ def places(clients: Sequence[int], asking: int = 1) -> list[BranchPlace | None]:
 
 def test_large_branches_are_not_cut() -> None:
     eleven = places(range(11))
-    assert [rounded(eleven, most, 11) for most in (1, 2, 3, 4, 5, 8, 11)] == [1, 4, 4, 8, 8, 8, 11]
-    assert [rounded(eleven, most, 5) for most in (2, 3, 5)] == [4, 4, 4]  # no more than an actor's share
+    assert [rounded(eleven, maximum, 11) for maximum in (1, 2, 3, 4, 5, 8, 11)] == [1, 4, 4, 8, 8, 8, 11]
+    assert [rounded(eleven, maximum, 5) for maximum in (2, 3, 5)] == [4, 4, 4]  # no more than an actor's share
     assert rounded(eleven[4:], 2, 3) == 2  # 4 and 5
     assert rounded([None, None, None], 2, 2) == 2
 
@@ -294,10 +294,10 @@ def test_a_run_with_sums_ends_with_the_bits_of_one_without(
         return result
 
     monkeypatch.setattr(SumReader, "read", noted)
-    asked = dataclasses.replace(small, method="fedavg", clients=20, rounds=4, attack=("none",), net="linear")
-    here = train_by_engine(asked, tmp_path / "inproc")
+    requested = dataclasses.replace(small, method="fedavg", clients=20, rounds=4, attack=("none",), net="linear")
+    here = train_by_engine(requested, tmp_path / "inproc")
     assert sums == []
-    there = train_by_engine(dataclasses.replace(asked, engine="ray"), tmp_path / "ray")
+    there = train_by_engine(dataclasses.replace(requested, engine="ray"), tmp_path / "ray")
     assert len(sums) >= 3
     assert rows_without_times(here) == rows_without_times(there)
     assert last_model(tmp_path / "ray") == last_model(tmp_path / "inproc")

@@ -24,10 +24,10 @@ def pending() -> PendingMessage:
 
 
 def sent(records: SharedRecords, pending: PendingMessage) -> Message:
-    (parcel,), places = records.parcels([pending])
+    (packed,), places = records.parcels([pending])
     assert not places, "nobody else has it"
-    name, kind, parts = parcel[1][0]  # type: ignore[index]
-    return unpack_message((parcel[0], [(name, kind, held(parts)), *parcel[1][1:]], None), {})  # type: ignore[index]
+    name, kind, parts = packed[1][0]  # type: ignore[index]
+    return unpack_message((packed[0], [(name, kind, held(parts)), *packed[1][1:]], None), {})  # type: ignore[index]
 
 
 def test_a_message_is_sent_with_the_values_that_it_had_when_it_was_noted(pending: PendingMessage) -> None:

@@ -11,7 +11,7 @@ import pytest
 from flfw.errors import InputError
 from flfw.files.earlier_names import KEYS
 from flfw.files.result_entries import ResultModel
-from flfw.files.result_file import RESULT, SittingFields, read_model, read_result, to_json
+from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, to_json
 from flfw.files.rows import read_rows
 
 CLAIM = {"unit": "example", "adversary": "server", "epsilon": 4, "accounting": "exact"}
@@ -30,7 +30,7 @@ def test_numbers_stay_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "text"),
     [
         ([], "a value as a table, got a list"),
         ({"rounds": [{"round": True}]}, r"rounds\[0\].round as a valid integer, got True"),
@@ -52,9 +52,9 @@ def test_numbers_stay_as_they_were_written(tmp_path: Path) -> None:
         ({"provenance": {"from": 1}}, r"provenance.from as a valid string, got 1"),
     ],
 )
-def test_a_field_of_another_type_is_refused_by_its_name(tmp_path: Path, content: Any, words: str) -> None:
+def test_a_field_of_another_type_is_refused_by_its_name(tmp_path: Path, content: Any, text: str) -> None:
     (tmp_path / RESULT).write_text(json.dumps(content))
-    with pytest.raises(InputError, match=f"^Expected {words}.* in .*{RESULT}; restore it, or run anew") as caught:
+    with pytest.raises(InputError, match=f"^Expected {text}.* in .*{RESULT}; restore it, or run anew") as caught:
         read_result(tmp_path)
     assert len(str(caught.value)) < 300
 
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, data: bytes) -> N
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none that can be read"):
-        read_model(tmp_path, list[SittingFields])
+        read_model(tmp_path, list[SessionFields])
 
 
 def test_a_result_that_no_reader_takes_is_not_written() -> None:

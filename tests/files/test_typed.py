@@ -108,7 +108,7 @@ def test_a_field_is_read_by_its_earlier_name_and_not_by_both() -> None:
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "asked.txt").mkdir()
+    (tmp_path / "requested_rounds.txt").mkdir()
     sealed = seal(tmp_path, "a", ".txt", b"x")
     sealed.unlink()
     sealed.mkdir()
@@ -123,8 +123,8 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["1\nx\n", "1\n-2\n", "1\n\n2\n", "9" * 5000 + "\n", "é\n"])
 def test_a_line_of_asked_rounds_that_is_no_number_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "asked.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"^Expected a round in each line of .*asked.txt, got "):
+    (tmp_path / "requested_rounds.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"^Expected a round in each line of .*requested_rounds.txt, got "):
         RequestedRounds(tmp_path)
 
 

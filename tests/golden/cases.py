@@ -190,10 +190,10 @@ def summarise(value: np.ndarray, before: np.ndarray) -> np.ndarray:
     tensor, and the same entries of the tensor that the change is from.
     """
     value, before = (np.asarray(tensor, dtype=np.float64).ravel() for tensor in (value, before))
-    change, places = value - before, np.arange(KEPT) * (value.size - 1) // (KEPT - 1)
+    change, indices = value - before, np.arange(KEPT) * (value.size - 1) // (KEPT - 1)
     projection = float(change @ np.cos(np.arange(value.size, dtype=np.float64)))
     lengths = [np.linalg.norm(value), np.linalg.norm(change), projection]
-    return np.concatenate([lengths, value[places], before[places]])
+    return np.concatenate([lengths, value[indices], before[indices]])
 
 
 def error(summary: np.ndarray, expected: np.ndarray) -> float:

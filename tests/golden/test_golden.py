@@ -184,9 +184,13 @@ def test_every_case_and_every_row_of_tolerances_has_a_test() -> None:
     ("method", "settings"), [("fedcg", TWICE), ("fedgen", ("pairs=halves",)), ("feddf", ("memory=kept",))]
 )
 def test_the_authors_variant_has_the_settings_that_agree(method: str, settings: tuple[str, ...]) -> None:
-    asked = Experiment(method=method, net="lenet5", split="sampled", augment="none", attack=("none",))
-    by_name = plan(dataclasses.replace(asked, variant="authors")).client.settings
-    assert by_name == plan(dataclasses.replace(asked, set=settings)).client.settings != plan(asked).client.settings
+    experiment = Experiment(method=method, net="lenet5", split="sampled", augment="none", attack=("none",))
+    by_name = plan(dataclasses.replace(experiment, variant="authors")).client.settings
+    assert (
+        by_name
+        == plan(dataclasses.replace(experiment, set=settings)).client.settings
+        != plan(experiment).client.settings
+    )
 
 
 @pytest.mark.slow

@@ -151,8 +151,8 @@ def unknown_names(page: Path, root: Path) -> Iterator[str]:
         modules |= {f"flfw.{module}" for module in modules}
         names = [name for name in names if name.partition(":")[0] not in modules]
         yield from (f"{at}: no name {name}" for name in names if not reachable(name))
-        places = [place for place in PLACE.findall(line) if place not in examples]
-        yield from (f"{at}: no file {place}" for place in places if not here(place, page))
+        places = [index for index in PLACE.findall(line) if index not in examples]
+        yield from (f"{at}: no file {index}" for index in places if not here(index, page))
 
 
 @cache

@@ -74,7 +74,7 @@ def test_the_app_runs_is_recorded_and_audited(
         images,
         clients * images,
     )
-    assert [(rung["rung"], rung["passed"]) for rung in result["ladder"]] == [
+    assert [(control["rung"], control["passed"]) for control in result["ladder"]] == [
         ("analytic", True), ("easy", True), ("consistency", True),
     ]  # fmt: skip
     assert "data:image/png" in (folder / "report.html").read_text()

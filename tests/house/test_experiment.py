@@ -91,23 +91,23 @@ def test_earlier_names_are_refused_with_those_of_today() -> None:
 
 def test_what_earlier_settings_said_is_said_by_those_of_today() -> None:
     """By hand: what stood in several settings stands in one, defaults are dropped, and what cannot be said stays."""
-    asked = {
+    requested = {
         "robust": "krum",
         "byzantine-clients": 2,
         "on-client-failure": "drop",
         "min-clients": 8,
         "compression": "gzip",
     }
-    asked |= {"resize": "8x9", "resize-mode": "crop", "colour": "auto", "skip-damaged": True, "patient-examples": 3}
-    asked |= {
+    requested |= {"resize": "8x9", "resize-mode": "crop", "colour": "auto", "skip-damaged": True, "patient-examples": 3}
+    requested |= {
         "compression": "gzip",
         "patient-clients": 2,
         "attack-precision": "bf16",
         "attack-compile": True,
         "colluding-clients": 0,
     }
-    asked |= {"colluding-attackers": 2, "accountant": "prv", "accounting": "paper"}
-    assert settings_of_today(asked) == {
+    requested |= {"colluding-attackers": 2, "accountant": "prv", "accounting": "paper"}
+    assert settings_of_today(requested) == {
         "robust": "krum:2", "on-client-failure": "drop:8", "own-images": "8x9,crop,skip_damaged",
         "patient-examples": "3x2", "attack-precision": "bf16_compiled", "colluding-clients": 2, "accountant": "paper",
     }  # fmt: skip
@@ -329,9 +329,9 @@ def test_flags_fill_the_experiment() -> None:
     )
 
 
-@pytest.mark.parametrize(("arguments", "asked"), [([], None), (["--list"], ()), (["--list", "ig"], ("ig",))])
-def test_list_is_told_apart_from_a_run(arguments, asked) -> None:
-    assert sim.parse(arguments).list == asked
+@pytest.mark.parametrize(("arguments", "requested"), [([], None), (["--list"], ()), (["--list", "ig"], ("ig",))])
+def test_list_is_told_apart_from_a_run(arguments, requested) -> None:
+    assert sim.parse(arguments).list == requested
 
 
 @pytest.fixture
@@ -545,7 +545,7 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "asked", "attacks"),
+    ("method", "requested", "attacks"),
     [
         ("hyperfl", ("ig", "auto"), ("ig", "hyperfl")),
         ("fedavg", ("ig", "auto"), ("ig",)),
@@ -555,9 +555,9 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
     ],
 )
 def test_a_method_is_attacked_by_what_bears_its_name(
-    method: str, asked: tuple[str, ...], attacks: tuple[str, ...]
+    method: str, requested: tuple[str, ...], attacks: tuple[str, ...]
 ) -> None:
-    assert without_auto(Experiment(method=method, attack=asked)).attacks == attacks
+    assert without_auto(Experiment(method=method, attack=requested)).attacks == attacks
     assert Experiment().attack == ("ig", "auto")
 
 

@@ -134,9 +134,9 @@ def test_the_contract_tests_pass(copy: Path) -> None:
 
 def run(copy: Path, lines: list[list[str]], folder: Path) -> list[dict[str, Any]]:
     """Run command lines of sim.py in one process; returns their audits' entries."""
-    lines = [[*line, "--out", str(folder / str(place))] for place, line in enumerate(lines)]
+    lines = [[*line, "--out", str(folder / str(index))] for index, line in enumerate(lines)]
     python(copy, "-c", f"import sim\nfor line in {lines!r}:\n    assert sim.main(line) == 0, line")
-    results = [folder / str(place) / "result.json" for place in range(len(lines))]
+    results = [folder / str(index) / "result.json" for index in range(len(lines))]
     read = [json.loads(result.read_text()) if result.exists() else {"audit": []} for result in results]
     return [result["audit"] or result.get("membership") or [] for result in read]
 
@@ -160,12 +160,12 @@ def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
 def test_the_commands_of_the_page_run(copy: Path, tmp_path: Path) -> None:
     lines = []
     for command in COMMAND.findall(PAGE):
-        asked, _, values = command.partition(" --set ")
-        few = [f"{attack}.iterations=2" for attack in ("ig", "layerwise", "dlg") if f"--attack {attack}" in asked]
-        small = SMALL.replace("--audit-rounds 0", "").split() if "--audit-rounds" in asked else SMALL.split()
-        small = small if "--method" in asked else []
+        requested, _, values = command.partition(" --set ")
+        few = [f"{attack}.iterations=2" for attack in ("ig", "layerwise", "dlg") if f"--attack {attack}" in requested]
+        small = SMALL.replace("--audit-rounds 0", "").split() if "--audit-rounds" in requested else SMALL.split()
+        small = small if "--method" in requested else []
         chosen = [*shlex.split(values), *few]
-        lines.append([*shlex.split(asked), *small, *(["--set", *chosen] if chosen else [])])
+        lines.append([*shlex.split(requested), *small, *(["--set", *chosen] if chosen else [])])
     assert len(lines) == 12
     for line, audit in zip(lines, run(copy, lines, tmp_path), strict=True):
         assert bool(audit) == ("--attack" in line and line[line.index("--attack") + 1] != "none"), line

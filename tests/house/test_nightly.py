@@ -74,8 +74,8 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.nightly", *words]
+def run(project: Path, *text: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.nightly", *text]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
 
 

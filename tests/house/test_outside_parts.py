@@ -91,7 +91,7 @@ def test_a_table_of_ones_own_is_measured(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         (
             {"dataset": "tests.support.outside_parts:NONE"},
@@ -107,10 +107,10 @@ def test_a_table_of_ones_own_is_measured(tmp_path: Path, capsys: pytest.CaptureF
         ({"set": ("Turns.skips=1",)}, "a field of Turns among skip; got Turns.skips; did you mean skip?"),
     ],
 )
-def test_bad_names_are_one_line(changes: dict[str, object], words: str) -> None:
+def test_bad_names_are_one_line(changes: dict[str, object], text: str) -> None:
     with pytest.raises(InputError) as refusal:
         run.check(asked(**changes))
-    assert str(refusal.value).startswith(f"Expected {words}") and "\n" not in str(refusal.value)
+    assert str(refusal.value).startswith(f"Expected {text}") and "\n" not in str(refusal.value)
 
 
 def test_a_bad_table_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,5 +182,5 @@ def test_a_sites_policy_must_name_them() -> None:
         config = {**Experiment().to_run_config(), key: "package.module:name"}
         assert plugins_of(config) == ["package.module:name"]
         assert "lets no code run but the accepted app's" in str(policy.run_rejection(config))
-        assert dataclasses.replace(policy, plugins=("package.module:name",)).run_rejection(config) is None
+        assert dataclasses.replace(policy, allowed_plugins=("package.module:name",)).run_rejection(config) is None
     assert plugins_of({**Experiment().to_run_config(), "dataset": "site:1x8x8:2"}) == []

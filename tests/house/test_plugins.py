@@ -85,7 +85,7 @@ def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "end"),
+    ("kind", "requested", "end"),
     [
         (METHOD, "fedavgg", "; did you mean fedavg?"),
         (CLIENT, "defences", "."),
@@ -93,13 +93,13 @@ def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
         (ATTACK, "flfw.attacks.ig", "."),
     ],
 )
-def test_an_unknown_name_says_which_there_are(kind, asked, end) -> None:
+def test_an_unknown_name_says_which_there_are(kind, requested, end) -> None:
     with pytest.raises(InputError) as caught:
-        plugins.load_class(kind, asked, KINDS[kind][1])
+        plugins.load_class(kind, requested, KINDS[kind][1])
     known = ", ".join(plugins.names(kind)) or "none yet"
     message = str(caught.value)
     assert message.startswith("Expected a")
-    assert message.endswith(f"{kind.noun} among {known}, or package.module:Class; got {kind.noun}={asked}{end}")
+    assert message.endswith(f"{kind.noun} among {known}, or package.module:Class; got {kind.noun}={requested}{end}")
 
 
 def test_somebodys_own_class_is_found(foreign) -> None:

@@ -29,8 +29,8 @@ JUPYTER = ("ipykernel", "nbclient")
 class Installed:
     """Environment with the wheel in it, and a folder that has nothing to do with the checkout."""
 
-    def __init__(self, place: Path, folder: Path) -> None:
-        self.bin, self.folder = place / "bin", folder
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.bin, self.folder = path / "bin", folder
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         self._environment = kept | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
@@ -149,9 +149,9 @@ def test_a_subcommand_works_outside_the_checkout(installed: Installed, name: str
     installed("flfw", name, *CALLS[name].split(), expected=1 if name == "table" else 0)
 
 
-@pytest.mark.parametrize("words", ["list", "completion zsh", "completion fish", "data list", "table --help", "--help"])
-def test_what_lists_names_works_outside_the_checkout(installed: Installed, words: str) -> None:
-    assert installed("flfw", *words.split())
+@pytest.mark.parametrize("text", ["list", "completion zsh", "completion fish", "data list", "table --help", "--help"])
+def test_what_lists_names_works_outside_the_checkout(installed: Installed, text: str) -> None:
+    assert installed("flfw", *text.split())
 
 
 def _table(path: Path, task: str) -> None:
@@ -183,7 +183,7 @@ def test_photos_of_mixed_sizes_are_rehearsed(installed: Installed) -> None:
             size = rng.randint(40, 90), rng.randint(40, 90)
             image = Image.frombytes("RGB", size, rng.randbytes(size[0] * size[1] * 3))
             (image.convert("L") if number % 3 else image).save(installed.folder / "photos" / label / f"{number}.png")
-    asked = (
+    requested = (
         "--dataset",
         "folder:photos",
         "--expert",
@@ -197,7 +197,7 @@ def test_photos_of_mixed_sizes_are_rehearsed(installed: Installed) -> None:
     )
     # A search that finds nothing on noise, and ends soon.
     short = ("--batch-size", "4", "--images", "1", "--max-steps", "1", "--rounds", "1", "--set", "ig.iterations=20")
-    installed("flfw", "rehearse", *asked, "--attack", "ig", *short)
+    installed("flfw", "rehearse", *requested, "--attack", "ig", *short)
     assert json.loads((installed.folder / "of-photos" / "result.json").read_text())["audit"]
 
 

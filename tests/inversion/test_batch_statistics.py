@@ -88,8 +88,8 @@ def test_the_victim_gives_what_the_client_sends(asked: Experiment, tmp_path: Pat
 @pytest.mark.parametrize("batch", [2, *(pytest.param(size, marks=pytest.mark.nightly) for size in (8, 1))])
 def test_so_it_does_for_a_resnet(small: Experiment, tmp_path: Path, batch: int) -> None:
     """Also for one example: its last layers have a single number a channel, for which running statistics are used."""
-    asked = dataclasses.replace(small, net="resnet18", image_size=32, split="sampled", set=("sampled.train=20",))
-    sent, right = guessed_right(asked, tmp_path, batch, moved=True)
+    requested = dataclasses.replace(small, net="resnet18", image_size=32, split="sampled", set=("sampled.train=20",))
+    sent, right = guessed_right(requested, tmp_path, batch, moved=True)
     assert off(right, sent) < CLOSE
 
 
@@ -188,7 +188,7 @@ def test_an_audit_says_so_and_finds_that_the_description_is_right(tmp_path: Path
     entry = audited(tmp_path / "run", attack=("ig",), set=("sampled.train=20", "ig.iterations=3"))
     assert entry["adaptive"]
     assert "that BatchNorm takes the batch's statistics in training, as it does for a guess" in entry["granted"]
-    (consistency,) = [rung for rung in entry["ladder"] if rung["rung"] == "consistency"]
+    (consistency,) = [control for control in entry["ladder"] if control["rung"] == "consistency"]
     assert consistency["passed"], consistency
 
 
@@ -250,7 +250,7 @@ def test_an_audit_of_such_layers_explains_the_message(tmp_path: Path, builder: s
     few = {"audit_rounds": "1", "set": ("sampled.train=20", "ig.iterations=3"), "net": f"{__name__}:{builder}"}
     entry = audited(tmp_path / "run", attack=("ig",), **few)
     assert entry["adaptive"] and entry["verdict"] != "attack broken"
-    (consistency,) = [rung for rung in entry["ladder"] if rung["rung"] == "consistency"]
+    (consistency,) = [control for control in entry["ladder"] if control["rung"] == "consistency"]
     assert consistency["passed"], consistency
 
 
@@ -263,4 +263,4 @@ def test_an_audit_of_dropout_is_static_and_says_why(tmp_path: Path) -> None:
         entry = audited(tmp_path / defence, defence=defence, **few)
         assert not entry["adaptive"] and words in entry["granted"]
         assert entry["verdict"] in verdicts and "no leak found" not in entry["verdict"]
-        assert not any(rung["rung"] == "consistency" and rung["passed"] for rung in entry["ladder"])
+        assert not any(control["rung"] == "consistency" and control["passed"] for control in entry["ladder"])

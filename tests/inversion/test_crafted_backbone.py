@@ -256,10 +256,10 @@ def test_a_client_with_its_own_copy_refuses_the_crafted_body(file: Path, monkeyp
     assert crafted == digest(craft_body(body_of(built(monkeypatch, file))))
     monkeypatch.setenv(VARIABLE, RANDOM)
     mine = nets.weights_digest(architecture)
-    wanted = f"weights of net=vit_tiny with the SHA-256 {crafted}"
+    required = f"weights of net=vit_tiny with the SHA-256 {crafted}"
     with pytest.raises(InputError) as caught:
         nets.build("vit_tiny", (3, 32, 32), 10, tuning=nets.Tuning("adapter", sha256=crafted))
-    assert str(caught.value) == f"Expected {wanted}, got {mine}; name the run's own file by --expert weights."
+    assert str(caught.value) == f"Expected {required}, got {mine}; name the run's own file by --expert weights."
     monkeypatch.setenv(VARIABLE, str(file))
     with pytest.raises(InputError, match="got " + crafted):
         nets.build("vit_tiny", (3, 32, 32), 10, tuning=nets.Tuning("adapter", sha256=mine))

@@ -41,13 +41,13 @@ def to_point(point: float) -> Velocity:
     return lambda x, t, labels: (point - x) / (1 - t.view(-1, 1, 1, 1))
 
 
-def of_gaussian(mean: float, deviation: float) -> Velocity:
+def of_gaussian(mean: float, std: float) -> Velocity:
     """The best velocity of independent pixels from N(mean, deviation^2): E[x - e | x_t]."""
 
     def velocity(x: Tensor, t: Tensor, labels: Tensor | None) -> Tensor:
         late = t.view(-1, 1, 1, 1)
-        variance = late**2 * deviation**2 + (1 - late) ** 2
-        return mean + (late * deviation**2 - (1 - late)) / variance * (x - late * mean)
+        variance = late**2 * std**2 + (1 - late) ** 2
+        return mean + (late * std**2 - (1 - late)) / variance * (x - late * mean)
 
     return velocity
 
@@ -65,13 +65,13 @@ def test_the_denoiser_of_one_point_returns_it(t: float) -> None:
 @pytest.mark.parametrize("t", [0.2, 0.5, 0.9])
 def test_the_denoiser_of_gaussian_data_is_the_regression_of_the_data_on_the_noisy_ones(t: float) -> None:
     """A line through 200,000 draws of (x_t, x) is an independent estimate of E[x | x_t]."""
-    rng, mean, deviation = torch_generator(0, "draws"), 0.3, 0.4
-    x = mean + deviation * torch.randn(200_000, generator=rng)
+    rng, mean, std = torch_generator(0, "draws"), 0.3, 0.4
+    x = mean + std * torch.randn(200_000, generator=rng)
     noisy = (1 - t) * torch.randn(200_000, generator=rng) + t * x
     slope = float(torch.cov(torch.stack([noisy, x]))[0, 1] / noisy.var())
-    places = torch.tensor([-1.0, 0.0, 1.0])
-    line = x.mean() + slope * (places - noisy.mean())
-    returned = denoiser(of_gaussian(mean, deviation))(places.view(1, 1, 1, 3), torch.tensor([t]), None)
+    indices = torch.tensor([-1.0, 0.0, 1.0])
+    line = x.mean() + slope * (indices - noisy.mean())
+    returned = denoiser(of_gaussian(mean, std))(indices.view(1, 1, 1, 3), torch.tensor([t]), None)
     torch.testing.assert_close(returned.flatten(), line, atol=1e-2, rtol=0)
 
 
@@ -88,12 +88,12 @@ def test_no_other_velocity_has_a_lower_loss_than_the_closed_form() -> None:
 
 @pytest.mark.slow
 def test_a_network_trained_on_gaussian_pixels_is_near_the_closed_form() -> None:
-    mean, deviation, t, rng = 0.2, 0.3, 0.7, torch_generator(1, "pixels")
-    drawn = mean + deviation * torch.randn((500, 1, 8, 8), generator=rng)
+    mean, std, t, rng = 0.2, 0.3, 0.7, torch_generator(1, "pixels")
+    drawn = mean + std * torch.randn((500, 1, 8, 8), generator=rng)
     net = trained_flow(PublicImages.of((drawn[:400] + 1) / 2, torch.zeros(400, dtype=torch.int64)), 1, TINY)
     x, times = drawn[400:], torch.full((100,), t)
     noisy = (1 - t) * torch.randn(x.shape, generator=rng) + t * x
-    best = denoiser(of_gaussian(mean, deviation))(noisy, times, None)
+    best = denoiser(of_gaussian(mean, std))(noisy, times, None)
     error = (denoiser(net)(noisy, times, None) - best).square().mean().sqrt()
     assert float(error) < 0.5 * float(best.std()), (float(error), float(best.std()))
 

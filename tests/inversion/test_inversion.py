@@ -430,9 +430,9 @@ def linear_target(victim: VictimModel, seed: int = 0) -> tuple[Tensor, SearchTar
     return x, SearchTarget(sent, y, start_of(seed))
 
 
-def nowhere(trial: Tensors, observed: Tensors) -> Tensor:
+def nowhere(simulated: Tensors, observed: Tensors) -> Tensor:
     """A distance that says nothing."""
-    return 0 * cosine_distance(trial, observed)
+    return 0 * cosine_distance(simulated, observed)
 
 
 def from_all(value: float) -> Start:
@@ -565,8 +565,8 @@ def test_what_counts_as_solved_at_zero_is_never_solved() -> None:
     victim = linear_victim()
     x, target = linear_target(victim)
 
-    def rounded(trial: Tensors, observed: Tensors) -> Tensor:
-        return squared_distance(trial, observed) - 1.0
+    def rounded(simulated: Tensors, observed: Tensors) -> Tensor:
+        return squared_distance(simulated, observed) - 1.0
 
     (result,) = invert(victim, [target], SearchConfig(rounded, signed(7, 0.01), start=lambda shape, rng: x + 0.05))
     assert result.matching_loss < 0 and result.iterations is None
@@ -643,8 +643,8 @@ def test_a_search_that_ends_too_far_off_found_nothing(lost: float, result: bool)
     victim = linear_victim()
     _, target = linear_target(victim)
 
-    def far(trial: Tensors, observed: Tensors) -> Tensor:
-        return 1.0 + squared_distance(trial, observed) * 1e-6
+    def far(simulated: Tensors, observed: Tensors) -> Tensor:
+        return 1.0 + squared_distance(simulated, observed) * 1e-6
 
     (one,) = invert(victim, [target], SearchConfig(far, signed(3, 0.01), lambda z: z.sum(), lost=lost))
     assert bool(one.samples.isfinite().all()) is result
@@ -657,8 +657,8 @@ def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_report
     x, target = linear_target(victim)
     seen: list[float] = []
 
-    def noted(trial: Tensors, observed: Tensors) -> Tensor:
-        return squared_distance(trial, observed)
+    def noted(simulated: Tensors, observed: Tensors) -> Tensor:
+        return squared_distance(simulated, observed)
 
     class Watched(SearchOptimiser):
         iterations = 2

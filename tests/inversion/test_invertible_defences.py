@@ -358,10 +358,10 @@ def test_what_cannot_be_undone_stays_hidden() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("defence", "least"), [(keyed(), 60), (replaces(0.005), 20)], ids=["keyed", "garbage"])
-def test_least_squares_gain_too(defence: Defence, least: float) -> None:
+@pytest.mark.parametrize(("defence", "minimum"), [(keyed(), 60), (replaces(0.005), 20)], ids=["keyed", "garbage"])
+def test_least_squares_gain_too(defence: Defence, minimum: float) -> None:
     dlg = DLG(DLGSettings(iterations=40, restarts=1))
-    assert max(attacked(dlg, "lenet", defence, informed=True, count=2)) > least
+    assert max(attacked(dlg, "lenet", defence, informed=True, count=2)) > minimum
     without = attacked(dlg, "lenet", defence, informed=False, count=2)
     assert not any(result > 15 for result in without)  # a lost search has none
 

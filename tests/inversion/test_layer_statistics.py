@@ -103,7 +103,7 @@ def test_a_search_by_the_statistics_alone_finds_a_batch_with_these() -> None:
     wanted = torch.tensor([[0.2, 0.9], [0.6, 0.3]])
     beside = {"batch_norm.mean.0": wanted.mean(0), "batch_norm.variance.0": wanted.var(0)}
     nothing = {name: torch.zeros_like(value) for name, value in model.known.items()}
-    target = SearchTarget(nothing, torch.tensor([0, 1]), torch_generator(0, "start"), beside=beside)
+    target = SearchTarget(nothing, torch.tensor([0, 1]), torch_generator(0, "start"), prior_constants=beside)
     recipe = SearchConfig(
         lambda trial, observed: 0 * tensor_distances(trial, observed),
         AdamSearch(200, 0.05, schedule="cosine"),

@@ -72,8 +72,8 @@ def train(model: nn.Module, local: LocalSteps, order: Sequence[Sequence[int]], x
     chosen: dict[str, Any] = {"momentum": local.momentum} if local.optimiser == "sgd" else adam
     optimiser = BUILT[local.optimiser](model.parameters(), lr=local.lr, weight_decay=local.weight_decay, **chosen)
     start, norms = known(model), []
-    for places in order:
-        norms.append(step(model, start, local, x[list(places)], y[list(places)]))
+    for indices in order:
+        norms.append(step(model, start, local, x[list(indices)], y[list(indices)]))
         optimiser.step()
     return norms
 
@@ -258,10 +258,10 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], complaint: 
     assert str(caught.value) == complaint
 
 
-@pytest.mark.parametrize("place", [5, -1])
-def test_an_order_of_places_that_there_are_not_is_refused(place: int) -> None:
-    victim = stepped(known(net()), LocalSteps(0.1, 2, order=((0, 1), (place, 2))))
-    with pytest.raises(InputError, match=f"Expected places 0 to 4 in the order of 5 examples, got place={place}"):
+@pytest.mark.parametrize("index", [5, -1])
+def test_an_order_of_places_that_there_are_not_is_refused(index: int) -> None:
+    victim = stepped(known(net()), LocalSteps(0.1, 2, order=((0, 1), (index, 2))))
+    with pytest.raises(InputError, match=f"Expected places 0 to 4 in the order of 5 examples, got place={index}"):
         victim.gradient(rows(5), LABELS, {}, {})
 
 

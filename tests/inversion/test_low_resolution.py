@@ -75,12 +75,14 @@ def test_whoever_searches_with_the_truth_does_not_come_nearer(boxed: bool) -> No
         ceiling = _closeness(x, space.nearest(x, boxed))
         for seed in (0, 1):
             reached = _with_the_truth(space, x, boxed, seed)
-            assert all(one <= most + 0.1 for one, most in zip(reached, ceiling, strict=True)), (
+            assert all(one <= maximum + 0.1 for one, maximum in zip(reached, ceiling, strict=True)), (
                 factor,
                 reached,
                 ceiling,
             )
-            assert not boxed or min(most - one for one, most in zip(reached, ceiling, strict=True)) < 1  # within reach
+            assert (
+                not boxed or min(maximum - one for one, maximum in zip(reached, ceiling, strict=True)) < 1
+            )  # within reach
 
 
 def test_a_small_image_outside_of_the_box_comes_nearer_to_black_and_white() -> None:
@@ -88,8 +90,8 @@ def test_a_small_image_outside_of_the_box_comes_nearer_to_black_and_white() -> N
     image = torch.zeros(1, 1, 8, 8)
     image[..., 2:6, 3:5] = 1.0
     space = LowResolution((1, 8, 8), 2)
-    least, boxed, free = (space.nearest(image, *way) for way in ((True, 0), (True, 100), (False, 100)))
-    values = [_closeness(image, one)[0] for one in (least, boxed, free)]
+    minimum, boxed, free = (space.nearest(image, *way) for way in ((True, 0), (True, 100), (False, 100)))
+    values = [_closeness(image, one)[0] for one in (minimum, boxed, free)]
     assert values[0] <= values[1] < values[2] - 3
 
 

@@ -78,8 +78,8 @@ def test_a_stand_in_fits_the_shared_part_on_public_data() -> None:
     for private in ("classifier", "extractor"):
         victim, shared = _plain(private)
         sent = {name: value - LR * 0.5 for name, value in shared.items()}
-        teaching = SurrogateTraining(surrogate_epochs=20)
-        known_client = stood_in(victim, private, sent, LR, examples(600, 1), teaching, torch_generator(0, "stand-in"))
+        training = SurrogateTraining(surrogate_epochs=20)
+        known_client = stood_in(victim, private, sent, LR, examples(600, 1), training, torch_generator(0, "stand-in"))
         assert known_client.unknown.keys() == victim.unknown.keys()
         assert _accuracy(victim, known_client.unknown) > 0.9
         assert all(torch.allclose(value, torch.tensor(0.5), atol=1e-5) for value in known_client.update.values())

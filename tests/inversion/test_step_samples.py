@@ -56,11 +56,12 @@ def test_loops_after_one_that_ended_early_have_as_many_steps(clock: Clock) -> No
     taken = list[int]()
     with StepSample(ENOUGH_S) as sample:
         for _ in range(4):
-            for step in steps(2000, early=True):
+            done = 0
+            for done in steps(2000, early=True):
                 clock.pass_by(0.002)
-                if step == 249:
+                if done == 249:
                     break
-            taken.append(step + 1)
+            taken.append(done + 1)
         for _ in steps(50, early=True):
             clock.pass_by(0.002)
     assert taken[0] == 250 and max(taken[1:]) < 20
@@ -81,7 +82,7 @@ def test_a_whole_loop_takes_all_steps_with_what_is_inside_cut(clock: Clock) -> N
     """Four times thirty steps of 2 ms."""
     taken, inside = 0, 0
     with StepSample(ENOUGH_S) as sample:
-        for _ in steps(4, whole=True):
+        for _ in steps(4, full=True):
             taken += 1
             for _ in steps(30):
                 clock.pass_by(0.002)

@@ -50,16 +50,16 @@ class Stored(InProcessGrid):
         """Fetch all answers that there are."""
         messages = []
         for message_id in message_ids:
-            asked = self._pending.get(message_id)
-            if asked is None:
+            requested = self._pending.get(message_id)
+            if requested is None:
                 continue
-            lie = self.lies.get(f"node{asked.metadata.dst_node_id}")
-            sent: Sent | None = lie(asked) if lie else sealed(answering(asked, honest(asked)))
+            lie = self.lies.get(f"node{requested.metadata.dst_node_id}")
+            sent: Sent | None = lie(requested) if lie else sealed(answering(requested, honest(requested)))
             if sent is None:
                 continue
             contents = self._pulled(sent, message_id)
             if contents is None:
-                messages.append(Message(content=RecordDict(), reply_to=asked))
+                messages.append(Message(content=RecordDict(), reply_to=requested))
                 continue
             messages.append(inflate_object_from_contents(sent.envelope.metadata.message_id, contents))
             del self._pending[message_id]
@@ -77,8 +77,8 @@ class Stored(InProcessGrid):
             return None
 
 
-def honest(asked: Message) -> RecordDict:
-    return RecordDict({"arrays": asked.content["arrays"], "metrics": MetricRecord({"num-examples": 3})})
+def honest(message: Message) -> RecordDict:
+    return RecordDict({"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 3})})
 
 
 def question(node: int) -> Message:
@@ -89,27 +89,27 @@ def question(node: int) -> Message:
 
 def replies(grid: Stored, timeout: float = 5.0) -> list[tuple[int, str]]:
     """Ask three nodes; of each reply the node and the reason of its failure."""
-    asked = [question(node) for node in (1, 2, 3)]
-    got = list(StreamingGrid(grid).send_and_receive(asked, timeout=timeout))
+    requested = [question(node) for node in (1, 2, 3)]
+    got = list(StreamingGrid(grid).send_and_receive(requested, timeout=timeout))
     return [(reply.metadata.src_node_id, str(reply.error.reason) if reply.has_error() else "") for reply in got]
 
 
-def many(asked: Message) -> Sent:
+def many(message: Message) -> Sent:
     """An array of 3 MB that is described in few bytes."""
     body = b'{"dtype": "f4", "shape": [3], "stype": "numpy.ndarray", "arraychunk_ids": ' + str([0] * 30).encode() + b"}"
     one = Forged("Array", body, (Forged("ArrayChunk", bytes(100_000)),))
     arrays = Forged("ArrayRecord", f'{{"w": "{one.name}"}}'.encode(), (one,))
-    return forged_answer(asked, in_message(asked, record_dict(arrays=arrays)))
+    return forged_answer(message, in_message(message, record_dict(arrays=arrays)))
 
 
-def large(asked: Message) -> Sent:
-    return sealed(answering(asked, RecordDict({"arrays": ArrayRecord({"w": Array(np.ones(300_000, np.float32))})})))
+def large(message: Message) -> Sent:
+    return sealed(answering(message, RecordDict({"arrays": ArrayRecord({"w": Array(np.ones(300_000, np.float32))})})))
 
 
-def of_another(asked: Message) -> Sent:
-    inner = answering(asked, honest(asked))
+def of_another(message: Message) -> Sent:
+    inner = answering(message, honest(message))
     inner.metadata.__dict__["_reply_to_message_id"] = "f" * 64
-    return envelope_of(answering(asked, honest(asked)), inner)
+    return envelope_of(answering(message, honest(message)), inner)
 
 
 SENT = "sent what cannot be read: "
@@ -133,8 +133,8 @@ def test_what_cannot_be_read_costs_its_sender_alone(node: int, reason: str, lie:
 
 @pytest.mark.slow
 def test_objects_that_never_come_hold_the_others_up_to_the_deadline() -> None:
-    def incomplete(asked: Message) -> Sent:
-        whole = sealed(answering(asked, honest(asked)))
+    def incomplete(message: Message) -> Sent:
+        whole = sealed(answering(message, honest(message)))
         return Sent(whole.envelope, whole.tree, {})
 
     began = time.monotonic()
@@ -146,9 +146,9 @@ def test_objects_that_never_come_hold_the_others_up_to_the_deadline() -> None:
 def test_an_answer_that_has_not_come_is_waited_for_and_the_others_are_fetched_after_it() -> None:
     began = time.monotonic()
 
-    def late(asked: Message) -> Sent | None:
-        return sealed(answering(asked, honest(asked))) if time.monotonic() > began + 0.4 else None
+    def late(message: Message) -> Sent | None:
+        return sealed(answering(message, honest(message))) if time.monotonic() > began + 0.4 else None
 
     assert replies(Stored(node2=late)) == [(1, ""), (2, ""), (3, "")]
     assert time.monotonic() - began >= 0.4
-    assert replies(Stored(node2=lambda asked: None), timeout=0.3) == [(1, ""), (3, "")]
+    assert replies(Stored(node2=lambda message: None), timeout=0.3) == [(1, ""), (3, "")]

@@ -26,9 +26,9 @@ TRUE = ClientInfo(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")
 
 def question() -> Message:
     InProcessGrid(apps.client, 1, {})  # Flower lets nobody write a message outside a run
-    asked = Message(RecordDict(), dst_node_id=1, message_type="query")
-    asked.metadata.__dict__["_message_id"] = "asked"
-    return asked
+    message = Message(RecordDict(), dst_node_id=1, message_type="query")
+    message.metadata.__dict__["_message_id"] = "asked"
+    return message
 
 
 def reply(content: Mapping[str, Any], record: str = "about") -> Message:
@@ -110,9 +110,9 @@ class Lying(InProcessGrid):
 
 
 def lying(change: dict[str, Any], experiment: Experiment) -> Lying:
-    def lie(answer: Message) -> Message:
-        answer.content.config_records["about"].update(change)
-        return answer
+    def lie(reply: Message) -> Message:
+        reply.content.config_records["about"].update(change)
+        return reply
 
     grid = Lying(apps.client, 3, experiment.to_run_config())
     grid.lie = lie
@@ -167,7 +167,7 @@ def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> N
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"partition": "1"}, "client 1 failed in enrolment: sent an introduction with an impossible partition"),
+        ({"partition": "1"}, "client 1 failed in node assignment: sent an introduction with an impossible partition"),
         ({"partition": 7}, r"Expected partitions 0 to 2, got \[0, 2, 7\] from 3 nodes"),
         ({"partition": 0}, r"Expected partitions 0 to 2, got \[0, 0, 2\] from 3 nodes"),
     ],
@@ -228,32 +228,32 @@ def coming(
 
 def test_who_comes_late_takes_part_from_then_on(small: Experiment) -> None:
     grid = Coming(small, 1, 3)
-    directory, enrolment = coming(grid)
-    assert [answer.partition for answer in enrolment.begin()] == [0, 2]
-    assert directory.unfit == {1: "did not join within 0.2 s"} and enrolment.late() == []
+    directory, assignment = coming(grid)
+    assert [answer.partition for answer in assignment.begin()] == [0, 2]
+    assert directory.unfit == {1: "did not join within 0.2 s"} and assignment.late() == []
     assert grid.asked == [1, 3]  # nobody is asked twice
     grid.there = [1, 2]  # another one went away, and keeps its place
-    assert [answer.partition for answer in enrolment.late()] == [1]
+    assert [answer.partition for answer in assignment.late()] == [1]
     assert directory.unfit == {} and directory.nodes == {0: 1, 1: 2, 2: 3}
-    assert enrolment.late() == [] and grid.asked == [1, 3, 2]
+    assert assignment.late() == [] and grid.asked == [1, 3, 2]
 
 
 def test_who_comes_late_must_fit_too(small: Experiment) -> None:
     grid = Coming(small, 1, 2)
-    directory, enrolment = coming(grid)
-    enrolment.begin()
+    directory, assignment = coming(grid)
+    assignment.begin()
     assert [*directory.unfit] == [2]
     grid._contexts[3].node_config["quiet"] = "true"
     grid._contexts[3].run_config["dataset"] = "folder:/nowhere"
     grid.there = [1, 2, 3]
-    assert enrolment.late() == [] and directory.nodes[2] == 3
+    assert assignment.late() == [] and directory.nodes[2] == 3
     assert directory.unfit[2] == "cannot use its data; this site's log has the reason"
-    assert enrolment.late() == [] and grid.asked == [1, 2, 3]
+    assert assignment.late() == [] and grid.asked == [1, 2, 3]
 
 
 def test_no_client_fits_another_code(small: Experiment) -> None:
-    directory, enrolment = coming(Coming(small, 1, 2, 3), code="0123")
-    assert enrolment.begin() == [] and directory.nodes == {0: 1, 1: 2, 2: 3}
+    directory, assignment = coming(Coming(small, 1, 2, 3), code="0123")
+    assert assignment.begin() == [] and directory.nodes == {0: 1, 1: 2, 2: 3}
     reason = f"runs other code ({CODE}) than the server (0123); install the same on both"
     assert directory.unfit == dict.fromkeys(range(3), reason)
 
@@ -268,10 +268,10 @@ def test_a_late_liar_takes_no_place_of_another(known: dict[int, int] | None, sma
             return answer
 
     grid = LateLiar(small, 1, 2)
-    directory, enrolment = coming(grid, known=known)
-    enrolment.begin()
+    directory, assignment = coming(grid, known=known)
+    assignment.begin()
     grid.there = [1, 2, 3]
-    assert enrolment.late() == [] and directory.nodes == {0: 1, 1: 2, 2: -3}
+    assert assignment.late() == [] and directory.nodes == {0: 1, 1: 2, 2: -3}
     assert directory.unfit == {2: "did not join within 0.2 s"}
 
 
@@ -285,12 +285,12 @@ def test_a_liar_does_not_inherit_the_place_of_the_site_that_it_drove_out(late: b
             return answer
 
     grid = Doubling(small, *((3,) if late else (1, 2, 3)))
-    directory, enrolment = coming(grid)
-    enrolment.begin()
+    directory, assignment = coming(grid)
+    assignment.begin()
     grid.there = [1, 2, 3]
-    assert enrolment.late() == []
+    assert assignment.late() == []
     grid.there = [2, 3]  # the honest one goes away for a moment
-    assert enrolment.late() == [] and directory.nodes == {0: -1, 1: -2, 2: 3}
+    assert assignment.late() == [] and directory.nodes == {0: -1, 1: -2, 2: 3}
     assert sorted(directory.unfit) == [0, 1]
 
 
@@ -299,15 +299,15 @@ def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(
 ) -> None:
     grid = Coming(small, 1, 2, 3)
     grid.mute = {2}
-    directory, enrolment = coming(grid)
-    enrolment.begin()
+    directory, assignment = coming(grid)
+    assignment.begin()
     assert directory.unfit == {1: "did not answer within 300 s"}
     grid.mute = {0}
-    assert enrolment.late() == []  # a hung site would hold up every round
+    assert assignment.late() == []  # a hung site would hold up every round
     grid.there = [1, 3]
-    assert enrolment.late() == []
+    assert assignment.late() == []
     grid.there = [1, 2, 3]
-    assert [answer.partition for answer in enrolment.late()] == [1] and directory.unfit == {}
+    assert [answer.partition for answer in assignment.late()] == [1] and directory.unfit == {}
 
 
 def test_a_site_that_refused_the_run_may_change_its_mind(small: Experiment) -> None:
@@ -320,8 +320,8 @@ def test_a_site_that_refused_the_run_may_change_its_mind(small: Experiment) -> N
             return super()._answer(message)
 
     grid = Refusing(small, 1, 2, 3)
-    directory, enrolment = coming(grid)
-    enrolment.begin()
-    assert directory.unfit == {1: "this site's policy does not accept app 0"} and enrolment.late() == []
+    directory, assignment = coming(grid)
+    assignment.begin()
+    assert directory.unfit == {1: "this site's policy does not accept app 0"} and assignment.late() == []
     grid.refuses = False
-    assert [answer.partition for answer in enrolment.late()] == [1] and directory.unfit == {}
+    assert [answer.partition for answer in assignment.late()] == [1] and directory.unfit == {}

@@ -565,8 +565,8 @@ def test_recorded_factors_that_do_not_fit_are_left_out_by_name(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.skipif(not (REAL / "FashionMNIST" / "raw").is_dir(), reason="real data are not here: set FLFW_DATA")
 def test_on_real_images_factors_are_a_tenth_at_most(tmp_path: Path) -> None:
-    asked = Experiment(method="hyperfl", dataset="fmnist", clients=20, local_epochs=1, attack=("none",))
-    experiment = dataclasses.replace(without_auto(asked), set=("upload=factors",))
+    requested = Experiment(method="hyperfl", dataset="fmnist", clients=20, local_epochs=1, attack=("none",))
+    experiment = dataclasses.replace(without_auto(requested), set=("upload=factors",))
     task = plan(experiment).task.load(REAL)
     ctx = ClientContext(plan(experiment).client, task, 0, 1, None, ClientStore(tmp_path, "test", 0))
     client = plan(experiment).client_class(ctx)

@@ -17,11 +17,11 @@ LENGTHS = (1, 2, 7, 8, 9, 16, 17, 33, 63, 65, 1000, 40001)  # below, at and abov
 def test_one_value_in_any_place_is_seen(dtype: torch.dtype) -> None:
     for length in LENGTHS:
         for value in (nan, -nan, inf, -inf):
-            for place in {0, length // 3, length // 2, max(0, length - 2), length - 1}:
+            for index in {0, length // 3, length // 2, max(0, length - 2), length - 1}:
                 tensor = torch.linspace(-3, 3, length).to(dtype)
                 assert is_finite(tensor)
-                tensor[place] = value
-                assert not is_finite(tensor), (length, value, place)
+                tensor[index] = value
+                assert not is_finite(tensor), (length, value, index)
 
 
 @pytest.mark.parametrize("values", [[inf, -inf], [inf, nan], [-inf, nan], [nan, inf, -inf], [inf, inf], [nan, nan]])

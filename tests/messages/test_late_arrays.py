@@ -183,10 +183,10 @@ def answered(messages: Sequence[Message], *, summed: bool) -> tuple[list[Message
     """The replies of an actor, and what it keeps of the clients."""
     actor = ClientActor(SimulatedApp(app, 4, {}, uploads=("*",)))
     spans = whole(places_of(messages, 0)) if summed else []
-    _, parcels, states = actor.answer([pack_message(message, {}) for message in messages], {}, {}, (), spans)
+    _, packed, states = actor.answer([pack_message(message, {}) for message in messages], {}, {}, (), spans)
     # What an actor returns is pickled; here, nobody changes it any more.
     kept = [unpack_records(states[node], {})["own"] for node in (1, 2, 3, 4)]
-    return [unpack_message(parcel, {}) for parcel in parcels], [first_of(record) for record in kept]
+    return [unpack_message(parcel, {}) for parcel in packed], [first_of(record) for record in kept]
 
 
 def test_a_refused_client_is_refused_for_its_own_numbers_beside_a_sum() -> None:

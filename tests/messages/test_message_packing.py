@@ -41,8 +41,8 @@ def carried(value: object) -> tuple[object, int]:
 
 
 def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
-    parcel, beside = carried(pack_message(message, {}))
-    there = unpack_message(parcel, {})  # type: ignore[arg-type]
+    packed, beside = carried(pack_message(message, {}))
+    there = unpack_message(packed, {})  # type: ignore[arg-type]
     assert there.metadata == message.metadata
     assert list(there.content) == ["arrays", "config", "metrics"]
     for kind in ("config_records", "metric_records"):
@@ -55,19 +55,19 @@ def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
 
 
 def test_an_error_comes_out_as_it_went_in(message: Message) -> None:
-    parcel, _ = carried(pack_message(Message(Error(2, "the shield fell"), reply_to=message), {}))
-    there = unpack_message(parcel, {})  # type: ignore[arg-type]
+    packed, _ = carried(pack_message(Message(Error(2, "the shield fell"), reply_to=message), {}))
+    there = unpack_message(packed, {})  # type: ignore[arg-type]
     assert (there.has_content(), there.error.code, there.error.reason) == (False, 2, "the shield fell")
     assert there.metadata.src_node_id == 7
 
 
 def test_arrays_that_many_messages_share_travel_once(message: Message) -> None:
     record = message.content.array_records["arrays"]
-    parcel, beside = carried(pack_message(message, {id(record): 5}))
+    packed, beside = carried(pack_message(message, {id(record): 5}))
     assert beside == 0
     arrived, _ = carried(pack_arrays(record))
     stored = {5: held(arrived)}  # type: ignore[arg-type]
-    first, second = (unpack_message(parcel, stored).content.array_records["arrays"] for _ in range(2))  # type: ignore
+    first, second = (unpack_message(packed, stored).content.array_records["arrays"] for _ in range(2))  # type: ignore
     assert first["w"].data is second["w"].data, "bytes need no copy"
     first["w"].data = b""
     del first["mask"]

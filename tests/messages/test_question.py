@@ -58,7 +58,7 @@ def test_a_probe_has_its_scalars_and_every_message_its_records() -> None:
 
 
 def test_a_client_refuses_a_run_configuration_of_another_kind() -> None:
-    asked = message({**CONFIG, "code": code_hash()}, "evaluate")
+    requested = message({**CONFIG, "code": code_hash()}, "evaluate")
     run = Experiment(method="fedavg", clients=2).to_run_config()
     for change, name in (
         ({"clients": "2"}, "clients"),
@@ -69,7 +69,7 @@ def test_a_client_refuses_a_run_configuration_of_another_kind() -> None:
         node = {"partition-id": 0, "in-process": True}
         context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={**run, **change})  # type: ignore[arg-type]
         with pytest.raises(InputError, match=rf"^Expected .*\b{name}\b"):
-            apps.client(asked, context)
+            apps.client(requested, context)
     with pytest.raises(InputError, match=r"^Expected clients <= 1,000,000, got clients=2000000000\.$"):
         Experiment.from_run_config({**Experiment().to_run_config(), "clients": 2 * 10**9})
     with pytest.raises(InputError, match=r"^Expected lr in the run's configuration, got none"):

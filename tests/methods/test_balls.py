@@ -48,8 +48,8 @@ def test_each_example_is_once_in_a_pass_by_a_uniform_choice(tiny: Experiment, tm
     client = client_of(asking(tiny, "fed_cdp", f"noise_source={source}"), 0, tmp_path)
     passes = np.stack([np.stack(list(client._drawn(20, 8))) for _ in range(1500)])
     assert passes.shape == (1500, 3, 20) and bool((passes.sum(1) == 1).all())
-    for place in range(3):  # each step has an example as often as each other
-        assert all(1e-7 < binom.cdf(count, 1500, 1 / 3) < 1 - 1e-7 for count in passes[:, place].sum(0))
+    for index in range(3):  # each step has an example as often as each other
+        assert all(1e-7 < binom.cdf(count, 1500, 1 / 3) < 1 - 1e-7 for count in passes[:, index].sum(0))
     sizes = passes[:, 0].sum(1)
     assert 15 * 0.8 < 3.375 * sizes.var() < 15 * 1.2  # independent choices: 20 / 3 * 2 / 3; fixed sizes have 0
     pairs = np.corrcoef(passes[:, 0].astype(float).T)[np.triu_indices(20, 1)]
@@ -77,8 +77,8 @@ def test_a_round_equals_a_loop(tiny: Experiment, tmp_path: Path, method: str) ->
     optimiser, rng = torch.optim.SGD(net.parameters(), lr=0.3), torch_generator(experiment.seed, "coins", 1, 0)
     for _ in range(2):
         choices = torch.randint(3, (20,), generator=rng)
-        for place in range(3):
-            total = clipped_sum(net, x[choices == place], y[choices == place], names, 0.5, "layer")
+        for index in range(3):
+            total = clipped_sum(net, x[choices == index], y[choices == index], names, 0.5, "layer")
             follow(optimiser, net, {name: value / (20 / 3) for name, value in total.items()})
     sent, _ = client_of(experiment, 0, tmp_path).fit_named(initial_tensors(experiment), version=0)
     assert_equal(sent, {name: value.detach() for name, value in net.state_dict().items()}, 1e-5)

@@ -60,7 +60,7 @@ def strategy_of(experiment: Experiment) -> FederatedStrategy:
     settings = plan(experiment).client.settings
     strategy = DPFTRL(settings, sample=experiment.sample, sampling=experiment.sampling, seed=experiment.seed)
     strategy.ctx = rounds.place(experiment)
-    strategy.roster.nodes = {partition: partition + 1 for partition in range(experiment.clients)}
+    strategy.client_directory.nodes = {partition: partition + 1 for partition in range(experiment.clients)}
     return strategy
 
 
@@ -72,10 +72,10 @@ def whole_matrix(coefficients: Any, count: int) -> np.ndarray:
     return np.sum([c * np.eye(count, k=-ago) for ago, c in enumerate(coefficients)], axis=0)
 
 
-def independent(experiment: Experiment, sizes: Mapping[str, torch.Size], server_round: int, deviation: float) -> Any:
+def independent(experiment: Experiment, sizes: Mapping[str, torch.Size], server_round: int, std: float) -> Any:
     """The z of a round, drawn anew from the seed."""
     rng, total = torch_generator(experiment.seed, "server noise", server_round), sum(s.numel() for s in sizes.values())
-    return torch.empty(total).normal_(0.0, deviation, generator=rng).double().numpy()
+    return torch.empty(total).normal_(0.0, std, generator=rng).double().numpy()
 
 
 # --- the rounds ---
@@ -117,17 +117,17 @@ def test_one_band_is_the_servers_noise_of_fed_sdp(asked: Experiment, tmp_path: P
         clients = [make_client(experiment, p, tmp_path / method) for p in range(6)]
         updates = [Update(p, 20, client.fit_named(sent, version=0)[0]) for p, client in enumerate(clients)]
         strategy = cls(plan(experiment).client.settings, seed=experiment.seed)
-        strategy.ctx, strategy.roster.nodes = rounds.place(experiment), dict.fromkeys(range(6), 1)
+        strategy.ctx, strategy.client_directory.nodes = rounds.place(experiment), dict.fromkeys(range(6), 1)
         results.append(
             flat(strategy.aggregate_round(pack({n: torch.tensor(v) for n, v in sent.items()}), iter(updates), 1))
         )
     assert np.abs(results[0] - results[1]).max() < 1e-6
 
 
-def fits(noise: Mapping[str, Tensor], deviation: float) -> float:
+def fits(noise: Mapping[str, Tensor], std: float) -> float:
     """Compute the two-sided p-value of the noise's sum of squares."""
     values = flat(noise)
-    squares = float(np.square(values).sum()) / deviation**2
+    squares = float(np.square(values).sum()) / std**2
     return 2 * float(min(chi2.cdf(squares, len(values)), chi2.sf(squares, len(values))))
 
 
@@ -137,10 +137,10 @@ def test_the_noise_of_the_models_has_the_scale_that_the_error_says(asked: Experi
     """Twelve rounds of noise alone: chi-square tests accept the deviation of each model, and not 2/3 or 3/2 of it."""
     experiment = of(asked, "noise_multiplier=2", "clip=0.5", f"bands={bands}", f"noise_source={source}", rounds=12)
     strategy, model = strategy_of(experiment), {"a": torch.zeros(30, 50), "b": torch.zeros(1500)}
-    deviations = running_deviations(np.array(optimised_coefficients(bands, 12)), 12) * 2 * 0.5 * bands / 6
+    stds = running_deviations(np.array(optimised_coefficients(bands, 12)), 12) * 2 * 0.5 * bands / 6
     for now in range(1, 13):
         model = strategy.aggregate_round(pack(model), iter(()), now)
-        at = deviations[now - 1] * (1 + MARGIN * (source == "secure"))
+        at = stds[now - 1] * (1 + MARGIN * (source == "secure"))
         assert fits(model, at) > 1e-7
         assert fits(model, at * 2 / 3) < 1e-9 and fits(model, at * 3 / 2) < 1e-9
     if bands > 1:
@@ -152,7 +152,7 @@ def test_a_server_clips_what_a_client_did_not(asked: Experiment) -> None:
     sent = {"w": torch.zeros(4)}
     came = torch.tensor([3.0, 0.0, 0.0, 4.0]), torch.full((4,), torch.nan)
     result = strategy.aggregate_round(
-        pack(sent), (Update(3 * place, 1, {"w": value}) for place, value in enumerate(came)), 1
+        pack(sent), (Update(3 * index, 1, {"w": value}) for index, value in enumerate(came)), 1
     )
     assert result["w"].tolist() == pytest.approx([0.15 * (1 + MARGIN), 0, 0, 0.2 * (1 + MARGIN)])
 
@@ -167,13 +167,13 @@ class Recorded(GaussianNoise):
     def __init__(self, given: list[Tensors] | None = None) -> None:
         self.given, self.sums = given, []
 
-    def added(self, values: Mapping[str, Tensor], deviation: float, scales: Any = None) -> Tensors:
+    def added(self, values: Mapping[str, Tensor], std: float, scales: Any = None) -> Tensors:
         """Return noisy sums."""
-        result = self.given[len(self.sums)] if self.given else SecureNoise().added(values, deviation)
+        result = self.given[len(self.sums)] if self.given else SecureNoise().added(values, std)
         self.sums.append({name: value.clone() for name, value in result.items()})
         return result
 
-    def moved(self, start: Any, change: Any, bound: float, deviation: float) -> Tensors:
+    def add_to_update(self, start: Any, change: Any, bound: float, std: float) -> Tensors:
         """Refuse: no client adds noise here."""
         raise NotImplementedError
 
@@ -289,8 +289,8 @@ def test_epsilon_is_that_of_one_gaussian_with_k_rounds(asked: Experiment) -> Non
     """Client 0 takes part in rounds 1, 4 and 7 of 7; an example exchanges an update for another: twice as much."""
     experiment = of(asked, "noise_multiplier=2", "clip=0.1", "noise_source=secure")
     split = plan(experiment).task.load(None).split
-    ledger = RunAccountant(plan(experiment).client, split)
-    claims = {(one.unit, one.adversary): one for one in ledger.claims()}
+    accountant = RunAccountant(plan(experiment).client, split)
+    claims = {(one.unit, one.adversary): one for one in accountant.claims()}
     for adversary in ("another client", "outsider"):
         assert claims["client", adversary].epsilon == pytest.approx(exact(2 / sqrt(3)), rel=1e-6)
         assert claims["example", adversary].epsilon == pytest.approx(exact(2 / sqrt(3) / 2), rel=1e-6)
@@ -366,6 +366,6 @@ def test_secure_noise_goes_on_where_it_was(asked: Experiment, tmp_path: Path) ->
         later = strategy_of(experiment)  # a new process after every round
         later.restore(strategy.snapshot(now, pack(model), None), [])
         strategy = later
-    deviation = running_deviations(np.array(optimised_coefficients(BANDS, 12)), 12)[-1] * 2 * 0.5 / 2
-    assert fits(model, deviation * (1 + MARGIN)) > 1e-7
+    std = running_deviations(np.array(optimised_coefficients(BANDS, 12)), 12)[-1] * 2 * 0.5 / 2
+    assert fits(model, std * (1 + MARGIN)) > 1e-7
     assert fits(model, sqrt(12) * 2 * 0.5 / 2) < 1e-9  # independent noise would be larger

@@ -312,9 +312,9 @@ def test_a_probe_is_the_chosen_and_bounded_entries_of_a_step(small: Experiment, 
     result, flat = one.gradient(x, y), torch.cat([g.flatten() for g in gradient.values()])
     sent = torch.cat([result[name].flatten() for name in gradient])
     bounded = flat.clamp(-0.01, 0.01)  # lr is 0.1
-    places = largest(bounded.abs().tolist(), round(0.01 * len(flat)))
+    indices = largest(bounded.abs().tolist(), round(0.01 * len(flat)))
     expected = torch.zeros_like(flat)
-    expected[places] = bounded[places]
+    expected[indices] = bounded[indices]
     torch.testing.assert_close(sent, expected)
     assert float(flat.abs().max()) > 0.02  # so that the bound acts
 
@@ -344,7 +344,7 @@ def test_the_victim_gives_what_was_sent_for_the_true_data(small: Experiment, tmp
 
 def test_the_model_is_the_received_where_fresh_and_else_the_own() -> None:
     with initialising(0, "test"):
-        model = SelectiveNet(Net(nn.Sequential(), nn.Linear(2, 1, bias=False)), whole=False, bounded=False)
+        model = SelectiveNet(Net(nn.Sequential(), nn.Linear(2, 1, bias=False)), full=False, bounded=False)
     with torch.no_grad():
         model.get_parameter("shared.classifier.weight")[:] = torch.tensor([[2.0, 0.0]])
         model.get_parameter("own.classifier.weight")[:] = torch.tensor([[5.0, 3.0]])

@@ -75,8 +75,8 @@ def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
                 assert rounds.error(tensors, dict(net.state_dict()), broadcast) < CLOSE
             average = rounds.mean([dict(net.state_dict()) for net in clients])
             server.load_state_dict(average)
-            places = passed(len(chosen), torch_generator(asked.seed, "server training", now))
-            images = [rounds.normalised(task, chosen[places[16 * i : 16 * i + 16]]) for i in range(12)]
+            indices = passed(len(chosen), torch_generator(asked.seed, "server training", now))
+            images = [rounds.normalised(task, chosen[indices[16 * i : 16 * i + 16]]) for i in range(12)]
             distilled(server, [deepcopy(net) for net in clients], images)
             broadcast = {name: value.clone() for name, value in server.state_dict().items()}
             for part in ("weight", "running"):  # the latter change most

@@ -285,13 +285,13 @@ def test_training_sees_varied_images_and_nothing_else_does(
 
 
 def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
-    asked = dataclasses.replace(small, net="auto", augment="auto", split="auto")
+    requested = dataclasses.replace(small, net="auto", augment="auto", split="auto")
     names = ("cifar10", "cinic10", "mnist", "digit5")
-    result = [without_auto(dataclasses.replace(asked, dataset=name)) for name in names]
+    result = [without_auto(dataclasses.replace(requested, dataset=name)) for name in names]
     assert [e.augment for e in result] == ["crop_flip", "crop_flip", "none", "none"]
     assert [e.net for e in result] == ["cnn2", "cnn2", "cnn1", "lenet5"]
     assert [e.split for e in result] == ["dominant", "dominant", "dominant", "domains"]
-    assert without_auto(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
+    assert without_auto(dataclasses.replace(requested, dataset="cifar10", augment="none")).augment == "none"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -400,6 +400,6 @@ def test_strategy_alone_needs_no_enrolment() -> None:
 
     for method in METHODS:
         strategy = plugins.load_class(plugins.METHOD, method, FederatedStrategy)()  # type: ignore[abstract]
-        grid, apart = InProcessGrid(ClientApp(), 3, {}), strategy.min_separation(strategy.settings)
+        grid, min_separation = InProcessGrid(ClientApp(), 3, {}), strategy.min_separation(strategy.settings)
         messages = list(strategy.configure_train(1, ArrayRecord({}), ConfigRecord({}), grid))
-        assert [m.metadata.dst_node_id for m in messages] == [1, 2, 3][::apart]
+        assert [m.metadata.dst_node_id for m in messages] == [1, 2, 3][::min_separation]

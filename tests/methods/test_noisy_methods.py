@@ -344,7 +344,7 @@ def test_the_server_bounds_a_change_that_its_client_did_not() -> None:
 # --- the noise ---
 
 
-def scale_is(noise: Mapping[str, Tensor], deviation: float) -> None:
+def scale_is(noise: Mapping[str, Tensor], std: float) -> None:
     """Layer by layer the noise has this deviation, by a two-sided chi-square test; and not 2/3 or 3/2 of it."""
     layers: dict[str, list[Tensor]] = {}
     for name, value in noise.items():
@@ -357,9 +357,9 @@ def scale_is(noise: Mapping[str, Tensor], deviation: float) -> None:
             at = float((values**2).sum()) / given**2
             return min(float(chi2.cdf(at, len(values))), float(chi2.sf(at, len(values))))
 
-        assert share(deviation) > 1e-3, layer
-        assert share(deviation * 2 / 3) < 1e-9 and share(deviation * 3 / 2) < 1e-9, layer
-        assert abs(float(values.mean())) < 4 * deviation / sqrt(len(values)), layer
+        assert share(std) > 1e-3, layer
+        assert share(std * 2 / 3) < 1e-9 and share(std * 3 / 2) < 1e-9, layer
+        assert abs(float(values.mean())) < 4 * std / sqrt(len(values)), layer
 
 
 def noise_in(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> State:
@@ -388,24 +388,24 @@ ONE_STEP = {
 
 @pytest.mark.parametrize("case", ONE_STEP)
 def test_the_noise_of_a_step_has_its_scale_in_each_layer(tiny: Experiment, tmp_path: Path, case: str) -> None:
-    assignments, deviation = ONE_STEP[case]
+    assignments, std = ONE_STEP[case]
     chosen = ("noise_multiplier=3", *assignments)
     lr = 0.5 if "lr_decay=0.5" in chosen else 1.0  # in round 2
     experiment = of(tiny, case.split()[0], *chosen, batch_size=20, local_epochs=1, lr=1.0)
     noise = noise_in(experiment, tmp_path, server_round=2)
-    scale_is({name: -20 / lr * value for name, value in noise.items()}, deviation)
+    scale_is({name: -20 / lr * value for name, value in noise.items()}, std)
 
 
 def test_a_last_batch_that_is_smaller_has_no_less_noise(tiny: Experiment, tmp_path: Path) -> None:
     """The claim counts B draws in every step, also in one of 4 examples; and there the divisor is 4."""
-    for draws, deviation in (("batch", 1.5), ("example", 1.5 * sqrt(8))):
+    for draws, std in (("batch", 1.5), ("example", 1.5 * sqrt(8))):
         result = []
         for sigma in (3, 0):
             settings = ("clip=0.5", f"noise_multiplier={sigma}", f"draws={draws}")
             client = client_of(of(tiny, "fed_cdp", *settings), 0, tmp_path)
             x, y = client.examples("train", client.indices("train")[:4])
             result.append(client.loss_and_direction(client.trainable_parameters(), x, y)[1])
-        scale_is({name: 4 * (value - result[1][name]) for name, value in result[0].items()}, deviation)
+        scale_is({name: 4 * (value - result[1][name]) for name, value in result[0].items()}, std)
 
 
 def test_with_a_median_as_bound_each_layer_has_noise_of_its_own(tiny: Experiment, tmp_path: Path) -> None:
@@ -431,10 +431,10 @@ def test_fed_sdps_noise_is_a_clients_own_or_one_draw_on_the_sum(tiny: Experiment
         scale_is(noise_in(chosen, tmp_path, partition), 1.5)
     server = of(chosen, "fed_sdp", "noised_by=server")
     assert all(float(value.abs().max()) == 0 for value in noise_in(server, tmp_path / "server").values())
-    for experiment, deviation in ((chosen, 1.5 * sqrt(3)), (server, 1.5)):
-        mean, _ = a_round(experiment, tmp_path / str(deviation))
-        bare, _ = a_round(of(experiment, "fed_sdp", "noise_multiplier=0"), tmp_path / f"{deviation}-bare")
-        scale_is({name: 3 * (value - bare[name]) for name, value in mean.items()}, deviation)
+    for experiment, std in ((chosen, 1.5 * sqrt(3)), (server, 1.5)):
+        mean, _ = a_round(experiment, tmp_path / str(std))
+        bare, _ = a_round(of(experiment, "fed_sdp", "noise_multiplier=0"), tmp_path / f"{std}-bare")
+        scale_is({name: 3 * (value - bare[name]) for name, value in mean.items()}, std)
 
 
 @pytest.mark.parametrize("method", OWN)
@@ -700,8 +700,8 @@ def test_poisson_cohorts_are_independent_coins() -> None:
 def test_the_most_participations_are_those_of_the_draws() -> None:
     for sampling in ("fixed", "poisson"):
         cohorts = [drawn(range(6), 2, sampling, 3, server_round) for server_round in range(1, 9)]
-        most = max(sum(client in cohort for cohort in cohorts) for client in range(6))
-        assert most_participations(6, 2, sampling, 3, 8) == most < 8
+        maximum = max(sum(client in cohort for cohort in cohorts) for client in range(6))
+        assert most_participations(6, 2, sampling, 3, 8) == maximum < 8
     assert most_participations(6, 0, "fixed", 3, 8) == 8
     assert most_participations(1000, 1, "poisson", 0, 1) in (0, 1)
 
@@ -762,11 +762,11 @@ EMPTY = [False, True, False, True]
 # --- what one example can change ---
 
 
-def without(client: DPClient, place: int) -> None:
+def without(client: DPClient, index: int) -> None:
     """Takes one of the client's examples away."""
     split = client.ctx.task.split
     train = tuple(
-        np.delete(chosen, place) if p == client.ctx.partition else chosen for p, chosen in enumerate(split.train)
+        np.delete(chosen, index) if p == client.ctx.partition else chosen for p, chosen in enumerate(split.train)
     )
     task = dataclasses.replace(client.ctx.task, split=dataclasses.replace(split, train=train))
     client.ctx = dataclasses.replace(client.ctx, task=task)
@@ -784,15 +784,15 @@ def test_one_example_changes_a_sum_by_the_bound_unless_a_head_learns_from_it(
 
     def total(left_out: Sequence[int]) -> State:
         client = client_of(experiment, 0, tmp_path / f"{left_out}")
-        for place in left_out:
-            without(client, place)
+        for index in left_out:
+            without(client, index)
         sent, metrics = client.fit_named(received, version=0)
         assert metrics["num-examples"] == 20 - len(left_out)
         return {n: metrics["num-examples"] * (torch.tensor(received[n]) - value) for n, value in sent.items()}
 
     whole, changes = total(()), []
-    for place in range(20):
-        less = total((place,))
+    for index in range(20):
+        less = total((index,))
         changes.append(norms_of({n: whole[n] - less[n] for n in whole}, "flat")["everything"])
     if head:
         assert max(changes) > 4 * 0.1

@@ -249,10 +249,10 @@ def test_uploads_are_recorded_of_a_round_that_turns_out_to_be_the_last(tmp_path:
 def test_epsilons_count_all_the_rounds_that_there_may_be() -> None:
     """When training ends depends on the data, so what the rounds that there were would cost is no bound."""
     split = Split((np.arange(50),) * 2, (np.arange(5),) * 2, (np.arange(5),) * 2, *[np.arange(0)] * 3)
-    asked = without_auto(Experiment(method="fed_cdp", clients=2, rounds=3, attack=("none",), net="lenet"))
-    patient = dataclasses.replace(asked, patience=1)
+    experiment = without_auto(Experiment(method="fed_cdp", clients=2, rounds=3, attack=("none",), net="lenet"))
+    patient = dataclasses.replace(experiment, patience=1)
     for one, other in zip(
-        RunAccountant(plan(asked).client, split).entries(),
+        RunAccountant(plan(experiment).client, split).entries(),
         RunAccountant(plan(patient).client, split).entries(),
         strict=True,
     ):
@@ -262,9 +262,9 @@ def test_epsilons_count_all_the_rounds_that_there_may_be() -> None:
 
 
 def test_an_estimate_says_that_it_is_of_the_most() -> None:
-    asked = Experiment(rounds=9, patience=3)
+    experiment = Experiment(rounds=9, patience=3)
     seconds, memory = (cls(**dict.fromkeys(names(cls), 1)) for cls in (Seconds, Memory))
-    results = Estimate(asked, seconds, memory, 1, 1, "here")
+    results = Estimate(experiment, seconds, memory, 1, 1, "here")
     assert "(at most 9 rounds of 1.0 s" in lines(results)
     assert "(9 rounds of 1.0 s" in lines(dataclasses.replace(results, experiment=Experiment(rounds=9)))
 
@@ -288,7 +288,7 @@ def names(record: type) -> list[str]:
 def test_bad_patience_is_refused_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, line: str
 ) -> None:
-    asked = "--method fedavg --engine inproc --clients 2 --attack none --out"
-    assert sim.main([*asked.split(), str(tmp_path / "run"), *flags.split()]) == 2
+    requested = "--method fedavg --engine inproc --clients 2 --attack none --out"
+    assert sim.main([*requested.split(), str(tmp_path / "run"), *flags.split()]) == 2
     assert capsys.readouterr().err == f"sim.py: {line}\n"
     assert not (tmp_path / "run").exists()

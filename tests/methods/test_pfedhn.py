@@ -77,10 +77,10 @@ class Loop:
             self.mlp = nn.Sequential(nn.Linear(self.v.embedding_dim, 6), nn.ReLU(), nn.Linear(6, 6))
             self.heads = [nn.Linear(6, prod(shape)) for shape in self.shapes.values()]
         self.weights = [*self.mlp.parameters(), *(p for head in self.heads for p in head.parameters())]
-        asked, rate = self.asked, self.asked.embedding_lr or self.asked.server_lr
+        requested, rate = self.asked, self.asked.embedding_lr or self.asked.server_lr
         groups = [{"params": self.weights}, {"params": [self.v.weight], "lr": rate}]
-        kinds: dict[str, Any] = {"momentum": asked.server_momentum, "weight_decay": asked.server_decay}
-        self.sgd = torch.optim.SGD(groups, lr=asked.server_lr, **kinds)
+        kinds: dict[str, Any] = {"momentum": requested.server_momentum, "weight_decay": requested.server_decay}
+        self.sgd = torch.optim.SGD(groups, lr=requested.server_lr, **kinds)
         self.rates = [group["lr"] for group in self.sgd.param_groups]
         self.classifiers = [{k: p.detach().clone() for k, p in net.classifier.named_parameters()} for _ in range(n)]
         self.velocities: dict[int, Any] = {}
@@ -339,8 +339,8 @@ def test_an_audit_sees_what_each_client_was_sent(asked: Experiment, tmp_path: Pa
     experiment = having(asked, attack=("idlg",), images=3, audit_rounds="0,last")
     train_by_engine(experiment, tmp_path / "run")
     recordings = Recordings(tmp_path / "run" / "observations")
-    for rung, different in (("easy", 1), ("control", 1), ("target", 6)):
-        lines = [line for line in recordings.lines if line.get("config", {}).get("rung") == rung]
+    for control, different in (("easy", 1), ("control", 1), ("target", 6)):
+        lines = [line for line in recordings.lines if line.get("config", {}).get("rung") == control]
         assert len({line["sent_to_client"]["sha256"] for line in lines}) == different
     strategy = server(experiment)
     for line in recordings.probe_lines("target", 0, point=experiment.points[0].name):
@@ -372,8 +372,8 @@ def test_a_change_on_real_sites_is_measured_from_what_that_client_was_sent(asked
     """Client 0's network is far from the others' and from the broadcast, and it changes little; client 2 lies."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
     strategy, arrays = server(having(asked, federation=tmp_path / "fed")), pack(first(asked))
-    strategy.roster = ClientDirectory(FailurePolicy(on_failure="drop"))
-    strategy.roster.nodes = {i: i + 1 for i in range(3)}
+    strategy.client_directory = ClientDirectory(FailurePolicy(on_failure="drop"))
+    strategy.client_directory.nodes = {i: i + 1 for i in range(3)}
     strategy.parameters()[EMBEDDINGS][0] *= 1e6
     replies, grid = [], InProcessGrid(ClientApp(), 3, {})
     for i, message in enumerate(strategy.configure_train(1, arrays, ConfigRecord({}), grid)):
@@ -396,10 +396,10 @@ def test_a_change_on_real_sites_is_measured_from_what_that_client_was_sent(asked
 @pytest.mark.parametrize("method", [pytest.param("pfedhn", marks=pytest.mark.nightly), "pfedhn_pc"])
 def test_a_run_that_was_cut_short_goes_on_to_the_same_bits(asked: Experiment, tmp_path: Path, method: str) -> None:
     experiment = having(asked, method=method, clients=4, sample=2, rounds=4, attack=("idlg",), images=2)
-    whole = run.run(dataclasses.replace(experiment, out=tmp_path / "whole"))
+    full = run.run(dataclasses.replace(experiment, out=tmp_path / "whole"))
     halved = cut_short(dataclasses.replace(experiment, out=tmp_path / "halved"), after_round=2)
     run.resume(dataclasses.replace(experiment, out=halved))
-    assert_same(whole, halved)
+    assert_same(full, halved)
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_a_hypernetwork_has_the_papers_size(small: Experiment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         ({"method": "hyperfl_lpm", "trainable": "linear_probe"}, "Expected a pretrained network with "
         "--trainable adapter"),
@@ -248,12 +248,12 @@ def test_a_hypernetwork_has_the_papers_size(small: Experiment) -> None:
         ({"weights_sha256": "0" * 64}, "with the SHA-256 0000"),
     ],
 )  # fmt: skip
-def test_bad_settings_are_refused(small: Experiment, changes: dict[str, object], words: str) -> None:
+def test_bad_settings_are_refused(small: Experiment, changes: dict[str, object], text: str) -> None:
     experiment = dataclasses.replace(asked(small, "fedavg", "adapter"), **changes)  # type: ignore[arg-type]
     with pytest.raises(InputError) as refusal:
         plan(experiment)
         rounds.fresh(plan(experiment).experiment)
-    assert words in str(refusal.value)
+    assert text in str(refusal.value)
 
 
 def test_the_run_names_the_hash_of_its_weights(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -533,7 +533,7 @@ def test_the_stand_in_has_real_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "channels", "train", "words"),
+    ("name", "side", "channels", "train", "text"),
     [
         ("cnn1", 28, 1, "adapter", "trainable=full for net=cnn1, which is not pretrained, got trainable=adapter."),
         ("vit_tiny", 32, 2, "full", "inputs of 1 or 3 xHxW for net=vit_tiny, got 2x32x32; choose another --net."),
@@ -555,10 +555,10 @@ def test_the_stand_in_has_real_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torch.nn:Identity", 8, 3, "full", "net=torch.nn:Identity to return a Net, got Identity."),
     ],
 )
-def test_bad_networks_are_refused(name: str, side: int, channels: int, train: str, words: str) -> None:
+def test_bad_networks_are_refused(name: str, side: int, channels: int, train: str, text: str) -> None:
     with pytest.raises(InputError) as refusal:
         build(name, (channels, side, side), 10, tuning=Tuning(train))  # type: ignore[arg-type]
-    assert str(refusal.value).startswith(f"Expected {words}")
+    assert str(refusal.value).startswith(f"Expected {text}")
 
 
 def test_a_users_own_function_is_a_network() -> None:

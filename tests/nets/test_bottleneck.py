@@ -44,10 +44,10 @@ def test_training_draws_from_the_generator_as_in_the_paper() -> None:
     one.rng = generator(3)
     h = net.extractor(x)
     statistics = one.encoder(h)
-    mean, deviation = statistics[:, :WIDTH], softplus(statistics[:, WIDTH:])
-    z = mean + 0.5 * deviation * torch.randn(4, WIDTH, generator=generator(3))
+    mean, std = statistics[:, :WIDTH], softplus(statistics[:, WIDTH:])
+    z = mean + 0.5 * std * torch.randn(4, WIDTH, generator=generator(3))
     torch.testing.assert_close(net(x), net.get_submodule("classifier.layer")(one.decoder(z)))
-    expected = kl_divergence(Normal(mean, deviation), Normal(0.0, 1.0)).sum(1).mean() / log(2)
+    expected = kl_divergence(Normal(mean, std), Normal(0.0, 1.0)).sum(1).mean() / log(2)
     torch.testing.assert_close(penalty(net), 0.1 * expected)
     assert penalty(net) == 0.0  # it is taken once
 

@@ -67,8 +67,8 @@ def test_a_generator_computes_what_its_layers_say() -> None:
     net = fresh(Generator, (16, 5, 5), 3).train()
     z, y = drawn(4, LATENT), torch.tensor([0, 2, 1, 2])
     x = torch.cat([z, net.embedding.weight[y]], 1).view(4, LATENT + 3, 1, 1)
-    for place in (0, 3, 6):
-        convolution, norm = net.layers[place], net.layers[place + 1]
+    for index in (0, 3, 6):
+        convolution, norm = net.layers[index], net.layers[index + 1]
         x = conv_transpose2d(x, convolution.weight)
         x = leaky_relu(batch_norm(x, None, None, norm.weight, norm.bias, training=True), 0.2)
     torch.testing.assert_close(net(z, y), conv_transpose2d(x, net.layers[9].weight).sigmoid())

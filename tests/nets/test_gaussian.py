@@ -16,13 +16,13 @@ SHAPES = {"weight": (40, 50), "bias": (300,), "kernel": (8, 4, 3, 3)}
 DEVIATION = 24.0
 
 
-def drawn(deviation: float = DEVIATION, seed: int = 0) -> dict[str, torch.Tensor]:
-    return gaussian(SHAPES, deviation, torch_generator(seed, "noise"))
+def drawn(std: float = DEVIATION, seed: int = 0) -> dict[str, torch.Tensor]:
+    return gaussian(SHAPES, std, torch_generator(seed, "noise"))
 
 
-def accepted(values: torch.Tensor, deviation: float) -> bool:
+def accepted(values: torch.Tensor, std: float) -> bool:
     """Whether the sum of squares over the variance is one of chi-square's, but for one in a million."""
-    result, freedom = float(values.double().square().sum()) / deviation**2, values.numel()
+    result, freedom = float(values.double().square().sum()) / std**2, values.numel()
     return float(chi2.ppf(5e-7, freedom)) < result < float(chi2.ppf(1 - 5e-7, freedom))
 
 
@@ -38,8 +38,8 @@ def test_each_tensor_has_its_deviation_and_neither_two_thirds_nor_three_halves_o
 
 def test_the_shares_within_one_two_and_three_deviations_are_a_gaussians() -> None:
     values = gaussian({"many": (200, 500)}, 0.5, torch_generator(0, "noise"))["many"].abs()
-    for deviations, share in ((1, 0.682689), (2, 0.954500), (3, 0.997300)):
-        result = float((values < 0.5 * deviations).double().mean())
+    for stds, share in ((1, 0.682689), (2, 0.954500), (3, 0.997300)):
+        result = float((values < 0.5 * stds).double().mean())
         assert abs(result - share) < 5 * (share * (1 - share) / values.numel()) ** 0.5
 
 
@@ -87,8 +87,8 @@ def test_scalars_empty_tensors_and_none_at_all() -> None:
     assert gaussian({}, 1.0, torch_generator(0, "noise")) == {}
 
 
-@pytest.mark.parametrize("deviation", [-1.0, inf, nan])
-def test_deviations_that_are_none(deviation: float) -> None:
+@pytest.mark.parametrize("std", [-1.0, inf, nan])
+def test_deviations_that_are_none(std: float) -> None:
     with pytest.raises(InputError) as refused:
-        drawn(deviation)
-    assert str(refused.value) == f"Expected 0 <= deviation < inf, got deviation={deviation}."
+        drawn(std)
+    assert str(refused.value) == f"Expected 0 <= deviation < inf, got deviation={std}."

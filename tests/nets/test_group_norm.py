@@ -39,10 +39,10 @@ def test_the_groups_divide_the_channels(channels: int, groups: int) -> None:
 @pytest.mark.parametrize("name", NORMED)
 def test_each_batch_norm_is_replaced_and_all_else_stays(name: str) -> None:
     original, changed = built(name, "own"), built(name, "group")
-    places = [place for place, layer in original.named_modules() if isinstance(layer, _BatchNorm)]
+    places = [index for index, layer in original.named_modules() if isinstance(layer, _BatchNorm)]
     assert len(places) >= 8
-    for place in places:
-        layer, before = changed.get_submodule(place), original.get_submodule(place)
+    for index in places:
+        layer, before = changed.get_submodule(index), original.get_submodule(index)
         assert isinstance(layer, nn.GroupNorm) and isinstance(before, _BatchNorm)
         assert layer.num_channels == before.num_features and layer.eps == before.eps
     assert not any(isinstance(layer, _BatchNorm) for layer in changed.modules())
@@ -55,8 +55,8 @@ def test_each_batch_norm_is_replaced_and_all_else_stays(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_other_networks_stay_as_they_are(name: str) -> None:
-    plain, asked = built(name, "own"), built(name, "group")
-    assert repr(plain) == repr(asked)
+    plain, requested = built(name, "own"), built(name, "group")
+    assert repr(plain) == repr(requested)
 
 
 @pytest.mark.slow
@@ -83,15 +83,15 @@ def test_examples_no_longer_depend_on_each_other_and_have_gradients_as_in_a_loop
 def test_a_run_has_it_on_both_sides(small: Experiment, tmp_path: Path, method: str) -> None:
     """A client refuses a message that does not hold its own model's tensors."""
     few = {"split": "sampled", "set": ("sampled.train=4",), "batch_size": 2, "rounds": 1, "clients": 2}
-    asked = dataclasses.replace(
+    requested = dataclasses.replace(
         small, method=method, net="resnet18", image_size=8, norm="group", **few, out=tmp_path / "r"
     )
-    result = json.loads((run.run(asked) / "result.json").read_text())
+    result = json.loads((run.run(requested) / "result.json").read_text())
     assert result["config"]["norm"] == "group" and len(result["rounds"]) == 1
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "text"),
     [
         (["--method", "dp_fedavg", "--net", "resnet18"], "--expert norm=group"),
         (["--method", "dp_fedavg", "--net", "resnet18", "--set", "unit=client"], "--expert norm=group"),
@@ -103,9 +103,9 @@ def test_a_run_has_it_on_both_sides(small: Experiment, tmp_path: Path, method: s
     ],
 )
 def test_refusals_name_the_way_out(
-    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sim.main([*flags, "--attack", "none", "--out", str(tmp_path / "r")]) == 2
     printed = capsys.readouterr().err.strip()
-    assert words in printed and "\n" not in printed
+    assert text in printed and "\n" not in printed
     assert not (tmp_path / "r").exists()

@@ -326,8 +326,10 @@ def test_a_defence_that_does_not_leaves_the_step_as_it_is() -> None:
 
 def test_the_usual_step_is_in_factors() -> None:
     single = torch.float32
-    usual, asked, dense_one = (bits(client(*a, precision=single)) for a in ((), ("step=low_rank",), ("step=dense",)))
-    assert torch.equal(usual, asked) and not torch.equal(usual, dense_one)
+    usual, requested, dense_one = (
+        bits(client(*a, precision=single)) for a in ((), ("step=low_rank",), ("step=dense",))
+    )
+    assert torch.equal(usual, requested) and not torch.equal(usual, dense_one)
 
 
 def counted(made: HyperFLClient, work: Callable[[], object]) -> int:

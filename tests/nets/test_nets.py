@@ -476,7 +476,7 @@ def full_size(head_init: str, seeds: range) -> Iterable[GeneratedNet]:
 def test_torchs_own_initialisation_generates_deviation_024_in_every_layer() -> None:
     result = layer_deviations(full_size("torch", range(3)))
     assert set(result) == {"0", "3", "7"}
-    assert all(0.21 < deviation < 0.27 for deviation in result.values()), result
+    assert all(0.21 < std < 0.27 for std in result.values()), result
 
 
 FAN_INS = {"0": 25, "3": 400, "7": 800}  # 1x5x5, 16x5x5, 32x5x5

@@ -73,8 +73,8 @@ def middle(norms: Tensor) -> list[float]:
     """Bounds between the examples' norms, so that some are clipped and some are not; a single one is clipped."""
     result = []
     for column in norms.unbind(1):
-        least, most = float(column.min()), float(column.max())
-        result.append((least + most) / 2 if least < most else 0.7 * most or 1.0)
+        minimum, maximum = float(column.min()), float(column.max())
+        result.append((minimum + maximum) / 2 if minimum < maximum else 0.7 * maximum or 1.0)
     return result
 
 

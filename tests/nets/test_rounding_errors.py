@@ -15,13 +15,13 @@ from flfw.rng import initialising, torch_generator
 BOUND = 1e-2  # below all norms: every gradient is clipped
 
 
-def clipped_sum(model: nn.Module, x: Tensor, y: Tensor, most: int = 0) -> Tensor:
+def clipped_sum(model: nn.Module, x: Tensor, y: Tensor, maximum: int = 0) -> Tensor:
     tested = PerExample(model, way="fixed", grouping="flat")
 
     def summed(x: Tensor, y: Tensor) -> ClippedSum:
         return tested.clipped_sum(lambda: cross_entropy(model(x), y, reduction="none"), BOUND)
 
-    sums = accumulated(summed(*part) for part in physical(x, y, most)).sums
+    sums = accumulated(summed(*part) for part in physical(x, y, maximum)).sums
     return torch.cat([value.flatten() for value in sums.values()]).double()
 
 
@@ -43,8 +43,8 @@ def test_a_neighbour_changes_a_sum_by_the_bound_and_a_thousandth_of_a_percent(ne
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [0, 2, 16])
-def test_where_all_examples_are_of_one_class_it_is_half_of_the_margin_at_most(most: int) -> None:
+@pytest.mark.parametrize("maximum", [0, 2, 16])
+def test_where_all_examples_are_of_one_class_it_is_half_of_the_margin_at_most(maximum: int) -> None:
     """Gradients that point the same way have the longest sums, and errors are relative to them; the first one is left.
 
     Parts of two that are added up in float32 had an error of 3.4e-3.
@@ -52,7 +52,7 @@ def test_where_all_examples_are_of_one_class_it_is_half_of_the_margin_at_most(mo
     with initialising(0, "model"):
         model = nets.build("linear", (1, 28, 28), 10)
     x, y = torch.rand(4000, 1, 28, 28, generator=torch_generator(0, "examples")), torch.zeros(4000, dtype=torch.int64)
-    change = clipped_sum(model, x, y, most) - clipped_sum(model, x[1:], y[1:], most)
+    change = clipped_sum(model, x, y, maximum) - clipped_sum(model, x[1:], y[1:], maximum)
     exact = clipped_sum(model.double(), x[:1].double(), y[:1])
     assert 2e-5 < float((change - exact).norm()) / BOUND < MARGIN / 2
     assert float(change.norm()) / BOUND == pytest.approx(1, abs=MARGIN / 20)

@@ -33,15 +33,15 @@ def scripted(*words: int, more: bytes = b"") -> gaussian.Bits:
     return bits
 
 
-def place(value: float, deviation: float, radial: mpmath.mpf, angular: mpmath.mpf, wave: str) -> int:
+def place(value: float, std: float, radial: mpmath.mpf, angular: mpmath.mpf, wave: str) -> int:
     """What Box and Muller's formula gives with 100 digits."""
     with mpmath.workdps(100):
         noise = mpmath.sqrt(-2 * mpmath.log(radial)) * getattr(mpmath, wave)(2 * mpmath.pi * angular)
-        return int(mpmath.nint((mpmath.mpf(value) + mpmath.mpf(deviation) * noise) / mpmath.mpf(STEP)))
+        return int(mpmath.nint((mpmath.mpf(value) + mpmath.mpf(std) * noise) / mpmath.mpf(STEP)))
 
 
-def accepted(values: torch.Tensor, deviation: float) -> bool:
-    result, freedom = float(values.double().square().sum()) / deviation**2, values.numel()
+def accepted(values: torch.Tensor, std: float) -> bool:
+    result, freedom = float(values.double().square().sum()) / std**2, values.numel()
     return float(chi2.ppf(5e-7, freedom)) < result < float(chi2.ppf(1 - 5e-7, freedom))
 
 
@@ -139,16 +139,16 @@ def test_values_that_noise_cannot_hide_are_refused(value: float) -> None:
         add_secure_gaussian({"w": torch.tensor([0.0, value])}, DEVIATION)
 
 
-@pytest.mark.parametrize("deviation", [0.0, -1.0, inf, nan])
-def test_a_deviation_out_of_range_is_refused(deviation: float) -> None:
+@pytest.mark.parametrize("std", [0.0, -1.0, inf, nan])
+def test_a_deviation_out_of_range_is_refused(std: float) -> None:
     with pytest.raises(InputError, match="0 < deviation < inf"):
-        add_secure_gaussian({"w": torch.zeros(1)}, deviation)
+        add_secure_gaussian({"w": torch.zeros(1)}, std)
 
 
-@pytest.mark.parametrize("deviation", [5e-324, 1e-251, 1e251])
-def test_a_deviation_whose_grid_float64_cannot_hold_is_refused(deviation: float) -> None:
+@pytest.mark.parametrize("std", [5e-324, 1e-251, 1e251])
+def test_a_deviation_whose_grid_float64_cannot_hold_is_refused(std: float) -> None:
     with pytest.raises(InputError, match="a step in the range of float64"):
-        add_secure_gaussian({"w": torch.zeros(1)}, deviation)
+        add_secure_gaussian({"w": torch.zeros(1)}, std)
 
 
 def test_nothing_stays_nothing() -> None:
@@ -159,76 +159,76 @@ def test_nothing_stays_nothing() -> None:
 def test_secure_noise_is_a_little_larger_and_has_a_scale_for_each_tensor() -> None:
     many = {"a": torch.zeros(400_000), "b": torch.zeros(400_000)}
     result = SecureNoise().added(many, 2.0, {"a": 1.0, "b": 3.0})
-    for name, deviation in (("a", 2.0), ("b", 6.0)):
-        assert float(result[name].std()) == pytest.approx(deviation * (1 + MARGIN), rel=5 / sqrt(2 * 400_000))
+    for name, std in (("a", 2.0), ("b", 6.0)):
+        assert float(result[name].std()) == pytest.approx(std * (1 + MARGIN), rel=5 / sqrt(2 * 400_000))
     assert list(SecureNoise().added({"b": torch.ones(1), "a": torch.ones(1)}, 0.0)) == ["b", "a"]
 
 
 def test_the_margin_is_in_every_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousandth is too little for a sample to show."""
-    asked: list[float] = []
+    requested: list[float] = []
 
-    def noted(values: dict[str, torch.Tensor], deviation: float) -> dict[str, torch.Tensor]:
-        asked.append(deviation)
+    def noted(values: dict[str, torch.Tensor], std: float) -> dict[str, torch.Tensor]:
+        requested.append(std)
         return values
 
     monkeypatch.setattr(gaussian, "add_secure_gaussian", noted)
     SecureNoise().added({"a": torch.zeros(1), "b": torch.zeros(1)}, 2.0, {"a": 1.0, "b": 3.0})
-    assert asked == [2.0 * (1 + 2**-10), 6.0 * (1 + 2**-10)]
+    assert requested == [2.0 * (1 + 2**-10), 6.0 * (1 + 2**-10)]
 
 
 # --- sums of what several clients send ---
 
 
-def rounded(mean: float, deviation: float, places: np.ndarray) -> np.ndarray:
+def rounded(mean: float, std: float, indices: np.ndarray) -> np.ndarray:
     """Probabilities of a Gaussian's places on the grid of whole numbers."""
-    return np.diff(norm.cdf(np.append(places - 0.5, places[-1] + 0.5), mean, deviation))
+    return np.diff(norm.cdf(np.append(indices - 0.5, indices[-1] + 0.5), mean, std))
 
 
-def sum_of_rounded(means: list[float], deviation: float, places: np.ndarray) -> np.ndarray:
+def sum_of_rounded(means: list[float], std: float, indices: np.ndarray) -> np.ndarray:
     """Probabilities of the sum of several such places, added up pair by pair."""
-    total = rounded(means[0], deviation, places)
+    total = rounded(means[0], std, indices)
     for mean in means[1:]:
-        total = np.convolve(total, rounded(mean, deviation, places), mode="same")
+        total = np.convolve(total, rounded(mean, std, indices), mode="same")
     return total
 
 
-def rounded_sum(means: list[float], deviation: float, places: np.ndarray) -> np.ndarray:
+def rounded_sum(means: list[float], std: float, indices: np.ndarray) -> np.ndarray:
     """Probabilities of the places of one Gaussian plus a uniform number for each client but one."""
     uniforms = len(means) - 1
-    wide = deviation * sqrt(len(means))
+    wide = std * sqrt(len(means))
 
     def density(u: float) -> float:  # of the sum of one or two uniform numbers
         return 1.0 if uniforms == 1 else 1 - abs(u)
 
-    def at(place: float) -> float:
+    def at(index: float) -> float:
         def share(u: float) -> float:
-            low, high = norm.cdf([place - 0.5 - u, place + 0.5 - u], sum(means), wide)
+            low, high = norm.cdf([index - 0.5 - u, index + 0.5 - u], sum(means), wide)
             return density(u) * (high - low)
 
         end = uniforms / 2
         return sum(quad(share, a, b, epsabs=1e-14)[0] for a, b in ((-end, 0), (0, end)))
 
-    return np.array([at(place) for place in places])
+    return np.array([at(index) for index in indices])
 
 
-def aliasing(deviation: float, clients: int) -> float:
+def aliasing(std: float, clients: int) -> float:
     """The bound on the difference of both, with every shift of up to 3 of up to two further clients."""
     shifts = np.array(np.meshgrid(*[np.arange(-3, 4)] * (clients - 1))).reshape(clients - 1, -1)
     v = (shifts**2).sum(0) - shifts.sum(0) ** 2 / clients
-    terms = np.exp(-2 * np.pi**2 * deviation**2 * v)[(shifts != 0).any(0)]
-    return terms.sum() / (deviation * sqrt(2 * np.pi * clients))
+    terms = np.exp(-2 * np.pi**2 * std**2 * v)[(shifts != 0).any(0)]
+    return terms.sum() / (std * sqrt(2 * np.pi * clients))
 
 
 @pytest.mark.parametrize("means", [[0.0, 0.0], [0.3, 0.45], [0.5, -0.2, 0.1]])
 def test_a_sum_of_rounded_noises_is_a_rounded_gaussian_up_to_its_bound(means: list[float]) -> None:
     """The difference falls as exp(-pi^2 s^2) and faster: where a deviation has a step and more, nothing is left."""
-    places = np.arange(-30.0, 31.0)
+    indices = np.arange(-30.0, 31.0)
     apart = {}
-    for deviation in (0.25, 0.5, 1.0, 2.0):
-        largest = np.abs(sum_of_rounded(means, deviation, places) - rounded_sum(means, deviation, places)).max()
-        assert largest <= aliasing(deviation, len(means)) + 1e-12
-        apart[deviation] = largest
+    for std in (0.25, 0.5, 1.0, 2.0):
+        largest = np.abs(sum_of_rounded(means, std, indices) - rounded_sum(means, std, indices)).max()
+        assert largest <= aliasing(std, len(means)) + 1e-12
+        apart[std] = largest
     assert apart[0.25] > apart[0.5] > 1e-3 > 1e-4 > apart[1.0]  # the test sees a grid that is too coarse
     assert apart[2.0] < 1e-12
     assert aliasing(PER_STEP, len(means)) < 1e-60
@@ -236,10 +236,10 @@ def test_a_sum_of_rounded_noises_is_a_rounded_gaussian_up_to_its_bound(means: li
 
 def test_a_shared_grid_is_held_exactly_and_has_four_steps_in_a_deviation() -> None:
     for largest in (0.0, 1e-6, 1.0, 3.0, 5000.0, 1e6):
-        for deviation in (1.0, 24.0, 1e3):
-            step = shared_step(largest, deviation, torch.float32)
-            assert grid_step(deviation) <= step <= deviation / PER_STEP
-            last = torch.tensor((largest + 16 * deviation) / step).double().ceil()
+        for std in (1.0, 24.0, 1e3):
+            step = shared_step(largest, std, torch.float32)
+            assert grid_step(std) <= step <= std / PER_STEP
+            last = torch.tensor((largest + 16 * std) / step).double().ceil()
             farthest = step * (last - torch.arange(100))
             assert torch.equal(farthest.float().double(), farthest)
     assert shared_step(1e6, 1.0, torch.float64) == grid_step(1.0)
@@ -258,7 +258,7 @@ def test_what_all_clients_send_is_on_one_grid_whatever_their_changes(size: float
     changes = [{n: scale * (torch.rand(v.shape, generator=rng) - 0.5) for n, v in start.items()} for scale in (0, 1, 8)]
     step = shared_step(size + 4 * (1 + MARGIN), 2.0 * (1 + MARGIN), torch.float32)
     for change in changes:
-        sent = SecureNoise().moved(start, change, 4.0, 2.0)
+        sent = SecureNoise().add_to_update(start, change, 4.0, 2.0)
         assert all(value.dtype == torch.float32 for value in sent.values())
         for value in sent.values():
             places = value.double() / step
@@ -269,9 +269,9 @@ def test_what_all_clients_send_is_on_one_grid_whatever_their_changes(size: float
 
 def test_without_noise_a_change_is_added_as_it_is() -> None:
     start, change = {"w": torch.tensor([0.1, 7.0])}, {"w": torch.tensor([1e-3, -0.5])}
-    assert torch.equal(SecureNoise().moved(start, change, 1.0, 0.0)["w"], start["w"] + change["w"])
-    assert SecureNoise().moved({}, {}, 1.0, 1.0) == {}
-    assert SecureNoise().moved({"w": torch.zeros(0)}, {"w": torch.zeros(0)}, 1.0, 1.0)["w"].shape == (0,)
+    assert torch.equal(SecureNoise().add_to_update(start, change, 1.0, 0.0)["w"], start["w"] + change["w"])
+    assert SecureNoise().add_to_update({}, {}, 1.0, 1.0) == {}
+    assert SecureNoise().add_to_update({"w": torch.zeros(0)}, {"w": torch.zeros(0)}, 1.0, 1.0)["w"].shape == (0,)
 
 
 def test_secret_bytes_differ_in_each_call_and_coins_have_their_probability() -> None:

@@ -51,18 +51,18 @@ def test_equal_operations_are_done_once_and_needless_ones_not_at_all() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [0, 10**12], ids=["phases", "products"])
+@pytest.mark.parametrize("maximum", [0, 10**12], ids=["phases", "products"])
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (5, 4)])
 @pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
 @pytest.mark.parametrize("padding", [(0, 0), (2, 2), (3, 1)])
 def test_convolutions_and_their_gradients_are_torch_s(
     monkeypatch: pytest.MonkeyPatch,
-    most: int,
+    maximum: int,
     kernel: tuple[int, int],
     stride: tuple[int, int],
     padding: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(small_convolutions, "_SMALL", most)
+    monkeypatch.setattr(small_convolutions, "_SMALL", maximum)
     for examples, extra in ((1, 0), (2, 1)):
         x, weight, bias = draw(examples, 3, 7, 8), draw(4, 3, *kernel), draw(4)
         d = draw(*conv2d(x, weight, bias, stride, padding).shape, seed=1)

@@ -54,7 +54,7 @@ def test_a_later_token_changes_earlier_places_only_without_the_mask(name: str, s
     with torch.no_grad():
         a, b = (model.blocks[0](model.embedded(x)) for x in (one, other))
         last = model.blocks[0](model.embedded(one), last=True)
-    same = [torch.equal(a[0, place], b[0, place]) for place in range(8)]
+    same = [torch.equal(a[0, index], b[0, index]) for index in range(8)]
     assert same == [not sees] * 5 + [False] * 3
     torch.testing.assert_close(last, a[:, -1:])
 
@@ -94,17 +94,17 @@ def language_model() -> Net:
 def test_the_scores_of_a_place_are_those_of_the_text_up_to_it() -> None:
     net, x = language_model(), raw(texts())
     assert net(x).shape == (4, 256, 8) and numel(tensors(net)) == numel(tensors(fresh("gpt_tiny", classes=256)))
-    for place in (0, 3, 7):
-        torch.testing.assert_close(net(x[:, : place + 1])[..., -1], net(x)[..., place])
+    for index in (0, 3, 7):
+        torch.testing.assert_close(net(x[:, : index + 1])[..., -1], net(x)[..., index])
 
 
 def test_the_loss_is_the_mean_over_all_places_of_the_next_token_s() -> None:
     net, x, y = language_model(), texts(2), torch.tensor([7, 250])
     scores, losses = net(raw(x)), []
     for text in range(2):
-        for place in range(8):
-            token = int(y[text]) if place == 7 else int(x[text, place + 1])
-            losses.append(-scores[text, :, place].log_softmax(0)[token])
+        for index in range(8):
+            token = int(y[text]) if index == 7 else int(x[text, index + 1])
+            losses.append(-scores[text, :, index].log_softmax(0)[token])
     torch.testing.assert_close(cross_entropy(scores, targets(scores, raw(x), y)), torch.stack(losses).mean())
 
 

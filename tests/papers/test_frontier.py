@@ -144,10 +144,10 @@ def test_a_point_has_the_ledger_s_epsilon_and_the_price_of_its_choice(tiny: None
 def test_the_price_is_the_composition_of_every_run_of_the_choice(tiny: None, tmp_path: Path) -> None:
     point = measure.measured(cell(CLIENT), "quick", GIVEN, tmp_path, print)
     mu = [0.0, 0.0]  # squared: of the choice, of a reported run
-    for place, names in enumerate((point.folders[:2], point.folders[2:3])):
+    for index, names in enumerate((point.folders[:2], point.folders[2:3])):
         for name in names:
             config = result(tmp_path, name)["config"]
-            mu[place] += config["rounds"] / config["method_settings"]["noise_multiplier"] ** 2
+            mu[index] += config["rounds"] / config["method_settings"]["noise_multiplier"] ** 2
     assert point.epsilon is not None and point.with_tuning is not None
     assert point.epsilon == pytest.approx(gaussian(sqrt(mu[1])), rel=1e-6)
     assert point.with_tuning == pytest.approx(gaussian(sqrt(sum(mu))), rel=1e-6)

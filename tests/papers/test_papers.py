@@ -77,7 +77,7 @@ def test_the_tables_have_their_cells_under_distinct_paths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "deviation", "unit"),
+    ("path", "value", "std", "unit"),
     [
         ("hyperfl.1/HyperFL/CIFAR-10/20/accuracy", 73.03, None, "%"),
         ("hyperfl.2/HyperFL-LPM/EMNIST/ViT-S-16/accuracy", 79.92, None, "%"),
@@ -91,9 +91,9 @@ def test_the_tables_have_their_cells_under_distinct_paths() -> None:
         ("fed_cdp.7/non-private/MNIST/type 0&1/succeed", "Y", None, ""),
     ],
 )
-def test_a_path_leads_to_one_number(path: str, value: object, deviation: float | None, unit: str) -> None:
+def test_a_path_leads_to_one_number(path: str, value: object, std: float | None, unit: str) -> None:
     (cell,) = published.table(path.partition("/")[0]).select(path)
-    assert (cell.path, cell.value, cell.deviation, cell.unit) == (path, value, deviation, unit)
+    assert (cell.path, cell.value, cell.deviation, cell.unit) == (path, value, std, unit)
 
 
 def test_a_path_s_beginning_selects_all_that_goes_on_from_it() -> None:
@@ -229,8 +229,8 @@ def test_hyperfl_s_table_of_rog_has_the_ceiling_of_each_size_beside_it() -> None
 
 
 def test_the_images_that_are_enlarged_are_a_set_s_first_ones(tmp_path: Path) -> None:
-    whole = replace(data.describe("mnist"), read=lambda root, side: _numbered(3000))
-    arrays = hyperfl.first(whole).read(tmp_path, None)
+    full = replace(data.describe("mnist"), read=lambda root, side: _numbered(3000))
+    arrays = hyperfl.first(full).read(tmp_path, None)
     assert [len(part) for part in (arrays.train_x, arrays.train_y, arrays.test_x, arrays.test_y)] == [1000] * 4
     assert arrays.train_y[-1] == 999 and arrays.test_y[0] == 0
 
@@ -875,7 +875,7 @@ def test_a_damaged_result_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "deviation", "text"),
+    ("value", "unit", "std", "text"),
     [
         (63.6, "%", None, "63.60"),
         (79.66, "%", 0.55, "79.66±0.55"),
@@ -888,8 +888,8 @@ def test_a_damaged_result_is_a_failure(tmp_path: Path) -> None:
         (None, "%", None, "none"),
     ],
 )
-def test_a_number_is_printed_as_papers_do(value: Any, unit: str, deviation: float | None, text: str) -> None:
-    assert number(value, unit, deviation) == text
+def test_a_number_is_printed_as_papers_do(value: Any, unit: str, std: float | None, text: str) -> None:
+    assert number(value, unit, std) == text
 
 
 def outcomes() -> list[Outcome]:
@@ -923,10 +923,9 @@ def test_the_terminal_shows_published_above_measured() -> None:
 @pytest.mark.parametrize("scale", ["quick", "full"])
 @pytest.mark.parametrize(("name", "columns"), [("hyperfl.1", 8), ("fedcg.1", 6)])
 def test_all_columns_of_measured_numbers_stand_side_by_side(name: str, columns: int, scale: Scale) -> None:
-    given, deviation = published.table(name), None if scale == "quick" else 0.432
+    given, std = published.table(name), None if scale == "quick" else 0.432
     shown = [
-        Outcome(member, "measured", "", None, 61.411, deviation, {"x": 61.4}, codes=("older",))
-        for member in given.cells
+        Outcome(member, "measured", "", None, 61.411, std, {"x": 61.4}, codes=("older",)) for member in given.cells
     ]
     lines = layout.terminal(sheet(given, shown, scale), 120).splitlines()
     row = given.cells[0].row[0]

@@ -10,7 +10,7 @@ import pytest
 from flfw.errors import InputError
 from flfw.privacy import accountants
 from flfw.privacy.accountants import compute_epsilon
-from flfw.privacy.calibration import noise_for
+from flfw.privacy.calibration import calibrate_noise_multiplier
 from flfw.privacy.claims import claim
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
@@ -47,10 +47,10 @@ def test_the_bound_is_above_simulated_losses_and_not_far(z: float, steps: int, p
     rng, deltas = np.random.default_rng(0), []
     for added in (True, False):
         sample = losses(z, steps, passes, added, rng)
-        taken, deviation = delta_of(sample, bound.epsilon)
-        assert taken - 4 * deviation <= delta
+        taken, std = delta_of(sample, bound.epsilon)
+        assert taken - 4 * std <= delta
         deltas.append(delta_of(sample, 0.95 * bound.epsilon - 0.01))
-    assert max(taken - 4 * deviation for taken, deviation in deltas) > delta  # a smaller epsilon is refuted
+    assert max(taken - 4 * std for taken, std in deltas) > delta  # a smaller epsilon is refuted
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_claim_says_how_steps_are_chosen() -> None:
 
 @pytest.mark.slow
 def test_noise_for_a_target() -> None:
-    sigma, reached = noise_for(2.0, BALLS, 1e-5)
+    sigma, reached = calibrate_noise_multiplier(2.0, BALLS, 1e-5)
     assert 1.999 <= reached.epsilon <= 2.0 and reached.accountant == "pld"
     again = compute_epsilon((GaussianEvent(sigma / 2, 1.0, 6, 10),), 1e-5).epsilon
     assert again == reached.epsilon

@@ -119,9 +119,9 @@ def test_the_error_is_that_of_jax_privacy(bands: int, rounds: int) -> None:
     columns = (root_coefficients(bands), np.array(optimised_coefficients(bands, rounds)))
     for coefficients, (mean, last) in zip(columns, BY_JAX_PRIVACY[bands, rounds], strict=True):
         assert np.linalg.norm(coefficients) == pytest.approx(1)
-        deviations = running_deviations(coefficients, rounds)
-        assert sqrt(np.square(deviations).mean()) == pytest.approx(mean, rel=1e-6)
-        assert deviations[-1] == pytest.approx(last, rel=1e-5)
+        stds = running_deviations(coefficients, rounds)
+        assert sqrt(np.square(stds).mean()) == pytest.approx(mean, rel=1e-6)
+        assert stds[-1] == pytest.approx(last, rel=1e-5)
         assert mean < 0.7 * sqrt((rounds + 1) / 2)
 
 

@@ -135,8 +135,8 @@ def test_a_sampled_step_has_no_smaller_rho_for_orders_are_not_limited() -> None:
             + (i * i - i) / (2 * multiplier**2)
             for i in range(order + 1)
         ]  # fmt: skip
-        most = max(logs)
-        return (most + log(sum(exp(one - most) for one in logs))) / (order - 1) / order
+        maximum = max(logs)
+        return (maximum + log(sum(exp(one - maximum) for one in logs))) / (order - 1) / order
 
     assert rho_of(2) < 1e-3 * rho_of(300) < 0.5e-3
     assert rho_of(300) == pytest.approx(1 / (2 * multiplier**2), rel=0.04)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.dp.canary_audit import _told
+from flfw.dp.canary_audit import _detected
 from flfw.errors import InputError
 from flfw.privacy.lower_bound import FEWEST, largest_difference, shift_of, standardised_mean_difference
 from flfw.rng import numpy_generator
@@ -146,7 +146,7 @@ def test_canaries_that_disturb_each_other_raise_no_alarm(
         seen = rows.T @ (included - 0.5) + rng.normal(size=dimensions) / mu
         if not separated:
             return rows @ seen, included
-        return _told(torch.tensor(rows), torch.tensor(seen), 1.0, 1 / mu).numpy(), included
+        return _detected(torch.tensor(rows), torch.tensor(seen), 1.0, 1 / mu).numpy(), included
 
     assert level(scores, mu, 200) <= 0.09
 

@@ -19,7 +19,7 @@ from flfw.errors import InputError
 from flfw.papers import published
 from flfw.privacy import accountants
 from flfw.privacy.accountants import Accountant, compute_epsilon, epsilon
-from flfw.privacy.calibration import noise_for, steps_within
+from flfw.privacy.calibration import calibrate_noise_multiplier, steps_within
 from flfw.privacy.claims import ADVERSARIES, Claim, claim
 from flfw.privacy.lower_bound import correct_guesses, gaussian_rejects, lower_bound, p_value
 from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
@@ -210,10 +210,10 @@ def composed_delta(q: float, sigma: float, steps: int, eps: float, removed: bool
     plain, mixed = norm.pdf(x, 0, sigma), (1 - q) * norm.pdf(x, 0, sigma) + q * norm.pdf(x, 1, sigma)
     loss = np.log1p(q * np.expm1((2 * x - 1) / (2 * sigma**2))) * (1 if removed else -1)
     mass = (mixed if removed else plain) * (x[1] - x[0])
-    places = np.ceil(loss / mesh).astype(int)
-    first, size = places.min(), 2**18
-    step = np.bincount(places - first, weights=mass, minlength=size)
-    assert steps * (places.max() - first) < size
+    indices = np.ceil(loss / mesh).astype(int)
+    first, size = indices.min(), 2**18
+    step = np.bincount(indices - first, weights=mass, minlength=size)
+    assert steps * (indices.max() - first) < size
     total = np.fft.irfft(np.fft.rfft(step) ** steps, size)
     losses = (np.arange(size) + steps * first) * mesh
     return float((total * -np.expm1(np.minimum(eps - losses, 0.0))).sum())
@@ -373,14 +373,16 @@ def test_copies_with_the_clients_own_noise_are_runs_and_with_the_servers_one_lar
 )
 def test_without_sampling_a_groups_places_stand_together(copies, taken, batch, steps) -> None:
     """Against all ways to place copies times taken among the steps, no more than a batch in one."""
-    most = min(copies, batch)
+    maximum = min(copies, batch)
     worst = max(
-        sum(c * c for c in places) for places in product(range(most + 1), repeat=steps) if sum(places) <= copies * taken
+        sum(c * c for c in places)
+        for places in product(range(maximum + 1), repeat=steps)
+        if sum(places) <= copies * taken
     )
     phase = Mechanism(6, steps, batch=batch, max_participations=taken).phase(copies)
     squares = phase.steps * (6 / phase.noise_multiplier) ** 2
     assert worst <= squares + 1e-9
-    if (copies * taken) % most == 0:
+    if (copies * taken) % maximum == 0:
         assert squares == pytest.approx(worst)
 
 
@@ -417,7 +419,7 @@ def test_a_sampled_groups_step_is_bounded() -> None:
 )
 def test_the_noise_of_a_published_target(q, steps, accountant, measured) -> None:
     """Section 1.7: Opacus' own search, which ends up to 0.01 below the target, i.e. with up to 0.3 % more noise."""
-    sigma, spent = noise_for(4.0, sampled(0, q, steps), DELTA, accountant)
+    sigma, spent = calibrate_noise_multiplier(4.0, sampled(0, q, steps), DELTA, accountant)
     assert 4.0 - 1e-3 <= spent.epsilon <= 4.0 and spent.accountant == accountant
     assert measured * 0.997 - 0.005 <= sigma <= measured + 0.005
 
@@ -426,7 +428,7 @@ def test_the_noise_of_a_published_target(q, steps, accountant, measured) -> None
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> None:
     many = [Mechanism(1, 5, groups=3), Mechanism(7, 3, groups=3)]
-    sigma, spent = noise_for(target, many, DELTA, accountant)
+    sigma, spent = calibrate_noise_multiplier(target, many, DELTA, accountant)
     assert target - 1e-3 <= spent.epsilon <= target
     assert epsilon([replace(one, noise_multiplier=sigma) for one in many], DELTA, accountant) == spent.epsilon
     assert epsilon([replace(one, noise_multiplier=0.98 * sigma) for one in many], DELTA, accountant) > target
@@ -434,9 +436,9 @@ def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> 
 
 @pytest.mark.slow
 def test_a_target_that_an_accountant_cannot_show_is_refused() -> None:
-    for accountant, least in zip(ACCOUNTANTS, ("0.003", "0.003", "0.02"), strict=True):
-        with pytest.raises(InputError, match=f"^Expected a target_epsilon .* least={least}"):
-            noise_for(1e-3, sampled(0, 0.01, 100), DELTA, accountant)
+    for accountant, minimum in zip(ACCOUNTANTS, ("0.003", "0.003", "0.02"), strict=True):
+        with pytest.raises(InputError, match=f"^Expected a target_epsilon .* least={minimum}"):
+            calibrate_noise_multiplier(1e-3, sampled(0, 0.01, 100), DELTA, accountant)
 
 
 def test_rounds_within_a_budget_are_those_that_a_loop_counts() -> None:
@@ -698,6 +700,7 @@ def test_a_mechanism_out_of_range_is_refused_by_name(wrong, message) -> None:
 
 
 ONE, FOUR = Mechanism(6, 5), np.ones(4)
+least_noise = calibrate_noise_multiplier
 OTHER: Any = "other"
 
 
@@ -710,9 +713,9 @@ OTHER: Any = "other"
         (lambda: epsilon(ONE, 1.0), "Expected 0 < delta < 1, got delta=1.0."),
         (lambda: epsilon(ONE, 0.1, OTHER), "Expected accountant among prv, rdp, moments, got accountant=other."),
         (lambda: epsilon([], 0.1), "Expected at least one mechanism, got mechanisms=0."),
-        (lambda: noise_for(0.0, ONE, 0.1), "Expected 0 < target_epsilon < inf, got target_epsilon=0.0."),
-        (lambda: noise_for(1.0, replace(ONE, clipping_norm=inf), 0.1), "Expected clip < inf, got clip=inf."),
-        (lambda: noise_for(1.0, Mechanism(6, 0), 0.1), "Expected steps >= 1, got steps=0."),
+        (lambda: least_noise(0.0, ONE, 0.1), "Expected 0 < target_epsilon < inf, got target_epsilon=0.0."),
+        (lambda: least_noise(1.0, replace(ONE, clipping_norm=inf), 0.1), "Expected clip < inf, got clip=inf."),
+        (lambda: least_noise(1.0, Mechanism(6, 0), 0.1), "Expected steps >= 1, got steps=0."),
         (lambda: steps_within(inf, ONE, 0.1), "Expected 0 < budget < inf, got budget=inf."),
         (lambda: steps_within(1.0, Mechanism(6, 0), 0.1), "Expected steps >= 1, got steps=0."),
         (lambda: claim(ONE, OTHER, "server", 0.1, 1), "Expected unit among example, patient, client, got unit=other."),

@@ -197,7 +197,7 @@ def changed_bytes(draw: DrawFn, data: bytes) -> bytes:
 @st.composite
 def _changed_digit(draw: DrawFn, data: bytes) -> bytes:
     """A text of which one digit is another one: as a rule it is still valid."""
-    digits = [place for place, byte in enumerate(data) if chr(byte).isdigit()]
+    digits = [index for index, byte in enumerate(data) if chr(byte).isdigit()]
     if not digits:
         return draw(changed_bytes(data))
     at = draw(st.sampled_from(digits))

@@ -45,10 +45,10 @@ FOUND = [Reconstruction(torch.full((1, 1, 2, 2), 0.5), 0.125, 3, torch.tensor([1
 CHANGE: Change = either(resummed(changed_json), missummed(changed_json), broken(changed_bytes))
 
 
-def is_ticket(ticket: Any) -> bool:
-    named = (ticket.rung, ticket.curve, ticket.point)
-    numbers = (ticket.round, ticket.batch, ticket.steps)
-    return isinstance(ticket, ProbeSet) and all(isinstance(w, str) for w in named) and are_counts(numbers)
+def is_probe_set(probe_set: Any) -> bool:
+    named = (probe_set.control, probe_set.curve, probe_set.point)
+    numbers = (probe_set.round, probe_set.batch, probe_set.steps)
+    return isinstance(probe_set, ProbeSet) and all(isinstance(w, str) for w in named) and are_counts(numbers)
 
 
 def is_job(job: Any) -> bool:
@@ -59,7 +59,7 @@ def is_job(job: Any) -> bool:
         are_counts((job.classes, *job.shape, *(e.client for e in job.exchanges)))
         and all(isinstance(word, str) for word in named)
         and isinstance(job.run_config, dict)
-        and is_ticket(job.ticket)
+        and is_probe_set(job.probe_set)
         and isinstance(job.adaptive, bool)
     )
 
@@ -70,16 +70,16 @@ def is_result(read: Any) -> bool:
     return numbers and is_line and len(read.reconstructions) == 2 and all(isinstance(w, str) for w in read.refused)
 
 
-def result(place: Path) -> object:
+def result(path: Path) -> object:
     """A broken result is as good as none, or says that it cannot be read."""
-    got = Queue(place).solution(JOB)
+    got = Queue(path).solution(JOB)
     if got is None or (got.stopped or "").startswith("its result cannot be read"):
         raise InputError("Expected a result, got none.")
     return got
 
 
-def failed(place: Path) -> object:
-    Queue(place).fail(JOB, "crashed")
+def failed(path: Path) -> object:
+    Queue(path).fail(JOB, "crashed")
     return "failed"
 
 
@@ -107,8 +107,8 @@ def readers(scratch: Path) -> dict[str, Reader]:
         "probe sets": Reader(
             waiting,
             {f"{EASY.name}.ticket": CHANGE},
-            lambda place: Queue(place).tickets(),
-            lambda tickets: all(map(is_ticket, tickets)),
+            lambda place: Queue(place).probe_sets(),
+            lambda probe_sets: all(map(is_probe_set, probe_sets)),
         ),
         "result": Reader(done, sealed, result, is_result),
         "started": Reader(

@@ -64,12 +64,12 @@ def test_a_message_enters_if_it_is_all_of_the_downloads_finite_and_in_their_form
     fits = set(received) == set(expected) and all(
         (str(value.dtype), value.shape) == known[name] and np.isfinite(value).all() for name, value in received.items()
     )
-    border = MessageValidator(3, "mine", Sharing(tuple(downloads), ()), known)
+    validator = MessageValidator(3, "mine", Sharing(tuple(downloads), ()), known)
     if fits:
-        border.check_received(received)
+        validator.check_received(received)
         return
     with pytest.raises(SharingViolationError) as caught:
-        border.check_received(received)
+        validator.check_received(received)
     line = str(caught.value)
     assert line.startswith("client 3 was ") and line.isprintable() and any(name in line for name in NAMES)
 
@@ -79,14 +79,14 @@ def test_a_message_leaves_if_it_holds_uploads_and_what_stands_for_them_alone(
     names: list[str], uploads: list[str], parts: list[str]
 ) -> None:
     known: dict[str, Form] = dict.fromkeys(NAMES[:4], ("float32", (2, 3)))
-    border = MessageValidator(3, "mine", Sharing(("*",), tuple(uploads)), known, tuple(parts))
+    validator = MessageValidator(3, "mine", Sharing(("*",), tuple(uploads)), known, tuple(parts))
     sent: Tensors = dict.fromkeys(names, torch.zeros(2, 3))
     wrong = [name for name in names if name not in parts and not (name in known and is_shared(name, uploads))]
     if not wrong:
-        border.check_sent(sent)
+        validator.check_sent(sent)
         return
     with pytest.raises(SharingViolationError, match=f"^client 3 would send {wrong[0]}, but "):
-        border.check_sent(sent)
+        validator.check_sent(sent)
 
 
 # --- a server's question, through a client's app ---
@@ -146,11 +146,11 @@ def question() -> Question:
 @given(data=st.data())
 def test_of_changed_arrays_only_finite_ones_in_their_forms_enter(data: DataObject, question: Question) -> None:
     known: dict[str, Form] = forms(question.state)
-    border = MessageValidator(1, "fedavg", Sharing(("*",), ("*",)), known)
+    validator = MessageValidator(1, "fedavg", Sharing(("*",), ("*",)), known)
     record = data.draw(changed_arrays(pack(question.state)))
 
     def entered() -> Arrays:
-        border.check_received(received := views(record))
+        validator.check_received(received := views(record))
         return received
 
     received: Any = require_refused_or_valid(entered, refusals=(SharingViolationError, ValueError))

@@ -52,9 +52,9 @@ def begun(folder: Path) -> Checkpoints:
     return Checkpoints(folder, EXPERIMENT)
 
 
-def resumed(place: Path) -> object:
-    state = Checkpoints(place, EXPERIMENT)
-    require_same_data(place, "0123abcd")
+def resumed(path: Path) -> object:
+    state = Checkpoints(path, EXPERIMENT)
+    require_same_data(path, "0123abcd")
     return state.last, state.history, state.id
 
 
@@ -71,8 +71,8 @@ def are_settings(stored: Any) -> bool:
     )
 
 
-def private(place: Path) -> object:
-    store = ClientStore(place, "abc", 1)
+def private(path: Path) -> object:
+    store = ClientStore(path, "abc", 1)
     store.allow(2)
     return store.load(2, HEAD)
 
@@ -107,7 +107,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
         "history": Reader(folder, {"checkpoint/history.jsonl": broken(changed_lines)}, resumed, is_resumed),
         "requested rounds": Reader(
             folder,
-            {"checkpoint/asked.txt": unsealed(changed_bytes)},
+            {"checkpoint/requested_rounds.txt": unsealed(changed_bytes)},
             lambda place: RequestedRounds(place / "checkpoint").rounds,
             are_counts,
         ),
@@ -145,7 +145,7 @@ def test_a_checkpoint_is_gone_on_from_as_it_was_saved(
 
 @given(st.lists(st.integers(0, 10**6), max_size=5))
 def test_requested_rounds_are_read_as_they_were_noted(readers: dict[str, Reader], rounds: list[int]) -> None:
-    place = readers["requested rounds"].folder.lay({"checkpoint/asked.txt": None}) / "checkpoint"
+    place = readers["requested rounds"].folder.lay({"checkpoint/requested_rounds.txt": None}) / "checkpoint"
     for one in rounds:
         RequestedRounds(place).note(one)
     assert set(RequestedRounds(place).rounds) == set(rounds)

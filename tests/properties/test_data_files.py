@@ -111,10 +111,10 @@ def reading(name: str, card: Callable[[Path], DatasetCard]) -> Callable[[Path], 
     return lambda place: pixels.read(name, card(place), place, None)
 
 
-def looked_at(place: Path) -> DatasetCard:
+def looked_at(path: Path) -> DatasetCard:
     card = at_site.site("3:2", ImageFormat())
     assert card.look is not None, "a site looks"
-    return card.look(place)
+    return card.look(path)
 
 
 def of_table(prefix: str, name: str) -> Callable[[Path], object]:
@@ -232,9 +232,9 @@ def changed_tar(draw: DrawFn, data: bytes) -> bytes:
 
 
 def unpacking(name: str) -> Callable[[Path], object]:
-    def read(place: Path) -> object:
-        remote.unpack(place / name, place / "set")
-        return not any(path.exists() for path in (place.parent / "escaped", Path("/dev/shm/escaped")))
+    def read(location: Path) -> object:
+        remote.unpack(location / name, location / "set")
+        return not any(path.exists() for path in (location.parent / "escaped", Path("/dev/shm/escaped")))
 
     return read
 

@@ -31,8 +31,8 @@ NODE = {
 }
 
 
-def layout(place: Path) -> tuple[FederationLayout, object]:
-    read = FederationLayout.read(place)
+def layout(path: Path) -> tuple[FederationLayout, object]:
+    read = FederationLayout.read(path)
     commands = read.superlink_command(), read.supernode_command(0), read.register_command(0), read.connection
     return dataclasses.replace(read, folder=Path("/f")), len(commands)
 
@@ -43,10 +43,10 @@ def is_layout(read: Any) -> bool:
     return all(type(number) is int for number in numbers) and all(isinstance(a, str) for a in (one.host, one.listen))
 
 
-def renewed(place: Path) -> bool:
-    by = certificates.Pair((place / "ca.key").read_bytes(), (place / "ca.crt").read_bytes())
+def renewed(path: Path) -> bool:
+    by = certificates.Pair((path / "ca.key").read_bytes(), (path / "ca.crt").read_bytes())
     made = certificates.make_server(by, ["127.0.0.1"])
-    return certificates.ends(made.public) > certificates.ends((place / "ca.crt").read_bytes())
+    return certificates.ends(made.public) > certificates.ends((path / "ca.crt").read_bytes())
 
 
 def are_nodes(nodes: Any) -> bool:

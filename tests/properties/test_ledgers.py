@@ -29,21 +29,21 @@ SCALARS = st.one_of(
 ROWS = st.lists(st.dictionaries(st.text().filter(lambda key: key != "before"), SCALARS, max_size=3), max_size=4)
 
 
-def rows(place: Path) -> list[dict[str, Any]]:
+def rows(path: Path) -> list[dict[str, Any]]:
     """The lines as a reader sees them, and as one who holds them does."""
-    chain = Chain(place / "lines.jsonl")
+    chain = Chain(path / "lines.jsonl")
     seen = chain.rows()
     with chain.held() as held:
         assert held.rows == seen, "two readings of a chain differ"
     return seen
 
 
-def spent(place: Path) -> Spent:
-    return site_ledger.read(place / "lines.jsonl", BUDGET)
+def spent(path: Path) -> Spent:
+    return site_ledger.read(path / "lines.jsonl", BUDGET)
 
 
-def charged(place: Path) -> str:
-    site_ledger.charge(place / "lines.jsonl", BUDGET, ENTRY)
+def charged(path: Path) -> str:
+    site_ledger.charge(path / "lines.jsonl", BUDGET, ENTRY)
     return "charged"
 
 
@@ -107,12 +107,12 @@ def test_lines_are_read_as_they_were_appended(readers: dict[str, Reader], writte
 
 @given(st.lists(st.floats(0.5, 50), min_size=1, max_size=6), st.integers(1, 100))
 def test_each_message_takes_of_the_budget_until_it_is_spent_and_no_message_more(
-    readers: dict[str, Reader], deviations: list[float], examples: int
+    readers: dict[str, Reader], stds: list[float], examples: int
 ) -> None:
     place = readers["ledger"].folder.lay({"lines.jsonl": None, "lines.head": None})
     path, total = place / "lines.jsonl", 0.0
-    for number, deviation in enumerate(deviations):
-        entry = dataclasses.replace(ENTRY, mechanism=Mechanism(deviation, 1), metrics=None, examples=examples)
+    for number, std in enumerate(stds):
+        entry = dataclasses.replace(ENTRY, mechanism=Mechanism(std, 1), metrics=None, examples=examples)
         try:
             site_ledger.charge(path, BUDGET, entry)
         except BudgetExceededError:

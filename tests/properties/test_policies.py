@@ -32,11 +32,11 @@ POLICY = Policy(
     epsilon=2.0,
     delta=1e-6,
     metrics="none",
-    record=True,
-    volunteered=(4, 0),
-    fewest_examples=3,
-    plugins=("a.b:C",),
-    most_messages=40,
+    allow_recording=True,
+    audit_examples=(4, 0),
+    min_examples=3,
+    allowed_plugins=("a.b:C",),
+    max_messages=40,
     run=pins_of(Experiment(), "digits"),
 )
 NAMES = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=("Cc", "Cs")), min_size=1)
@@ -49,24 +49,24 @@ def policies(draw: st.DrawFn) -> Policy:
     with_budget = draw(st.booleans())
     return replace(
         POLICY,
-        uploads=tuple(draw(st.lists(NAMES, max_size=3))),
-        largest_upload_mb=draw(POSITIVE),
+        allowed_uploads=tuple(draw(st.lists(NAMES, max_size=3))),
+        max_upload_mb=draw(POSITIVE),
         epsilon=draw(POSITIVE) if with_budget else inf,
         delta=draw(st.floats(1e-12, 0.5)),
         metrics=draw(st.sampled_from(("none", "private") if with_budget else ("none", "all"))),
-        reasons="own" if with_budget else draw(st.sampled_from(("own", "all"))),
-        fewest_examples=draw(st.integers(0, 2**31)),
-        most_messages=draw(st.one_of(st.integers(0, 2**31), st.just(inf))),
-        volunteered=tuple(draw(st.lists(st.integers(0, 2**31), max_size=3, unique=True))),
-        check_broadcast=draw(st.booleans()),
+        error_detail="own" if with_budget else draw(st.sampled_from(("own", "all"))),
+        min_examples=draw(st.integers(0, 2**31)),
+        max_messages=draw(st.one_of(st.integers(0, 2**31), st.just(inf))),
+        audit_examples=tuple(draw(st.lists(st.integers(0, 2**31), max_size=3, unique=True))),
+        reject_suspicious_weights=draw(st.booleans()),
         run=draw(st.sampled_from((None, POLICY.run))),
     )
 
 
 def is_policy(read: Any) -> bool:
-    numbers = (read.largest_upload_mb, read.epsilon, read.delta)
+    numbers = (read.max_upload_mb, read.epsilon, read.delta)
     return (
-        all(type(place) is int for place in read.volunteered)
+        all(type(place) is int for place in read.audit_examples)
         and all(isinstance(n, float | int) and n > 0 for n in numbers)
         and (read.run is None or isinstance(read.run, AllowedSettings))
     )
@@ -115,15 +115,15 @@ def _reads_alike(config: dict[str, Any]) -> bool:
 @st.composite
 def answers(draw: st.DrawFn) -> Message:
     """Answers of a client with names and parts of any kind."""
-    asked = Message(RecordDict(), dst_node_id=1, message_type="train")
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
     if draw(st.integers(0, 3)) == 3:
-        return Message(draw(failures()), reply_to=asked)
+        return Message(draw(failures()), reply_to=message)
     word = draw(words())
     parts: dict[str, Any] = {"a": ArrayRecord({word or "x": Array(np.zeros(2, np.float32))})}
     parts["b"] = draw(
         st.sampled_from((MetricRecord({word: 1}), ConfigRecord({"words": word}), MetricRecord({"loss": [1.0]})))
     )
-    return Message(RecordDict({draw(st.sampled_from((n, word))): p for n, p in parts.items()}), reply_to=asked)
+    return Message(RecordDict({draw(st.sampled_from((n, word))): p for n, p in parts.items()}), reply_to=message)
 
 
 @given(answers(), st.sampled_from(("train", "query", "")), st.sampled_from((0, 10**9)))

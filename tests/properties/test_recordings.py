@@ -31,8 +31,8 @@ from tests.properties.changes import (
 from tests.properties.reading import Folder, Reader, are_counts, require_refused_or_valid
 
 
-def everything(place: Path) -> object:
-    kept = Recordings(place)
+def everything(path: Path) -> object:
+    kept = Recordings(path)
     seen = kept.observations([line["id"] for line in kept.lines])
     targets = [kept.probes("target", server_round) for server_round in (0, 1)]
     if kept.refused:
@@ -47,22 +47,22 @@ def are_seen(read: Any) -> bool:
     return all(map(are_counts, numbers)) and all(isinstance(one["point"], str) for one in seen)
 
 
-def lasting(place: Path) -> object:
-    keep_last(place, 1)
-    return Recordings(place).forgotten
+def lasting(path: Path) -> object:
+    keep_last(path, 1)
+    return Recordings(path).forgotten
 
 
-def forgotten(place: Path) -> object:
-    forget_after(place, 0)
-    return Recordings(place).lines
+def forgotten(path: Path) -> object:
+    forget_after(path, 0)
+    return Recordings(path).lines
 
 
 def is_truth(truth: Any) -> bool:
     if truth is None:
         return True
     count = len(truth.samples)
-    whole = truth.labels.dtype == torch.int64 and truth.indices.dtype == torch.int64
-    return whole and len(truth.labels) == count == len(truth.indices) and bool(torch.isfinite(truth.samples).all())
+    full = truth.labels.dtype == torch.int64 and truth.indices.dtype == torch.int64
+    return full and len(truth.labels) == count == len(truth.indices) and bool(torch.isfinite(truth.samples).all())
 
 
 @pytest.fixture(scope="module")

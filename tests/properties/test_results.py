@@ -61,13 +61,13 @@ def is_run(run: Any) -> bool:
     return type(run.seed) is int and all(a is None or math.isfinite(a) for a in run.utilities.values())
 
 
-def earlier(place: Path) -> object:
-    before = read_earlier(place)
+def earlier(path: Path) -> object:
+    before = read_earlier(path)
     return last_round(before, EXPERIMENT), before["provenance"], before["environment"].get("transport")
 
 
-def figures(place: Path) -> object:
-    one = Experiment(method="fedavg", out=place)
+def figures(path: Path) -> object:
+    one = Experiment(method="fedavg", out=path)
     named = [
         paper_cells.numbers([one], ResultMetric(name, "a figure", absent="-"))
         for name in ("final.acc_local", "audit.*.share_recovered")
@@ -79,9 +79,9 @@ def are_finite(read: Any) -> bool:
     return all(math.isfinite(number) for numbers in read[0] for number in numbers)
 
 
-def again(place: Path) -> object:
-    before = stored(place)
-    require_recorded(plan(replace(before, out=None)), before, place)
+def again(path: Path) -> object:
+    before = stored(path)
+    require_recorded(plan(replace(before, out=None)), before, path)
     return len(before.attacks)
 
 
@@ -126,8 +126,8 @@ def test_a_changed_result_is_refused_or_one(data: DataObject, readers: dict[str,
 
 @pytest.fixture(scope="module")
 def pages(finished_run: Path, scratch: Path) -> dict[str, Reader]:
-    asked = replace(EXPERIMENT, attack=("analytic",), split="iid", augment="none")
-    matrix, experiment = fill_defaults(Matrix(methods=("fedavg",)), asked)
+    requested = replace(EXPERIMENT, attack=("analytic",), split="iid", augment="none")
+    matrix, experiment = fill_defaults(Matrix(methods=("fedavg",)), requested)
     cells, question = matrix.cells(experiment, scratch / "matrix"), matrix.question(experiment)
     inner = cells[0].folder.name
     files = {f"{inner}/{name}": (finished_run / name).read_bytes() for name in ("result.json", "audit.csv")}

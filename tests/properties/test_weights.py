@@ -54,8 +54,8 @@ def by_torch(state: object) -> bytes:
 
 
 def alexnet(name: str) -> Callable[[Path], object]:
-    def read(place: Path) -> object:
-        loaded = perceptual.load(place / name)
+    def read(path: Path) -> object:
+        loaded = perceptual.load(path / name)
         return {key: bool(v.isfinite().all()) for key, v in loaded._net.state_dict().items()}, len(loaded.sha256)
 
     return read
@@ -71,8 +71,8 @@ def readers(scratch: Path) -> dict[str, Reader]:
     small = Folder(scratch / "body", files)
 
     def of_body(name: str) -> Callable[[Path], object]:
-        def read(place: Path) -> object:
-            with patch.dict(os.environ, {VARIABLE: str(place / name)}):
+        def read(path: Path) -> object:
+            with patch.dict(os.environ, {VARIABLE: str(path / name)}):
                 got = published.read("small", body) or {}
             return {key: (tuple(value.shape), bool(value.isfinite().all())) for key, value in got.items()}
 

@@ -80,8 +80,8 @@ VALUES = npst.arrays(np.float32, (3, 4), elements=st.floats(width=32), fill=st.j
 def test_an_update_is_read_if_it_is_finite_and_its_number_of_examples_is_one(values: np.ndarray, examples: Any) -> None:
     arrays = pack({**TENSORS, "body.weight": torch.tensor(values)})
     metrics = MetricRecord({**METRICS, "num-examples": examples})
-    asked = Message(RecordDict(), dst_node_id=1, message_type="train")
-    reply = Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=asked)
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    reply = Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
     got: Any = require_refused_or_valid(
         lambda: read_update(reply, ("*",), pack(TENSORS)), refusals=(UnusableReplyError,), is_valid=is_update
     )
@@ -114,8 +114,8 @@ def test_factors_as_they_are_sent_are_read() -> None:
 
 
 def test_two_metrics_whose_sum_is_no_number_are_none() -> None:
-    asked = Message(RecordDict(), dst_node_id=1, message_type="evaluate")
-    reply = Message(RecordDict({"metrics": MetricRecord({**METRICS, "acc_global": 1e308})}), reply_to=asked)
+    message = Message(RecordDict(), dst_node_id=1, message_type="evaluate")
+    reply = Message(RecordDict({"metrics": MetricRecord({**METRICS, "acc_global": 1e308})}), reply_to=message)
     rows = [{"client": i, "round": 1, "upload_bytes": 8, **read_metrics(reply)} for i in (0, 1)]
     final = final_accuracies(rows, [], None)
     assert final["acc_global"] is None and final["acc_local"] == 0.5
@@ -163,9 +163,9 @@ class AnsweringGrid(InProcessGrid):
         self._replies = replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        asked = list(messages)
-        self.push_messages(asked)
-        return self._replies(asked)
+        requests = list(messages)
+        self.push_messages(requests)
+        return self._replies(requests)
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +190,9 @@ def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(data:
     info = data.draw(changed_record(ConfigRecord, {**INFO, "partition": liar}))
     update = data.draw(changed_content(arrays, METRICS))
 
-    def replies(asked: Sequence[Message]) -> list[Message]:
+    def replies(messages: Sequence[Message]) -> list[Message]:
         made = []
-        for i, message in enumerate(asked):
+        for i, message in enumerate(messages):
             is_query, lies = message.metadata.message_type == "query", i == liar
             if is_query:
                 content = RecordDict({"about": info if lies else ConfigRecord({**INFO, "partition": i})})
@@ -204,21 +204,21 @@ def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(data:
     def read() -> object:
         strategy = run_plan.strategy(run_plan.client.settings, tolerance=FailurePolicy(on_failure="drop"))
         grid = AnsweringGrid(replies, 3)
-        NodeAssignment(grid, strategy.roster, 3, 1.0, Requirements(INFO["code"], (1, 8, 8), 10)).begin()
-        asked = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
-        return strategy.aggregate_train(1, grid.send_and_receive(asked))
+        NodeAssignment(grid, strategy.client_directory, 3, 1.0, Requirements(INFO["code"], (1, 8, 8), 10)).begin()
+        messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+        return strategy.aggregate_train(1, grid.send_and_receive(messages))
 
     require_refused_or_valid(read, refusals=(RunError,), is_valid=is_model)
 
 
 @given(data=st.data())
 def test_replies_in_any_order_twice_or_to_another_message_are_streamed_once(data: DataObject) -> None:
-    asked = [Message(RecordDict(), dst_node_id=i, message_type="train") for i in (1, 2, 3)]
+    requests = [Message(RecordDict(), dst_node_id=i, message_type="train") for i in (1, 2, 3)]
     inner = AnsweringGrid(lambda messages: [], 3)
-    inner.push_messages(asked)
+    inner.push_messages(requests)
 
     def pull(ids: Iterable[str]) -> list[Message]:
-        made = [Message(RecordDict(), reply_to=message) for message in asked]
+        made = [Message(RecordDict(), reply_to=message) for message in requests]
         for reply in made:
             if data.draw(st.integers(0, 2)) == 2:
                 other = data.draw(st.sampled_from(("", "x", "é", made[0].metadata.message_id)))
@@ -227,7 +227,7 @@ def test_replies_in_any_order_twice_or_to_another_message_are_streamed_once(data
 
     inner.pull_messages = pull  # type: ignore[method-assign]
     streamed: Any = require_refused_or_valid(
-        lambda: list(StreamingGrid(inner).send_and_receive(asked, timeout=0.0)), refusals=()
+        lambda: list(StreamingGrid(inner).send_and_receive(requests, timeout=0.0)), refusals=()
     )
     answered = [reply.metadata.reply_to_message_id for reply in streamed]
     assert len(set(answered)) == len(answered) <= 3
@@ -245,10 +245,10 @@ def test_a_recorder_keeps_skips_or_refuses_what_passes_it(data: DataObject, scra
     sent = data.draw(st.sampled_from((pack(TENSORS), data.draw(changed_arrays(pack(TENSORS))))))
 
     def read() -> object:
-        inner = AnsweringGrid(lambda asked: [Message(content, reply_to=message) for message in asked], 3)
+        inner = AnsweringGrid(lambda requested: [Message(content, reply_to=message) for message in requested], 3)
         grid = RecordingGrid(inner, folder.lay() / "kept")
-        asked = RecordDict({"arrays": sent, "config": config_record})
-        list(grid.send_and_receive([Message(asked, dst_node_id=1, message_type="train", group_id=group)]))
+        requested = RecordDict({"arrays": sent, "config": config_record})
+        list(grid.send_and_receive([Message(requested, dst_node_id=1, message_type="train", group_id=group)]))
         kept = Recordings(folder.path / "kept")
         kept.observations([line["id"] for line in kept.lines])
         return len(kept.lines) + len(kept.skipped) + len(kept.refused)

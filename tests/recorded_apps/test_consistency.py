@@ -78,9 +78,9 @@ class Local:
         gradient: dict[str, Tensor] = {}
         for _ in range(self.steps):
             order = torch.randperm(len(x), generator=rng) if self.batch_size else torch.arange(len(x))
-            for places in order.split(self.batch_size or len(x)):
+            for indices in order.split(self.batch_size or len(x)):
                 optimiser.zero_grad()
-                self.loss(net(self.normalise(self.changes(x[places]))), y[places]).backward()
+                self.loss(net(self.normalise(self.changes(x[indices]))), y[indices]).backward()
                 gradient = gradient or {
                     name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None
                 }
@@ -100,8 +100,8 @@ def checked(folder: Path, local: Local, build: Callable[[], nn.Module] = dense, 
     return result
 
 
-def rung(result: dict[str, Any]) -> Any:
-    return next(rung for rung in result["ladder"] if rung["rung"] == "consistency")
+def control(result: dict[str, Any]) -> Any:
+    return next(control for control in result["ladder"] if control["rung"] == "consistency")
 
 
 RIGHT: dict[str, tuple[Local, TrainingDescription]] = {
@@ -141,7 +141,7 @@ WRONG: dict[str, tuple[Local, TrainingDescription, str]] = {
 def test_a_right_description_explains_the_update(tmp_path: Path, case: str) -> None:
     local, training = RIGHT[case]
     result = checked(tmp_path, local, training=training)
-    assert rung(result)["passed"] is True and "All of 2 agree" in rung(result)["reason"]
+    assert control(result)["passed"] is True and "All of 2 agree" in control(result)["reason"]
     for check in result["consistency"]:
         assert (check["outcome"], check["cause"]) == ("passed", "")
         assert check["cosine"] > 0.99999 and abs(check["ratio"] - 1) < 1e-3
@@ -156,7 +156,7 @@ def test_a_wrong_description_is_named_and_is_no_finding(tmp_path: Path, case: st
     first, second = result["consistency"]
     assert first["outcome"] == second["outcome"] == "failed"
     assert first["cause"].startswith(f"Another description explains it: {cause}"), first["cause"]
-    assert rung(result)["passed"] is False
+    assert control(result)["passed"] is False
     # What was reconstructed leaks, however it was described.
     assert result["verdict"] == ("leaks" if result["share_recovered"] else "attack broken")
     if result["verdict"] == "attack broken":
@@ -193,7 +193,7 @@ def test_the_mode_of_batch_normalisation_is_seen_but_not_a_normalisation_that_it
     wrong = checked(tmp_path / "mode", Local(mode="eval"), Convolutional)
     assert "the network in mode eval (" in wrong["consistency"][0]["cause"]
     unseen = checked(tmp_path / "normalisation", Local(normalise=lambda x: x), Convolutional)
-    assert rung(unseen)["passed"] is True  # the limit that docs/recording.md states
+    assert control(unseen)["passed"] is True  # the limit that docs/recording.md states
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_weights_sent_in_half_precision_cannot_be_checked(tmp_path: Path) -> Non
         return {name: value.half() for name, value in net.state_dict().items()}
 
     result = checked(tmp_path, local, training=TrainingDescription(1e-4))  # type: ignore[arg-type]
-    assert rung(result)["passed"] is None and "rounding alone may change" in rung(result)["failure_reason"]
+    assert control(result)["passed"] is None and "rounding alone may change" in control(result)["failure_reason"]
     assert [check["outcome"] for check in result["consistency"]] == ["not possible"] * 2
 
 
@@ -215,7 +215,7 @@ def test_what_is_not_described_cannot_be_checked(tmp_path: Path) -> None:
         ("defence", {"defence": "noise"}, "the clients use noise"),
     ):
         (result,) = ask(folder, tmp_path / name, count=3, **given)["audit"]
-        assert rung(result)["passed"] is None and why in rung(result)["failure_reason"]
+        assert control(result)["passed"] is None and why in control(result)["failure_reason"]
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_an_error_in_the_loss_makes_the_check_impossible_and_not_passed(tmp_path
         raise ZeroDivisionError("by nothing")
 
     result = checked(tmp_path, Local(), training=replace(PLAIN, loss=broken))
-    assert "it cannot be recomputed (ZeroDivisionError: by nothing)" in rung(result)["failure_reason"]
+    assert "it cannot be recomputed (ZeroDivisionError: by nothing)" in control(result)["failure_reason"]
 
 
 # --- random trainings ---------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_random_trainings_are_as_near_to_their_repetitions_as_these_to_one_anoth
 @pytest.mark.slow
 def test_a_random_training_that_takes_too_long_to_be_repeated_is_not_checked(tmp_path: Path) -> None:
     result = checked(tmp_path, SHUFFLED, training=MIXED, limits=SearchLimits(seconds=1e-9))
-    assert "10 repetitions of the training would take about" in rung(result)["failure_reason"]
+    assert "10 repetitions of the training would take about" in control(result)["failure_reason"]
 
 
 @pytest.mark.slow
@@ -297,12 +297,12 @@ def test_a_right_description_of_a_random_training_hardly_ever_fails() -> None:
 def test_a_known_order_is_checked_exactly(tmp_path: Path) -> None:
     rng = torch_generator(7, "the app's own")
     epochs = [torch.randperm(COUNT, generator=rng).split(2) for _ in range(3)]
-    order = tuple(tuple(places.tolist()) for epoch in epochs for places in epoch)
+    order = tuple(tuple(indices.tolist()) for epoch in epochs for indices in epoch)
     result = checked(tmp_path, SHUFFLED, training=replace(MIXED, order=order))
-    assert rung(result)["passed"] is True and result["adaptive"] is False and result["steps"] == 12
+    assert control(result)["passed"] is True and result["adaptive"] is False and result["steps"] == 12
     assert "recomputed once" in result["consistency"][0]["words"]
-    given, places = truth_of(COUNT), torch.tensor(order)
-    with_order = checked(tmp_path / "told", SHUFFLED, truth=lambda c: replace(given(c), order=places), training=MIXED)
+    given, indices = truth_of(COUNT), torch.tensor(order)
+    with_order = checked(tmp_path / "told", SHUFFLED, truth=lambda c: replace(given(c), order=indices), training=MIXED)
     assert with_order["consistency"][0]["cosine"] == result["consistency"][0]["cosine"]
     wrong = checked(tmp_path / "wrong", SHUFFLED, training=replace(MIXED, order=order[::-1]))
     assert wrong["consistency"][0]["outcome"] == "failed"

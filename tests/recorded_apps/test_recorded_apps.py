@@ -202,7 +202,7 @@ def test_an_app_that_sends_one_step_on_one_example_leaks(leaking: Path, tmp_path
     first, second = result["audit"]
     assert (first["verdict"], first["share_recovered"], first["images"]) == ("leaks", 1.0, 2)
     assert (first["source"], first["round"], second["round"], first["batch"], first["steps"]) == ("update", 1, 2, 1, 1)
-    assert first["adaptive"] and [rung["passed"] for rung in first["ladder"]] == [True, True, True]
+    assert first["adaptive"] and [control["passed"] for control in first["ladder"]] == [True, True, True]
     assert {row["rung"] for row in rows(tmp_path / "audit")} == {"easy", "target"}
     best = next(row for row in rows(tmp_path / "audit") if row["rung"] == "target" and row["client"] == "2")
     assert float(best["psnr"]) > 40

@@ -101,7 +101,7 @@ def test_public_data_are_granted_to_attacks_that_use_them_and_none_of_a_client(l
     first, second = ask(leaking, tmp_path / "audit", attacks={"using": using, "other": other}, public=public)["audit"]
     assert "1 public examples with their labels" in first["granted"]
     assert not any("public" in sentence for sentence in second["granted"])
-    for source in ("probe", "update"):  # the easy rung as well
+    for source in ("probe", "update"):  # the easy control as well
         assert len(using.of(source)) == 2 == len(other.of(source))
         for _, granted in using.of(source):
             assert granted.public is not None and granted.public.labels.tolist() == [int(y[2])]
@@ -173,7 +173,7 @@ def test_what_a_malicious_server_finds_is_no_leak_to_an_honest_one(leaking: Path
     assert entry["share_recovered"] == 1.0 and "a run of such a server" in entry["reason"]
     assert entry["granted"][1] == "a malicious server's change of it (bait), with numbers of its choice"
     assert result["notes"][0].startswith("A malicious server changed the network of this run (bait)")
-    assert any("check_broadcast" in note for note in result["notes"])
+    assert any("reject_suspicious_weights" in note for note in result["notes"])
     assert result["provenance"]["malicious_server"] == result["config"]["malicious_server"] == "bait"
     page = (tmp_path / "audit" / "report.html").read_text()
     assert "It breaks the rules" in page and "Yes, it leaks" not in page
@@ -196,7 +196,7 @@ def test_an_attack_that_changes_the_network_is_audited_as_such_or_not_at_all(tmp
     case: dict[str, Any] = {"count": 2, "net": imprinted}
     (entry,) = ask(folder, tmp_path / "audit", attacks={"bins": Imprint(BINS)}, tampered_by="imprint", **case)["audit"]
     assert entry["verdict"] == MALICIOUS and entry["share_recovered"] >= 0.5
-    assert [rung["passed"] for rung in entry["ladder"]] == [True, True, True]
+    assert [control["passed"] for control in entry["ladder"]] == [True, True, True]
     with pytest.raises(InputError, match=r"^Expected tampered_by with the attack bins, whose malicious server changes"):
         ask(folder, tmp_path / "unsaid", attacks={"bins": Imprint(BINS)}, **case)
     with pytest.raises(InputError, match=r"^Expected tampered_by for a network with a malicious server's module, got"):

@@ -78,9 +78,9 @@ def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) ->
         net = cnn()
     received = {key: value.clone() for key, value in net.state_dict().items()}
     chosen = optimiser(net.parameters())
-    for places in torch.randperm(COUNT, generator=torch_generator(3, "the app's own")).split(32):
+    for indices in torch.randperm(COUNT, generator=torch_generator(3, "the app's own")).split(32):
         chosen.zero_grad()
-        cross_entropy(net(prepared(truth.samples[places])), truth.labels[places]).backward()
+        cross_entropy(net(prepared(truth.samples[indices])), truth.labels[indices]).backward()
         chosen.step()
     observation = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, dict(net.state_dict()), received)
     public = digits(COUNT, 50)

@@ -131,7 +131,7 @@ def test_batches_are_those_of_a_data_loader() -> None:
     drawn = mixed.batches(5, torch_generator(0, "batches"))
     assert len(drawn) == 9 and drawn != mixed.batches(5)
     for epoch in range(3):
-        assert sorted(place for places in drawn[3 * epoch : 3 * epoch + 3] for place in places) == data
+        assert sorted(index for indices in drawn[3 * epoch : 3 * epoch + 3] for index in indices) == data
 
 
 # --- audits -------------------------------------------------------------------------------------------------------

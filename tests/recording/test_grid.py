@@ -184,11 +184,11 @@ def test_replies_to_what_others_sent_pass_unrecorded(tmp_path: Path) -> None:
 
 
 def test_a_message_is_recorded_as_it_was_when_it_was_sent(tmp_path: Path) -> None:
-    recording, asked = RecordingGrid(grid(), tmp_path), message(1)
-    ids = list(recording.push_messages([asked]))
+    recording, requested = RecordingGrid(grid(), tmp_path), message(1)
+    ids = list(recording.push_messages([requested]))
     reply = list(recording._grid.pull_messages(ids))
-    asked.content.config_records["config"]["round"] = 5
-    asked.content.array_records["arrays"]["w"] = Array(np.zeros(2, dtype=np.float32))
+    requested.content.config_records["config"]["round"] = 5
+    requested.content.array_records["arrays"]["w"] = Array(np.zeros(2, dtype=np.float32))
     recording._grid.pull_messages = lambda message_ids: reply  # it was late
     list(recording.pull_messages(ids))
     (line,) = manifest(tmp_path)
@@ -202,7 +202,7 @@ def test_messages_whose_time_is_up_are_not_waited_for(tmp_path: Path) -> None:
     recording.push_messages([late])
     time.sleep(0.1)
     recording.push_messages([message(2)])
-    assert [asked.message.metadata.dst_node_id for asked in recording._pushed] == [3]
+    assert [requested.message.metadata.dst_node_id for requested in recording._pushed] == [3]
 
 
 # --- what is recorded ---------------------------------------------------------------------------------------------
@@ -278,8 +278,8 @@ def test_the_app_may_say_what_is_wanted(tmp_path: Path) -> None:
 
 
 def test_only_sound_probes_are_recorded_where_these_are_wanted(tmp_path: Path) -> None:
-    asked = [message(1), message(2, "train.probe"), message(9, "train.probe"), message(3, "query.lies")]
-    list(RecordingGrid(grid(), tmp_path, is_sound).send_and_receive(asked))
+    requested = [message(1), message(2, "train.probe"), message(9, "train.probe"), message(3, "query.lies")]
+    list(RecordingGrid(grid(), tmp_path, is_sound).send_and_receive(requested))
     assert [(line["type"], line["client"]) for line in manifest(tmp_path)] == [("train.probe", 2)]
 
 
@@ -443,14 +443,14 @@ def test_a_process_that_repeats_another_writes_the_same_bytes(tmp_path: Path) ->
 
     whole = RecordingGrid(grid(), tmp_path / "whole", limit_bytes=8 * SMALL)
     cut = RecordingGrid(grid(), tmp_path / "cut", limit_bytes=8 * SMALL)
-    asked = [[message(p, w=1.0 + n) for p in (1, 2)] for n in range(3)]
-    for messages in asked:
+    requested = [[message(p, w=1.0 + n) for p in (1, 2)] for n in range(3)]
+    for messages in requested:
         list(whole.send_and_receive(messages))
-    list(cut.send_and_receive(asked[0]))
+    list(cut.send_and_receive(requested[0]))
     mark = cut.mark
-    list(cut.send_and_receive(asked[2]))  # lost with its process
+    list(cut.send_and_receive(requested[2]))  # lost with its process
     resumed = RecordingGrid(grid(), tmp_path / "cut", mark=mark, limit_bytes=8 * SMALL)
-    for messages in asked[1:]:
+    for messages in requested[1:]:
         list(resumed.send_and_receive(messages))
     assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
     assert resumed.skipped == whole.skipped == 1 and resumed.mark == whole.mark

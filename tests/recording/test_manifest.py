@@ -66,13 +66,13 @@ def test_what_was_written_is_read_and_has_no_seal_then(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_each_byte_of_each_line_is_sealed(tmp_path: Path) -> None:
     data = written(tmp_path).read_bytes()
-    for place, byte in enumerate(data):
-        (tmp_path / "manifest.jsonl").write_bytes(data[:place] + bytes([byte ^ 1]) + data[place + 1 :])
+    for index, byte in enumerate(data):
+        (tmp_path / "manifest.jsonl").write_bytes(data[:index] + bytes([byte ^ 1]) + data[index + 1 :])
         try:
             _, damaged = read_manifest(tmp_path)
         except InputError:
             continue
-        assert damaged, data[max(0, place - 20) : place + 20]
+        assert damaged, data[max(0, index - 20) : index + 20]
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,17 @@ def test_a_manifest_that_is_replaced_while_it_is_read_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, 3)
-    head, asked = manifest._head, []
+    head, requested = manifest._head, []
 
     def slow(folder: Path) -> object:
         before = head(folder)
-        asked.append(before)
-        if len(asked) == 1:  # between the head and the manifest
+        requested.append(before)
+        if len(requested) == 1:  # between the head and the manifest
             manifest.rewrite(folder, [HEADER, row(0)])
         return before
 
     monkeypatch.setattr(manifest, "_head", slow)
-    assert read_manifest(tmp_path) == ([row(0)], []) and asked == [4, 2, 2]
+    assert read_manifest(tmp_path) == ([row(0)], []) and requested == [4, 2, 2]
 
 
 def test_what_was_damaged_stays_said_after_recordings_were_removed(tmp_path: Path) -> None:

@@ -20,12 +20,14 @@ TRUTH = Truth(
 
 
 @pytest.mark.parametrize(
-    ("server_round", "rung", "slot", "name"),
+    ("server_round", "control", "slot", "name"),
     [(0, "control", 0, "r0000-control-000"), (12, "target", 7, "r0012-target-007"), (3, "easy", 45, "r0003-easy-045")],
 )
-def test_key_names_round_rung_and_slot(server_round: int, rung: str, slot: int, name: str) -> None:
-    assert key(server_round, rung, slot) == name
-    observation = Observation(Vantage.SERVER, "probe", rung, server_round, client=99, slot=slot, sent={}, received={})
+def test_key_names_round_control_and_slot(server_round: int, control: str, slot: int, name: str) -> None:
+    assert key(server_round, control, slot) == name
+    observation = Observation(
+        Vantage.SERVER, "probe", control, server_round, client=99, slot=slot, sent={}, received={}
+    )
     assert observation.key == name
 
 
@@ -43,7 +45,7 @@ def test_a_point_of_a_curve_is_filed_under_its_own_name() -> None:
 
 def test_an_observation_holds_no_truth_and_cannot_be_changed() -> None:
     fields = {field.name for field in dataclasses.fields(Observation)}
-    assert fields == {"vantage", "source", "rung", "round", "client", "slot", "sent", "received", "point"}
+    assert fields == {"vantage", "source", "control", "round", "client", "slot", "sent", "received", "point"}
     observation = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, {}, {})
     with pytest.raises(dataclasses.FrozenInstanceError):
         observation.slot = 1  # type: ignore[misc]

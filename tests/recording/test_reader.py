@@ -53,8 +53,8 @@ def message(client: int, server_round: int, number: float, model: float = 1.0, *
     return Message(content, dst_node_id=client + 1, message_type=kind)
 
 
-def probe(slot: int, number: float, rung: str = "target", server_round: int = 1, **more: Any) -> Message:
-    return message(more.pop("client", slot % 3), server_round, number, rung=rung, slot=slot, **more)
+def probe(slot: int, number: float, control: str = "target", server_round: int = 1, **more: Any) -> Message:
+    return message(more.pop("client", slot % 3), server_round, number, rung=control, slot=slot, **more)
 
 
 def record(folder: Path, *messages: Message, compression: str = "none") -> Path:
@@ -82,15 +82,15 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], number: int =
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_probes_are_loaded_by_rung_and_round_in_the_order_of_their_slots(tmp_path: Path, compression: str) -> None:
-    asked = [probe(slot, float(slot)) for slot in (2, 0, 10, 1)]  # as they arrived
-    asked += [probe(0, 100.0, server_round=0), probe(0, 200.0, rung="easy")]
-    recordings = Recordings(record(tmp_path, *asked, compression=compression))
+    requested = [probe(slot, float(slot)) for slot in (2, 0, 10, 1)]  # as they arrived
+    requested += [probe(0, 100.0, server_round=0), probe(0, 200.0, control="easy")]
+    recordings = Recordings(record(tmp_path, *requested, compression=compression))
     probes = recordings.probes("target", 1)
     assert [observation.slot for observation in probes] == [0, 1, 2, 10]
     assert [observation.client for observation in probes] == [0, 1, 2, 1]
     assert sent(probes) == [0.0, 1.0, 2.0, 10.0]
     assert {
-        (observation.vantage, observation.source, observation.rung, observation.round) for observation in probes
+        (observation.vantage, observation.source, observation.control, observation.round) for observation in probes
     } == {(Vantage.SERVER, "probe", "target", 1)}
     assert sent(recordings.probes("easy", 1)) == [200.0]
     assert recordings.probes("control", 0) == [] and recordings.refused == []
@@ -100,15 +100,15 @@ def test_probes_are_loaded_by_rung_and_round_in_the_order_of_their_slots(tmp_pat
 def test_tensors_are_read_in_the_order_of_their_names(tmp_path: Path, compression: str) -> None:
     """The library gives them in another order in each process, which would move the last digits of sums over them."""
     names = [f"layer{number}.weight" for number in range(9)]
-    asked = probe(0, 1.0)
-    asked.content["arrays"] = pack({name: torch.ones(2) for name in reversed(names)})
-    (observation,) = Recordings(record(tmp_path, asked, compression=compression)).probes("target", 1)
+    requested = probe(0, 1.0)
+    requested.content["arrays"] = pack({name: torch.ones(2) for name in reversed(names)})
+    (observation,) = Recordings(record(tmp_path, requested, compression=compression)).probes("target", 1)
     assert list(observation.received) == names
 
 
 def test_clients_that_received_the_same_share_it_and_others_do_not(tmp_path: Path) -> None:
-    asked = [probe(slot, 1.0, model=model) for slot, model in enumerate((1.0, 2.0, 1.0))]
-    recordings = Recordings(record(tmp_path, *asked))
+    requested = [probe(slot, 1.0, model=model) for slot, model in enumerate((1.0, 2.0, 1.0))]
+    recordings = Recordings(record(tmp_path, *requested))
     ids = [line["id"] for line in recordings.lines]
     for a, b, c in (recordings.probes("target", 1), recordings.observations(ids)):
         assert a is not None and b is not None and c is not None
@@ -117,13 +117,13 @@ def test_clients_that_received_the_same_share_it_and_others_do_not(tmp_path: Pat
 
 
 def test_points_of_curves_are_told_apart(tmp_path: Path) -> None:
-    asked = [
+    requested = [
         probe(0, 1.0, batch=1, point="target"),
         probe(0, 2.0, batch=1, steps=1, point="batch-1"),
         probe(0, 3.0, batch=4, steps=1, point="batch-4"),
         probe(0, 4.0, batch=1, steps=5, point="steps-5"),
     ]
-    recordings = Recordings(record(tmp_path, *asked))
+    recordings = Recordings(record(tmp_path, *requested))
     assert sent(recordings.probes("target", 1)) == [1.0, 2.0, 3.0, 4.0]
     assert sent(recordings.probes("target", 1, batch=1)) == [1.0, 2.0, 4.0]
     assert sent(recordings.probes("target", 1, batch=1, steps=1)) == [1.0, 2.0]  # one step, if nothing is said
@@ -136,13 +136,13 @@ def test_points_of_curves_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_updates_are_what_training_sent_in_a_round_by_client(tmp_path: Path) -> None:
-    asked = [message(10, 2, 3.0), message(0, 2, 1.0), message(4, 2, 2.0), message(0, 1, 9.0), probe(0, 8.0)]
-    recordings = Recordings(record(tmp_path, *asked))
+    requested = [message(10, 2, 3.0), message(0, 2, 1.0), message(4, 2, 2.0), message(0, 1, 9.0), probe(0, 8.0)]
+    recordings = Recordings(record(tmp_path, *requested))
     updates = recordings.updates(2)
     assert [(observation.client, observation.slot) for observation in updates] == [(0, 0), (4, 1), (10, 2)] and sent(
         updates
     ) == [1, 2, 3]
-    assert {(observation.source, observation.rung, observation.round) for observation in updates} == {
+    assert {(observation.source, observation.control, observation.round) for observation in updates} == {
         ("update", "target", 2)
     }
     assert updates[0].key not in {observation.key for observation in recordings.probes("target", 1)}
@@ -395,8 +395,8 @@ def test_a_line_that_describes_no_exchange_is_said_and_passed_over(tmp_path: Pat
 
 def of_rounds(folder: Path, *rounds: int) -> Path:
     """Two clients in each round; all rounds start from model 1, but for odd ones, which start from their own."""
-    asked = [message(c, r, 10.0 * r + c, model=float(r) if r % 2 else 1.0) for r in rounds for c in range(2)]
-    return record(folder, *asked)
+    requested = [message(c, r, 10.0 * r + c, model=float(r) if r % 2 else 1.0) for r in rounds for c in range(2)]
+    return record(folder, *requested)
 
 
 def test_the_last_rounds_are_kept_and_older_files_deleted(tmp_path: Path) -> None:

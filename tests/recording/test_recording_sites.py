@@ -59,23 +59,23 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     assert f"warning: what clients send in rounds 0,last is recorded in {out}" in capsys.readouterr().err
     recordings = Recordings(out / "observations")
     kinds = {(line["type"], line["config"].get("rung")) for line in recordings.lines}
-    assert kinds == {("train.probe", rung) for rung in ("control", "easy", "target")} | {("train", None)}
+    assert kinds == {("train.probe", control) for control in ("control", "easy", "target")} | {("train", None)}
     task = plan(recorded).task.load(None)
-    for client, places in enumerate([(3, 1), (0, 2), (5, 4)]):
+    for client, indices in enumerate([(3, 1), (0, 2), (5, 4)]):
         folder = only(tmp_path / f"truth-{client}")
         result = {int(Truth.read(folder, path.stem).indices[0]) for path in folder.iterdir()}
         chosen = task.split.train[client]
-        assert result == set(chosen[list(places[: 2 if client == 0 else 1])].tolist())  # 4 probes of 3 clients
+        assert result == set(chosen[list(indices[: 2 if client == 0 else 1])].tolist())  # 4 probes of 3 clients
     assert not (out / "truth").exists()  # nothing of it came here
     finish(plan(recorded), task, [], None)
     assert json.loads((out / "result.json").read_text())["audit"] == []
 
-    asked = dataclasses.replace(recorded, attack=("analytic",), out=None)
+    requested = dataclasses.replace(recorded, attack=("analytic",), out=None)
     with pytest.raises(InputError, match=r"truth to score against, got none; the sites have it, in site-N/truth"):
-        run.audit_again(out, recorded, asked)
+        run.audit_again(out, recorded, requested)
     for client in range(3):  # what sites hand over, if they do
         shutil.copytree(only(tmp_path / f"truth-{client}"), out / "truth", dirs_exist_ok=True)
-    audited = run.audit_again(out, recorded, asked)
+    audited = run.audit_again(out, recorded, requested)
     entries = json.loads((audited / "result.json").read_text())["audit"]
     assert entries and all(entry["images"] == 4 for entry in entries)
 
@@ -112,10 +112,10 @@ def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: 
     site = Site(truth=tmp_path / "truth", volunteered=(7, 1_000_000))
     config = {"rung": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     for own_slot in (1, 2):
-        asked = {**config, "own_slot": own_slot}
+        requested = {**config, "own_slot": own_slot}
         with pytest.raises(RuntimeError, match="this site volunteers 2 of its examples, and was asked for others"):
             probe.answer(
-                asked, {}, task, recorded.seed, audit, 0, site, stored, lambda x, y, steps: {}, lambda x, y: {}
+                requested, {}, task, recorded.seed, audit, 0, site, stored, lambda x, y, steps: {}, lambda x, y: {}
             )
     assert not (tmp_path / "truth").exists()
 
@@ -138,12 +138,12 @@ def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:
 @pytest.mark.parametrize("record", [True, False])
 def test_a_site_answers_probes_of_a_recorded_run_alone(recorded: Experiment, tmp_path: Path, record: bool) -> None:
     """A run that does not say that it is recorded would else get what the site's log never announced."""
-    asked = dataclasses.replace(recorded, record=record)
-    start = {name: torch.tensor(value) for name, value in initial_tensors(asked).items()}
+    requested = dataclasses.replace(recorded, record=record)
+    start = {name: torch.tensor(value) for name, value in initial_tensors(requested).items()}
     config = {"rung": "target", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "target", "round": 1}
     config |= {"version": 0, "code": code_hash(), "experiment": "test", "deadline": 600.0}
     content = RecordDict({"arrays": pack(start), "config": ConfigRecord(config)})
-    grid = sites(asked, tmp_path, ["3 1", "0 2", "5 4"])
+    grid = sites(requested, tmp_path, ["3 1", "0 2", "5 4"])
     (reply,) = grid.send_and_receive([Message(content, 1, "train.probe")])
     if record:
         assert reply.content.array_records["arrays"]

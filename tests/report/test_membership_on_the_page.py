@@ -9,7 +9,7 @@ import pytest
 
 from flfw.adversary.sums import SEEN
 from flfw.report.findings import read_settings
-from flfw.report.questions import ONLY_SUMS, decisive, membership_line, questions, where_told
+from flfw.report.questions import ONLY_SUMS, decisive, membership_line, questions, rounds_read
 from flfw.report.report import write_report
 from tests.report.test_report import Page
 from tests.support.reported_runs import a_run, entry, nothing
@@ -43,7 +43,7 @@ def test_a_leak_of_membership_stands_in_the_headline_beside_that_of_images(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("verdict", "opens", "words"),
+    ("verdict", "opens", "text"),
     [
         ("leaks", "Method HyperFL on digits leaks who was there", "It can be told that somebody’s data was there."),
         ("no leak found", "No leak found of membership in method HyperFL", "an effect above 53 % right guesses"),
@@ -55,11 +55,11 @@ def test_a_leak_of_membership_stands_in_the_headline_beside_that_of_images(tmp_p
     ],
 )
 def test_a_run_with_membership_alone_is_no_run_without_an_audit(
-    tmp_path: Path, verdict: str, opens: str, words: str
+    tmp_path: Path, verdict: str, opens: str, text: str
 ) -> None:
     page = read(tmp_path / "run", row("whitened", verdict), attacks=())
     assert page.heading.strip().startswith(opens)
-    assert words in page.text and "The reason of whitened." in page.text
+    assert text in page.text and "The reason of whitened." in page.text
     assert "Not audited" not in page.text and "Nothing was tested for leaks" not in page.text
     assert "Leaks, of membership" in page.text and "At least one training" not in page.text
     assert "Anything about leakage" not in page.text and "no attack tried" in page.text
@@ -71,9 +71,9 @@ def test_what_is_the_same_for_all_statistics_is_said_once(tmp_path: Path) -> Non
     page = read(tmp_path / "run", *rows)
     assert "It sees what the server sees in rounds 1 to 2. 2 results" in page.text
     assert "Seen by" not in page.text and "whitened: leaks" in page.text
-    apart = read(tmp_path / "other", rows[0], row("cosine", "inconclusive", vantage="peer", rounds=[2]))
-    assert "Seen by" in apart.text and "It sees what" not in apart.text
-    assert "cosine, peer, in round 2: inconclusive" in apart.text
+    distance = read(tmp_path / "other", rows[0], row("cosine", "inconclusive", vantage="peer", rounds=[2]))
+    assert "Seen by" in distance.text and "It sees what" not in distance.text
+    assert "cosine, peer, in round 2: inconclusive" in distance.text
 
 
 FIGURES = {
@@ -112,7 +112,7 @@ def test_one_statistic_that_can_see_answers_for_blind_ones_of_the_same_messages_
 def test_rounds_have_words() -> None:
     rounds = ([3], [1, 2, 3], [1, 5, 9], [])
     words = ("in round 3", "in rounds 1 to 3", "in 3 rounds up to 9", "on the final model")
-    assert tuple(where_told({"rounds": one}) for one in rounds) == words
+    assert tuple(rounds_read({"rounds": one}) for one in rounds) == words
 
 
 def summed(tmp_path: Path, rows: list[dict[str, Any]], *entries: dict[str, Any]) -> tuple[str, str, bool]:

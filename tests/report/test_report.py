@@ -106,8 +106,8 @@ def test_leak_opens_with_what_came_out(tmp_path: Path) -> None:
     ],
 )
 def test_each_verdict_has_its_own_sentence(tmp_path: Path, verdict: str, opens: str, says: str) -> None:
-    ladder = [{"rung": "easy", "psnr": 9.0, "passed": verdict == "no leak found"}]
-    heading = with_verdict(tmp_path / "run", verdict, ladder=ladder).heading
+    controls = [{"rung": "easy", "psnr": 9.0, "passed": verdict == "no leak found"}]
+    heading = with_verdict(tmp_path / "run", verdict, ladder=controls).heading
     assert heading.startswith(opens)
     assert says in heading
 
@@ -286,9 +286,9 @@ def test_without_pictures_no_sample_is_in_the_file(tmp_path: Path, config: dict[
     assert len([details for details in page.every("details") if details.get("class") == "sample"]) == 7 * IMAGES
 
 
-@pytest.mark.parametrize(("asked", "dataset", "shown"), [("yes", "hf:a/b", True), ("auto", "hf:a/b@1", False)])
-def test_pictures_of_own_data_are_asked_for(tmp_path: Path, asked: str, dataset: str, shown: bool) -> None:
-    folder = a_run(tmp_path / "run", config={"method": "HyperFL", "dataset": dataset, "show_samples": asked})
+@pytest.mark.parametrize(("requested", "dataset", "shown"), [("yes", "hf:a/b", True), ("auto", "hf:a/b@1", False)])
+def test_pictures_of_own_data_are_asked_for(tmp_path: Path, requested: str, dataset: str, shown: bool) -> None:
+    folder = a_run(tmp_path / "run", config={"method": "HyperFL", "dataset": dataset, "show_samples": requested})
     assert bool(read(folder).every("img")) is shown
     # The caller has the last word, both ways.
     assert "base64" not in write_report(folder, pictures=False).read_text(encoding="utf-8")

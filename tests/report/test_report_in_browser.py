@@ -50,14 +50,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def opened(browser: Any, reports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
     """Opens a report; in the end nothing may have gone wrong in it, and nothing may have been asked of a network."""
-    contexts, wrong, asked = [], [], []
+    contexts, wrong, requested = [], [], []
 
     def visit(name: str, width: int, **options: Any) -> Any:
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
         page = contexts[-1].new_page()
         page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requested.append(request.url))
         page.goto(reports[name].as_uri())
         return page
 
@@ -65,7 +65,7 @@ def opened(browser: Any, reports: dict[str, Path]) -> Iterator[Callable[..., Any
     for context in contexts:
         context.close()
     assert wrong == []
-    assert asked and [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert requested and [url for url in requested if not url.startswith(("file:", "data:"))] == []
 
 
 def is_too_wide(page: Any) -> bool:
@@ -97,10 +97,10 @@ def test_rungs_and_objective_are_read_without_moving_the_page(opened: Callable[.
     assert page.locator("h1").inner_text().startswith("It is not known whether ")
     assert page.locator("#finding").inner_text().startswith("Inconclusive: ")
     assert not is_too_wide(page)
-    ladder = page.get_by_role("region", name="Ladder of").locator("tbody tr")
-    assert ladder.count() == 5
-    # Whether a rung was passed is in view on a phone; the rest of the table is reached by scrolling it.
-    assert all(cell.bounding_box()["x"] < width - 40 for cell in ladder.locator("td:first-of-type").all())
+    controls = page.get_by_role("region", name="Controls of").locator("tbody tr")
+    assert controls.count() == 5
+    # Whether a control was passed is in view on a phone; the rest of the table is reached by scrolling it.
+    assert all(cell.bounding_box()["x"] < width - 40 for cell in controls.locator("td:first-of-type").all())
     assert page.get_by_role("region", name="Failed search").is_visible()
 
 

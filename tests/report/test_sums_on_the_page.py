@@ -22,7 +22,7 @@ def of_sum(group: int, **changes: Any) -> dict[str, Any]:
         "num_colluding": 1,
         "min_safe_sum_size": 5,
         "messages": 9,
-        "curve": "group",
+        "curve": "sum_size",
     }
     return full_entry("ig", 0, False, **{**usual, **changes})
 
@@ -44,12 +44,12 @@ def test_the_page_says_how_many_clients_do_not_collude(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vantage", "words"),
+    ("vantage", "text"),
     [("peer", "Another client of the federation"), ("outsider", "Somebody who sees the finished model")],
 )
-def test_an_attacker_elsewhere_is_described(tmp_path: Path, vantage: str, words: str) -> None:
+def test_an_attacker_elsewhere_is_described(tmp_path: Path, vantage: str, text: str) -> None:
     page = write_report(a_run(tmp_path / "run", entries=[full_entry("ig", 0, False, vantage=vantage)])).read_text()
-    assert words in page and ("Other observers: other clients" in page) == (vantage == "outsider")
+    assert text in page and ("Other observers: other clients" in page) == (vantage == "outsider")
 
 
 @pytest.mark.parametrize("cause", ["group", "alone", "untried", "peer"])

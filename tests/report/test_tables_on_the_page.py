@@ -56,9 +56,9 @@ def test_sentences_that_describe_a_table_are_no_caveats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dropped", "words"), [(0, "none is left out"), (1, "1 is left out: d0"), (2, "2 are left out: d0, d1")]
+    ("dropped", "text"), [(0, "none is left out"), (1, "1 is left out: d0"), (2, "2 are left out: d0, d1")]
 )
-def test_the_listing_counts_columns(dropped: int, words: str) -> None:
+def test_the_listing_counts_columns(dropped: int, text: str) -> None:
     left_out = tuple(Column(name=f"d{k}", kind="dropped") for k in range(dropped))
     schema = TableSchema(
         target="y",
@@ -66,7 +66,7 @@ def test_the_listing_counts_columns(dropped: int, words: str) -> None:
         task="classification",
         classes=("no", "yes"),
     )
-    assert sentences(schema)[0] == f"Table: 1 column becomes 1 feature in [0, 1]; {words}."
+    assert sentences(schema)[0] == f"Table: 1 column becomes 1 feature in [0, 1]; {text}."
 
 
 def test_a_regression_has_errors_and_no_accuracy(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_regression_has_errors_and_no_accuracy(tmp_path: Path) -> None:
     assert "mae global" not in training and "−0.800" in training and "-0.8" not in training
     assert not re.search("[Aa]ccurac", training.replace("a regression has no accuracy", ""))
     assert "Mean absolute error as received, and after local training" in training
-    asked = page.text[: page.text.index("What the verdicts mean")]
-    assert "Must clients report losses and errors?" in asked and "accurac" not in asked
+    requested = page.text[: page.text.index("What the verdicts mean")]
+    assert "Must clients report losses and errors?" in requested and "accurac" not in requested
     assert "Error (MAE, RMSE, R²) as received" in page.text
     other = read(a_run(tmp_path / "other", tabular=True))
     assert "Accuracy as received is that of the model" in other.text and "Final accuracy and traffic" in other.text

@@ -1,4 +1,4 @@
-"""The verdicts on the page: each cause has a sentence, each rung a line, and older results are still read."""
+"""The verdicts on the page: each cause has a sentence, each control a line, and older results are still read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_data import most_missed as shown_missed
 from flfw.report.ranking import ORDER, answers, worst_first
 from tests.report.test_report import first_page, read, section, words_of
-from tests.support.reported_runs import a_run, full_entry, judged, rung
+from tests.support.reported_runs import a_run, control, full_entry, judged
 
 WITHOUT_A_CLAUSE = {"recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
 STOPPED = {"failure_reason": "crashed: no memory."}
@@ -28,15 +28,21 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     (
         "attack broken",
         "consistency",
-        rung("consistency", False),
+        control("consistency", False),
         "the description of the client does not explain the messages",
         "the true images do not lead to the messages that were attacked",
     ),
-    ("inconclusive", "easy", rung("easy", False), "did not solve the undefended easy case", "fails on an unprotected"),
     (
         "inconclusive",
         "easy",
-        rung("easy", False, **STOPPED),
+        control("easy", False),
+        "did not solve the undefended easy case",
+        "fails on an unprotected",
+    ),
+    (
+        "inconclusive",
+        "easy",
+        control("easy", False, **STOPPED),
         "easy case (crashed: no memory),",
         "(crashed: no memory).",
     ),
@@ -59,29 +65,35 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     (
         "inconclusive",
         "consistency",
-        rung("consistency", None, failure_reason="clients keep tensors private"),
+        control("consistency", None, failure_reason="clients keep tensors private"),
         "it was not shown that its model of the client explains the message",
         "it could not be checked that the attack takes the messages for what they are",
     ),
     (
         "inconclusive",
         "told",
-        rung("weak_defence", False),
-        "does not get through the mildest form",
-        "at its mildest either",
+        control("weak_defence", False),
+        "does not get through the weakest form",
+        "at its weakest either",
     ),
     (
         "inconclusive",
         "told",
-        rung("weak_defence", None),
-        "not shown that it gets through the mildest",
-        "at its mildest.",
+        control("weak_defence", None),
+        "not shown that it gets through the weakest",
+        "at its weakest.",
     ),
-    ("inconclusive", "matched", rung("undefended", False), "without the protection either", "fails for these clients"),
     (
         "inconclusive",
         "matched",
-        rung("undefended", None),
+        control("undefended", False),
+        "without the protection either",
+        "fails for these clients",
+    ),
+    (
+        "inconclusive",
+        "matched",
+        control("undefended", None),
         "not shown that it works on these",
         "succeeds for these clients",
     ),
@@ -243,7 +255,7 @@ def test_settings_are_ranked_by_how_serious_their_verdict_is(tmp_path: Path) -> 
 def test_no_leak_found_says_what_was_shown_and_what_may_have_been_missed(tmp_path: Path) -> None:
     page = page_of(tmp_path / "run", judged("no leak found", "nothing", messages=10))
     assert page.heading.endswith(
-        "although the same attack reconstructs the same clients’ images without the protection and through its mildest "
+        "although the same attack reconstructs the same clients’ images without the protection and through its weakest "
         "form."
     )
     words = words_of(page)
@@ -317,17 +329,17 @@ def test_a_curve_that_identifies_is_told_where_the_target_shows_less(tmp_path: P
     assert answers(settings) == (settings[1], None)
 
 
-def test_the_ladder_has_a_line_for_each_rung_in_plain_words(tmp_path: Path) -> None:
-    changes = rung("consistency", None, failure_reason="clients keep tensors private", reason="")
+def test_each_control_has_a_line_in_plain_words(tmp_path: Path) -> None:
+    changes = control("consistency", None, failure_reason="clients keep tensors private", reason="")
     page = page_of(tmp_path / "run", judged("inconclusive", "consistency", **changes))
-    ladder = section(page, "Rung Shown Round", "Floors:")
-    assert "must find every sample yes 0 150.0 As analytic." in ladder
-    assert "give the recorded message not tried 0 – Clients keep tensors private." in ladder
-    assert "the same attack on the same clients, weights and sizes yes 0 60.0 As undefended." in ladder
-    assert "at its mildest settings yes 0 45.0 As weak_defence." in ladder
-    failed = page_of(tmp_path / "failed", judged("inconclusive", "told", **rung("weak_defence", False)))
-    assert "at its mildest settings no 0 – As weak_defence." in section(failed, "Rung Shown Round", "Floors:")
-    old = section(read(a_run(tmp_path / "old")), "Rung Shown Round", "Floors:")
+    controls = section(page, "Control Shown Round", "Floors:")
+    assert "must find every sample yes 0 150.0 As analytic." in controls
+    assert "give the recorded message not tried 0 – Clients keep tensors private." in controls
+    assert "the same attack on the same clients, weights and sizes yes 0 60.0 As undefended." in controls
+    assert "at its weakest settings yes 0 45.0 As weak_defence." in controls
+    failed = page_of(tmp_path / "failed", judged("inconclusive", "told", **control("weak_defence", False)))
+    assert "at its weakest settings no 0 – As weak_defence." in section(failed, "Control Shown Round", "Floors:")
+    old = section(read(a_run(tmp_path / "old")), "Control Shown Round", "Floors:")
     assert "must find every sample yes all 60.0 –" in old
 
 
@@ -362,7 +374,7 @@ def test_one_sentence_tells_where_the_truth_stands(tmp_path: Path, objective: An
     assert sentence in result and bool(result) == bool(objective)
 
 
-def test_samples_of_a_rung_belong_to_the_target_beside_it(tmp_path: Path) -> None:
+def test_samples_of_a_control_belong_to_the_target_beside_it(tmp_path: Path) -> None:
     entries = [
         full_entry("ig", 0, False, **judged("no leak found", "nothing")),
         full_entry("ig", 2, False, **judged("no leak found", "nothing")),
@@ -377,8 +389,10 @@ def test_samples_of_a_rung_belong_to_the_target_beside_it(tmp_path: Path) -> Non
     ]
     lines += ["ig,server,easy,0,,1,1,0,0,0,80.0,False,True"]
     (tmp_path / "audit.csv").write_text(header + "\n".join(lines) + "\n")
-    rungs = [{name: best.nearness for name, best in one.rungs.items()} for one in read_settings(tmp_path, entries)]
-    assert rungs == [
+    controls = [
+        {name: best.nearness for name, best in one.control_samples.items()} for one in read_settings(tmp_path, entries)
+    ]
+    assert controls == [
         {"weak_defence": 45.0, "easy": 80.0},
         {"weak_defence": 46.0, "easy": 80.0},
         {"easy": 80.0},

@@ -15,6 +15,7 @@ from flfw.command.record import parse as command_line
 from flfw.comparisons.matrices import fill_defaults
 from flfw.comparisons.question import parse
 from flfw.errors import InputError
+from flfw.files.earlier_names import settings_of_today
 from research import attacked
 from research.attacked.__main__ import main
 
@@ -36,9 +37,8 @@ def test_the_records_answer_the_printed_command(dataset: str) -> None:
     for settings in (question, question["experiment"]):
         settings["set"] = [one for one in settings.get("set", ()) if one != "ig.searches=own"]
     stored = attacked.read()[dataset]
-    assert {key: stored["question"]["experiment"].get(key, value) for key, value in question["experiment"].items()} == (
-        question["experiment"]
-    )
+    older = settings_of_today(stored["question"]["experiment"])
+    assert {key: older.get(key, value) for key, value in question["experiment"].items()} == question["experiment"]
     assert {k: v for k, v in stored["question"].items() if k != "experiment"} == (
         {k: v for k, v in question.items() if k != "experiment"}
     )

@@ -211,9 +211,9 @@ def git(tmp_path: Path) -> Callable[..., str]:
     folder.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
-    def git(*words: str) -> str:
+    def git(*text: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        done = subprocess.run(["git", *who, "-C", str(folder), *words], env=env, capture_output=True, text=True)
+        done = subprocess.run(["git", *who, "-C", str(folder), *text], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

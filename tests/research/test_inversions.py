@@ -82,8 +82,8 @@ def test_the_generated_feature_is_the_nearest_of_those_drawn(finished: Path) -> 
         for i, label in enumerate(y):
             z = torch.randn(5, 100, generator=rng)
             made = [model.generator(one[None], label[None])[0] for one in z]
-            apart = [float((one - kinds[TRUE][i]).norm()) for one in made]
-            nearest = made[apart.index(min(apart))]
+            distance = [float((one - kinds[TRUE][i]).norm()) for one in made]
+            nearest = made[distance.index(min(distance))]
             torch.testing.assert_close(kinds[GENERATED][i], nearest)
 
 

@@ -28,10 +28,10 @@ def finished(folder: Path, **changes: Any) -> Path:
     common = {"attack": "ig", "adaptive": False, "images": 8, "failures": 0}
     leaking = {"psnr": {"mean": 16.4}, "share_recovered": 0.25, "share_interval": [0.03, 0.65], "verdict": "leaks"}
     none = {"psnr": None, "share_recovered": 0.0, "share_interval": [0.0, 0.369], "verdict": "inconclusive"}
-    sitting = {"ended_at": "2026-11-27T23:30:00-02:00", "machine": {"torch": {"instructions": "AVX2"}}}
+    session = {"ended_at": "2026-11-27T23:30:00-02:00", "machine": {"torch": {"instructions": "AVX2"}}}
     result = {
         "config": {key: str(value) if isinstance(value, Path) else value for key, value in config.items()},
-        "provenance": {"code": "c" * 16, "sessions": [sitting]},
+        "provenance": {"code": "c" * 16, "sessions": [session]},
         "environment": {"hardware": "a chip, 2 cores, no GPU", "torch": "2.0"},
         "final": {"acc_local": 0.91},
         "audit": [{**common, "round": 0, **leaking}, {**common, "round": 10, **none}],

@@ -114,13 +114,13 @@ def test_the_command_prints_a_table_and_a_last_line_of_json(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("text", "line"),
     [
         ("--dataset cancer --net mlp", "Expected images, got dataset=cancer."),
         ("--dataset digits --net lenet --candidates 0", "Expected 1 candidate or more, got candidates=0."),
         ("--dataset digits --net lenet --lr 0", "Expected epochs >= 0 and lr > 0, got epochs=100, lr=0.0."),
     ],
 )
-def test_what_does_not_fit_is_one_line(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words.split()) == 2
+def test_what_does_not_fit_is_one_line(text: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(text.split()) == 2
     assert capsys.readouterr().err == f"transformation_search: {line}\n"

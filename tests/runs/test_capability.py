@@ -102,10 +102,10 @@ class ReadsTheControl(ByGuess):
 
 
 class ReadsOtherResults(ByGuess):
-    """Takes what it found on the easy rung for the target, too."""
+    """Takes what it found on the easy control for the target, too."""
 
     def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
-        if observation.rung == "easy":
+        if observation.control == "easy":
             return torch.full(knowledge.model.inputs.shape, 0.25)
         results = sorted(Path.cwd().glob("*ReadsOtherResults-r0000-easy.safetensors"))
         return load_file(results[0])["0"] if results else torch.zeros(knowledge.model.inputs.shape)
@@ -115,10 +115,10 @@ _remembered: dict[str, Tensor] = {}
 
 
 class Remembers(ByGuess):
-    """Keeps in memory what the easy rung gave away."""
+    """Keeps in memory what the easy control gave away."""
 
     def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
-        if observation.rung == "easy":
+        if observation.control == "easy":
             _remembered["easy"] = torch.full(knowledge.model.inputs.shape, 0.25)
         return _remembered.get("easy", torch.zeros(knowledge.model.inputs.shape))
 

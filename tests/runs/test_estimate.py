@@ -121,10 +121,10 @@ def test_the_last_evaluation_counts_for_those_who_are_asked(small: Experiment) -
     """A client's round takes 0.5 s and 2 s of training; nobody is asked without metrics, nobody trains with private."""
 
     def evaluation(**changes: str) -> float:
-        asked, nobody = (
+        requested, nobody = (
             {**changes, "final_eval_clients": each} for each in (changes.get("final_eval_clients", "all"), "none")
         )
-        spent = [seconds(dataclasses.replace(small, local_epochs=1, **each)).training for each in (asked, nobody)]  # type: ignore[arg-type]
+        spent = [seconds(dataclasses.replace(small, local_epochs=1, **each)).training for each in (requested, nobody)]  # type: ignore[arg-type]
         return spent[0] - spent[1]
 
     assert evaluation() == pytest.approx(3 * 2.5) and evaluation(final_eval_clients="2") == pytest.approx(2 * 2.5)

@@ -81,11 +81,11 @@ def test_other_pairs_are_refused_and_none_say_how_to_train(
 def test_pairs_of_data_that_only_sites_have_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The server could neither draw the pairs nor show an attack the examples."""
     flags = "--federation nowhere --method fedavg --dataset site:1x8x8:10 --net linear --clients 2 --out"
-    asked = [*flags.split(), str(tmp_path / "run")]
-    assert "--attack none with site:1x8x8:10" in refused(capsys, *asked, "--attack", "membership")
+    requested = [*flags.split(), str(tmp_path / "run")]
+    assert "--attack none with site:1x8x8:10" in refused(capsys, *requested, "--attack", "membership")
     without = ("--attack", "none", "--expert", "record=true", "membership_pairs=5")
     assert "membership-pairs=none for site:1x8x8:10, as the server would need the data" in refused(
-        capsys, *asked, *without
+        capsys, *requested, *without
     )
 
 

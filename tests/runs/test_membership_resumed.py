@@ -55,7 +55,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done, solve = list[str](), attack_worker.solve
 
     def noting(job: AttackJob) -> JobResult:
-        done.append(job.ticket.point)
+        done.append(job.probe_set.point)
         return solve(job)
 
     monkeypatch.setattr(attack_worker, "solve", noting)
@@ -100,7 +100,7 @@ def test_killed_before_the_attack(whole: Path, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.slow
 def test_killed_while_the_attack_runs(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(
-        monkeypatch, (attack_worker, "solve"), tmp_path / "run", lambda job: job.ticket.point == "membership"
+        monkeypatch, (attack_worker, "solve"), tmp_path / "run", lambda job: job.probe_set.point == "membership"
     )  # the controls are done
     queue = tmp_path / "run" / "queue"
     assert len(list(queue.glob("*.started"))) == 1 and len(list(queue.glob("*.solved.json"))) == CONTROLS

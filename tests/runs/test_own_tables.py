@@ -142,7 +142,7 @@ def test_a_rehearsal_on_a_table_climbs_to_the_real_batch(table: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         ({"attack": ("idlg",)}, "attacks that need no classes"),
         ({"attack": ("tableak",), "set": ("tableak.labels=counts",)}, "tableak.labels=given"),
@@ -155,11 +155,11 @@ def test_a_rehearsal_on_a_table_climbs_to_the_real_batch(table: Path, tmp_path: 
         ({"set": ("parquet.drop=age",)}, "--set for a plug-in of this run"),
     ],
 )
-def test_parts_that_need_classes_refuse_a_regression(table: Path, changes: dict[str, Any], words: str) -> None:
+def test_parts_that_need_classes_refuse_a_regression(table: Path, changes: dict[str, Any], text: str) -> None:
     given = {**changes}
     split = given.pop("split", None)
     experiment = asked(table, "cost", **given)
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError, match=text) as caught:
         check(replace(experiment, split=split) if split else experiment)
     assert "\n" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Sittings, foreign code, git and packages in result.json."""
+"""Sessions, foreign code, git and packages in result.json."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_run_says_when_where_and_with_what_it_ran(tmp_path: Path) -> None:
     assert entry["packages"]["count"] == len(packages)
     assert result["provenance"]["seeds"] == {"run": result["config"]["seed"], "attacks": {"analytic": [0]}}
     page = (folder / "report.html").read_text()
-    assert entry["external_plugins"][0]["sha256"] in page and "Sitting 1: " in page
+    assert entry["external_plugins"][0]["sha256"] in page and "Session 1: " in page
 
 
 def test_each_sitting_of_a_resumed_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,17 +207,17 @@ def test_an_audit_of_a_run_has_a_sitting_of_its_own(tmp_path: Path) -> None:
     )
     assert provenance["seeds"]["attacks"] == {"analytic": [0]}
     page = (again / "report.html").read_text()
-    assert "This audit: " in page and "Recorded in sitting 1: " in page
+    assert "This audit: " in page and "Recorded in session 1: " in page
 
 
 def test_a_result_of_an_earlier_version_has_a_report_without_sittings(tmp_path: Path) -> None:
     folder = run.run(tiny(attack=("none",), out=tmp_path / "run"))
     result = json.loads((folder / "result.json").read_text())
-    for sitting in ([], [{"started_at": "2026-11-27T10:00:00+01:00"}]):
-        result["provenance"]["sessions"] = sitting
+    for session in ([], [{"started_at": "2026-11-27T10:00:00+01:00"}]):
+        result["provenance"]["sessions"] = session
         (folder / "result.json").write_text(json.dumps(result))
         page = write_report(folder).read_text()
-        assert ("it was cut short" in page) == bool(sitting)
+        assert ("it was cut short" in page) == bool(session)
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_an_audited_run_leaves_every_file_that_scripts_read(tmp_path: Path, caps
     ]  # fmt: skip
     for entry in result["audit"]:
         assert set(entry) >= ENTRY
-        assert [rung["rung"] for rung in entry["ladder"]][:2] == ["analytic", "easy"]
+        assert [control["rung"] for control in entry["ladder"]][:2] == ["analytic", "easy"]
         assert entry["ladder"][0]["passed"] and entry["ladder"][0]["psnr"] > 100
     analytic, ig = result["audit"][0], result["audit"][2]
     assert analytic["failures"] == 2 and analytic["verdict"] == "inconclusive" and analytic["psnr"] is None
@@ -103,8 +103,8 @@ def test_the_same_seed_gives_the_same_result(tmp_path: Path) -> None:
     for result in (one, two):
         result["config"].pop("out")
         result["provenance"].pop("sessions")
-        rungs = [rung for entry in result["audit"] for rung in entry["ladder"]]
-        for row in [*result["rounds"], *result["audit"], *rungs, *result["final"]["per_client"]]:
+        controls = [control for entry in result["audit"] for control in entry["ladder"]]
+        for row in [*result["rounds"], *result["audit"], *controls, *result["final"]["per_client"]]:
             row.pop("seconds", None)
             row.pop("scoring_seconds", None)
     assert one == two
@@ -249,8 +249,8 @@ def test_two_rehearsals_that_begin_in_one_second_have_a_folder_each(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "default_name", lambda _: "name")
-    asked = dataclasses.replace(small, rounds=1, out=None, clients=1, attack=("analytic",))
-    planned = [plan_rehearsal(asked, 1).experiment for _ in range(2)]
+    requested = dataclasses.replace(small, rounds=1, out=None, clients=1, attack=("analytic",))
+    planned = [plan_rehearsal(requested, 1).experiment for _ in range(2)]
     names = [module.run(dataclasses.replace(one, attack=("none",), curve=()), "rehearsal-").name for one in planned]
     assert names == ["rehearsal-name", "rehearsal-name-2"]
 
@@ -262,9 +262,9 @@ def test_an_interrupt_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.engine, "run_on_engine", interrupt)
-    asked = dataclasses.replace(small, out=tmp_path / "a run")
+    requested = dataclasses.replace(small, out=tmp_path / "a run")
     hint = f"the run is cut short; python sim.py --resume '{tmp_path}/a run' goes on with it\n"
     for go in [module.run, module.resume]:
         with pytest.raises(KeyboardInterrupt):
-            go(asked)
+            go(requested)
         assert capsys.readouterr().err.endswith(hint)

@@ -45,8 +45,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def audited(small: Experiment, *attacks: type, **changes: Any) -> RunPlan:
-    asked = {"net": "linear", "image_size": 8, "images": 1, "attack": tuple(map(plug_in, attacks)), **changes}
-    return plan(dataclasses.replace(small, **asked))
+    requested = {"net": "linear", "image_size": 8, "images": 1, "attack": tuple(map(plug_in, attacks)), **changes}
+    return plan(dataclasses.replace(small, **requested))
 
 
 def costs_of(run_plan: RunPlan, folder: Path) -> AuditCosts:
@@ -60,20 +60,20 @@ def linear(fixed: float, each: float) -> Callable[[int], float]:
 # --- a line through a few numbers ---
 
 
-@pytest.mark.parametrize(("first", "most"), [(1, 2000), (2, 2000), (1, 2), (2, 3)])
-def test_a_line_through_few_numbers_is_followed(first: int, most: int) -> None:
-    assert line(linear(0.5, 0.1), most, first).at(most) == pytest.approx(0.5 + 0.1 * most)
+@pytest.mark.parametrize(("first", "maximum"), [(1, 2000), (2, 2000), (1, 2), (2, 3)])
+def test_a_line_through_few_numbers_is_followed(first: int, maximum: int) -> None:
+    assert line(linear(0.5, 0.1), maximum, first).at(maximum) == pytest.approx(0.5 + 0.1 * maximum)
 
 
 def test_few_steps_are_asked_for_and_one_alone_where_it_takes_long() -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def noted(fixed: float) -> Callable[[int], float]:
-        return lambda count: asked.append(count) or fixed + 0.1 * count
+        return lambda count: requested.append(count) or fixed + 0.1 * count
 
-    assert line(noted(0.5), 2000).at(2000) == pytest.approx(200.5) and max(asked) <= 64
-    asked.clear()
-    assert line(noted(9.9), 2000).at(3) == pytest.approx(30) and asked == [1]
+    assert line(noted(0.5), 2000).at(2000) == pytest.approx(200.5) and max(requested) <= 64
+    requested.clear()
+    assert line(noted(9.9), 2000).at(3) == pytest.approx(30) and requested == [1]
     assert line(noted(0.5), 1).at(1) == pytest.approx(0.6)
 
 
@@ -125,12 +125,19 @@ def test_what_a_server_trains_is_timed_for_all_uploads_of_a_round(
 
 
 def test_a_run_is_shortened_to_one_round(small: Experiment, tmp_path: Path) -> None:
-    asked = {"rounds": 9, "audit_rounds": "0,3,last", "images": 80, "clients": 20, "local_epochs": 4, "engine": "ray"}
-    short = shortened(audited(small, Timed, **asked), tmp_path).experiment
+    requested = {
+        "rounds": 9,
+        "audit_rounds": "0,3,last",
+        "images": 80,
+        "clients": 20,
+        "local_epochs": 4,
+        "engine": "ray",
+    }
+    short = shortened(audited(small, Timed, **requested), tmp_path).experiment
     assert (short.rounds, short.audited, short.images, short.per_round, short.local_epochs) == (1, (1,), 8, 8, 1)
-    uploads = shortened(audited(small, Timed, **asked, audit_source="both"), tmp_path).experiment
+    uploads = shortened(audited(small, Timed, **requested, audit_source="both"), tmp_path).experiment
     assert (uploads.per_round, uploads.local_epochs) == (20, 4)
-    before = shortened(audited(small, Timed, **asked | {"audit_rounds": "0"}), tmp_path).experiment
+    before = shortened(audited(small, Timed, **requested | {"audit_rounds": "0"}), tmp_path).experiment
     assert before.audited == (0,) and before.engine == "inproc" and before.out == tmp_path
 
 

@@ -113,8 +113,8 @@ def test_a_number_changed_within_its_interval_is_named_all_the_same(
 
 @pytest.mark.slow
 def test_an_audit_is_repeated_from_the_same_recordings(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--from", str(copied), "--attack", "analytic", "--audit-rounds", "1"]
-    assert sim.main(asked) == 0 and (copied / "audit-1").exists()
+    requested = ["--from", str(copied), "--attack", "analytic", "--audit-rounds", "1"]
+    assert sim.main(requested) == 0 and (copied / "audit-1").exists()
     assert sim.main(["--verify", str(copied / "audit-1")]) == 0
     result = json.loads((copied / "verify-1" / "result.json").read_text())
     assert [entry["round"] for entry in result["audit"]] == [1] and result["provenance"]["from"] == str(copied)
@@ -144,9 +144,9 @@ def test_other_packages_and_data_are_said_before(
     def older(result: dict[str, Any]) -> None:
         import hashlib
 
-        sitting = result["provenance"]["sessions"][-1]
-        sitting["packages"]["sha256"] = hashlib.sha256(then.encode()).hexdigest()
-        sitting["machine"]["threads"]["torch"] = 7
+        session = result["provenance"]["sessions"][-1]
+        session["packages"]["sha256"] = hashlib.sha256(then.encode()).hexdigest()
+        session["machine"]["threads"]["torch"] = 7
         result["provenance"]["data"]["digest"] = "d"
         result["provenance"]["code"] = "c"
 
@@ -308,10 +308,10 @@ def test_other_instructions_are_said_and_move_numbers(copied: Path) -> None:
 def test_what_cannot_be_repeated_is_refused_in_one_line(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refused(words: str, *flags: str) -> None:
+    def refused(text: str, *flags: str) -> None:
         assert sim.main(list(flags)) == 2
         message = capsys.readouterr().err.strip().splitlines()
-        assert len(message) == 1 and words in message[0], message
+        assert len(message) == 1 and text in message[0], message
 
     place = str(copied)
     refused("Expected lr=0.01", "--verify", place, "--lr", "0.5")

@@ -163,11 +163,11 @@ def test_the_sum_of_a_branch_stands_for_its_updates(level: int, clients: Sequenc
 
 @pytest.mark.parametrize("clients", range(1, 33))
 def test_no_more_sums_are_in_memory_than_estimates_say(clients: int) -> None:
-    sums, most = aggregation.BranchSums(), 0
+    sums, maximum = aggregation.BranchSums(), 0
     for client in range(clients):
         sums.add(Update(client, 1, {"w": torch.ones(1)}))
-        most = max(most, len(sums._branches) + (sums._whole is not None) + len(sums._free.get("w", [])))
-    assert most == aggregation.most_sums(clients)
+        maximum = max(maximum, len(sums._branches) + (sums._whole is not None) + len(sums._free.get("w", [])))
+    assert maximum == aggregation.most_sums(clients)
 
 
 def test_complex_numbers_are_refused() -> None:

@@ -260,8 +260,8 @@ def test_what_the_server_keeps_for_itself_is_resumed(
     (tmp_path / "kept_momentum.py").write_text(MOMENTUM)
     monkeypatch.syspath_prepend(str(tmp_path))
     experiment = dataclasses.replace(small, method="kept_momentum:Momentum", net="lenet", rounds=3)
-    whole = dataclasses.replace(experiment, out=tmp_path / "whole")
-    run.run(whole)
+    full = dataclasses.replace(experiment, out=tmp_path / "whole")
+    run.run(full)
     cut_short(experiment, 2)
     run.resume(experiment)
     models = [load_file(next((tmp_path / name / "checkpoint").glob("round-00003-*"))) for name in ("whole", "run")]
@@ -293,7 +293,7 @@ def some(server_round: int) -> Snapshot:
         round=server_round,
         arrays=pack({"z.weight": torch.arange(6.0).reshape(2, 3) / 7, "a.count": torch.tensor(5)}),
         state={"momentum": torch.tensor([0.1], dtype=torch.float64)},
-        last_round={3: 2, 11: server_round},
+        last_participation={3: 2, 11: server_round},
         recordings={"bytes": 7, "sha256": "f" * 64},
     )
 
@@ -311,7 +311,11 @@ def test_what_was_saved_is_loaded(kept: Checkpoints, tmp_path: Path) -> None:
     assert again.id == kept.id and again.last is not None
     assert again.history == [{}, {"rounds": [{"loss": 1 / 3}], "clients": [{"client": 3}]}]
     assert same_arrays(again.last.arrays, some(1).arrays)
-    assert (again.last.round, again.last.last_round, again.last.recordings) == (1, {3: 2, 11: 1}, some(1).recordings)
+    assert (again.last.round, again.last.last_participation, again.last.recordings) == (
+        1,
+        {3: 2, 11: 1},
+        some(1).recordings,
+    )
     assert torch.equal(again.last.state["momentum"], torch.tensor([0.1], dtype=torch.float64))
 
 

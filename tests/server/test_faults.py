@@ -301,7 +301,7 @@ def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
     if on_failure == "fail":
         with pytest.raises(RunError) as caught:
             federation.federate(grid, plan(experiment))
-        assert str(caught.value) == f"client 1 failed in enrolment: {reason}"
+        assert str(caught.value) == f"client 1 failed in node assignment: {reason}"
         assert (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
         return
     federation.federate(grid, plan(experiment))
@@ -330,10 +330,10 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
 def test_where_the_dead_are_not_replaced_a_death_ends_the_run(question: Message) -> None:
     """Flower's own commands: the engine would hand the dead one's place every other client, and drop them all."""
     strategy = FedAvg(tolerance=FailurePolicy("drop", replaces_the_dead=False))
-    strategy.roster.nodes = {0: 7}
+    strategy.client_directory.nodes = {0: 7}
     died = Message(Error(2, "<class 'ray.exceptions.ActorDiedError'>:<'The actor died'>"), reply_to=question)
     with pytest.raises(RunError, match=r"^client 0 failed in round 1: its process died$"):
-        list(strategy.roster.receive([question], [died], "round 1", read_metrics, []))
+        list(strategy.client_directory.receive([question], [died], "round 1", read_metrics, []))
 
 
 @pytest.mark.parametrize(("after", "reason"), [(19.0, "its process died"), (21.0, "did not answer within 20 s")])
@@ -342,11 +342,11 @@ def test_a_client_that_ends_itself_after_its_deadline_is_late_and_not_dead(
 ) -> None:
     """A site ends a hung process a second after the deadline; a slow server may hear of it before it stops waiting."""
     strategy = FedAvg(tolerance=FailurePolicy("drop", deadline=20.0))
-    strategy.roster.nodes = {0: 7}
+    strategy.client_directory.nodes = {0: 7}
     died = Message(Error(2, "its process died"), reply_to=question)
     died.metadata.created_at = question.metadata.created_at + after
     failed: list[Failure] = []
-    assert not list(strategy.roster.receive([question], [died], "round 1", read_metrics, failed))
+    assert not list(strategy.client_directory.receive([question], [died], "round 1", read_metrics, failed))
     assert failed == [Failure(0, reason)]
 
 
@@ -359,14 +359,16 @@ def test_a_client_that_ends_itself_after_its_deadline_is_late_and_not_dead(
 )
 def test_a_name_that_a_client_chose_is_a_short_line(question: Message, name: str, line: str) -> None:
     strategy = FedAvg(tolerance=FailurePolicy("drop"))
-    strategy.roster.nodes = {0: 7}
+    strategy.client_directory.nodes = {0: 7}
     content = RecordDict({"arrays": pack({name: torch.ones(1)}), "metrics": MetricRecord({"num-examples": 1})})
     failed: list[Failure] = []
 
     def take(reply: Message) -> object:
         return read_update(reply, ("*",), ArrayRecord())
 
-    assert not list(strategy.roster.receive([question], [Message(content, reply_to=question)], "round 1", take, failed))
+    assert not list(
+        strategy.client_directory.receive([question], [Message(content, reply_to=question)], "round 1", take, failed)
+    )
     assert failed == [Failure(0, line)]
 
 
@@ -380,23 +382,23 @@ def test_two_nodes_with_one_partition_are_refused(small: Experiment) -> None:
     for node, partition in enumerate((0, 0, 1, 2), start=1):
         grid._contexts[node].node_config["partition-id"] = partition
     with pytest.raises(RunError, match=r"Expected partitions 0 to 2, got \[0, 0, 1, 2\] from 4 nodes"):
-        NodeAssignment(StreamingGrid(grid), FedAvg().roster, 3, wait=10).begin()
+        NodeAssignment(StreamingGrid(grid), FedAvg().client_directory, 3, wait=10).begin()
 
 
 def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment) -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     class Counting(InProcessGrid):
         def push_messages(self, messages):  # type: ignore[no-untyped-def]
             kept = list(messages)
-            asked.append(len([m for m in kept if m.metadata.message_type == "evaluate"]))
+            requested.append(len([m for m in kept if m.metadata.message_type == "evaluate"]))
             return super().push_messages(kept)
 
     import dataclasses
 
     experiment = dataclasses.replace(small, clients=5, sample=2, rounds=1, net="lenet")
     federation.federate(Counting(apps.client, 5, experiment.to_run_config()), plan(experiment))
-    assert [n for n in asked if n] == [2, 2, 1]
+    assert [n for n in requested if n] == [2, 2, 1]
 
 
 @pytest.mark.slow
@@ -432,10 +434,10 @@ def test_in_process_a_late_answer_is_a_failure_and_the_next_clients_are_not_aske
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = apps.FederatedClient.fit_named
-    asked = []
+    requested = []
 
     def slow(self, received, version):  # type: ignore[no-untyped-def]
-        asked.append((self.ctx.round, self.ctx.partition))
+        requested.append((self.ctx.round, self.ctx.partition))
         if self.ctx.partition == 1:
             time.sleep(1.5)
         return real(self, received, version)
@@ -445,7 +447,7 @@ def test_in_process_a_late_answer_is_a_failure_and_the_next_clients_are_not_aske
     assert code == 0, capsys.readouterr().err
     late = "did not answer within 1.4 s"
     assert result["rounds"][0]["failed"] == [{"client": 1, "reason": late}, {"client": 2, "reason": late}]
-    assert asked == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert requested == [(1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------
@@ -589,7 +591,7 @@ def test_a_dead_nodes_error_is_known_by_the_message_it_answers() -> None:
     """Flower gives the error of a SuperNode that died another source."""
     InProcessGrid(apps.client, 1, {})
     strategy = FedAvg(tolerance=FailurePolicy("drop"))
-    strategy.roster.nodes = {0: 70, 1: 71}
+    strategy.client_directory.nodes = {0: 70, 1: 71}
     messages = [strategy.create_message(p, BROADCAST, "train", 1) for p in (0, 1)]
     for i, message in enumerate(messages):
         message.metadata.__dict__["_message_id"] = f"m{i}"
@@ -597,7 +599,11 @@ def test_a_dead_nodes_error_is_known_by_the_message_it_answers() -> None:
     error.metadata.__dict__["_src_node_id"] = 1
     failed: list = []
     assert (
-        list(strategy.roster.receive(messages, [error], "round 1", lambda m: read_update(m, ("w",), BROADCAST), failed))
+        list(
+            strategy.client_directory.receive(
+                messages, [error], "round 1", lambda m: read_update(m, ("w",), BROADCAST), failed
+            )
+        )
         == []
     )
     assert [str(f) for f in failed] == ["client 1: node unavailable", "client 0: did not answer within 3600 s"]
@@ -621,11 +627,13 @@ def test_an_engine_that_stops_ends_the_server() -> None:
     [
         (
             {"on_client_failure": "fail:0"},
-            "with :N from 1 to 10, the clients of a round, got on_client_failure=fail:0.",
+            "Expected on-client-failure=fail or drop, with :N from 1 to 10, the clients of a round, "
+            "got on_client_failure=fail:0.",
         ),
         (
             {"on_client_failure": "fail:4", "sample": 3},
-            "with :N from 1 to 3, the clients of a round, got on_client_failure=fail:4.",
+            "Expected on-client-failure=fail or drop, with :N from 1 to 3, the clients of a round, "
+            "got on_client_failure=fail:4.",
         ),
         ({"round_deadline": 0.0}, "Expected 0 < round-deadline < inf, got round_deadline=0.0."),
     ],

@@ -23,8 +23,8 @@ from tests.support.resumed_runs import cut_short
 
 
 def test_all_are_asked_up_to_the_number_and_so_many_of_more() -> None:
-    for most in (3, 4, 1000, None):
-        assert drawn_last([2, 5, 7], most, 0) == [2, 5, 7]
+    for maximum in (3, 4, 1000, None):
+        assert drawn_last([2, 5, 7], maximum, 0) == [2, 5, 7]
     drawn = drawn_last(range(10_000), 1000, 0)
     assert len(drawn) == len(set(drawn)) == 1000 and drawn == sorted(drawn) and set(drawn) < set(range(10_000))
     assert drawn == drawn_last(range(10_000), 1000, 0) != drawn_last(range(10_000), 1000, 1)
@@ -37,11 +37,11 @@ def test_all_are_drawn_equally_often() -> None:
 
 
 @pytest.mark.parametrize(
-    ("final", "clients", "asked"),
+    ("final", "clients", "requested"),
     [("1000", 10, 10), ("1000", 5000, 1000), ("all", 5000, 5000), ("none", 10, 0), ("1", 10, 1), ("1000000", 3, 3)],
 )
-def test_the_number_asked(final: str, clients: int, asked: int) -> None:
-    assert Experiment(final_eval_clients=final, clients=clients).finally_asked == asked
+def test_the_number_asked(final: str, clients: int, requested: int) -> None:
+    assert Experiment(final_eval_clients=final, clients=clients).finally_asked == requested
 
 
 def test_by_default_at_most_a_thousand_are_asked() -> None:
@@ -130,8 +130,8 @@ def results(experiment: Experiment, folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_some_clients_give_the_numbers_that_they_give_among_all(given: Experiment, tmp_path: Path) -> None:
     # A deadline for a round's clients and a least number of them are no reason against fewer in the end.
-    asked = dataclasses.replace(given, final_eval_clients="2", on_client_failure="fail:3")
-    some, every = results(asked, tmp_path / "some"), results(given, tmp_path / "all")
+    requested = dataclasses.replace(given, final_eval_clients="2", on_client_failure="fail:3")
+    some, every = results(requested, tmp_path / "some"), results(given, tmp_path / "all")
     assert [row["loss"] for row in some["rounds"]] == [row["loss"] for row in every["rounds"]]
     rows = {row["client"]: row for row in every["final"]["per_client"]}
     drawn = some["final"]["per_client"]
@@ -159,9 +159,9 @@ def test_nobody_is_asked_on_request(given: Experiment, tmp_path: Path) -> None:
 def test_a_resumed_run_asks_the_same_clients(
     given: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = dataclasses.replace(given, final_eval_clients="2", rounds=2)
-    whole = results(asked, tmp_path / "whole")
-    folder = cut_short(dataclasses.replace(asked, out=tmp_path / "cut"), 1)
+    requested = dataclasses.replace(given, final_eval_clients="2", rounds=2)
+    whole = results(requested, tmp_path / "whole")
+    folder = cut_short(dataclasses.replace(requested, out=tmp_path / "cut"), 1)
     assert sim.main(["--resume", str(folder), "--expert", "final_eval_clients=3"]) == 2
     assert "Expected final-eval-clients=2 as in" in capsys.readouterr().err
     assert sim.main(["--resume", str(folder)]) == 0

@@ -22,9 +22,9 @@ FLAGS = shlex.split(
 )
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*text: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "sim.py", *words]
+    command = [sys.executable, "sim.py", *text]
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
 

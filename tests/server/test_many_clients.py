@@ -34,31 +34,31 @@ MILLION = 1_000_000
 
 def asked_clients(odd: int = -1) -> tuple[ClientApp, list[int]]:
     """An app that introduces its clients, of which one may have other code; and the clients that were asked."""
-    app, asked = ClientApp(), []
+    app, requested = ClientApp(), []
 
     @app.query()
     def introduce(message: Message, context) -> Message:
         client = int(context.node_config["partition-id"])
-        asked.append(client)
+        requested.append(client)
         return ClientInfo(client, "other" if client == odd else "same").to_message(message)
 
-    return app, asked
+    return app, requested
 
 
 def test_one_client_of_a_process_speaks_for_all() -> None:
-    app, asked = asked_clients()
+    app, requested = asked_clients()
     grid, directory = InProcessGrid(app, MILLION, {}, introduced=True), ClientDirectory(FailurePolicy())
     (answer,) = NodeAssignment(grid, directory, MILLION, 1.0, alike=representatives(grid)).begin()
-    assert asked == [0] and answer.partition == 0
+    assert requested == [0] and answer.partition == 0
     assert len(directory.nodes) == MILLION and directory.nodes[MILLION - 1] == MILLION
     assert directory.everyone == range(MILLION) and not directory.unfit
 
 
 def test_each_client_is_asked_where_those_that_speak_for_all_differ() -> None:
-    app, asked = asked_clients(odd=1)
+    app, requested = asked_clients(odd=1)
     grid, directory = InProcessGrid(app, 4, {}, introduced=True), ClientDirectory(FailurePolicy())
     answers = NodeAssignment(grid, directory, 4, 1.0, alike=(1, 2)).begin()
-    assert asked == [0, 1, 0, 1, 2, 3]
+    assert requested == [0, 1, 0, 1, 2, 3]
     assert [answer.code for answer in answers] == ["same", "other", "same", "same"]
     assert directory.nodes == {0: 1, 1: 2, 2: 3, 3: 4}
 
@@ -141,10 +141,10 @@ def test_a_poisson_cohort_of_a_billion_needs_no_memory_for_each(draw) -> None:
     """A coin for each would be eight gigabytes."""
     tracemalloc.start()
     cohort = draw(range(10**9), 100, 1)
-    most = tracemalloc.get_traced_memory()[1]
+    maximum = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 40 < len(cohort) < 180 and cohort == sorted(set(cohort)) and max(cohort) < 10**9
-    assert most < 1_000_000
+    assert maximum < 1_000_000
 
 
 def test_missing_answers_are_noted_in_the_order_of_the_questions() -> None:
@@ -152,10 +152,12 @@ def test_missing_answers_are_noted_in_the_order_of_the_questions() -> None:
     grid = InProcessGrid(ClientApp(), 1, {})
     directory, failed = ClientDirectory(FailurePolicy("drop")), list[Failure]()
     directory.nodes = NumberedNodes(MILLION)
-    asked = [directory.address(partition, RecordDict(), "train", "1") for partition in (1, 0, 1, MILLION - 1)]
-    grid.push_messages(asked)  # sending gives a message its id
-    replies = [Message(RecordDict(), reply_to=asked[0]), Message(RecordDict(), reply_to=asked[3])]
-    assert [partition for partition, _ in directory.receive(asked, replies, "round 1", lambda reply: 0, failed)] == [
+    requested = [directory.address(partition, RecordDict(), "train", "1") for partition in (1, 0, 1, MILLION - 1)]
+    grid.push_messages(requested)  # sending gives a message its id
+    replies = [Message(RecordDict(), reply_to=requested[0]), Message(RecordDict(), reply_to=requested[3])]
+    assert [
+        partition for partition, _ in directory.receive(requested, replies, "round 1", lambda reply: 0, failed)
+    ] == [
         1,
         MILLION - 1,
     ]
@@ -237,7 +239,7 @@ def test_an_engine_that_asks_each_client_gets_the_same_numbers(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "text"),
     [
         ({"clients": [{"round": 1, "client": 0}, {"client": 1}]}, "whole number for round in each row of clients"),
         ({"clients": [{"round": 1}]}, "whole number for client in each row of clients"),
@@ -247,6 +249,6 @@ def test_an_engine_that_asks_each_client_gets_the_same_numbers(tmp_path: Path) -
         ({"clients": {"round": 1}}, "in the history of a run, got clients"),
     ],
 )
-def test_a_row_of_a_history_without_its_round_is_refused_in_one_line(rows: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_a_row_of_a_history_without_its_round_is_refused_in_one_line(rows: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
         History().extend(rows)

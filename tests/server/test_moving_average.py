@@ -71,20 +71,20 @@ def test_it_equals_a_loop_over_many_rounds_and_none_is_kept_without_a_decay() ->
 @pytest.mark.slow
 def test_the_average_of_a_run_is_of_what_was_sent_and_only_it_is_evaluated(given: Experiment, tmp_path: Path) -> None:
     plain = run.run(dataclasses.replace(given, out=tmp_path / "plain", metrics="none"))
-    asked = dataclasses.replace(given, ema=0.2, metrics="none")
-    folder = run.run(dataclasses.replace(asked, out=tmp_path / "average"))
+    requested = dataclasses.replace(given, ema=0.2, metrics="none")
+    folder = run.run(dataclasses.replace(requested, out=tmp_path / "average"))
     for name, value in stored(plain, "model/").items():
         assert torch.equal(stored(folder, "model/")[name], value)
-    models = [{name: torch.tensor(value) for name, value in initial_tensors(asked).items()}]
+    models = [{name: torch.tensor(value) for name, value in initial_tensors(requested).items()}]
     for last in (1, 2):
-        models.append(stored(cut_short(dataclasses.replace(asked, out=tmp_path / str(last)), last), "model/"))
+        models.append(stored(cut_short(dataclasses.replace(requested, out=tmp_path / str(last)), last), "model/"))
     models.append(stored(folder, "model/"))
     average = stored(folder, "ema/")
     for name, value in by_loop(models, 0.2).items():
         torch.testing.assert_close(average[name], value.float(), rtol=1e-5, atol=1e-7)
 
     def accuracy(tensors: dict[str, Tensor]) -> float:
-        model, task = plan(asked).client.build_model().eval(), plan(asked).task.load(None)
+        model, task = plan(requested).client.build_model().eval(), plan(requested).task.load(None)
         model.load_state_dict(tensors)
         x, y = task.examples("test", np.arange(len(task.dataset.test_y)))
         with torch.no_grad():
@@ -122,19 +122,19 @@ def test_clients_evaluate_the_average(given: Experiment, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("after_round", [0, 2])
 def test_a_run_goes_on_with_its_average_to_the_bit(given: Experiment, tmp_path: Path, after_round: int) -> None:
-    asked = dataclasses.replace(given, ema=0.9)
-    whole = run.run(dataclasses.replace(asked, out=tmp_path / "whole"))
-    folder = cut_short(dataclasses.replace(asked, out=tmp_path / "cut"), after_round)
+    requested = dataclasses.replace(given, ema=0.9)
+    full = run.run(dataclasses.replace(requested, out=tmp_path / "whole"))
+    folder = cut_short(dataclasses.replace(requested, out=tmp_path / "cut"), after_round)
     assert sim.main(["--resume", str(folder)]) == 0
-    one, other = stored(whole, ""), stored(folder, "")
+    one, other = stored(full, ""), stored(folder, "")
     assert one.keys() == other.keys() and any(name.startswith("ema/") for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
-    final = [json.loads((run_ / "result.json").read_text())["final"] for run_ in (whole, folder)]
+    final = [json.loads((run_ / "result.json").read_text())["final"] for run_ in (full, folder)]
     assert final[0] == final[1]
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "text"),
     [
         (["--expert", "ema=1"], "Expected 0 <= ema < 1, got ema=1.0."),
         (["--expert", "ema=-0.1"], "Expected 0 <= ema < 1, got ema=-0.1."),
@@ -146,6 +146,6 @@ def test_a_run_goes_on_with_its_average_to_the_bit(given: Experiment, tmp_path: 
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
-    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[Any]
+    flags: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[Any]
 ) -> None:
-    assert_refused(words, flags, tmp_path / "r", capsys)
+    assert_refused(text, flags, tmp_path / "r", capsys)

@@ -155,10 +155,10 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
     assert (
         sim.main([*flags.split(), "--split", "iid", "--expert", "robust=median", "--out", str(tmp_path / "run")]) == 0
     )
-    asked = Experiment(method="fedavg", net="linear", clients=3, rounds=1, local_epochs=1, split="iid")
-    received, sent = initial_tensors(without_auto(asked)), []
+    experiment = Experiment(method="fedavg", net="linear", clients=3, rounds=1, local_epochs=1, split="iid")
+    received, sent = initial_tensors(without_auto(experiment)), []
     for client in range(3):
-        sent.append(make_client(without_auto(asked), client, tmp_path / "state").fit_named(received, version=0)[0])
+        sent.append(make_client(without_auto(experiment), client, tmp_path / "state").fit_named(received, version=0)[0])
     from safetensors.torch import load_file
 
     (path,) = (tmp_path / "run" / "checkpoint").glob("round-00001-*.safetensors")
@@ -183,9 +183,9 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_hold_is_refused_before_a_run(fields: dict, line: str) -> None:
-    asked = Experiment(**{"method": "fedavg", "dataset": "digits", "net": "lenet", "split": "iid", **fields})
+    experiment = Experiment(**{"method": "fedavg", "dataset": "digits", "net": "lenet", "split": "iid", **fields})
     with pytest.raises(InputError, match=line):
-        checked(plan(without_auto(asked)))
+        checked(plan(without_auto(experiment)))
 
 
 def test_liars_without_a_rule_are_refused() -> None:

@@ -177,7 +177,7 @@ def asked_by(experiment: Experiment) -> tuple[FederatedStrategy, dict[str, torch
     run_plan = plan(experiment)
     strategy = run_plan.strategy(run_plan.client.settings, tolerance=FailurePolicy(on_failure="drop"))
     strategy.ctx = place(experiment)
-    strategy.roster.nodes = {client: client + 1 for client in range(3)}
+    strategy.client_directory.nodes = {client: client + 1 for client in range(3)}
     return strategy, {name: value.clone() for name, value in fresh(experiment).state_dict().items()}
 
 

@@ -80,13 +80,13 @@ DEEDS = {"adds": lambda folder, partition: None, "raises": raises, "dies": dies,
 DEEDS |= {"hangs": hangs, "sleeps": sleeps}
 
 
-def together(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+def together(messages: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
     """Answer the messages of a cohort one after the other; each reply tells of how many there are."""
     answers: list[Message | Exception] = []
-    for message, context in asked:
+    for message, context in messages:
         try:
             answers.append(app(message, context))
-            answers[-1].content["cohort"] = MetricRecord({"size": len(asked)})  # type: ignore[union-attr]
+            answers[-1].content["cohort"] = MetricRecord({"size": len(messages)})  # type: ignore[union-attr]
         except ValueError as error:
             answers.append(error)
     return answers

@@ -14,7 +14,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.support.forgery import Forged, Sent, sealed
-from tests.support.lying_superlink import Errand
+from tests.support.lying_superlink import Work
 
 Change: TypeAlias = "Callable[[Question], None]"
 
@@ -58,7 +58,7 @@ class Question:
     fab: str = ""
     version: str = "0.1.0"
 
-    def errand(self, node: int) -> Errand:
+    def work(self, node: int) -> Work:
         """Return the message to a node with all that belongs to it."""
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self.run, 1
         content = {"arrays": ArrayRecord(self.arrays), "config": ConfigRecord(self.config)}
@@ -75,7 +75,7 @@ class Question:
         if self.unnamed:
             sent = Sent(sent.envelope, ObjectTree(object_id="../../x"), sent.objects)
         answers = [self.first, self.settings] if self.first is not None else [self.settings]
-        return Errand(sent, [self._run(settings) for settings in answers], self.app, self.fab)
+        return Work(sent, [self._run(settings) for settings in answers], self.app, self.fab)
 
     def _run(self, settings: Mapping[str, Any]) -> Run:
         empty = Run.create_empty(self.run)

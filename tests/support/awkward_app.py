@@ -23,8 +23,8 @@ class Wordless(Exception):
 @app.train()
 def train(message: Message, context: Context) -> Message:
     config = dict(message.content.config_records["config"])
-    asked = int(context.state.metric_records.get("asked", MetricRecord({"n": 0}))["n"]) + 1  # type: ignore[arg-type]
-    context.state["asked"] = MetricRecord({"n": asked})
+    requested = int(context.state.metric_records.get("asked", MetricRecord({"n": 0}))["n"]) + 1  # type: ignore[arg-type]
+    context.state["asked"] = MetricRecord({"n": requested})
     time.sleep(float(config.get("seconds", 0.0)))  # type: ignore[arg-type]
     reply = ArrayRecord([np.zeros(3 if "megabytes" not in config else int(config["megabytes"]) * 125_000)])  # type: ignore
     match config.get("deed"):
@@ -41,5 +41,5 @@ def train(message: Message, context: Context) -> Message:
             return None  # type: ignore[return-value]
     sent = message.content.array_records.get("arrays")
     first = float(sent.to_numpy_ndarrays()[0][0]) if sent else -1.0
-    metrics = {"asked": asked, "pid": os.getpid(), "first": first, "tag": int(config.get("tag", 0))}  # type: ignore[arg-type]
+    metrics = {"asked": requested, "pid": os.getpid(), "first": first, "tag": int(config.get("tag", 0))}  # type: ignore[arg-type]
     return Message(RecordDict({"arrays": reply, "metrics": MetricRecord(metrics)}), reply_to=message)

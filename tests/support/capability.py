@@ -2,8 +2,8 @@
 
     python -m tests.support.capability runs/NAME --attack ig --set ig.iterations=20
 
-An attack is third-party code, and the attack server runs it as the user who holds the truth. A forbidden read is not
-prevented, but it is detected. The attack's jobs are done twice, each time by the attack server's process. The first
+An attack is third-party code, and the attack process runs it as the user who holds the truth. A forbidden read is not
+prevented, but it is detected. The attack's jobs are done twice, each time by the attack process. The first
 time they lie in a copy of the run. The second time they lie in another copy, where everything is poisoned that a job
 does not grant: the truth, private state and checkpoints, results and reports, the recordings of other exchanges at the
 server and on the clients, the metrics that clients report, the results of other jobs, and the user's cache with the
@@ -95,7 +95,7 @@ def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ())
 
     Raises:
         InputError: there are no recordings, a run is at work in the folder, or an attack does not exist.
-        RunError: the attack server could not go on.
+        RunError: the attack process could not go on.
     """
     experiment = _experiment(folder, attacks, assignments)
     with _copy(folder) as copy:
@@ -129,7 +129,9 @@ def _jobs(experiment: Experiment, copy: Path) -> list[AttackJob]:
     """List the jobs that the auditor would give, without those for which nothing is recorded."""
     run_plan, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
     auditor = Auditor(run_plan.client, run_plan.audit, task, copy, copy)
-    jobs = [job for probe_set in auditor.tickets() for job in auditor.jobs(probe_set) if job.exchanges or job.uploads]
+    jobs = [
+        job for probe_set in auditor.probe_sets() for job in auditor.jobs(probe_set) if job.exchanges or job.uploads
+    ]
     jobs += [job for _, job in auditor.membership_jobs()]
     if not jobs:
         raise InputError(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")
@@ -147,10 +149,10 @@ def _copy(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _cache_at(place: Path) -> Iterator[None]:
+def _cache_at(path: Path) -> Iterator[None]:
     """Give an empty user cache in another place to processes that are started meanwhile."""
     before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(place)
+    os.environ["XDG_CACHE_HOME"] = str(path)
     try:
         yield
     finally:
@@ -167,14 +169,14 @@ def _done(
     candidates: Mapping[str, bytes],
     before_each: Callable[[AttackJob], None] | None = None,
 ) -> Solutions:
-    """Run jobs one after the other on a copy's recordings, in the attack server's own process.
+    """Run jobs one after the other on a copy's recordings, in the attack process.
 
     The files with the public data and with the candidates are in the queue only during a job that grants them.
     """
     queue = Queue(copy / "queue")
     queue.folder.mkdir(0o700, exist_ok=True)  # a job's public data may be put there before the first job
     server = AttackServer(
-        queue, lambda _: [], beside=False, seconds=experiment.attack_timeout, gpu=experiment.attack_gpus > 0
+        queue, lambda _: [], concurrent=False, seconds=experiment.attack_timeout, gpu=experiment.attack_gpus > 0
     )
     solutions: Solutions = {}
     server.begin()
@@ -204,11 +206,11 @@ def _compared(attack: str, jobs: Sequence[AttackJob], one: Solutions, other: Sol
         for exchange, before, after in pairs:
             compared += before is not None
             if not _equal(before, after):
-                changed.append(f"{exchange.id} of {job.ticket.name}")
+                changed.append(f"{exchange.id} of {job.probe_set.name}")
         before, after = (_answers(solutions[job.name]) for solutions in (one, other))
         compared += len(before)
         different = sorted(what for what in before.keys() | after.keys() if before.get(what) != after.get(what))
-        changed += [f"{what} of {job.ticket.name}" for what in different]
+        changed += [f"{what} of {job.probe_set.name}" for what in different]
     return Capability(attack, compared, tuple(changed))
 
 
@@ -241,9 +243,9 @@ def _do(arguments: list[str]) -> int:
     parser.add_argument("run", type=Path, help="folder of a run with its recordings")
     parser.add_argument("--attack", nargs="+", required=True, help="attacks, by name or as package.module:Class")
     parser.add_argument("--set", nargs="+", default=[], help="hyper-parameters, as PLUGIN.FIELD=VALUE")
-    asked = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        results = check(asked.run, asked.attack, asked.set)
+        results = check(args.run, args.attack, args.set)
     except RunError as error:  # nothing could be compared
         raise InputError(str(error)) from error
     for one in results:

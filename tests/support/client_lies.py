@@ -155,7 +155,7 @@ FACTORS = (
     Lie("stream that is none", UNFIT + "with a stream that cannot be inflated", factors(stream=b"no stream")),
     Lie("stream that swells to 128 MB", UNFIT + "with a stream of other than", factors(stream=SWELLING)),
     Lie("factor whose name moves the cursor", "?[2J", factors(more={CURSOR: b"more"})),
-    Lie("factors and the tensors beside them", "which is not to be uploaded", factors(whole=True)),
+    Lie("factors and the tensors beside them", "which is not to be uploaded", factors(full=True)),
     Lie("no factors, whole tensors", "", honest),
 )  # fmt: skip
 
@@ -199,23 +199,23 @@ DOZEN = tuple(lie for lie in TRAINING if lie.name in OVER_GRPC)
 TABLES = {"training": TRAINING, "factors": FACTORS, "enrolment": ENROLMENT, "dozen": DOZEN}
 
 
-def lie_about(lies: Sequence[Lie], asked: Message, queries: int) -> Sequence[Sent]:
+def lie_about(lies: Sequence[Lie], message: Message, queries: int) -> Sequence[Sent]:
     """Return the answers to a message by the lie that is due.
 
     Args:
         lies: the table; empty: all is honest.
-        asked: the message.
+        message: the message.
         queries: how often this site has been asked to introduce itself, this time counted.
     """
     enrols = bool(lies) and lies[0] in ENROLMENT
-    kind = asked.metadata.message_type
+    kind = message.metadata.message_type
     if kind == "query":  # the first one is the run's own, which lets the client in
         in_turn = enrols and 2 <= queries < 2 + len(lies)
-        made = lies[queries - 2].answer(asked) if in_turn else introduction().to_message(asked)
+        made = lies[queries - 2].answer(message) if in_turn else introduction().to_message(message)
     else:
-        k: Any = asked.content.config_records["config"]["round"]
+        k: Any = message.content.config_records["config"]["round"]
         in_turn = kind == "train" and not enrols and k <= len(lies)
-        made = lies[k - 1].answer(asked) if in_turn else honest(asked)
+        made = lies[k - 1].answer(message) if in_turn else honest(message)
     answers: list[Any] = made if isinstance(made, list) else [made]
-    whole = [answering(asked, one) if isinstance(one, RecordDict) else one for one in answers]
+    whole = [answering(message, one) if isinstance(one, RecordDict) else one for one in answers]
     return [sealed(one) if isinstance(one, Message) else one for one in whole]

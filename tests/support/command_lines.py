@@ -83,7 +83,7 @@ def places(base: Path) -> dict[str, str]:
             (base / name / file).write_bytes(text)
     policy = (base / "fed" / "site-0" / "policy.toml").read_text()
     (base / "budget.toml").write_text(policy.replace("epsilon = inf", "epsilon = 1").replace('"all"', '"none"'))
-    (base / "bad.toml").write_text("apps = 3\n")
+    (base / "bad.toml").write_text("allowed_apps = 3\n")
     paths = {path.name: str(path) for path in base.iterdir()} | {"out": str(base / "new" / "run")}
     return paths | {"policy": str(base / "fed" / "site-0" / "policy.toml"), "long": "n" * 300, "newline": "\n"}
 

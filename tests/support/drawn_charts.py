@@ -24,7 +24,7 @@ def texts_of(svg: ElementTree.Element) -> list[str]:
 def texts_at(svg: ElementTree.Element) -> list[tuple[str, float, float]]:
     """Return each text with its place."""
     places = [text.get("transform") or f"{text.attrib['x']} {text.attrib['y']}" for text in svg.iter("text")]
-    numbers = [[float(number) for number in re.findall(r"-?[\d.]+", place)] for place in places]
+    numbers = [[float(number) for number in re.findall(r"-?[\d.]+", index)] for index in places]
     return [(text, x, y) for text, (x, y) in zip(texts_of(svg), numbers, strict=True)]
 
 

@@ -32,11 +32,11 @@ class EnrolledAgain(FederatedStrategy):
         """Enrol all, then ask those that fit."""
         assert isinstance(grid, StreamingGrid)
         server: Any = getattr(self.before_round, "__self__", None)  # the run's `Federation`
-        first: NodeAssignment = server._enrolment
-        roster, own_grid = ClientDirectory(self.roster.tolerance), StreamingGrid(grid._grid)
+        first: NodeAssignment = server._assignment
+        client_directory, own_grid = ClientDirectory(self.client_directory.tolerance), StreamingGrid(grid._grid)
         terms = first._clients, first._wait, first._required, first._registered, first._alike
-        NodeAssignment(own_grid, roster, *terms).begin()
-        self.roster = roster
+        NodeAssignment(own_grid, client_directory, *terms).begin()
+        self.client_directory = client_directory
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:

@@ -49,13 +49,13 @@ class Liar:
         run = envelope.metadata.run_id
         parts = pull_objects([part.object_id for part in iterate_object_tree(tree)], lambda one: pull_object(run, one))
         confirm_message_received(run, envelope.metadata.message_id)
-        asked = inflate_object_from_contents(envelope.metadata.message_id, parts)
-        assert isinstance(asked, Message)
-        asked.metadata.__dict__["_message_id"] = envelope.metadata.message_id
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, asked.metadata.dst_node_id
+        requested = inflate_object_from_contents(envelope.metadata.message_id, parts)
+        assert isinstance(requested, Message)
+        requested.metadata.__dict__["_message_id"] = envelope.metadata.message_id
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, requested.metadata.dst_node_id
         name = self._table.read_text().strip()
-        self._queries += asked.metadata.message_type == "query"
-        self._answers = lie_about(TABLES.get(name, ()), asked, self._queries)
+        self._queries += requested.metadata.message_type == "query"
+        self._answers = lie_about(TABLES.get(name, ()), requested, self._queries)
         return run
 
     def push(self, *, send: Any, push_object: Any, **_: Any) -> None:

@@ -75,15 +75,15 @@ def sealed(message: Message) -> Sent:
     return Sent(message, get_object_tree(message), objects)
 
 
-def forged_answer(asked: Message, top: Forged, **changed: Any) -> Sent:
+def forged_answer(message: Message, top: Forged, **changed: Any) -> Sent:
     """Return a forged object under an envelope that answers a message.
 
     Args:
-        asked: the message.
+        message: the message.
         top: the object.
         changed: metadata of the envelope.
     """
-    envelope = Message(RecordDict(), reply_to=asked)
+    envelope = Message(RecordDict(), reply_to=message)
     envelope.metadata.__dict__["_message_id"] = top.name
     for name, value in changed.items():
         envelope.metadata.__dict__[f"_{name}"] = value
@@ -97,9 +97,9 @@ def changed(message: Message, **metadata: Any) -> Message:
     return message
 
 
-def in_message(asked: Message, *parts: Forged) -> Forged:
+def in_message(message: Message, *parts: Forged) -> Forged:
     """Return a forged message around forged content."""
-    whole = Message(RecordDict(), reply_to=asked).deflate()
+    whole = Message(RecordDict(), reply_to=message).deflate()
     return Forged("Message", whole.partition(b"\x00")[2], parts)
 
 
@@ -126,14 +126,14 @@ def npy(header: bytes, data: bytes, version: bytes = b"\x01\x00") -> bytes:
     return b"\x93NUMPY" + version + len(header).to_bytes(width, "little") + header + data
 
 
-def failure(asked: Message, reason: str, code: int = 2) -> Message:
+def failure(message: Message, reason: str, code: int = 2) -> Message:
     """Return an error in answer to a message."""
-    return Message(Error(code, reason), reply_to=asked)
+    return Message(Error(code, reason), reply_to=message)
 
 
-def answering(asked: Message, content: RecordDict) -> Message:
+def answering(message: Message, content: RecordDict) -> Message:
     """Return content in answer to a message."""
-    return Message(content, reply_to=asked)
+    return Message(content, reply_to=message)
 
 
 def envelope_of(message: Message, inner: Message) -> Sent:

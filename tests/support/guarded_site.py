@@ -50,12 +50,12 @@ class GuardedSite:
             state=self.state, object_store=self.store, send=self.link.send, push_object=self.link.push_object
         )
 
-    def answered(self, answer: Message, tree: ObjectTree | None = None, **objects: bytes) -> None:
+    def answered(self, reply: Message, tree: ObjectTree | None = None, **objects: bytes) -> None:
         """What the app's process hands over through Flower's Runtime API."""
-        answer.metadata.__dict__["_message_id"] = answer.object_id
-        self.state.store_message(answer)
-        self.store.preregister(answer.metadata.run_id, tree or get_object_tree(answer))
-        for name, part in get_all_nested_objects(answer).items():
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        self.state.store_message(reply)
+        self.store.preregister(reply.metadata.run_id, tree or get_object_tree(reply))
+        for name, part in get_all_nested_objects(reply).items():
             self.store.put(name, part.deflate())
         for name, content in objects.items():
             self.store.put(name, content)

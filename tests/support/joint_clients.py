@@ -65,11 +65,11 @@ def trained(
         else:
             results = [worker.fit_named(received, now - 1) for worker in workers]
     assert not [result for result in results if isinstance(result, Exception)]
-    held = [{**worker.private_state(), **worker.model.state_dict()} for worker in workers]
+    tensors = [{**worker.private_state(), **worker.model.state_dict()} for worker in workers]
     sent = [{f"sent {name}": value for name, value in one[0].items()} for one in results]
     return [
         ({name: value.detach().clone() for name, value in {**h, **s}.items()}, metrics)
-        for h, s, (_, metrics) in zip(held, sent, results, strict=True)
+        for h, s, (_, metrics) in zip(tensors, sent, results, strict=True)
     ]
 
 

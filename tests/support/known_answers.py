@@ -105,13 +105,13 @@ def _sent(line: dict[str, Any]) -> dict[str, Any]:
     return line["sent_by_client"]
 
 
-def damaged(rung: str, *slots: int) -> Callable[[Path], None]:
-    """Recordings of a rung of which a byte is another one."""
+def damaged(control: str, *slots: int) -> Callable[[Path], None]:
+    """Recordings of a control of which a byte is another one."""
 
     def doctor(folder: Path) -> None:
         for row in _manifest(folder):
             config = row.get("config", {})
-            if config.get("rung") == rung and config["slot"] in slots:
+            if config.get("rung") == control and config["slot"] in slots:
                 path = folder / "observations" / row["sent_by_client"]["file"]
                 data = bytearray(path.read_bytes())
                 data[-1] ^= 1
@@ -120,11 +120,11 @@ def damaged(rung: str, *slots: int) -> Callable[[Path], None]:
     return doctor
 
 
-def unrecorded(rung: str) -> Callable[[Path], None]:
+def unrecorded(control: str) -> Callable[[Path], None]:
     """A rung of which nothing is there."""
 
     def doctor(folder: Path) -> None:
-        _rewrite(folder, [row for row in _manifest(folder) if row.get("config", {}).get("rung") != rung])
+        _rewrite(folder, [row for row in _manifest(folder) if row.get("config", {}).get("rung") != control])
 
     return doctor
 
@@ -164,15 +164,15 @@ def torn_truth(name: str) -> Callable[[Path], None]:
     return doctor
 
 
-def swapped_files(kind: str, rung: str) -> Callable[[Path], None]:
-    """Each two neighbours of a rung have one another's files: their truth, or what they sent."""
+def swapped_files(kind: str, control: str) -> Callable[[Path], None]:
+    """Each two neighbours of a control have one another's files: their truth, or what they sent."""
 
     def doctor(folder: Path) -> None:
         if kind == "truth":
-            _swap(sorted((folder / "truth").glob(f"*-{rung}-[0-9]*.safetensors")))
+            _swap(sorted((folder / "truth").glob(f"*-{control}-[0-9]*.safetensors")))
             return
         rows = _manifest(folder)
-        lines = [row for row in rows if row.get("config", {}).get("rung") == rung]
+        lines = [row for row in rows if row.get("config", {}).get("rung") == control]
         lines.sort(key=lambda row: row["config"]["slot"])
         for one, other in zip(lines[::2], lines[1::2], strict=True):
             one["sent_by_client"], other["sent_by_client"] = other["sent_by_client"], one["sent_by_client"]
@@ -251,8 +251,8 @@ def base(folder: Path, **fields: Any) -> Experiment:
 class Laboratory:
     """Runs each experiment once, with all attacks that set-ups ask of it."""
 
-    def __init__(self, place: Path, setups: Mapping[str, Setup]) -> None:
-        self._place, self._setups = place, setups
+    def __init__(self, path: Path, setups: Mapping[str, Setup]) -> None:
+        self._place, self._setups = path, setups
         self._done: dict[str, tuple[Path, Experiment] | Exception] = {}
 
     def entry(self, name: str) -> dict[str, Any]:

@@ -53,9 +53,9 @@ class Lie:
     answer: Callable[[Message], Answer]
 
 
-def honest(asked: Message) -> RecordDict:
+def honest(message: Message) -> RecordDict:
     """Return an answer that an honest client could give: the model as it came."""
-    arrays = ArrayRecord(dict(asked.content.array_records["arrays"]))
+    arrays = ArrayRecord(dict(message.content.array_records["arrays"]))
     return RecordDict({"arrays": arrays, "metrics": MetricRecord(dict(NUMBERS))})
 
 
@@ -68,8 +68,8 @@ SPACES = b"                \n"
 def tensors(**sent: Array | None) -> Callable[[Message], RecordDict]:
     """Return an answer with some tensors in place of the honest ones; None: without it."""
 
-    def answer(asked: Message) -> RecordDict:
-        content = honest(asked)
+    def answer(message: Message) -> RecordDict:
+        content = honest(message)
         arrays = {**content.array_records["arrays"], **{name.replace("_", "."): one for name, one in sent.items()}}
         content["arrays"] = ArrayRecord({name: one for name, one in arrays.items() if one is not None})
         return content
@@ -80,9 +80,9 @@ def tensors(**sent: Array | None) -> Callable[[Message], RecordDict]:
 def file(make: Callable[[Array], bytes], stype: str = "numpy.ndarray") -> Callable[[Message], RecordDict]:
     """Return an answer whose weight is any bytes."""
 
-    def answer(asked: Message) -> RecordDict:
-        like = asked.content.array_records["arrays"][WEIGHT]
-        return tensors(classifier_weight=array(make(like), like, stype))(asked)
+    def answer(message: Message) -> RecordDict:
+        like = message.content.array_records["arrays"][WEIGHT]
+        return tensors(classifier_weight=array(make(like), like, stype))(message)
 
     return answer
 
@@ -96,9 +96,9 @@ def header(words: str | bytes, version: bytes = b"\x01\x00") -> Callable[[Messag
 def values(make: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message], RecordDict]:
     """Return an answer whose weight is other numbers."""
 
-    def answer(asked: Message) -> RecordDict:
-        made = make(asked.content.array_records["arrays"][WEIGHT].numpy().copy())
-        return tensors(classifier_weight=Array(made))(asked)
+    def answer(message: Message) -> RecordDict:
+        made = make(message.content.array_records["arrays"][WEIGHT].numpy().copy())
+        return tensors(classifier_weight=Array(made))(message)
 
     return answer
 
@@ -111,8 +111,8 @@ def numbers(**sent: Any) -> Callable[[Message], RecordDict]:
 def metrics(sent: dict[str, Any]) -> Callable[[Message], RecordDict]:
     """Return an answer with metrics of any names; None: without it."""
 
-    def answer(asked: Message) -> RecordDict:
-        content = honest(asked)
+    def answer(message: Message) -> RecordDict:
+        content = honest(message)
         all_of_them = {**NUMBERS, **sent}
         content["metrics"] = MetricRecord({name: value for name, value in all_of_them.items() if value is not None})
         return content
@@ -120,31 +120,31 @@ def metrics(sent: dict[str, Any]) -> Callable[[Message], RecordDict]:
     return answer
 
 
-def many_metrics(asked: Message) -> Sent:
+def many_metrics(message: Message) -> Sent:
     """Return an answer with 200,000 metrics, which Flower would take half a minute to write."""
     items = [ProtoRecord.Item(key=f"m{i}", value=ProtoValue(double=0.5)) for i in range(200_000)]
     numbers = Forged("MetricRecord", ProtoRecord(items=items).SerializeToString())
-    return forged(lambda content: record_dict(arrays=plain(content.array_records["arrays"]), metrics=numbers))(asked)
+    return forged(lambda content: record_dict(arrays=plain(content.array_records["arrays"]), metrics=numbers))(message)
 
 
 def records(**sent: Any) -> Callable[[Message], RecordDict]:
     """Return an answer with other records; None: without it."""
 
-    def answer(asked: Message) -> RecordDict:
-        content = {**honest(asked), **sent}
+    def answer(message: Message) -> RecordDict:
+        content = {**honest(message), **sent}
         return RecordDict({name: record for name, record in content.items() if record is not None})
 
     return answer
 
 
-def reason(words: str, code: int = 2) -> Callable[[Message], Message]:
+def reason(text: str, code: int = 2) -> Callable[[Message], Message]:
     """Return an error of any words."""
-    return lambda asked: failure(asked, words, code)
+    return lambda requested: failure(requested, text, code)
 
 
 def forged(make: Callable[[RecordDict], Forged]) -> Callable[[Message], Sent]:
     """Return an honest message around forged content."""
-    return lambda asked: forged_answer(asked, in_message(asked, make(honest(asked))))
+    return lambda requested: forged_answer(requested, in_message(requested, make(honest(requested))))
 
 
 def forged_array(body: str, chunk: bytes = b"", *more: Forged) -> Callable[[Message], Sent]:
@@ -162,16 +162,16 @@ def forged_array(body: str, chunk: bytes = b"", *more: Forged) -> Callable[[Mess
 def unlike(**metadata: Any) -> Callable[[Message], Sent]:
     """Return an answer whose content says another thing of itself than its envelope."""
 
-    def answer(asked: Message) -> Sent:
-        outer = answering(asked, honest(asked))
-        return envelope_of(outer, changed(answering(asked, honest(asked)), **metadata))
+    def answer(message: Message) -> Sent:
+        outer = answering(message, honest(message))
+        return envelope_of(outer, changed(answering(message, honest(message)), **metadata))
 
     return answer
 
 
 def then_an_error(make: Callable[[Message], Message]) -> Callable[[Message], Sequence[Message]]:
     """Return an answer that the SuperLink is to refuse, and then an error, which it is to take."""
-    return lambda asked: [make(asked), failure(asked, "gave up")]
+    return lambda requested: [make(requested), failure(requested, "gave up")]
 
 
 def _size(like: Array) -> int:
@@ -179,32 +179,32 @@ def _size(like: Array) -> int:
 
 
 def stray(**metadata: Any) -> Callable[[Message], Message]:
-    return lambda asked: changed(answering(asked, honest(asked)), **metadata)
+    return lambda requested: changed(answering(requested, honest(requested)), **metadata)
 
 
-def incomplete(asked: Message) -> Sent:
-    whole = sealed(answering(asked, honest(asked)))
+def incomplete(message: Message) -> Sent:
+    whole = sealed(answering(message, honest(message)))
     return Sent(whole.envelope, whole.tree, {})
 
 
-def in_the_way(asked: Message) -> Sent:
+def in_the_way(message: Message) -> Sent:
     """Return an answer that never comes whole, and takes the names of the next messages for objects of its own.
 
     A SuperLink keeps one object for each hash, and the scalars of a message to another client can be foreseen.
     """
-    config, k = dict(asked.content.config_records["config"]), int(asked.content.config_records["config"]["round"])  # type: ignore[arg-type]
+    config, k = dict(message.content.config_records["config"]), int(message.content.config_records["config"]["round"])  # type: ignore[arg-type]
     foreseen = [ConfigRecord({**config, "round": k + 1, "version": k, "client": client}) for client in range(3)]
     names = {record.object_id for record in foreseen} | {RecordDict().object_id}  # and what asks for an introduction
-    whole, other = sealed(answering(asked, honest(asked))), Forged("ArrayChunk", b"").tree
+    whole, other = sealed(answering(message, honest(message))), Forged("ArrayChunk", b"").tree
     whole.tree.children.extend(ObjectTree(object_id=name, children=[other]) for name in sorted(names))
     return Sent(whole.envelope, whole.tree, {})
 
 
-def twice(asked: Message) -> Sequence[Message]:
-    return [answering(asked, honest(asked)), answering(asked, values(lambda w: w * 0 + 1e30)(asked))]
+def twice(message: Message) -> Sequence[Message]:
+    return [answering(message, honest(message)), answering(message, values(lambda w: w * 0 + 1e30)(message))]
 
 
-def end(asked: Message) -> Answer:
+def end(message: Message) -> Answer:
     os._exit(9)
 
 
@@ -233,30 +233,30 @@ def introduced_as(**changed: Any) -> Callable[[Message], RecordDict]:
 
 def introduced(change: Callable[[ConfigRecord], dict[str, Any]]) -> Callable[[Message], RecordDict]:
     """Return other records in place of an introduction."""
-    return lambda asked: RecordDict(change(introduction().to_message(asked).content.config_records["about"]))
+    return lambda requested: RecordDict(change(introduction().to_message(requested).content.config_records["about"]))
 
 
-def of_another(asked: Message) -> Sent:
+def of_another(message: Message) -> Sent:
     """Return an introduction whose content answers another message."""
-    inner = changed(introduction().to_message(asked), reply_to_message_id="f" * 64)
-    return envelope_of(introduction().to_message(asked), inner)
+    inner = changed(introduction().to_message(message), reply_to_message_id="f" * 64)
+    return envelope_of(introduction().to_message(message), inner)
 
 
 def factors(
-    *, whole: bool = False, raw: bytes = b"", count: int = 0, more: dict[str, Any] | None = None, **changed: Any
+    *, full: bool = False, raw: bytes = b"", count: int = 0, more: dict[str, Any] | None = None, **changed: Any
 ) -> Callable[[Message], RecordDict]:
     """Return an answer whose heads are factors that change nothing, but for one of their parts.
 
     Args:
-        whole: whether the tensors that they replace are sent as well.
+        full: whether the tensors that they replace are sent as well.
         raw: header of the axes; empty: their own.
         count: number in the stream, for each row.
         more: further parts by name.
         changed: other values of a part; None: without it.
     """
 
-    def answer(asked: Message) -> RecordDict:
-        content, received = honest(asked), views(asked.content.array_records["arrays"])
+    def answer(message: Message) -> RecordDict:
+        content, received = honest(message), views(message.content.array_records["arrays"])
         layers = Layers.matching(HEADS, received)
         assert layers is not None
         rows, columns = layers.shape
@@ -272,7 +272,7 @@ def factors(
         arrays = {f"{HEADS}/{name}": Array(part) for name, part in parts.items() if changed.get(name, 0) is not None}
         if raw:
             arrays[f"{HEADS}/axes"] = array(npy(raw + SPACES, b""), arrays[f"{HEADS}/axes"])
-        kept = {n: a for n, a in content.array_records["arrays"].items() if whole or n not in layers.names}
+        kept = {n: a for n, a in content.array_records["arrays"].items() if full or n not in layers.names}
         content["arrays"] = ArrayRecord({**kept, **arrays})
         return content
 

@@ -28,7 +28,7 @@ from tests.support.forgery import Sent
 
 @final
 @dataclass
-class Errand:
+class Work:
     """Message for a site, and what the server says when the site asks about its run.
 
     Attributes:
@@ -74,19 +74,19 @@ class LyingSuperLink(fleet_pb2_grpc.FleetServicer):
 
     def __init__(self) -> None:
         self._nodes: dict[bytes, int] = {}
-        self._left: dict[int, deque[Errand]] = {}
-        self._errands: dict[int, Errand] = {}
+        self._left: dict[int, deque[Work]] = {}
+        self._work: dict[int, Work] = {}
         self._lock = threading.Lock()
         self.received: list[bytes] = []
 
-    def give(self, node: int, errand: Errand, seconds: float) -> bool:
+    def give(self, node: int, work: Work, seconds: float) -> bool:
         """Give an errand to a node and wait for the answer; return whether it came."""
-        self._errands[errand.runs[0].run_id] = errand
-        self._left[node].append(errand)
+        self._work[work.runs[0].run_id] = work
+        self._left[node].append(work)
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not errand.answered():
+        while time.monotonic() < deadline and not work.answered():
             time.sleep(0.02)
-        return errand.answered()
+        return work.answered()
 
     def node(self, number: int, seconds: float = 90) -> int:
         """Return the node id of the site that came as the given one; wait for it."""
@@ -140,33 +140,33 @@ class LyingSuperLink(fleet_pb2_grpc.FleetServicer):
         self.received.append(request.SerializeToString())
         envelope, tree = request.messages_list[0], request.message_object_trees[0]
         names = {part.object_id for part in iterate_object_tree(tree)}
-        if (errand := self._errands.get(envelope.metadata.run_id)) is not None:
-            errand.got, errand.wanted = envelope, names
+        if (work := self._work.get(envelope.metadata.run_id)) is not None:
+            work.got, work.wanted = envelope, names
         return fleet_pb2.PushMessagesResponse(objects_to_push=sorted(names), session_id="session")
 
     def PushObject(self, request: Any, context: Any) -> Any:  # noqa: N802 Flower's
         """Take an object of an answer."""
         self.received.append(request.object_content)
-        if (errand := self._errands.get(request.run_id)) is not None:
-            errand.objects[request.object_id] = request.object_content
+        if (work := self._work.get(request.run_id)) is not None:
+            work.objects[request.object_id] = request.object_content
         return message_pb2.PushObjectResponse(stored=True)
 
     def GetRun(self, request: Any, context: Any) -> Any:  # noqa: N802 Flower's
         """Say which run it is; the next time perhaps another one."""
-        runs = self._errands[request.run_id].runs
+        runs = self._work[request.run_id].runs
         return run_pb2.GetRunResponse(run=run_to_proto(runs.pop(0) if len(runs) > 1 else runs[0]))
 
     def GetFab(self, request: Any, context: Any) -> Any:  # noqa: N802 Flower's
         """Give out the bundle."""
-        errand = self._errands[request.run_id]
-        called = errand.called or request.hash_str
-        return fab_pb2.GetFabResponse(fab=fab_pb2.Fab(hash_str=called, content=errand.app))
+        work = self._work[request.run_id]
+        called = work.called or request.hash_str
+        return fab_pb2.GetFabResponse(fab=fab_pb2.Fab(hash_str=called, content=work.app))
 
     def PullObject(self, request: Any, context: Any) -> Any:  # noqa: N802 Flower's
         """Give out an object of a message."""
-        errand = self._errands[request.run_id]
-        errand.pulled.add(request.object_id)
-        content = errand.sent.objects.get(request.object_id)
+        work = self._work[request.run_id]
+        work.pulled.add(request.object_id)
+        content = work.sent.objects.get(request.object_id)
         if content is None:
             return message_pb2.PullObjectResponse(object_found=False, object_available=False)
         return message_pb2.PullObjectResponse(object_found=True, object_available=True, object_content=content)

@@ -122,18 +122,18 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if there and here and func not in _MOVES and not (func in _INDEXED and isinstance(args[0], Pretended)):
         raise RuntimeError(f"Expected all tensors to be on the same device, but found cuda:0 and cpu in {func}.")
     named = kwargs.get("device")
-    asked = None if named is None else torch.device(named).type
-    on_gpu = asked in _THERE or (asked is None and bool(there))
+    requested = None if named is None else torch.device(named).type
+    on_gpu = requested in _THERE or (requested is None and bool(there))
     if func is _aten.copy_.default:
         on_gpu = isinstance(args[0], Pretended)
     if on_gpu and any(isinstance(leaf, torch.Generator) and leaf.device.type == "cpu" for leaf in leaves):
         raise RuntimeError(f"Expected a 'cuda' device type for generator but found 'cpu' in {func}.")
     held = lambda leaf: leaf.held if isinstance(leaf, Pretended) else leaf  # noqa: E731
     given, words = tree_map(held, args), tree_map(held, kwargs)
-    if asked in _THERE:
+    if requested in _THERE:
         words["device"] = torch.device("cpu")
     out = func(*given, **words)
-    if func is _aten._to_copy.default and there and asked == "cpu" and out is given[0]:
+    if func is _aten._to_copy.default and there and requested == "cpu" and out is given[0]:
         out = out.clone()
     if not on_gpu:
         return out

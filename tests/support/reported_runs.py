@@ -75,24 +75,26 @@ def full_entry(attack: str, round_: int, tabular: bool, **changes: Any) -> dict[
 
 def judged(verdict: str, cause: str, **changes: Any) -> dict[str, Any]:
     """Return an entry's keys on its verdict as an audit of a defended run writes them, where nothing was recovered."""
-    rungs = {"analytic": 150.0, "easy": 80.0, "consistency": None, "undefended": 60.0, "weak_defence": 45.0}
-    ladder = [
+    controls = {"analytic": 150.0, "easy": 80.0, "consistency": None, "undefended": 60.0, "weak_defence": 45.0}
+    controls = [
         {"rung": name, "psnr": psnr, "passed": True, "seconds": 1.0, "failure_reason": None, "reason": f"as {name}"}
-        for name, psnr in rungs.items()
+        for name, psnr in controls.items()
     ]
     given = {
         "defence": "prune", "protected_by": "prune", "adaptive": True, "adaptation": "written", "cause": cause,
-        "reason": f"The reason of {cause}.", "messages": 8, "images": 8, "identification_p": 0.4, "ladder": ladder,
+        "reason": f"The reason of {cause}.", "messages": 8, "images": 8, "identification_p": 0.4, "ladder": controls,
         "objective": {"truth": 403.0, "found": 355.0, "random": 484.0, "unconverged": 0, "total": 8},
     }  # fmt: skip
     return nothing(verdict=verdict, **given | changes)
 
 
-def rung(name: str, passed: bool | None, **changes: Any) -> dict[str, Any]:
-    """Return a ladder with one rung changed."""
-    rungs = judged("", "")["ladder"]
+def control(name: str, passed: bool | None, **changes: Any) -> dict[str, Any]:
+    """Return a ladder with one control changed."""
+    controls = judged("", "")["ladder"]
     return {
-        "ladder": [one | {"passed": passed, "psnr": None, **changes} if one["rung"] == name else one for one in rungs]
+        "ladder": [
+            one | {"passed": passed, "psnr": None, **changes} if one["rung"] == name else one for one in controls
+        ]
     }
 
 

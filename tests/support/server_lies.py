@@ -149,8 +149,8 @@ LIES = (
     Lie("client that it is not, which the site does not ask", "", scalar(client=2), 1),
     # kinds of messages
     Lie("probe of training examples that nobody volunteered", DECLINED, kind("train.probe", scalar(**TARGET)), 1),
-    Lie("probe on a rung without noise", BUDGET, kind("train.probe", scalar(**{**TARGET, "rung": "fresh"}))),
-    Lie("probe on a rung that there is not", BUDGET, kind("train.probe", scalar(**{**TARGET, "rung": "../x"}))),
+    Lie("probe on a control without noise", BUDGET, kind("train.probe", scalar(**{**TARGET, "rung": "fresh"}))),
+    Lie("probe on a control that there is not", BUDGET, kind("train.probe", scalar(**{**TARGET, "rung": "../x"}))),
     Lie("probe of minus one example", DECLINED, kind("train.probe", scalar(**{**TARGET, "batch": -1}))),
     Lie("message of an unknown type", HIDDEN, kind("train.steal")),
     Lie("message of no type", NOTHING, metadata(message_type="")),

@@ -37,10 +37,10 @@ def free_ports(number: int) -> list[int]:
     raise AssertionError("no free ports")
 
 
-def deploy(*words: str) -> str:
+def deploy(*text: str) -> str:
     """Return the output of ``python -m flfw.deploy``."""
     with redirect_stdout(io.StringIO()) as message:
-        assert deployment.main(words) == 0, message.getvalue()
+        assert deployment.main(text) == 0, message.getvalue()
     return message.getvalue()
 
 

@@ -129,11 +129,11 @@ def without_the_liar(out: Path, lies: tuple[Lie, ...], **changes: Any) -> dict[s
 
 def in_process(kind: type[Absent | Lying], out: Path, lies: tuple[Lie, ...], **changes: Any) -> Path:
     """Carry out a run on a grid of this process; return its folder."""
-    asked = Experiment(
+    requested = Experiment(
         method="fedavg", net="linear", clients=sites.SITES, rounds=len(lies), local_epochs=1, engine="inproc",
         split="sampled", set=("sampled.train=50",), attack=("none",), on_client_failure="drop", out=out,
     )  # fmt: skip
-    experiment = without_auto(dataclasses.replace(asked, **changes))
+    experiment = without_auto(dataclasses.replace(requested, **changes))
     private = [{"state": str(out.parent / "state")}] * sites.SITES
     grid = kind(apps.client, sites.SITES, experiment.to_run_config(), private)
     grid.lies = lies

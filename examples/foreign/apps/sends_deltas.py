@@ -43,6 +43,6 @@ def main(grid: Grid, context: Context) -> None:
     for server_round in range(1, 3):
         content = RecordDict({"arrays": ArrayRecord(state)})
         group = str(server_round)
-        asked = [Message(content, dst_node_id=n, message_type="train", group_id=group) for n in nodes]
-        deltas = [reply.content["delta"].to_torch_state_dict() for reply in grid.send_and_receive(asked)]
+        messages = [Message(content, dst_node_id=n, message_type="train", group_id=group) for n in nodes]
+        deltas = [reply.content["delta"].to_torch_state_dict() for reply in grid.send_and_receive(messages)]
         state = {name: value + sum(delta[name] for delta in deltas) / len(deltas) for name, value in state.items()}

@@ -42,8 +42,8 @@ def main(grid: Grid, context: Context) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     for server_round in range(1, 3):
         content, group = RecordDict({"arrays": ArrayRecord(net.state_dict())}), str(server_round)
-        asked = [Message(content, dst_node_id=n, message_type="train", group_id=group) for n in nodes]
-        answers = [reply.content["gradients"].to_numpy_ndarrays() for reply in grid.send_and_receive(asked)]
-        for parameter, *parts in zip(net.parameters(), *answers, strict=True):
+        messages = [Message(content, dst_node_id=n, message_type="train", group_id=group) for n in nodes]
+        replies = [reply.content["gradients"].to_numpy_ndarrays() for reply in grid.send_and_receive(messages)]
+        for parameter, *parts in zip(net.parameters(), *replies, strict=True):
             parameter.grad = torch.tensor(sum(parts) / len(parts))
         optimizer.step()

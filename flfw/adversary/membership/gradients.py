@@ -131,9 +131,9 @@ class ComparedGradients:
     products: Tensor
     lengths: Tensor
 
-    def with_update(self, place: int, losses: Tensor) -> Products:
+    def with_update(self, index: int, losses: Tensor) -> Products:
         """Return the part that belongs to one update, with the candidates' losses (N,)."""
-        return Products(losses, self.products[:, place], self.norms, float(self.lengths[place]))
+        return Products(losses, self.products[:, index], self.norms, float(self.lengths[index]))
 
 
 def compared_gradients(

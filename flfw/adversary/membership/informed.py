@@ -95,23 +95,23 @@ def informed_scores(view: MembershipView, settings: InformedSettings, seed: int)
     parts, clear, made = [], [], []
     for one in view.rounds:
         known = _known(view, one, settings, seed)
-        passage = ResidualMechanism() if one.operator is None else one.operator.residual(known.update)
-        if passage is None:
+        residual = ResidualMechanism() if one.operator is None else one.operator.residual(known.update)
+        if residual is None:
             raise NotApplicableError("what is left of one example is not modelled for what hides the data")
-        message = passage.of_message(known.update)
+        message = residual.of_message(known.update)
         sketch = Sketch.draw(message, settings.width, torch_generator(seed, "sketch", one.round))
 
-        def gradient(x: Tensor, y: Tensor, known: StoodIn = known, passage: ResidualMechanism = passage) -> Tensors:
-            return passage.of_example(known.victim.gradient(x, y, known.unknown, known.constants))
+        def gradient(x: Tensor, y: Tensor, known: StoodIn = known, residual: ResidualMechanism = residual) -> Tensors:
+            return residual.of_example(known.victim.gradient(x, y, known.unknown, known.constants))
 
         mine = compared_gradients(gradient, sketch, [message], view.candidates.samples, view.candidates.labels)
         theirs = compared_gradients(gradient, sketch, [message], *public_examples(view, settings.public))
-        seen, noise = sketch.of(message), passage.noise(sketch, message)
-        guessed = passage.scaled or one.steps > 1 or bool(view.replaced)
+        seen, noise = sketch.of(message), residual.noise(sketch, message)
+        guessed = residual.scaled or one.steps > 1 or bool(view.replaced)
         scale = scale_of(theirs.sketches.mean(0), seen) if guessed else 1.0
         whitening = fitted(theirs.sketches, max(1, view.examples), noise, scale)
         parts.append(projections(whitening, mine.sketches, seen, scale))
-        clear += [] if passage.deviation else [cosine(mine.with_update(0, mine.norms))]
+        clear += [] if residual.deviation else [cosine(mine.with_update(0, mine.norms))]
         made += _by_generator(view, one, known, seed)
     scores = {"whitened": torch.stack([joined([one]) for one in parts]).mean(0), "trajectory": joined(parts)}
     more = {"cosine": clear, "generated": made}
@@ -125,9 +125,9 @@ def _known(view: MembershipView, one: MembershipRound, settings: InformedSetting
         update, constants = victim.observed(mean_gradient_behind(one, sent))
         return StoodIn(victim, update, constants, victim.unknown)
     rng = torch_generator(seed, "stand-in", one.round)
-    teaching = SurrogateTraining(surrogate_epochs=settings.epochs)
+    training = SurrogateTraining(surrogate_epochs=settings.epochs)
     return stood_in(
-        victim, view.replaced, sent, one.lr * one.steps, public_examples(view, settings.public), teaching, rng
+        victim, view.replaced, sent, one.lr * one.steps, public_examples(view, settings.public), training, rng
     )
 
 

@@ -105,8 +105,8 @@ def at_rate(members: np.ndarray, others: np.ndarray, rate: float, confidence: fl
     from scipy.stats import beta, binomtest
 
     _require_scores(members, others)
-    least = smallest_fpr(len(others))
-    require(least <= rate < 1, f"{least:.3g} <= rate < 1 with {len(others)} non-members", rate=rate)
+    minimum = smallest_fpr(len(others))
+    require(minimum <= rate < 1, f"{minimum:.3g} <= rate < 1 with {len(others)} non-members", rate=rate)
     require(0 < confidence < 1, "0 < confidence < 1", confidence=confidence)
     above = int(rate * len(others) + 1e-9)
     # With ties fewer non-members than ``above`` exceed the threshold; the Beta variable is then an upper bound.
@@ -167,15 +167,15 @@ def area(
     names = np.unique(clients)
     wins, drawn = np.zeros(len(names)), np.zeros((draws, len(names)))
     pairs = np.zeros(len(names))
-    for place, (inside, outside) in enumerate(_by_client(scores, members, clients, names)):
+    for index, (inside, outside) in enumerate(_by_client(scores, members, clients, names)):
         inside, outside = np.sort(inside), np.sort(outside)
         # A member is above the others below its first place among them, and ties with those up to its last one.
         first, last = np.searchsorted(outside, inside, "left"), np.searchsorted(outside, inside, "right")
-        wins[place], pairs[place] = (first + last).sum() / 2, len(inside) * len(outside)
+        wins[index], pairs[index] = (first + last).sum() / 2, len(inside) * len(outside)
         one, two = _drawn(len(inside), draws, rng), _drawn(len(outside), draws, rng)
         for some in np.array_split(np.arange(draws), -(-draws * len(outside) // _AT_ONCE)):
             below = np.pad(np.cumsum(two[some], axis=1), ((0, 0), (1, 0)))
-            drawn[some, place] = (one[some] * (below[:, first] + below[:, last])).sum(1) / 2
+            drawn[some, index] = (one[some] * (below[:, first] + below[:, last])).sum(1) / 2
     auc = float(wins.sum() / pairs.sum())
     if max(len(names), pairs.max()) < 2 or members.sum() < _FEWEST_DRAWN:
         return Area(auc, None, None, len(names))

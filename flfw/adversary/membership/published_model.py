@@ -150,24 +150,24 @@ class References:
     sets: ReferenceSets
 
     @classmethod
-    def train(cls, victim: VictimModel, shown: PublishedModel, public: Examples, count: int, seed: int) -> References:
+    def train(cls, victim: VictimModel, model: PublishedModel, public: Examples, count: int, seed: int) -> References:
         """Train them by stochastic gradient descent.
 
         Args:
             victim: the attacker's model; its values are the initialisation.
-            shown: learning rate, steps and batch size of the clients.
+            model: learning rate, steps and batch size of the clients.
             public: examples of no client.
             count: number of models, even and >= 4.
             seed: of the sets and of the order of the examples.
         """
         sets = ReferenceSets.draw(len(public.labels), count, torch_generator(seed, "reference sets"))
         places = (torch.nonzero(inside).flatten() for inside in sets.inside)
-        each = (_trained(victim, shown, public, half, seed + turn) for turn, half in enumerate(places))
+        each = (_trained(victim, model, public, half, seed + turn) for turn, half in enumerate(places))
         return cls(tuple(each), sets)
 
 
 def published_scores(
-    view: MembershipView, shown: PublishedModel, references: References, gamma: float
+    view: MembershipView, model: PublishedModel, references: References, gamma: float
 ) -> dict[str, Tensor]:
     """Score the candidates by ``rmia`` and by ``loss``, the negative loss (Yeom et al., CSF 2018).
 
@@ -175,11 +175,11 @@ def published_scores(
 
     Args:
         view: the candidates and the public data.
-        shown: the published model.
+        model: the published model.
         references: the reference models.
         gamma: of RMIA.
     """
-    victim = view.model(shown.tensors)
+    victim = view.model(model.tensors)
     published = {**victim.unknown, **victim.known}
     at = lambda tensors, examples: _losses(victim, tensors, examples)  # noqa: E731
     mine, others = at(published, view.candidates), torch.stack([at(m, view.candidates) for m in references.models])
@@ -190,22 +190,22 @@ def published_scores(
     return {"loss": -mine, "rmia": rmia(candidates, population, gamma), "loss_only": -mine}
 
 
-def _trained(victim: VictimModel, shown: PublishedModel, public: Examples, places: Tensor, seed: int) -> Tensors:
+def _trained(victim: VictimModel, model: PublishedModel, public: Examples, indices: Tensor, seed: int) -> Tensors:
     trained = {name for name, _ in victim.model.named_parameters()}
-    held = {name: value.detach().clone() for name, value in victim.model.state_dict().items()}
-    moving = {name: value.requires_grad_() for name, value in held.items() if name in trained}
-    rng, left = torch_generator(seed, "reference training"), places[:0]
-    for _ in range(shown.steps):
+    tensors = {name: value.detach().clone() for name, value in victim.model.state_dict().items()}
+    moving = {name: value.requires_grad_() for name, value in tensors.items() if name in trained}
+    rng, left = torch_generator(seed, "reference training"), indices[:0]
+    for _ in range(model.steps):
         if not len(left):
-            left = places[torch.randperm(len(places), generator=rng)]
-        chosen, left = left[: shown.batch].to(public.labels.device), left[shown.batch :]
+            left = indices[torch.randperm(len(indices), generator=rng)]
+        chosen, left = left[: model.batch].to(public.labels.device), left[model.batch :]
         x, y = victim.inputs.normalise(public.samples[chosen]), public.labels[chosen]
-        value = loss(functional_call(victim.model, held, (x,)), y)
+        value = loss(functional_call(victim.model, tensors, (x,)), y)
         gradients = torch.autograd.grad(value, list(moving.values()))
         with torch.no_grad():
             for value, gradient in zip(moving.values(), gradients, strict=True):
-                value.sub_(shown.lr * gradient)
-    return {name: value.detach() for name, value in held.items()}
+                value.sub_(model.lr * gradient)
+    return {name: value.detach() for name, value in tensors.items()}
 
 
 @torch.no_grad()

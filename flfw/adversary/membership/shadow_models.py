@@ -63,18 +63,18 @@ class ShadowSets:
         """
         require(candidates >= 2, "at least 2 candidates", candidates=candidates)
         require(shadows >= 2 and shadows % 2 == 0, "an even number of shadows >= 2", shadows=shadows)
-        least, most = -(-candidates // shadows), candidates // 2 + public
-        wanted = f"{least} to {most} examples of the client, for shadow trainings"
-        require(least <= examples <= most, wanted, examples=examples)
+        minimum, maximum = -(-candidates // shadows), candidates // 2 + public
+        required = f"{minimum} to {maximum} examples of the client, for shadow trainings"
+        require(minimum <= examples <= maximum, required, examples=examples)
         parts = max(2, -(-candidates // examples))
-        inside, places = torch.zeros(shadows, candidates, dtype=torch.bool), list[Tensor]()
-        while len(places) < shadows:
+        inside, indices = torch.zeros(shadows, candidates, dtype=torch.bool), list[Tensor]()
+        while len(indices) < shadows:
             order = torch.randperm(candidates, generator=rng)
-            for part in order.tensor_split(parts)[: shadows - len(places)]:
-                inside[len(places), part] = True
+            for part in order.tensor_split(parts)[: shadows - len(indices)]:
+                inside[len(indices), part] = True
                 more = torch.randperm(public, generator=rng)[: examples - len(part)] + candidates
-                places.append(torch.cat([part, more]))
-        return cls(inside, torch.stack(places))
+                indices.append(torch.cat([part, more]))
+        return cls(inside, torch.stack(indices))
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ def fitted(values: np.ndarray, prior: Prior) -> Prior:
     """
     counts = np.isfinite(values).sum(1)
     there = counts > 0
-    apart = np.nanmean(values[there], 1) - prior.mean[there]
-    between = float((apart**2).mean()) - prior.variance * float((1 / counts[there]).mean())
+    distance = np.nanmean(values[there], 1) - prior.mean[there]
+    between = float((distance**2).mean()) - prior.variance * float((1 / counts[there]).mean())
     return replace(prior, counts=min(prior.variance / between, MOST_COUNTS) if between > 0 else MOST_COUNTS)
 
 
@@ -224,8 +224,8 @@ def predictive(values: np.ndarray, prior: Prior) -> tuple[np.ndarray, np.ndarray
     squares = (np.where(there, values - mean[:, None], 0.0) ** 2).sum(1)
     counts, freedom = prior.counts + n, prior.freedom + n
     centre = (prior.counts * prior.mean + n * mean) / counts
-    apart = prior.counts * n / counts * (mean - prior.mean) ** 2
-    variance = (prior.freedom * prior.variance + squares + apart) / freedom
+    distance = prior.counts * n / counts * (mean - prior.mean) ** 2
+    variance = (prior.freedom * prior.variance + squares + distance) / freedom
     return freedom, centre, np.sqrt(variance * (1 + 1 / counts))
 
 
@@ -300,8 +300,8 @@ class ShadowClients:
     def confidences(self, victim: VictimModel, examples: Examples) -> Tensor:
         """Compute LiRA's logits (S, N) of examples in the shadow models."""
         rows = []
-        for place in range(len(self.sets.inside)):
-            moved = {name: victim.known[name] - self.travelled * way[place] for name, way in self.updates.items()}
+        for index in range(len(self.sets.inside)):
+            moved = {name: victim.known[name] - self.travelled * way[index] for name, way in self.updates.items()}
             rows.append(confidences(victim, moved, examples))
         return torch.stack(rows)
 
@@ -323,15 +323,15 @@ def in_turn(examples: int, size: int, steps: int) -> tuple[Places, ...]:
     return tuple(tuple(range(at, end)) for at, end in zip(cuts, ends, strict=True))[:steps]
 
 
-def _shuffled(examples: int, most: int, rng: torch.Generator) -> Tensor:
+def _shuffled(examples: int, maximum: int, rng: torch.Generator) -> Tensor:
     """Return ``most`` places of a set's examples as they are used, each epoch in a new order."""
-    return torch.cat([torch.randperm(examples, generator=rng) for _ in range(-(-most // examples))])[:most]
+    return torch.cat([torch.randperm(examples, generator=rng) for _ in range(-(-maximum // examples))])[:maximum]
 
 
 @torch.no_grad()
 def confidences(victim: VictimModel, moved: Tensors, examples: Examples) -> Tensor:
     """Compute LiRA's logits (N,) of examples, with moved tensors in the place of the victim's."""
-    held = {**victim.known, **victim.unknown}
-    held |= {name: value for name, value in moved.items() if name in held}
-    scores = functional_call(victim.model, held, (victim.inputs.normalise(examples.samples),))
+    tensors = {**victim.known, **victim.unknown}
+    tensors |= {name: value for name, value in moved.items() if name in tensors}
+    scores = functional_call(victim.model, tensors, (victim.inputs.normalise(examples.samples),))
     return confidence(scores, examples.labels)

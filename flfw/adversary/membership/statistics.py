@@ -137,8 +137,8 @@ def within_class(scores: Tensor, labels: Tensor, public: Tensor, public_labels: 
     for label in labels.unique():
         same = public[public_labels == label]
         same = public if len(same) < 2 else same
-        places = labels == label
-        result[places] = (scores[places] - same.mean()) / same.std().clamp(min=_STABILITY)
+        indices = labels == label
+        result[indices] = (scores[indices] - same.mean()) / same.std().clamp(min=_STABILITY)
     return result
 
 
@@ -177,9 +177,9 @@ def mean_gradient_behind(one: MembershipRound, sent: Tensors) -> Tensors:
 @torch.no_grad()
 def losses_with(victim: VictimModel, sent: Tensors, examples: Examples) -> Tensor:
     """Return the loss of each example (N,), with the sent tensors in the place of those received."""
-    held = {**victim.known, **victim.unknown}
-    held |= {name: value for name, value in sent.items() if name in held}
-    scores = functional_call(victim.model, held, (victim.inputs.normalise(examples.samples),))
+    tensors = {**victim.known, **victim.unknown}
+    tensors |= {name: value for name, value in sent.items() if name in tensors}
+    scores = functional_call(victim.model, tensors, (victim.inputs.normalise(examples.samples),))
     return losses(scores, examples.samples, examples.labels)
 
 
@@ -192,8 +192,8 @@ def floors(view: MembershipView) -> dict[str, Tensor]:
     }
 
 
-def public_examples(view: MembershipView, most: int) -> tuple[Tensor, Tensor]:
+def public_examples(view: MembershipView, maximum: int) -> tuple[Tensor, Tensor]:
     """Return public inputs and labels, evenly spread over all where there are more than the most."""
     count = len(view.public.labels)
-    places = torch.linspace(0, count - 1, min(most, count)).long()
-    return view.public.samples[places], view.public.labels[places]
+    indices = torch.linspace(0, count - 1, min(maximum, count)).long()
+    return view.public.samples[indices], view.public.labels[indices]

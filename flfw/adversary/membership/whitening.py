@@ -54,8 +54,8 @@ class Whitening:
         """
         require(len(public) >= 2, "at least 2 public examples", public=len(public))
         require(ridge > 0, "ridge > 0", ridge=ridge)
-        least = float(torch.as_tensor(noise).min())
-        require(least >= 0, "noise >= 0", noise=least)
+        minimum = float(torch.as_tensor(noise).min())
+        require(minimum >= 0, "noise >= 0", noise=minimum)
         rows = public.double()
         covariance = torch.atleast_2d(torch.cov(rows.T))
         size = len(covariance)

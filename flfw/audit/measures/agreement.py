@@ -136,15 +136,15 @@ def agreement(recorded: Tensors, recomputed: Sequence[Tensors], rounding: float 
     tolerance = TOLERANCE + rounding
     others = list(range(1, len(recomputed) + 1))
     cosine, ratio = _compared(products, 0, others)
-    least, low, high = 1 - tolerance**2 / 2, 1 - tolerance, 1 + tolerance
+    minimum, low, high = 1 - tolerance**2 / 2, 1 - tolerance, 1 + tolerance
     impossible = _impossible(products, rounding)
     if len(others) > 1 and not impossible:
         each = [_compared(products, i, [j for j in others if j != i]) for i in others]
         cosines, ratios = ([pair[k] for pair in each] for k in (0, 1))
         half = (max(ratios) - min(ratios)) / 2
-        least -= SLACK * (1 - min(cosines))
+        minimum -= SLACK * (1 - min(cosines))
         low, high = low + min(ratios) - 1 - half, high + max(ratios) - 1 + half
-    return Agreement(cosine, ratio, tolerance, len(recomputed), least, (low, high), impossible)
+    return Agreement(cosine, ratio, tolerance, len(recomputed), minimum, (low, high), impossible)
 
 
 def resolution(

@@ -26,7 +26,7 @@ from flfw.audit.measures.identification import Identified, convolved, identified
 
 
 def disjoint_candidates(
-    labels: Sequence[np.ndarray], pool: np.ndarray, rng: np.random.Generator, most: int = 99
+    labels: Sequence[np.ndarray], pool: np.ndarray, rng: np.random.Generator, maximum: int = 99
 ) -> list[np.ndarray]:
     """Draw candidates for each message of a client from a pool, each example at most once for all messages together.
 
@@ -34,7 +34,7 @@ def disjoint_candidates(
         labels: for each message the classes (B,) of its batch.
         pool: the classes (N,) of the examples in the pool, among which is none of these batches.
         rng: generator of the drawing.
-        most: most candidates of a message.
+        maximum: most candidates of a message.
 
     Returns:
         For each message (n, B): the places in the pool of n batches of the same classes in the same order. n is 0 where
@@ -47,16 +47,16 @@ def disjoint_candidates(
     """
     wanted = Counter(int(label) for classes in labels for label in classes)
     places_of = {label: rng.permutation(np.flatnonzero(pool == label)) for label in sorted(wanted)}
-    share = {label: len(places) // wanted[label] for label, places in places_of.items()}
+    share = {label: len(indices) // wanted[label] for label, indices in places_of.items()}
     taken: Counter[int] = Counter()
     drawn = []
     for classes in labels:
-        count = min([most, *(share[int(label)] for label in classes)])
-        places = np.empty((count, len(classes)), np.intp)
+        count = min([maximum, *(share[int(label)] for label in classes)])
+        indices = np.empty((count, len(classes)), np.intp)
         for column, label in enumerate(map(int, classes)):
-            places[:, column] = places_of[label][taken[label] : taken[label] + count]
+            indices[:, column] = places_of[label][taken[label] : taken[label] + count]
             taken[label] += share[label]
-        drawn.append(places)
+        drawn.append(indices)
     return drawn
 
 
@@ -81,10 +81,10 @@ def candidate_test(
     (3, 3, 1)
     """
     first, nulls = [], []
-    for place, count in enumerate(counts):
-        values = explain(place) if count else None
+    for index, count in enumerate(counts):
+        values = explain(index) if count else None
         if values is not None:
-            same = np.arange(1 + count) if alike is None else alike(place)
+            same = np.arange(1 + count) if alike is None else alike(index)
             if (same == same[0]).all():  # copies of the truth alone
                 continue
             first.append(_is_first(values, same))

@@ -67,8 +67,8 @@ class Inference:
         verdict, cause, reason = verdict_on_classes(compared, tests, same, self.protected_by, self.stopped)
         shares, presence, worst = compared.get("shares"), compared.get("presence"), None
         if self.shares is not None:
-            apart = distances(self.shares, _checked(self.counts, self.shares))
-            worst = {"client": int(self.clients[int(apart.argmin())]), "distance": float(apart.min())}
+            distance = distances(self.shares, _checked(self.counts, self.shares))
+            worst = {"client": int(self.clients[int(distance.argmin())]), "distance": float(distance.min())}
         rated = None if presence is None or self.held is None else rates(self.held, self.counts)
         return {
             **self.description,
@@ -154,36 +154,36 @@ def of_shares(shares: np.ndarray, counts: np.ndarray, public: np.ndarray, rng: n
     return _compared("shares", distances(shares, truth), losses, rng)
 
 
-def of_presence(held: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Compared:
+def of_presence(patterns: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Compared:
     """Compare claims of presence with every class, no class, and the classes of most other clients.
 
     Args:
-        held: (C, K) of bool.
+        patterns: (C, K) of bool.
         counts: (C, K) true numbers of examples.
         rng: generator of the bootstrap.
     """
-    truth = _checked(counts, held) > 0
+    truth = _checked(counts, patterns) > 0
     floors = {"every class": np.ones_like(truth), "no class": np.zeros_like(truth)}
     if len(truth) > 1:
         floors["most other clients"] = 2 * (truth.sum(0) - truth) > len(truth) - 1
     losses = {name: (guess != truth).mean(1) for name, guess in floors.items()}
-    return _compared("presence", (held != truth).mean(1), losses, rng)
+    return _compared("presence", (patterns != truth).mean(1), losses, rng)
 
 
-def rates(held: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
+def rates(patterns: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
     """Return the rates of true and of false claims of presence, with the exact intervals of Clopper and Pearson.
 
     The intervals take each class of each client as a case of its own; a rate without a case is None.
 
     Args:
-        held: (C, K) of bool.
+        patterns: (C, K) of bool.
         counts: (C, K) true numbers of examples.
     """
     from scipy.stats import binomtest
 
     result: dict[str, Any] = {}
     for name, cases in (("true", counts > 0), ("false", counts == 0)):
-        hits, total = int((held & cases).sum()), int(cases.sum())
+        hits, total = int((patterns & cases).sum()), int(cases.sum())
         ends = binomtest(hits, total).proportion_ci(_CONFIDENCE, method="exact") if total else None
         result |= {f"{name}_positives": hits, f"{name}_cases": total, f"{name}_rate": hits / total if total else None}
         result[f"{name}_interval"] = None if ends is None else [float(ends.low), float(ends.high)]
@@ -196,11 +196,11 @@ def alike(counts: np.ndarray, rng: np.random.Generator) -> bool:
     Then an update tells of a client only which examples chance gave to it.
     """
     everybody = counts.sum(0) / counts.sum()
-    apart = distances(everybody, counts / counts.sum(1, keepdims=True)).mean()
+    distance = distances(everybody, counts / counts.sum(1, keepdims=True)).mean()
     drawn = np.zeros(_DRAWS)
     for examples in counts.sum(1):
         drawn += distances(everybody, rng.multinomial(examples, everybody, size=_DRAWS) / examples) / len(counts)
-    return bool(apart <= np.quantile(drawn, _ALIKE))
+    return bool(distance <= np.quantile(drawn, _ALIKE))
 
 
 def verdict_on_classes(

@@ -111,7 +111,7 @@ def luck(batches: Sequence[GuessedBatch], fit: Fits, public: PublicData, rng: np
     outcome = exchange(len(batches) if alike else 1, fit, rng)
     if outcome.beyond < inf:
         return outcome
-    return among_public(batches, public, sum(fit(place, place).recovered for place in range(len(batches))), rng)
+    return among_public(batches, public, sum(fit(index, index).recovered for index in range(len(batches))), rng)
 
 
 @final
@@ -129,30 +129,30 @@ class PublicTruths:
 
     def drawn(self, labels: np.ndarray) -> np.ndarray:
         """Draw the place (B,) of an example of each class, none twice if there are enough; of any, if it has few."""
-        places = np.empty(len(labels), np.intp)
+        indices = np.empty(len(labels), np.intp)
         for label in np.unique(labels):
             of_class, there = labels == label, np.flatnonzero(self._public.labels == label)
             pool, count = there if len(there) >= _FEWEST else np.arange(len(self._public.samples)), int(of_class.sum())
-            places[of_class] = self._rng.choice(pool, count, replace=count > len(pool))
-        return places
+            indices[of_class] = self._rng.choice(pool, count, replace=count > len(pool))
+        return indices
 
-    def count(self, places: np.ndarray, guesses: np.ndarray) -> int:
+    def count(self, indices: np.ndarray, guesses: np.ndarray) -> int:
         """Return how many public examples (B,) would count as reconstructed by guesses (B, ...), matched one to one."""
-        matched = guesses[recovery.assign(self._public.samples[places], guesses)]
-        return sum(self.recovered(place, guess) for place, guess in zip(places.tolist(), matched, strict=True))
+        matched = guesses[recovery.assign(self._public.samples[indices], guesses)]
+        return sum(self.recovered(index, guess) for index, guess in zip(indices.tolist(), matched, strict=True))
 
-    def recovered(self, place: int, guess: np.ndarray) -> bool:
+    def recovered(self, index: int, guess: np.ndarray) -> bool:
         """Return whether a guess would count as a reconstruction of an example, if the others alone were public."""
-        true, public = self._public.samples[place], self._public
+        true, public = self._public.samples[index], self._public
         binary = public.binary if true.ndim == 1 else None
         if not recovery.recovered(true, guess, {"none": -inf}, binary, schema=public.plan):
             return False
-        if place not in self._others:
-            label = int(public.labels[place])
-            others = PublicData(np.delete(public.samples, place, 0), np.delete(public.labels, place), public.plan)
+        if index not in self._others:
+            label = int(public.labels[index])
+            others = PublicData(np.delete(public.samples, index, 0), np.delete(public.labels, index), public.plan)
             floors = others.floors(true, label, self._rng)
-            self._others[place] = floors, true.ndim == 1 and others.guessable(true, label)
-        floors, guessable = self._others[place]
+            self._others[index] = floors, true.ndim == 1 and others.guessable(true, label)
+        floors, guessable = self._others[index]
         return recovery.recovered(true, guess, floors, binary, guessable, public.plan)
 
 
@@ -177,13 +177,13 @@ def among_public(
     truths, reached, best, drawn = PublicTruths(public, rng), 0, -inf, 0
     examples = sum(len(batch.truth) for batch in batches)
     draws = int(np.clip(_EXAMPLES // examples, _FEWEST, _OF_PUBLIC))
-    least = int(np.clip(_EXAMPLES // examples, _LEAST, draws))  # of large uploads a draw may take seconds
-    while drawn < draws and (drawn < least or 1 + reached <= CONTROLLED * (1 + draws)):
+    minimum = int(np.clip(_EXAMPLES // examples, _LEAST, draws))  # of large uploads a draw may take seconds
+    while drawn < draws and (drawn < minimum or 1 + reached <= CONTROLLED * (1 + draws)):
         held = [(batch.guesses, truths.drawn(batch.labels)) for batch in batches]
-        near = [nearest(public.samples[places], guesses) for guesses, places in held]
+        near = [nearest(public.samples[indices], guesses) for guesses, indices in held]
         best = max(best, *(float(one.max()) for one in near))
         possible = public.samples.ndim < 4 or sum((one >= IMAGE_RECOVERED_DB).sum() for one in near) >= recovered
-        reached += possible and sum(truths.count(places, guesses) for guesses, places in held) >= recovered
+        reached += possible and sum(truths.count(indices, guesses) for guesses, indices in held) >= recovered
         drawn += 1
     return Exchanged(float((1 + reached) / (1 + drawn)), best + _FAR_DB)
 

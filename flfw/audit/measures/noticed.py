@@ -19,14 +19,14 @@ ISOLATING = (
     "those of an honest server, and the verdicts say nothing about one."
 )
 """Note on a run whose server isolates a client and changes no network; it takes the name of the attack."""
-_CHECK = "A site's check of the broadcast (check_broadcast)"
+_CHECK = "A site's check of the broadcast (reject_suspicious_weights)"
 _NAMED = 3  # alarms that are quoted
 
 
 def noticed(recordings: Recordings, one_model: bool, at_first: Collection[str] = ()) -> list[str]:
-    """Check the tensors that each client received before the recorded probes and uploads, as `check_broadcast` would.
+    """Check the tensors that each client received before its recorded probes and uploads, as a site would.
 
-    The ladder's easier rungs are left out.
+    The controls are left out.
 
     Args:
         recordings: recordings of a run; each content is checked once.
@@ -51,11 +51,11 @@ def noticed(recordings: Recordings, one_model: bool, at_first: Collection[str] =
 
 def _compared(lines: list[Line]) -> list[str]:
     """Return a sentence for each round in which clients that compare hashes would find a difference."""
-    asked: dict[tuple[int, str, str], dict[int, str]] = defaultdict(dict)
+    requested: dict[tuple[int, str, str], dict[int, str]] = defaultdict(dict)
     for line in lines:  # a probe after a round has the next model
-        sent = asked[line["round"], line["type"], str(line["config"].get("point", ""))]
+        sent = requested[line["round"], line["type"], str(line["config"].get("point", ""))]
         sent.setdefault(line["client"], line["sent_to_client"]["sha256"])
-    unlike = {at[0]: clients for at, sent in asked.items() if (clients := differently_served(sent))}
+    unlike = {at[0]: clients for at, sent in requested.items() if (clients := differently_served(sent))}
     return [
         f"By comparing hashes {_named(clients)} would have noticed other numbers than the rest, in round {number}."
         for number, clients in sorted(unlike.items())

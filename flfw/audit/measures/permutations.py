@@ -68,7 +68,7 @@ class Numbered:
     @property
     def lists(self) -> list[np.ndarray]:
         """Candidates of each example: its truth first."""
-        return [np.append(true, places) for true, places in zip(self.truth, self.attempt.lookalikes, strict=True)]
+        return [np.append(true, indices) for true, indices in zip(self.truth, self.attempt.lookalikes, strict=True)]
 
 
 @final
@@ -155,7 +155,7 @@ def sharing(messages: Sequence[Numbered]) -> Iterator[list[Numbered]]:
     links = coo_matrix((np.ones(len(examples)), (owners, examples)), shape=(size, size))
     groups = connected_components(links, directed=False)[1][: len(messages)].tolist()
     for group in dict.fromkeys(groups):
-        yield [message for message, place in zip(messages, groups, strict=True) if place == group]
+        yield [message for message, index in zip(messages, groups, strict=True) if index == group]
 
 
 def rankings(messages: Sequence[Numbered], public: PublicData) -> tuple[list[Ranking], list[np.ndarray], np.ndarray]:
@@ -213,11 +213,11 @@ def exchanged(attempts: Sequence[GuessedBatch], turn: int = 1) -> list[GuessedBa
 
 
 def _ranking(message: Numbered, every: np.ndarray, distances: np.ndarray) -> Ranking:
-    places = message.attempt.lookalikes
-    rivals = np.full((len(places), max(len(numbers) for numbers in places)), len(every))
-    for row, numbers in zip(rivals, places, strict=True):
+    indices = message.attempt.lookalikes
+    rivals = np.full((len(indices), max(len(numbers) for numbers in indices)), len(every))
+    for row, numbers in zip(rivals, indices, strict=True):
         row[: len(numbers)] = np.searchsorted(every, numbers)
-    ranked = np.array([len(numbers) > 0 for numbers in places])
+    ranked = np.array([len(numbers) > 0 for numbers in indices])
     return Ranking(np.searchsorted(every, message.truth), rivals, ranked, distances)
 
 
@@ -230,8 +230,8 @@ def _check(attempt: GuessedBatch, public: PublicData) -> None:
     require(infinite == 0, "finite guesses (a message without is left out)", not_finite=infinite)
     sizes = {"labels": len(attempt.labels), "lookalikes": len(attempt.lookalikes)}
     require(set(sizes.values()) == {shape[0]}, f"{shape[0]} labels and lists of look-alikes", **sizes)
-    for label, places in zip(attempt.labels.tolist(), attempt.lookalikes, strict=True):
-        others = sorted(set(public.labels[places].tolist()) - {label})
+    for label, indices in zip(attempt.labels.tolist(), attempt.lookalikes, strict=True):
+        others = sorted(set(public.labels[indices].tolist()) - {label})
         require(not others, f"look-alikes of class {label}", classes=others)
-        twice = len(places) - len(np.unique(places))
+        twice = len(indices) - len(np.unique(indices))
         require(twice == 0, "each look-alike at most once", repeated=twice)

@@ -86,7 +86,7 @@ class PublicData:
         }
         return {name: psnr(truth, guess) for name, guess in guesses.items()}
 
-    def distractors(self, label: int, rng: np.random.Generator, most: int = 99) -> np.ndarray:
+    def distractors(self, label: int, rng: np.random.Generator, maximum: int = 99) -> np.ndarray:
         """Draw random public examples of a class (N, ...), each at most once; N is ``most`` or as many as there are.
 
         They are drawn at random, not as the nearest to the truth. Only then is the true example exchangeable with
@@ -96,9 +96,9 @@ class PublicData:
         Raises:
             InputError: ``most`` is below 0.
         """
-        return self.samples[self.lookalike_indices(label, rng, most)]
+        return self.samples[self.lookalike_indices(label, rng, maximum)]
 
-    def lookalike_indices(self, label: int, rng: np.random.Generator, most: int = 99) -> np.ndarray:
+    def lookalike_indices(self, label: int, rng: np.random.Generator, maximum: int = 99) -> np.ndarray:
         """Draw the places (N,) of `distractors` in ``samples``; the same generator draws the same ones.
 
         `flfw.audit.measures.identification` asks for places, because examples share look-alikes.
@@ -106,9 +106,9 @@ class PublicData:
         Raises:
             InputError: ``most`` is below 0.
         """
-        require(most >= 0, "0 <= most", most=most)
+        require(maximum >= 0, "0 <= most", most=maximum)
         same = np.flatnonzero(self.labels == label)
-        return rng.choice(same, min(most, len(same)), replace=False)
+        return rng.choice(same, min(maximum, len(same)), replace=False)
 
     def guessable(self, truth: np.ndarray, label: int) -> bool:
         """Return whether an exact match of a row is no sign that the client's update was read.
@@ -196,8 +196,8 @@ class PublicData:
             same = self.labels == label
             rows = self.samples[same] if same.any() else self.samples
             guess = np.empty(self.samples.shape[1])
-            for column, place in zip(self.plan.kept, self.plan.places, strict=True):
-                guess[place] = _most_frequent(rows[:, place], column.is_scaled)
+            for column, index in zip(self.plan.kept, self.plan.places, strict=True):
+                guess[index] = _most_frequent(rows[:, index], column.is_scaled)
             self._usual[label] = guess
         return self._usual[label]
 
@@ -221,7 +221,7 @@ class PublicData:
         typical = {c: np.where(binary, x.mean(0) >= 0.5, np.median(x, 0)) for c, x in groups.items()}
         if self.plan is not None:
             for c, x in groups.items():
-                typical[c][~binary] = [_most_frequent(x[:, [place]], True)[0] for place in np.flatnonzero(~binary)]
+                typical[c][~binary] = [_most_frequent(x[:, [index]], True)[0] for index in np.flatnonzero(~binary)]
         return typical
 
     @cached_property

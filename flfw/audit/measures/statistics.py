@@ -132,8 +132,8 @@ def _resampled_means(
     starts = np.cumsum(sizes) - sizes
     drawn = rng.integers(len(sizes), size=(draws, len(sizes)))
     # Seeds may have different numbers of messages: all get the largest number of places, and surplus places count 0.
-    places = rng.random((draws, len(sizes), sizes.max()))
-    picked = order[starts[drawn][..., None] + (places * sizes[drawn][..., None]).astype(np.intp)]
+    indices = rng.random((draws, len(sizes), sizes.max()))
+    picked = order[starts[drawn][..., None] + (indices * sizes[drawn][..., None]).astype(np.intp)]
     taken, images = sums[picked], counts[picked]
     if (sizes != sizes[0]).any():
         kept = np.arange(sizes.max()) < sizes[drawn][..., None]

@@ -84,14 +84,14 @@ class GameCandidates:
         Raises:
             ValueError: another number of scores than of candidates.
         """
-        places = self.places[self.clients == client].numpy()
-        if len(scores) != len(places):
-            raise ValueError(f"{len(scores)} scores for {len(places)} candidates of client {client}")
+        indices = self.places[self.clients == client].numpy()
+        if len(scores) != len(indices):
+            raise ValueError(f"{len(scores)} scores for {len(indices)} candidates of client {client}")
         values = np.asarray(scores, np.float64)
         if statistic == LABELS and self.classes is not None:
             values = by_class(values, self.classes[self.clients == client].numpy())
-        by_place = np.empty(len(places))
-        by_place[places] = values
+        by_place = np.empty(len(indices))
+        by_place[indices] = values
         return self._sorted(client, by_place)
 
     def unscored(self, client: int) -> tuple[ScoredClient, ScoredClient]:
@@ -157,10 +157,10 @@ def untrained_pairs(
 
 
 def _of_patients(
-    pool: np.ndarray, patients: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int
+    pool: np.ndarray, patients: np.ndarray, labels: np.ndarray, rng: np.random.Generator, maximum: int
 ) -> PatientGame:
     """Draw pairs of patients that are held out, with the places of all of their examples."""
-    paired = draw_patient_pairs(labels[pool], patients, rng, most)
+    paired = draw_patient_pairs(labels[pool], patients, rng, maximum)
     kept = np.isin(patients, np.concatenate([paired.members, paired.held_out]))
     return PatientGame(paired, pool[kept], patients[kept])
 

@@ -124,9 +124,9 @@ def entry(
     seen = {"missed": missed, "unread": unread, "summed": _summed(sums), "protected_by": behind}
     claimed = claim and claim[0]
     facts = MembershipFacts(**areas, **counted, **seen, null=null, adaptive=adaptive, claimed=claimed, unit=unit)
-    asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
+    requested = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
     return {
-        **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "protected_by": protected_by},
+        **requested | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "protected_by": protected_by},
         **{"unit": unit, "rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
         **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
         **_as_claim(claim) | {"accuracy_gap": accuracy_gap},

@@ -38,14 +38,14 @@ Cohorts = Mapping[int, Mapping[int, int]]
 
 
 def in_sums(
-    seen: Sequence[Observation], cohorts: Cohorts, size: int, protocol: Callable[[int, int], Protocol]
+    observations: Sequence[Observation], cohorts: Cohorts, size: int, protocol: Callable[[int, int], Protocol]
 ) -> list[Observation]:
     """Return the uploads with the mean over its group in the place of each client's own.
 
     A sum in which a message is missing is left out.
 
     Args:
-        seen: the readable uploads.
+        observations: the readable uploads.
         cohorts: who took part.
         size: number of clients in a group.
         protocol: makes the secure aggregation of a round's sum, from the round and the place of its first client.
@@ -54,7 +54,7 @@ def in_sums(
         InputError: the clients of a sum received different tensors.
     """
     result: list[Observation] = []
-    for number, uploads in by_round(seen).items():
+    for number, uploads in by_round(observations).items():
         weights = cohorts[number]
         order = sorted(weights)
         for first in range(0, len(order) - size + 1, size):
@@ -67,14 +67,14 @@ def in_sums(
 
 
 def less_own_parts(
-    seen: Sequence[Observation], cohorts: Cohorts, peers: Collection[int], last: int, final: Tensors
+    observations: Sequence[Observation], cohorts: Cohorts, peers: Collection[int], last: int, final: Tensors
 ) -> list[Observation]:
     """Return the knowledge of peers of a round: the mean upload of all others, as if each had sent it, and their own.
 
     A round counts if a peer took part in it and one received the model after it.
 
     Args:
-        seen: the peers' own readable uploads.
+        observations: the peers' own readable uploads.
         cohorts: who took part.
         peers: their numbers.
         last: the last round, after which everybody receives ``final``.
@@ -83,7 +83,7 @@ def less_own_parts(
     Raises:
         InputError: no round counts.
     """
-    rounds = by_round(seen)
+    rounds = by_round(observations)
     result: list[Observation] = []
     for number, uploads in rounds.items():
         after = next((one.received for one in rounds.get(number + 1, {}).values()), final if number == last else {})
@@ -112,10 +112,10 @@ def _remainder(after: Tensors, uploads: Mapping[int, Observation], weights: Mapp
     return left
 
 
-def by_round(seen: Sequence[Observation]) -> dict[int, dict[int, Observation]]:
+def by_round(observations: Sequence[Observation]) -> dict[int, dict[int, Observation]]:
     """Sort uploads by round and by client, the first of each client in a round."""
     rounds: dict[int, dict[int, Observation]] = defaultdict(dict)
-    for one in sorted(seen, key=lambda one: (one.round, one.client)):
+    for one in sorted(observations, key=lambda one: (one.round, one.client)):
         rounds[one.round].setdefault(one.client, one)
     return dict(rounds)
 
@@ -170,8 +170,8 @@ class MembershipGame:
 
 def views(
     game: MembershipGame,
-    held: Tensors,
-    seen: Sequence[Observation],
+    tensors: Tensors,
+    observations: Sequence[Observation],
     public: Examples,
     model: Callable[[Tensors], VictimModel],
     local: Callable[[int], LocalSteps | None],
@@ -180,12 +180,12 @@ def views(
 ) -> Iterator[MembershipView]:
     """Yield the view of each target client; a client of which nothing was recorded has none.
 
-    An outsider has one view of the final model for all clients, and on the easy rung one of each.
+    An outsider has one view of the final model for all clients, and on the easy control one of each.
 
     Args:
         game: the game.
-        held: content of its file.
-        seen: the readable uploads of the targets and of other clients; at ``peer`` its own ones.
+        tensors: content of its file.
+        observations: the readable uploads of the targets and of other clients; at ``peer`` its own ones.
         public: public data.
         model: see `MembershipView`.
         local: returns a client's local training of some steps, see `MembershipView`.
@@ -196,13 +196,13 @@ def views(
         InputError: the vantage sees no sum.
     """
     device = public.samples.device
-    held = {name: value.to(device) for name, value in held.items()}
+    tensors = {name: value.to(device) for name, value in tensors.items()}
     if game.vantage == OUTSIDER:
-        for published, mine in _published(game, held):
-            shown = replace(_empty_view(game, held, mine, public, model), published=published)
+        for published, mine in _published(game, tensors):
+            shown = replace(_empty_view(game, tensors, mine, public, model), published=published)
             yield replace(shown, **granted)
         return
-    uploads = by_round(_of_a_control(game, held) if game.easy else _as_seen(game, held, seen, protocol))
+    uploads = by_round(_of_a_control(game, tensors) if game.easy else _as_seen(game, tensors, observations, protocol))
     numbers = game.examples or (0,) * len(game.clients)
     for client, steps, examples in zip(game.clients, game.steps, numbers, strict=True):
         rounds = tuple(
@@ -213,7 +213,7 @@ def views(
             if client in cohort
         )
         if rounds:
-            empty = _empty_view(game, held, held["clients"] == client, public, model)
+            empty = _empty_view(game, tensors, tensors["clients"] == client, public, model)
             training = local(steps) if game.vantage == "server" else None
             known = {"client": client, "rounds": rounds, "local": training, "examples": examples}
             yield replace(empty, **known, **granted)
@@ -229,34 +229,37 @@ def unusable(one: Observation) -> str:
 
 
 def _empty_view(
-    game: MembershipGame, held: Tensors, mine: Tensor, public: Examples, model: Callable[[Tensors], VictimModel]
+    game: MembershipGame, tensors: Tensors, mine: Tensor, public: Examples, model: Callable[[Tensors], VictimModel]
 ) -> MembershipView:
     """Return a view of some candidates, marked by True, in which nothing was seen yet."""
-    candidates, owners = Examples(held["samples"][mine], held["labels"][mine]), held["clients"][mine]
+    candidates, owners = Examples(tensors["samples"][mine], tensors["labels"][mine]), tensors["clients"][mine]
     return MembershipView(game.clients[0], (), candidates, public, model, owners=owners)
 
 
 def _as_seen(
-    game: MembershipGame, held: Tensors, seen: Sequence[Observation], protocol: Callable[[int, int], Protocol]
+    game: MembershipGame,
+    tensors: Tensors,
+    observations: Sequence[Observation],
+    protocol: Callable[[int, int], Protocol],
 ) -> list[Observation]:
     """Return the uploads as the game's vantage sees them."""
     cohorts: dict[int, dict[int, int]] = defaultdict(dict)
     for number, client, weight in game.cohorts:
         cohorts[number][client] = weight
     if game.vantage == AGGREGATE:
-        return in_sums(seen, cohorts, game.group, protocol)
+        return in_sums(observations, cohorts, game.group, protocol)
     if game.vantage == PEER:
-        return less_own_parts(seen, cohorts, game.peers, game.last, _under(_FINAL, held))
-    return list(seen)
+        return less_own_parts(observations, cohorts, game.peers, game.last, _under(_FINAL, tensors))
+    return list(observations)
 
 
-def _published(game: MembershipGame, held: Tensors) -> Iterator[tuple[PublishedModel, Tensor]]:
+def _published(game: MembershipGame, tensors: Tensors) -> Iterator[tuple[PublishedModel, Tensor]]:
     """Yield each published model and which candidates it is asked of."""
     training = (game.lr, game.trained, game.batch)
     if not game.easy:
-        yield PublishedModel(_under(_FINAL, held), *training), torch.ones_like(held["clients"], dtype=torch.bool)
+        yield PublishedModel(_under(_FINAL, tensors), *training), torch.ones_like(tensors["clients"], dtype=torch.bool)
     for turn, client in enumerate(game.clients if game.easy else ()):
-        yield PublishedModel(_under(f"{_SENT}/{turn}/", held), *training), held["clients"] == client
+        yield PublishedModel(_under(f"{_SENT}/{turn}/", tensors), *training), tensors["clients"] == client
 
 
 def _sent_with(target: Observation, others: Iterable[Observation]) -> dict[int, Tensors]:
@@ -280,16 +283,16 @@ def own_exchanges(received: Tensors, sent: Sequence[Tensors]) -> Tensors:
     return both | {f"{_SENT}/{k}/{name}": value for k, one in enumerate(sent) for name, value in one.items()}
 
 
-def _of_a_control(game: MembershipGame, held: Tensors) -> list[Observation]:
-    received = _under(f"{_RECEIVED}/", held)
+def _of_a_control(game: MembershipGame, tensors: Tensors) -> list[Observation]:
+    received = _under(f"{_RECEIVED}/", tensors)
     return [
-        Observation(Vantage.SERVER, "update", "easy", 0, client, k, _under(f"{_SENT}/{k}/", held), received)
+        Observation(Vantage.SERVER, "update", "easy", 0, client, k, _under(f"{_SENT}/{k}/", tensors), received)
         for k, client in enumerate(game.clients)
     ]
 
 
-def _under(prefix: str, held: Tensors) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in held.items() if name.startswith(prefix)}
+def _under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def as_scores(view: MembershipView, scores: Mapping[str, Tensor]) -> list[tuple[int, str, tuple[float | None, ...]]]:

@@ -87,11 +87,11 @@ class Controls:
         self, task: Task, pairs: Sequence[MemberPairs | PatientGame], fresh: Callable[[], Net], put: Put, seed: int
     ) -> None:
         rng = numpy_generator(seed, "controls of membership")
-        places = np.sort(np.concatenate([part for one in pairs for part in (one.members, one.held_out)]))
-        self._places, self._fresh, self._put = rng.permutation(places), fresh, put
-        singles = min(_SINGLE, len(places) // 2)
+        indices = np.sort(np.concatenate([part for one in pairs for part in (one.members, one.held_out)]))
+        self._places, self._fresh, self._put = rng.permutation(indices), fresh, put
+        singles = min(_SINGLE, len(indices) // 2)
         self._singles = self._groups(0, singles, 1)
-        left = (len(places) - 2 * singles) // 2
+        left = (len(indices) - 2 * singles) // 2
         members = min(_MEMBERS, left)
         self._overfitted = self._groups(2 * singles, min(_CLIENTS, left // members), members) if members else []
         self._task = self._relabelled(task, rng)
@@ -105,9 +105,9 @@ class Controls:
         """Return the task with labels by lot; both of a pair have the same."""
         labels, classes = np.array(task.dataset.train_y), task.dataset.classes
         together = np.array([group.members[0] for group in self._singles], np.int64)
-        for places in (together, *(group.members for group in self._overfitted)):
+        for indices in (together, *(group.members for group in self._overfitted)):
             by_lot = rng.standard_normal if task.dataset.is_regression else lambda count: np.arange(count) % classes
-            labels[places] = rng.permutation(by_lot(len(places)))
+            labels[indices] = rng.permutation(by_lot(len(indices)))
         for group in (*self._singles, *self._overfitted):
             labels[group.held_out] = labels[group.members]
         return replace(task, dataset=replace(task.dataset, train_y=labels))
@@ -154,21 +154,21 @@ class Controls:
     def _stepped(self) -> list[_Trained]:
         return [self._trained(group, 1, 1) for group in self._singles]
 
-    def _trained(self, group: MemberPairs, least: int, most: int) -> _Trained:
+    def _trained(self, group: MemberPairs, minimum: int, maximum: int) -> _Trained:
         """Train on a group's members, all in one batch, until they are fitted."""
         x, y = self._task.examples("train", group.members)
         held = {name: value.clone() for name, value in self._received.items()}  # buffers too: files share no memory
-        for step in range(most):
-            if step >= least and self._loss(held, x, y) < _FITTED:
+        for step in range(maximum):
+            if step >= minimum and self._loss(held, x, y) < _FITTED:
                 return _Trained(held, step)
             at = PlainVictim(self._victim.model, held, ("*",), self._task.inputs)
             gradient = at.gradient(x, y, {}, {})
             held = {n: value - _LR * gradient[n].detach() if n in gradient else value for n, value in held.items()}
-        return _Trained(held, most)
+        return _Trained(held, maximum)
 
     @torch.no_grad()
-    def _loss(self, held: Tensors, x: torch.Tensor, y: torch.Tensor) -> float:
-        scores = torch.func.functional_call(self._victim.model, held, (self._task.inputs.normalise(x),))
+    def _loss(self, tensors: Tensors, x: torch.Tensor, y: torch.Tensor) -> float:
+        scores = torch.func.functional_call(self._victim.model, tensors, (self._task.inputs.normalise(x),))
         return float(losses(scores, x, y).mean())
 
 
@@ -188,7 +188,7 @@ class Clients(Protocol):
         """Return the name of a client's defence, or ``none``."""
         ...
 
-    def missed(self, asked: MembershipRequest, client: int) -> str:
+    def missed(self, request: MembershipRequest, client: int) -> str:
         """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
         ...
 
@@ -334,7 +334,7 @@ class MembershipAudit:
             privacy: the run's claims.
 
         Raises:
-            RunError: the attack server could not go on.
+            RunError: the attack process could not go on.
         """
         scores: dict[tuple[Place, bool], dict[str, Scores]] = defaultdict(dict)
         with Steps("attack", len(requests)) as steps:
@@ -357,7 +357,7 @@ class MembershipAudit:
 
     def entries(
         self,
-        asked: MembershipRequest,
+        request: MembershipRequest,
         scores: Mapping[str, Scores],
         *,
         clients: Clients,
@@ -367,7 +367,7 @@ class MembershipAudit:
         """Return the items of ``membership`` in result.json: one for each statistic, and for each defence of clients.
 
         Args:
-            asked: what was asked of the attack.
+            request: what was asked of the attack.
             scores: its scores for each kind of game.
             clients: what hides the data of the clients.
             tests: number of statistics and defences that are tried.
@@ -376,9 +376,9 @@ class MembershipAudit:
         seed, items, defence_of = self._clients.seed, [], clients.defence_of
         unit = "example" if self._task.split.patients is None else "patient"
         easy, one_step, null = (scores.get(kind, {}) for kind in (OVERFITTED, ONE_STEP, NULL))
-        for defence in sorted({defence_of(client) for client in asked.game.clients}, key=lambda name: name == "none"):
-            first = next(client for client in asked.game.clients if defence_of(client) == defence)
-            missed = clients.missed(asked, first) if asked.adaptive else ""
+        for defence in sorted({defence_of(client) for client in request.game.clients}, key=lambda name: name == "none"):
+            first = next(client for client in request.game.clients if defence_of(client) == defence)
+            missed = clients.missed(request, first) if request.adaptive else ""
             targets = scores[TARGET].items()
             mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in targets}
             for statistic, rows in mine.items():
@@ -391,28 +391,28 @@ class MembershipAudit:
                     entry(
                         statistic,
                         rows,
-                        rounds=asked.rounds,
+                        rounds=request.rounds,
                         defence=defence,
-                        adaptive=asked.adaptive and not missed,
-                        adaptation="written" if asked.adaptive else None,
+                        adaptive=request.adaptive and not missed,
+                        adaptation="written" if request.adaptive else None,
                         missed=missed,
-                        unread=clients.unread(asked.attack),
+                        unread=clients.unread(request.attack),
                         floors=floors,
-                        vantage=asked.game.vantage,
-                        sums=SumSeen(asked.game.group, asked.anonymity_set_size, len(asked.game.peers)),
-                        claim=claim_against(privacy, asked.game.vantage, unit),
+                        vantage=request.game.vantage,
+                        sums=SumSeen(request.game.group, request.anonymity_set_size, len(request.game.peers)),
+                        claim=claim_against(privacy, request.game.vantage, unit),
                         unit=unit,
                         controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
                         tests=tests,
                         protected_by=clients.protecting_method,
-                        accuracy_gap=self._accuracy_gap(asked, there),
-                        attack=asked.attack,
+                        accuracy_gap=self._accuracy_gap(request, there),
+                        attack=request.attack,
                         seed=seed,
                     )
                 )
         return items
 
-    def _accuracy_gap(self, asked: MembershipRequest, clients: Collection[int]) -> float | None:
+    def _accuracy_gap(self, request: MembershipRequest, clients: Collection[int]) -> float | None:
         """Return how much more often the models that clients received are right on members than on held-out examples.
 
         Returns:
@@ -421,18 +421,18 @@ class MembershipAudit:
         """
         if self._task.dataset.is_regression:
             return None
-        received = self._received(asked, clients)
+        received = self._received(request, clients)
         right = [both for client, tensors in received if (both := self._hits(client, tensors)) is not None]
         if not right:
             return None
         members, held_out = (np.concatenate(side) for side in zip(*right, strict=True))
         return float(members.mean() - held_out.mean())
 
-    def _received(self, asked: MembershipRequest, clients: Collection[int]) -> list[tuple[int, Tensors]]:
+    def _received(self, request: MembershipRequest, clients: Collection[int]) -> list[tuple[int, Tensors]]:
         """Return the last model that each client received, as far as it is recorded; for an outsider the final one."""
-        if asked.game.vantage == OUTSIDER:
+        if request.game.vantage == OUTSIDER:
             return [(client, self._final.tensors) for client in clients]
-        lines, peers = (line for line in asked.lines if line["round"] == asked.rounds[-1]), asked.game.peers
+        lines, peers = (line for line in request.lines if line["round"] == request.rounds[-1]), request.game.peers
         ids = [line["id"] for line in lines if peers or line["client"] in clients]
         seen = [one for one in Recordings(self._observations).observations(ids) if one is not None]
         same = [(client, seen[0].received) for client in clients] if seen else []  # peers receive what all others do
@@ -452,10 +452,10 @@ def _statistics(scores: Scores) -> list[str]:
 
 
 @torch.no_grad()
-def _is_right(victim: VictimModel, task: Task, places: np.ndarray) -> np.ndarray:
+def _is_right(victim: VictimModel, task: Task, indices: np.ndarray) -> np.ndarray:
     """Return for each training example (N,) whether the known model is right on it, of a text the share of places."""
     parts = []
-    for some in np.array_split(places, -(-len(places) // 500)):  # examples of one pass
+    for some in np.array_split(indices, -(-len(indices) // 500)):  # examples of one pass
         x, y = task.examples("train", some)
         scores = functional_call(victim.model, victim.known, (victim.inputs.normalise(x),))
         parts.append(hits(scores, x, y).numpy())

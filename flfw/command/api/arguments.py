@@ -118,12 +118,12 @@ def number_of(given: int, name: str) -> int:
     return _fitted(given, int, name)
 
 
-def _several(given: Any, one: type, kind: type[T], name: str, words: str) -> tuple[T, ...]:
+def _several(given: Any, one: type, kind: type[T], name: str, text: str) -> tuple[T, ...]:
     """Return one value, or several, as a tuple of a type."""
     if isinstance(given, one):
         return (_fitted(given, kind, name),)
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"Expected {name} as {words}, got {given!r}.")
+        raise InputError(f"Expected {name} as {text}, got {given!r}.")
     return tuple(_fitted(value, kind, f"{name}[{at}]") for at, value in enumerate(given))
 
 

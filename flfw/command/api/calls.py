@@ -26,10 +26,10 @@ def run(experiment: Experiment | None = None, **fields: Any) -> Result:
         RunError: it started and could not be completed; `resume` goes on with it.
     """
     with library_call():
-        asked = experiment_of(experiment, fields)
+        requested = experiment_of(experiment, fields)
         from flfw.runs.run import run as carry_out
 
-        return Result.load(carry_out(asked))
+        return Result.load(carry_out(requested))
 
 
 def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
@@ -59,7 +59,7 @@ def audit(run: str | os.PathLike[str], **fields: Any) -> Result:
 
     Raises:
         InputError: a field is not one of an audit, or what it asks for was not recorded; nothing has been written.
-        RunError: the attack server could not go on.
+        RunError: the attack process could not go on.
     """
     with library_call():
         from flfw.command.api.earlier import audit_again
@@ -79,7 +79,7 @@ def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation
         RunError: a measurement failed, as the run would.
     """
     with library_call():
-        asked = experiment_of(experiment, fields)
+        requested = experiment_of(experiment, fields)
         from flfw.command.api.expectation import expected
 
-        return expected(asked)
+        return expected(requested)

@@ -26,7 +26,7 @@ def audit_again(source: Path, change: Change) -> Path:
 
     Raises:
         InputError: there is no such run, or other settings than those of an audit were changed.
-        RunError: the attack server could not go on.
+        RunError: the attack process could not go on.
     """
     _refuse_audit(source)
     stored = replace(run.stored(source), out=None)
@@ -58,10 +58,10 @@ def resume(folder: Path, change: Change) -> Path:
         RunError: see `flfw.runs.run.run`.
     """
     stored = run.stored(folder)
-    asked = change(stored)
-    if asked.out != stored.out:
-        raise InputError(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
-    complete, resumed = is_complete(folder), run.resume(asked)
-    if complete and asked != stored:
+    requested = change(stored)
+    if requested.out != stored.out:
+        raise InputError(f"Expected a run to be resumed where it lies, {stored.out}, got --out {requested.out}.")
+    complete, resumed = is_complete(folder), run.resume(requested)
+    if complete and requested != stored:
         print("warning: the run is complete: flags that were given anew change nothing of it", file=sys.stderr)
     return resumed

@@ -83,8 +83,8 @@ class MatrixResult:
         for name, folder in self.matrices.items():
             for cell in self._record(name)["cells"]:
                 if cell["state"] == "complete":
-                    place = folder / cell["folder"]
-                    results[str(place.relative_to(self.path))] = Result.load(place)
+                    path = folder / cell["folder"]
+                    results[str(path.relative_to(self.path))] = Result.load(path)
         return results
 
     @property
@@ -136,10 +136,10 @@ def run_matrix(
         RunError: some runs failed; the others are in the tables, which `MatrixResult.load` reads.
     """
     with library_call():
-        asked = experiment_of(experiment, fields)
+        requested = experiment_of(experiment, fields)
         from flfw.comparisons.matrices import run as carry_out
         from flfw.comparisons.question import Matrix
 
         words = {"methods": methods, "defences": defences, "attacks": attacks, "datasets": datasets}
         axes = {name: words_of(given, name) for name, given in words.items()}
-        return MatrixResult.load(carry_out(Matrix(**axes, seeds=numbers_of(seeds, "seeds")), asked))
+        return MatrixResult.load(carry_out(Matrix(**axes, seeds=numbers_of(seeds, "seeds")), requested))

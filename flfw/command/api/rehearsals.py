@@ -56,11 +56,11 @@ class RehearsalResult:
 
     @property
     def attempts(self) -> pd.DataFrame:
-        """Attacks on the rungs of the ladder, a row each: the fields of `flfw.deploy.rehearsal.RungAttack`."""
+        """Attacks on each size, a row each: the fields of `flfw.deploy.rehearsal.SizeAttack`."""
         from flfw.command.api.frames import columns, typed
-        from flfw.deploy.rehearsal import RungAttack
+        from flfw.deploy.rehearsal import SizeAttack
 
-        return typed(self.content["found"], columns(RungAttack))
+        return typed(self.content["found"], columns(SizeAttack))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -104,8 +104,8 @@ def run_rehearsal(
     with library_call():
         from flfw.command.rehearse import DEFAULT, RehearsalCommand, rehearse
 
-        asked = experiment_of(DEFAULT if experiment is None else experiment, fields)
+        requested = experiment_of(DEFAULT if experiment is None else experiment, fields)
         rules = path_of(policy, "policy") if policy is not None else None
         written = path_of(write_policy, "write-policy") if write_policy is not None else None
         steps = number_of(max_steps, "max-steps")
-        return RehearsalResult.load(rehearse(RehearsalCommand(asked, rules, written, steps)))
+        return RehearsalResult.load(rehearse(RehearsalCommand(requested, rules, written, steps)))

@@ -25,12 +25,12 @@ def verdicts(folder: Path, result: Mapping[str, Any]) -> dict[str, str]:
     reached = [setting.entry.get("verdict") for setting in answers(settings) if setting is not None]
     statistic = decisive(result.get("membership") or [])
     inferred = [row["verdict"] for row in result.get("inference") or []]
-    asked = {
+    requested = {
         "reconstruction": reached,
         "membership": [statistic["verdict"]] if statistic else [],
         "inference": inferred,
     }
-    for question, words in asked.items():
+    for question, words in requested.items():
         if (verdict := gravest(map(str, words))) is not None:
             verdict_of[question] = verdict
     return verdict_of

@@ -203,5 +203,5 @@ def grouped(runs: Sequence[FinishedRun]) -> list[RunGroup]:
 def names(runs: Sequence[FinishedRun]) -> list[str]:
     """Return different names for runs: their kinds, or else the shortest ends of their paths that differ."""
     places = [one.folder.resolve().parts for one in runs]
-    ends = ([str(Path(*place[-depth:])) for place in places] for depth in range(1, max(map(len, places)) + 1))
+    ends = ([str(Path(*index[-depth:])) for index in places] for depth in range(1, max(map(len, places)) + 1))
     return next(labels for labels in (list(map(kind, runs)), *ends) if len(set(labels)) == len(labels))

@@ -92,11 +92,11 @@ def measures(rows: Rows, title: str) -> Figure:
     wide = min(_COLUMNS, len(names))
     tall = -(-len(names) // wide)
     figure = blank(max(2.5 * wide, 4.0), 2.1 * tall + 0.5, title)
-    for place, name in enumerate(names, 1):
-        axes = figure.add_subplot(tall, wide, place, title=name.replace("_", " "))
+    for index, name in enumerate(names, 1):
+        axes = figure.add_subplot(tall, wide, index, title=name.replace("_", " "))
         _curve(axes, rows, name, name, INKS[0], MARKS[0])
         _by_round(axes)
-        if place > len(names) - wide:
+        if index > len(names) - wide:
             axes.set_xlabel("round")
         axes.ticklabel_format(axis="y", useOffset=False)
         known = [row[name] for row in rows if row[name] is not None]
@@ -117,9 +117,9 @@ def embeddings(rows: Rows, title: str) -> Figure:
     axes = figure.add_subplot(xticks=[], yticks=[])
     axes.set_xlabel("only who is near whom has a meaning: the axes have no unit")
     many, names = len(rows) > _MOST_NUMBERED, sorted({row["group"] for row in rows}, key=_in_order)
-    for place, (name, mark) in enumerate(zip(names, cycle(MARKS))):
+    for index, (name, mark) in enumerate(zip(names, cycle(MARKS))):
         x, y = ([row[key] for row in rows if row["group"] == name] for key in ("x", "y"))
-        shade = "white" if name == OTHERS else _SHADES(place / max(len(names) - 1, 1))
+        shade = "white" if name == OTHERS else _SHADES(index / max(len(names) - 1, 1))
         look: Any = {"s": 20 if many else 55, "marker": mark, "edgecolor": INK, "linewidth": 0.3 if many else 0.6}
         axes.scatter(x, y, color=shade, label=name, **look)
     for row in () if many else rows:

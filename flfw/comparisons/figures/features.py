@@ -72,7 +72,7 @@ class Restored:
     @property
     def clients(self) -> list[int]:
         """Clients of which an update was used, ascending."""
-        return [client for client in sorted(self.last.last_round) if self.last.last_round[client]]
+        return [client for client in sorted(self.last.last_participation) if self.last.last_participation[client]]
 
     def model(self, client: int) -> GeneratingNet:
         """Return the model with which a client would begin the next round, on the CPU and in evaluation mode.
@@ -82,11 +82,11 @@ class Restored:
         """
         store = ClientStore(self.folder / "state", self.id, client)
         now = self.last.round + 1
-        place = ClientContext(plan(self.experiment).client, self.task, client, now, None, store)
-        made = plan(replace(self.experiment, gpus_per_client=0.0)).client_class(place)
+        ctx = ClientContext(plan(self.experiment).client, self.task, client, now, None, store)
+        made = plan(replace(self.experiment, gpus_per_client=0.0)).client_class(ctx)
         received = {name: value.numpy() for name, value in unpack(self.last.arrays).items()}
         try:
-            made.load_received(received, self.last.last_round[client])
+            made.load_received(received, self.last.last_participation[client])
         except (OSError, StateMissingError) as error:
             raise InputError(f"Expected the whole state of the run in {self.folder}: {error}") from error
         return cast(GeneratingNet, made.model.cpu().eval())
@@ -108,8 +108,8 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
         raise InputError(
             f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --expert keep_state=true."
         )
-    asked = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    run_plan, task, _ = run.check(asked, new=False)
+    experiment = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
+    run_plan, task, _ = run.check(experiment, new=False)
     require_same_data(folder, task.dataset.digest)
     last = Checkpoints(folder, stored.experiment).last
     if last is None or not is_complete(folder):
@@ -197,8 +197,8 @@ def drawn(rows: Rows, title: str) -> Figure:
     tall = -(-len(clients) // wide)
     figure = blank(3.3 * wide + 1.4, 3.3 * tall + 0.6, title)
     inks = dict(zip(labels, cycle(colormaps["tab10"].colors), strict=False))  # pyright: ignore[reportAttributeAccessIssue]
-    for place, client in enumerate(clients, 1):
-        axes = figure.add_subplot(tall, wide, place, title=f"client {client}", xticks=[], yticks=[])
+    for index, client in enumerate(clients, 1):
+        axes = figure.add_subplot(tall, wide, index, title=f"client {client}", xticks=[], yticks=[])
         _scattered(axes, [row for row in rows if row["client"] == client], inks)
     figure.supxlabel("only who is near whom has a meaning: the axes have no unit", fontsize=8)
     entries = [Line2D([], [], color=inks[label], marker="s", linestyle="none", label=str(label)) for label in labels]

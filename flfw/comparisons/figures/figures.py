@@ -261,10 +261,10 @@ def training(groups: Sequence[RunGroup]) -> Rows:
     pooled = any(len(group.runs) > 1 for group in groups)
     rows: list[dict[str, Any]] = []
     courses = [[_rounds(run, _utilities) for run in group.runs] for group in groups]
-    local, received, *_ = family(row for course in courses for run in course for row in run)
+    local, received, *_ = family(row for schedule in courses for run in schedule for row in run)
     curves = ("loss", received.key, local.key)
-    for group, course in zip(groups, courses, strict=True):
-        each = [{row["round"]: row for row in run} for run in course]
+    for group, schedule in zip(groups, courses, strict=True):
+        each = [{row["round"]: row for row in run} for run in schedule]
         for at in (at for at in each[0] if all(at in other for other in each)):
             values = {key: [other[at][key] for other in each] for key in curves}
             rows.append({"run": group.name, "round": at, **{key: _mean(given) for key, given in values.items()}})
@@ -342,10 +342,10 @@ def _do(arguments: list[str]) -> int:
     grid.add_argument("--vantage", nargs="+", choices=list(grids.PLACES), default=[], help="places of the attacker")
     grid.add_argument("--source", nargs="+", choices=list(grids.SOURCES), default=[], help="attacked messages")
     grid.add_argument("--columns", type=int, default=grids.COLUMNS, help="most images; default: %(default)s")
-    asked = parser.parse_args(arguments)
-    listed = (tuple(each) for each in (asked.attack, asked.round, asked.vantage, asked.source))
-    choice = grids.GridChoice(*listed, columns=asked.columns)
-    written = write(asked.runs, asked.out, asked.format, asked.figure_names, asked.data_root, choice, asked.width)
+    args = parser.parse_args(arguments)
+    listed = (tuple(each) for each in (args.attack, args.round, args.vantage, args.source))
+    choice = grids.GridChoice(*listed, columns=args.columns)
+    written = write(args.runs, args.out, args.format, args.figure_names, args.data_root, choice, args.width)
     print("\n".join(map(str, written)))
     return 0
 

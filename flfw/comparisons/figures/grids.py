@@ -150,17 +150,19 @@ def _chosen(runs: Mapping[str, FinishedRun], choice: GridChoice) -> Mapping[str,
         if not settings[name] or not (one.folder / "audit.csv").is_file():
             raise InputError(f"Expected runs with an audit, got {one.folder} without; run it again with --attack ig.")
     for key in _KEYS:
-        asked = getattr(choice, key)
+        requested = getattr(choice, key)
         values = {name: list(dict.fromkeys(getattr(one, key) for one in each)) for name, each in settings.items()}
         first, *others = values.values()
-        kept = asked or [value for value in first if all(value in other for other in others)][:1]
+        kept = requested or [value for value in first if all(value in other for other in others)][:1]
         last = {name: max(each) for name, each in values.items()} if LAST in kept else {}
         settings = {
             name: [one for one in each if getattr(one, key) in (*kept, last.get(name))]
             for name, each in settings.items()
         }
         if not all(settings.values()):
-            expected = f"{key} {' or '.join(map(str, asked))} in every run" if asked else f"the same {key} in all runs"
+            expected = (
+                f"{key} {' or '.join(map(str, requested))} in every run" if requested else f"the same {key} in all runs"
+            )
             got = "; ".join(f"{name}: {_few(each)}" for name, each in values.items())
             raise InputError(f"Expected audits with {expected}, got {got}; choose with --{key} or leave a run out.")
     return settings
@@ -262,8 +264,8 @@ def drawn(content: PictureGrid, title: str) -> Figure:
     figure.set_layout_engine("none")
     figure.suptitle("\n".join(above), x=0.1 / width, y=1 - 0.06 / height, ha="left", fontsize=10, fontweight="bold")
     figure.text(0.1 / width, 0.06 / height, "\n".join(below), va="bottom", fontsize=7, linespacing=1.25)
-    for place, name in enumerate([ORIGINAL, *names]):
-        top = height - head - place * step
+    for index, name in enumerate([ORIGINAL, *names]):
+        top = height - head - index * step
         label = "\n".join(wrap(name, int((_NAMES - 0.15) / _NAME)))
         figure.text(0.1 / width, (top - tall / 2) / height, label, va="center", fontsize=8)
         for column in range(1, columns + 1):

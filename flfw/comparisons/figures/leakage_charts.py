@@ -120,16 +120,16 @@ def frontier(rows: Rows, title: str) -> Figure:
     return figure
 
 
-def _by_number(rows: Rows, column: str, title: str, words: str, name_of: Any) -> Figure:
+def _by_number(rows: Rows, column: str, title: str, text: str, name_of: Any) -> Figure:
     names = list(dict.fromkeys(map(name_of, rows)))
     figure = blank(6.4, 3.4 + 0.18 * len(names), title)
     shown = [panel for panel in _PANELS if _known(rows, panel[0])]
     plots: Sequence[Axes] = figure.subplots(1, len(shown), squeeze=False)[0]
     shift = 0.06 * max(1, max(row[column] for row in rows) - min(row[column] for row in rows)) / max(1, len(names))
     for axes, (measure, heading) in zip(plots, shown, strict=True):
-        for place, (name, ink, mark) in enumerate(zip(names, cycle(INKS), cycle(MARKS))):
+        for index, (name, ink, mark) in enumerate(zip(names, cycle(INKS), cycle(MARKS))):
             mine = [row for row in rows if name_of(row) == name and row[measure] is not None]
-            aside = shift * (place - (len(names) - 1) / 2)  # so that intervals at one place do not hide one another
+            aside = shift * (index - (len(names) - 1) / 2)  # so that intervals at one place do not hide one another
             for row in mine:
                 at = row[column] + aside
                 axes.errorbar(at, row[measure], _ends(row, measure), fmt=mark, color=ink, label=name, **_BAR)
@@ -137,7 +137,7 @@ def _by_number(rows: Rows, column: str, title: str, words: str, name_of: Any) ->
                 if two[column] - one[column] == 1:
                     across = [one[column] + aside, two[column] + aside]
                     axes.plot(across, [one[measure], two[measure]], color=ink, linewidth=1, zorder=2)
-        axes.set(title=heading, xlabel=words)
+        axes.set(title=heading, xlabel=text)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
         _levels(axes, measure)
     handles = dict(zip(*reversed(plots[0].get_legend_handles_labels()), strict=True))
@@ -153,10 +153,10 @@ def _dots(rows: Rows, labels: Sequence[str], panels: Sequence[tuple[str, str]], 
     runs = list(dict.fromkeys(row["run"] for row in rows))
     looks = dict(zip(runs, zip(cycle(INKS), cycle(MARKS)), strict=False))
     for axes, (column, words) in zip(plots, shown, strict=True):
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             ink, mark = looks[row["run"]]
             if row[column] is not None:
-                axes.errorbar(row[column], place, xerr=_ends(row, column), fmt=mark, color=ink, **_BAR)
+                axes.errorbar(row[column], index, xerr=_ends(row, column), fmt=mark, color=ink, **_BAR)
         axes.set(title=words)
         axes.grid(axis="x")
         axes.tick_params(length=0)

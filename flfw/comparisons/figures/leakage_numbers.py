@@ -12,9 +12,9 @@ from flfw.comparisons.significance import CombinationRanking, ranked
 from flfw.comparisons.together import across, common_places
 from flfw.comparisons.utility import UTILITIES
 from flfw.errors import InputError
-from flfw.experiment.curves import GROUP
+from flfw.experiment.curves import SUM_SIZE
 from flfw.report.findings import number
-from flfw.report.questions import where_told
+from flfw.report.questions import rounds_read
 
 
 def leakage(groups: Sequence[RunGroup]) -> Rows:
@@ -54,7 +54,7 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
         for run in group.runs:
             for entry in (e for e in run.result.get("audit") or [] if e.get("curve")):
                 curve, batch, steps = entry["curve"], int(entry["batch"]), int(entry["steps"])
-                at = {GROUP: entry.get("sum_size"), "batch": batch, "steps": steps}.get(curve, batch * steps)
+                at = {SUM_SIZE: entry.get("sum_size"), "batch": batch, "steps": steps}.get(curve, batch * steps)
                 low, high = entry.get("share_interval") or (None, None)
                 psnr = entry.get("psnr") or {}
                 rows.append(
@@ -96,7 +96,7 @@ def membership(groups: Sequence[RunGroup]) -> Rows:
         {
             "run": group.name,
             "seed": run.seed,
-            "read": where_told(one),
+            "read": rounds_read(one),
             "informed": bool(one.get("adaptation")),
             **{key: number(one[key]) if key.startswith("auc") else one[key] for key in keys},
         }

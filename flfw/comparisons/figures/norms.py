@@ -37,7 +37,7 @@ LOW, HIGH = 0.1, 0.9
 """Quantiles over the clients between which the band is drawn."""
 
 
-def norms(folder: Path, data_root: Path | None = None, most: int = MOST_CLIENTS) -> Rows:
+def norms(folder: Path, data_root: Path | None = None, maximum: int = MOST_CLIENTS) -> Rows:
     """Return a row per state and local iteration: ``state``, ``iteration``, ``clients``, ``mean``, ``low``, ``high``.
 
     The states are the model before training and, if the method shares its whole model, the model of the last
@@ -47,25 +47,25 @@ def norms(folder: Path, data_root: Path | None = None, most: int = MOST_CLIENTS)
     Args:
         folder: folder of a run.
         data_root: present folder of the data; None: the folder that the run used.
-        most: largest number of clients; the first ones are taken.
+        maximum: largest number of clients; the first ones are taken.
 
     Raises:
         InputError: the run or its data are not there, or its network has no per-example gradients.
     """
     stored = stored_experiment(folder).experiment
-    asked = replace(stored, out=folder, data_root=data_root or stored.data_root)
-    run_plan, task, _ = run.check(asked, new=False)
+    requested = replace(stored, out=folder, data_root=data_root or stored.data_root)
+    run_plan, task, _ = run.check(requested, new=False)
     experiment = run_plan.experiment
     require_same_data(folder, task.dataset.digest)
-    rows = _rows("before training", by_client(experiment, task, most=most))
+    rows = _rows("before training", by_client(experiment, task, maximum=maximum))
     last = last_weights(folder)
     if last is None or set(last[1]) != set(plan(plain(experiment)).client.model.state_dict()):
         return rows
-    return [*rows, *_rows(f"after round {last[0]}", by_client(experiment, task, last[1], most))]
+    return [*rows, *_rows(f"after round {last[0]}", by_client(experiment, task, last[1], maximum))]
 
 
 def by_client(
-    experiment: Experiment, task: Task, weights: Tensors | None = None, most: int = MOST_CLIENTS
+    experiment: Experiment, task: Task, weights: Tensors | None = None, maximum: int = MOST_CLIENTS
 ) -> list[list[float]]:
     """Compute for each client and local iteration the mean norm of the per-example gradients of the batch.
 
@@ -73,9 +73,9 @@ def by_client(
         experiment: the resolved experiment; its steps are taken by plain training.
         task: task of the experiment.
         weights: initial weights; None: the fresh ones of a run.
-        most: largest number of clients; the first ones are taken.
+        maximum: largest number of clients; the first ones are taken.
     """
-    return [norms_of(client_of(plain(experiment), task, at, weights)) for at in range(min(most, experiment.clients))]
+    return [norms_of(client_of(plain(experiment), task, at, weights)) for at in range(min(maximum, experiment.clients))]
 
 
 def client_of(experiment: Experiment, task: Task, partition: int, weights: Tensors | None) -> FederatedClient:

@@ -211,11 +211,11 @@ class TableSchema:
     @cached_property
     def scaled(self) -> np.ndarray:
         """Mask (d,) of the features that are numbers or dates; all others are 0 or 1."""
-        return np.array([c.is_scaled and place == 0 for c in self.kept for place in range(c.width)], bool)
+        return np.array([c.is_scaled and index == 0 for c in self.kept for index in range(c.width)], bool)
 
     def cells(self, matches: np.ndarray) -> np.ndarray:
         """Return which cells are right (..., C) where features are (..., d): those with all features right."""
-        return np.stack([matches[..., place].all(-1) for place in self.places], -1)
+        return np.stack([matches[..., index].all(-1) for index in self.places], -1)
 
     def deviation(self, truth: np.ndarray, guess: np.ndarray) -> float:
         """Return the root mean square over the cells of each one's greatest deviation, between rows (d,) in [0, 1].
@@ -223,12 +223,12 @@ class TableSchema:
         A wrong category is a whole cell in it, however many features its column has.
         """
         off = np.square(np.nan_to_num(np.clip(guess, 0, 1), nan=2.0) - truth)
-        return float(np.sqrt(np.mean([off[place].max() for place in self.places])))
+        return float(np.sqrt(np.mean([off[index].max() for index in self.places])))
 
     def row(self, features: np.ndarray) -> list[str]:
         """Return the values of a row (d,) of features, a word for each kept column."""
         pairs = zip(self.kept, self.places, strict=True)
-        return [column.read_back(features[place].tolist()) for column, place in pairs]
+        return [column.read_back(features[index].tolist()) for column, index in pairs]
 
     def right(self, truth: np.ndarray, guess: np.ndarray | None) -> list[bool]:
         """Return for each kept column whether a guess (d,) is right: a number within 0.05 of its range."""
@@ -237,7 +237,7 @@ class TableSchema:
         close = np.abs(np.nan_to_num(guess, nan=2.0) - truth)
         bounds = [_TOLERANCE if column.is_scaled else 0.5 for column in self.kept]
         pairs = zip(self.kept, self.places, bounds, strict=True)
-        return [bool((close[place] <= np.array([bound] + [0.5] * (c.width - 1))).all()) for c, place, bound in pairs]
+        return [bool((close[index] <= np.array([bound] + [0.5] * (c.width - 1))).all()) for c, index, bound in pairs]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as JSON and TOML hold it; values equal to their defaults are left out."""

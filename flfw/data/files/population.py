@@ -68,15 +68,15 @@ class GeneratedColumn:
         return (PERSONS + COMMON) * STRIDE
 
     @overload
-    def __getitem__(self, places: np.ndarray | slice) -> np.ndarray: ...
+    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray: ...
 
     @overload
-    def __getitem__(self, places: int | np.integer) -> np.ndarray: ...
+    def __getitem__(self, indices: int | np.integer) -> np.ndarray: ...
 
-    def __getitem__(self, places: np.ndarray | slice | int | np.integer) -> np.ndarray:
-        if isinstance(places, int | np.integer):
-            return self[np.array([places])][0]
-        chosen = np.arange(*places.indices(len(self))) if isinstance(places, slice) else np.asarray(places, np.int64)
+    def __getitem__(self, indices: np.ndarray | slice | int | np.integer) -> np.ndarray:
+        if isinstance(indices, int | np.integer):
+            return self[np.array([indices])][0]
+        chosen = np.arange(*indices.indices(len(self))) if isinstance(indices, slice) else np.asarray(indices, np.int64)
         if not len(chosen):
             return np.zeros((0, *self._row), self.dtype)
         if not 0 <= chosen.min() <= chosen.max() < len(self):

@@ -190,9 +190,9 @@ def _extract(archive: Path, folder: Path) -> None:
                 pass  # tarfile stops before the end of the file, but gzip's checksum is there
         return
     with zipfile.ZipFile(archive) as packed:
-        for place in map(PurePosixPath, packed.namelist()):
-            if place.is_absolute() or ".." in place.parts:
-                raise zipfile.BadZipFile(f"{place} would lie outside the folder")
+        for path in map(PurePosixPath, packed.namelist()):
+            if path.is_absolute() or ".." in path.parts:
+                raise zipfile.BadZipFile(f"{path} would lie outside the folder")
         packed.extractall(folder)
 
 

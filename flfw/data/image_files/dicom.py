@@ -126,5 +126,5 @@ def _levels(stored: np.ndarray, header: Any) -> np.ndarray:
         low, high = (float(end) for end in pixels.apply_windowing(np.array([-_FAR, _FAR]), header))
         return np.clip((pixels.apply_windowing(values, header) - low) / (high - low), 0, 1)
     values = values.astype(np.float64)
-    least, most = float(values.min()), float(values.max())
-    return (values - least) / (most - least) if most > least else np.zeros_like(values)
+    minimum, maximum = float(values.min()), float(values.max())
+    return (values - minimum) / (maximum - minimum) if maximum > minimum else np.zeros_like(values)

@@ -56,8 +56,8 @@ class HeaderIndex:
 
     def in_words(self) -> str:
         """Describe the sizes: 48x64 to 3000x4000 pixels."""
-        least, most = min(self.sizes.values()), max(self.sizes.values())
-        ends = [f"{height}x{width}" for height, width in ([least] if least == most else [least, most])]
+        minimum, maximum = min(self.sizes.values()), max(self.sizes.values())
+        ends = [f"{height}x{width}" for height, width in ([minimum] if minimum == maximum else [minimum, maximum])]
         return f"{' to '.join(ends)} pixels"
 
 
@@ -119,17 +119,17 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name in _NOBODYS
 
 
-def _folders(place: Path) -> list[str]:
+def _folders(path: Path) -> list[str]:
     """Return the sorted names of the folders in a folder, without hidden ones; none if the path is no folder."""
-    if not place.is_dir():
+    if not path.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(place) if entry.is_dir() and not _is_hidden(entry.name))
+    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not _is_hidden(entry.name))
 
 
-def _images(place: Path, label: int) -> list[Example]:
+def _images(path: Path, label: int) -> list[Example]:
     """Return the images in and below a class's folder, in the order of `torchvision.datasets.ImageFolder`."""
     images = []
-    for inside, folders, names in os.walk(place, followlinks=True):
+    for inside, folders, names in os.walk(path, followlinks=True):
         folders[:] = [name for name in folders if not _is_hidden(name)]
         images += [(inside, name) for name in names if not _is_hidden(name) and _is_image(Path(inside, name))]
     return [(Path(inside) / name, label) for inside, name in sorted(images)]
@@ -139,56 +139,52 @@ def _is_image(path: Path) -> bool:
     return path.name.lower().endswith(EXTENSIONS) or is_dicom(path)
 
 
-def _by_class(place: Path, classes: Sequence[str], least: int) -> list[list[Example]]:
+def _by_class(path: Path, classes: Sequence[str], minimum: int) -> list[list[Example]]:
     """Return the images of each class; refuse a class with fewer than ``least``."""
-    examples = [_images(place / name, label) for label, name in enumerate(classes)]
+    examples = [_images(path / name, label) for label, name in enumerate(classes)]
     for name, listed in zip(classes, examples, strict=True):
-        if len(listed) < least:
+        if len(listed) < minimum:
             raise InputError(
-                f"Expected {least} images or more ({', '.join(EXTENSIONS)}) of each class, got {len(listed)} in "
-                f"{place / name}; add some or remove the folder."
+                f"Expected {minimum} images or more ({', '.join(EXTENSIONS)}) of each class, got {len(listed)} in "
+                f"{path / name}; add some or remove the folder."
             )
     return examples
 
 
-def parts(place: Path, ending: str = "") -> tuple[list[str], list[Example], list[Example]]:
+def parts(path: Path, ending: str = "") -> tuple[list[str], list[Example], list[Example]]:
     """Return the classes and the images of the training and the test part, each with the classes in turn.
 
     Args:
-        place: the folder.
+        path: the folder.
         ending: who names the patients, who are in one part each: `flfw.data.files.patients.SUFFIX`, the first folder
             below a class; ``TAG``, the header of a DICOM file; or nobody.
 
     Raises:
         InputError: the folder is laid out otherwise, or a class is short of images.
     """
-    parted = _folders(place / "train")
-    classes = parted or _folders(place)
+    parted = _folders(path / "train")
+    classes = parted or _folders(path)
     if len(classes) < 2:
-        raise InputError(
-            f"Expected {LAYOUT}, and two classes or more, got {place} with {', '.join(classes) or 'none'}."
-        )
+        raise InputError(f"Expected {LAYOUT}, and two classes or more, got {path} with {', '.join(classes) or 'none'}.")
     if parted:
-        other = next((place / part for part in ("test", "val") if _folders(place / part)), None)
+        other = next((path / part for part in ("test", "val") if _folders(path / part)), None)
         if other is None:
-            raise InputError(f"Expected {LAYOUT}, got {place / 'train'} without {place / 'test'}; add a test part.")
+            raise InputError(f"Expected {LAYOUT}, got {path / 'train'} without {path / 'test'}; add a test part.")
         if odd := sorted({*classes} ^ {*_folders(other)}):
-            raise InputError(
-                f"Expected the same classes in {place / 'train'} and {other}, got {', '.join(odd)} in one."
-            )
-        train, test = (_by_class(part, classes, least=1) for part in (place / "train", other))
+            raise InputError(f"Expected the same classes in {path / 'train'} and {other}, got {', '.join(odd)} in one.")
+        train, test = (_by_class(part, classes, minimum=1) for part in (path / "train", other))
     elif ending:
-        listed = list(chain(*_by_class(place, classes, least=2)))
-        train, test = _by_patient(place, classes, listed, _patients(place, listed, ending))
+        listed = list(chain(*_by_class(path, classes, minimum=2)))
+        train, test = _by_patient(path, classes, listed, _patients(path, listed, ending))
     else:
-        each = _by_class(place, classes, least=2)
+        each = _by_class(path, classes, minimum=2)
         train = [[example for row, example in enumerate(listed) if row % 5 != 1] for listed in each]
         test = [listed[1::5] for listed in each]
     return classes, images.interleaved(chain(*train)), images.interleaved(chain(*test))
 
 
 def _by_patient(
-    place: Path, classes: Sequence[str], listed: Sequence[Example], names: Sequence[str]
+    path: Path, classes: Sequence[str], listed: Sequence[Example], names: Sequence[str]
 ) -> tuple[list[list[Example]], list[list[Example]]]:
     """Divide the images by `flfw.data.files.patients.tested`; refuse parts that lack a class."""
     numbers = np.unique(names, return_inverse=True)[1]
@@ -199,7 +195,7 @@ def _by_patient(
         present = {label for _, label in examples}
         if lacking := [name for label, name in enumerate(classes) if label not in present]:
             raise InputError(
-                f"Expected images of every class in both parts, got none of {lacking[0]} in the {part} part of {place} "
+                f"Expected images of every class in both parts, got none of {lacking[0]} in the {part} part of {path} "
                 "when every fifth patient is for testing; add patients, or make the folders train and test."
             )
     return [train], [test]
@@ -232,26 +228,24 @@ def _tagged(part: Path, files: Sequence[Path]) -> list[str]:
     return [f"{seen.patients[file]:012d}" if file in seen.patients else str(file) for file in files]
 
 
-def groups(
-    place: Path, train: Sequence[Example], test: Sequence[Example], ending: str
-) -> tuple[np.ndarray, np.ndarray]:
+def groups(path: Path, train: Sequence[Example], test: Sequence[Example], ending: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the patients of the images of both parts, as places in the sorted names of all.
 
     Raises:
         InputError: an image is in no patient's folder, or a patient is in both parts.
     """
-    parted = bool(_folders(place / "train"))
-    other = Path(test[0][0]).relative_to(place).parts[0]
+    parted = bool(_folders(path / "train"))
+    other = Path(test[0][0]).relative_to(path).parts[0]
     if ending == patients.TAG:  # numbers of one survey, of both parts
-        names = _tagged(place, [Path(file) for file, _ in [*train, *test]])
+        names = _tagged(path, [Path(file) for file, _ in [*train, *test]])
         mine, theirs = names[: len(train)], names[len(train) :]
     else:
-        mine = _patients(place / "train" if parted else place, train, ending)
-        theirs = _patients(place / other if parted else place, test, ending)
+        mine = _patients(path / "train" if parted else path, train, ending)
+        theirs = _patients(path / other if parted else path, test, ending)
     if both := sorted({*mine} & {*theirs}):
         who = f"{len(both)}, whom their headers name" if ending == patients.TAG else both[0]
         raise InputError(
-            f"Expected each patient in one part, got {who} in {place / 'train'} and in {place / other}; move all "
+            f"Expected each patient in one part, got {who} in {path / 'train'} and in {path / other}; move all "
             "images of a patient to one part."
         )
     numbers = np.unique([*mine, *theirs], return_inverse=True)[1].astype(np.int64)

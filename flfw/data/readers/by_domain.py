@@ -29,10 +29,10 @@ def chosen(family: str, word: str, domains: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         InputError: an unknown domain, or one twice.
     """
-    asked = tuple(word.split(",")) if word else domains
-    if len({*asked} & {*domains}) < len(asked):
+    requested = tuple(word.split(",")) if word else domains
+    if len({*requested} & {*domains}) < len(requested):
         raise InputError(f"Expected some of {','.join(domains)}, each once, got {family}:{word}.")
-    return asked
+    return requested
 
 
 def halves(
@@ -48,11 +48,11 @@ def halves(
     """
     parts: tuple[list[Example], list[Example]] = [], []
     places: tuple[list[int], list[int]] = [], []
-    for place, (listed, number) in enumerate(zip(examples, numbers, strict=True)):
+    for index, (listed, number) in enumerate(zip(examples, numbers, strict=True)):
         order = numpy_generator(0, purpose, number).permutation(len(listed))
         for part, domain, rows in zip(parts, places, np.split(order, [len(order) // 2]), strict=True):
             part += [listed[row] for row in rows]
-            domain += [place] * len(rows)
+            domain += [index] * len(rows)
     train, test = (decode_labelled(part, side or 32) for part in parts)
     return DatasetArrays(*train, *test, *(np.array(domain, dtype=np.int64) for domain in places))
 
@@ -137,7 +137,7 @@ def _read_domainnet(root: Path, side: int | None, domains: tuple[str, ...]) -> D
     listed = [_listed(root, domain) for domain in domains]
     images = Counter(name for domain in listed for _, name in domain)
     most = sorted(images, key=lambda name: (-images[name], name))[:_DOMAINNET_CLASSES]
-    label = {name: place for place, name in enumerate(sorted(most))}
+    label = {name: index for index, name in enumerate(sorted(most))}
     examples = [[(path, label[name]) for path, name in domain if name in label] for domain in listed]
     numbers = [_DOMAINNET_DOMAINS.index(domain) for domain in domains]
     return halves(examples, side, "domainnet cut", numbers)

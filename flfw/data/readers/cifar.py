@@ -40,13 +40,13 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """Return the admitted object of that name."""
-        wanted = f"{module_name}.{global_name}"
-        if wanted not in _ADMITTED:
+        required = f"{module_name}.{global_name}"
+        if required not in _ADMITTED:
             raise InputError(
-                f"Expected a CIFAR-10 batch of arrays, text, lists and dicts, got a pickle that asks for {wanted}; "
+                f"Expected a CIFAR-10 batch of arrays, text, lists and dicts, got a pickle that asks for {required}; "
                 "do not open it elsewhere, download the set anew."
             )
-        return _ADMITTED[wanted]
+        return _ADMITTED[required]
 
 
 def _batch(path: Path) -> tuple[np.ndarray, np.ndarray]:

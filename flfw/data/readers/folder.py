@@ -41,12 +41,12 @@ def folder(path: str, image_format: ImageFormat) -> DatasetCard:
             cannot be read and they are not to be skipped.
     """
     path, ending = patients.parsed(path)
-    place = Path(path).expanduser().absolute()
-    if not path or not place.is_dir():
+    location = Path(path).expanduser().absolute()
+    if not path or not location.is_dir():
         raise InputError(f"Expected folder:PATH of a folder with {LAYOUT}, got folder:{path}; no folder is there.")
-    listing = Listing.of(place, ending)
+    listing = Listing.of(location, ending)
     if listing.headers.damaged and (not image_format.skip_damaged or not listing.headers.sizes):
-        raise refusal(place, listing.damaged())
+        raise refusal(location, listing.damaged())
     channels = listing.channels(image_format)
     size = image_format.size or next(iter(listing.headers.sizes.values()))
     shape = (channels, *size)
@@ -54,11 +54,11 @@ def folder(path: str, image_format: ImageFormat) -> DatasetCard:
     return DatasetCard(
         shape=shape,
         classes=len(listing.classes),
-        files={str(Path(file).relative_to(place)): None for file, _ in [*listing.train, *listing.test]},
+        files={str(Path(file).relative_to(location)): None for file, _ in [*listing.train, *listing.test]},
         read=partial(_read, listing=listing, image_format=image_format, channels=channels),
         source=f"images in {path}",
         fetch="a folder with one folder of images per class",
-        root=place,
+        root=location,
         net=made_for,
         split="iid",
         notes=partial(listing.notes, image_format=image_format),

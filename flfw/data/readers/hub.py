@@ -95,7 +95,7 @@ def _held_out(federated: Any, train: Table) -> tuple[Table | None, str]:
     return None, f"every {_EVERY}th row of train held out"
 
 
-def _columns(name: str, table: Table, asked: str) -> tuple[str, str]:
+def _columns(name: str, table: Table, requested: str) -> tuple[str, str]:
     """Return the names of the image column and the label column."""
     from datasets import ClassLabel, Image, Value
 
@@ -105,14 +105,14 @@ def _columns(name: str, table: Table, asked: str) -> tuple[str, str]:
     labels = labels or [c for c, kind in kinds.items() if isinstance(kind, Value) and "int" in kind.dtype]
     if len(pictures) != 1:
         raise InputError(f"Expected one column of images in hf:{name}, got {len(pictures)} among {', '.join(kinds)}.")
-    if asked and asked not in kinds:
-        raise InputError(f"Expected a column among {', '.join(kinds)} in hf:{name}, got {asked}.")
-    if not asked and len(labels) != 1:
+    if requested and requested not in kinds:
+        raise InputError(f"Expected a column among {', '.join(kinds)} in hf:{name}, got {requested}.")
+    if not requested and len(labels) != 1:
         raise InputError(
             f"Expected one column of labels in hf:{name}, got {', '.join(labels) or 'none'}; "
             f"name one: hf:{name}@COLUMN."
         )
-    return pictures[0], asked or labels[0]
+    return pictures[0], requested or labels[0]
 
 
 def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray, np.ndarray]:

@@ -41,7 +41,7 @@ def table(name: str) -> DatasetCard:
 
     Rows without a target are left out. Every fifth row of a class (of a regression: of the file), from the second on,
     is for testing, unless another file has the test part; with patients every fifth patient is, see
-    `flfw.data.files.patients.tested`. Kinds of columns are told by all rows, scales and categories by the training
+    `flfw.data.tables.plan_file.tested`. Kinds of columns are told by all rows, scales and categories by the training
     rows alone; a file with the plan of the columns overrides both.
 
     Raises:
@@ -162,7 +162,9 @@ def _inferred(
     if not train.any():
         raise InputError(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
     features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
-    columns = column_types.fitted(features, train, column_types.infer_column_types(features, settings), settings.most)
+    columns = column_types.fit_columns(
+        features, train, column_types.infer_column_types(features, settings), settings.most
+    )
     if not any(column.width for column in columns):
         why = "; ".join(f"{column.name} is left out ({column.note})" for column in columns[:3])
         more = f" and {len(columns) - 3} more columns" if len(columns) > 3 else ""

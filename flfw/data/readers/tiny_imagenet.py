@@ -35,7 +35,7 @@ def tiny_imagenet(root: Path, side: int | None) -> DatasetArrays:
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
     folder = root / _FOLDER
-    classes = {wnid: place for place, wnid in enumerate((folder / "wnids.txt").read_text().split())}
+    classes = {wnid: index for index, wnid in enumerate((folder / "wnids.txt").read_text().split())}
     train = interleaved(make_dataset(folder / "train", classes, IMG_EXTENSIONS))
     test = interleaved(_val(folder, classes))
     return DatasetArrays(*decode_labelled(train, side=None), *decode_labelled(test, side=None))

@@ -23,7 +23,7 @@ from flfw.errors import InputError
 
 
 def draw(
-    domains: np.ndarray, given: Sequence[str], clients: int, train: int, rng: np.random.Generator, most: int = 0
+    domains: np.ndarray, given: Sequence[str], clients: int, train: int, rng: np.random.Generator, maximum: int = 0
 ) -> list[np.ndarray]:
     """Draw for each client random positions in ``domains`` (N,), the domain of each example.
 
@@ -33,22 +33,22 @@ def draw(
         clients: number of clients.
         train: examples a client; 0: the domain is cut evenly among its clients.
         rng: generator of the draws.
-        most: with ``train=0``, the largest number of examples a client; 0: no limit.
+        maximum: with ``train=0``, the largest number of examples a client; 0: no limit.
 
     Raises:
         InputError: a domain has fewer than ``train`` examples for each of its clients.
     """
     pieces = []
-    for place, domain in enumerate(given[:clients]):
+    for index, domain in enumerate(given[:clients]):
         order = rng.permutation(np.flatnonzero(domains == domain))
-        sharing = len(range(place, clients, len(given)))
+        sharing = len(range(index, clients, len(given)))
         if sharing * train > len(order):
             raise InputError(
                 f"Expected at most {len(order) // sharing} training examples a client, as {len(order)} of domain "
                 f"{domain} are for {sharing} clients, got domains.train={train}; ask for less or take fewer --clients."
             )
         fair = np.array_split(order[: sharing * train or None], sharing)
-        pieces.append([piece[: most or None] for piece in fair])
+        pieces.append([piece[: maximum or None] for piece in fair])
     return [pieces[client % len(given)][client // len(given)] for client in range(clients)]
 
 
@@ -69,7 +69,7 @@ def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Gener
     train_domain, test_domain = names[dataset.train_domain], names[dataset.test_domain]
     train_domain[list(dataset.victims)] = ""  # no domain, so victims are never drawn
     usual = dataset.per_client.get("domains", (0, 0))[0]
-    train = draw(train_domain, given, clients, scheme.train, rng, most=0 if scheme.train else usual)
+    train = draw(train_domain, given, clients, scheme.train, rng, maximum=0 if scheme.train else usual)
     halves = [np.array_split(part, 2) for part in draw(test_domain, given, clients, 0, rng)]
     spare = rng.permutation(np.flatnonzero(train_domain == held_out))[: scheme.distillation]
     return SplitIndices(

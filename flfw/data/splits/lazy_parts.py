@@ -67,6 +67,6 @@ def most_copies(parts: Sequence[np.ndarray]) -> int | None:
     return (parts.copies or None) if parts.size else 0
 
 
-def looked_at(parts: Sequence[np.ndarray], most: int = 10_000) -> range:
+def looked_at(parts: Sequence[np.ndarray], maximum: int = 10_000) -> range:
     """Return the clients whose data a check looks at before a run: all, or the first ones of parts on demand."""
-    return range(min(len(parts), most) if isinstance(parts, LazyParts) else len(parts))
+    return range(min(len(parts), maximum) if isinstance(parts, LazyParts) else len(parts))

@@ -178,10 +178,10 @@ def _with_tests_for(dataset: Dataset, scheme: AnyScheme, clients: int) -> Datase
     tests = len(dataset.test_y)
     units = tests if dataset.test_group is None else len(np.unique(dataset.test_group))
     times = max(1, -(-2 * clients // units))
-    places = np.arange(times * tests) % tests
+    indices = np.arange(times * tests) % tests
     group = None if dataset.test_group is None else patients.repeated(dataset.test_group, times)
-    domain = dataset.test_domain[places] if len(dataset.test_domain) else dataset.test_domain
-    inputs, labels = dataset.test_x[places], np.asarray(dataset.test_y)[places]
+    domain = dataset.test_domain[indices] if len(dataset.test_domain) else dataset.test_domain
+    inputs, labels = dataset.test_x[indices], np.asarray(dataset.test_y)[indices]
     return replace(dataset, test_x=inputs, test_y=labels, test_domain=domain, test_group=group)
 
 
@@ -252,10 +252,10 @@ def _identity(inputs: np.ndarray) -> object:
     return inputs.tobytes()
 
 
-def evenly(indices: np.ndarray, most: int) -> np.ndarray:
+def evenly(indices: np.ndarray, maximum: int) -> np.ndarray:
     """Return at most ``most`` of the indices, evenly spaced: sets of several domains store these one after another."""
-    places = np.linspace(0, len(indices) - 1, min(len(indices), most)).round().astype(int)
-    return indices[places]
+    positions = np.linspace(0, len(indices) - 1, min(len(indices), maximum)).round().astype(int)
+    return indices[positions]
 
 
 def _public(dataset: Dataset, train: Sequence[np.ndarray]) -> np.ndarray:

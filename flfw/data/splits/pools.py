@@ -66,9 +66,9 @@ def _by_classes(
     partitions = []
     for _ in range(clients):
         indices = []
-        for place, count in zip(rng.choice(len(pools), classes, replace=False).tolist(), shares, strict=True):
-            indices.append(_next(pools[place], taken[place], count))
-            taken[place] += count
+        for index, count in zip(rng.choice(len(pools), classes, replace=False).tolist(), shares, strict=True):
+            indices.append(_next(pools[index], taken[index], count))
+            taken[index] += count
         partitions.append(np.concatenate(indices))
     return partitions
 

@@ -62,8 +62,8 @@ def train_size(dataset: Dataset, scheme: str, train: int) -> int:
     return examples
 
 
-def at_most(most: int, clients: int, reason: str, way: str = "take fewer --clients") -> None:
+def at_most(maximum: int, clients: int, reason: str, way: str = "take fewer --clients") -> None:
     """Refuse more than ``most`` clients; the error gives the reason and the way out."""
-    if clients > most:
-        noun = "client" if most == 1 else "clients"
-        raise InputError(f"Expected at most {most} {noun}, as {reason}, got clients={clients}; {way}.")
+    if clients > maximum:
+        noun = "client" if maximum == 1 else "clients"
+        raise InputError(f"Expected at most {maximum} {noun}, as {reason}, got clients={clients}; {way}.")

@@ -1,4 +1,6 @@
-"""Kinds of the columns of a table, told by their values; scales and categories come from the training rows alone."""
+"""Kinds of the columns of a table, told by the values of all rows, also of test rows; the training rows alone give
+scales and categories.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def infer_column_types(table: Table, settings: TableSettings) -> dict[str, tuple
             _require_kind(name, table[name], given[name])
             by_name[name] = given[name], ""
         else:
-            kind = _told(name, table[name])
+            kind = _infer_kind(name, table[name])
             mixed += [f"{name} ({kind})"] if isinstance(kind, str) else []
             by_name[name] = ("dropped", "") if isinstance(kind, str) else kind
     if mixed:
@@ -66,7 +68,7 @@ def infer_column_types(table: Table, settings: TableSettings) -> dict[str, tuple
     return by_name
 
 
-def _told(name: str, words: np.ndarray) -> tuple[Kind, str] | str:
+def _infer_kind(name: str, words: np.ndarray) -> tuple[Kind, str] | str:
     """Return the kind of a column and a reason; or the word that is no number among many that are."""
     there = words[words != ""]
     values = _different(there)
@@ -99,10 +101,10 @@ def _of_numbers(name: str, numbers: np.ndarray) -> tuple[Kind, str]:
             f"Expected finite numbers in column {name}, got an infinite one; correct it or csv.drop={name}."
         )
     different = len(np.unique(numbers))
-    whole = bool((numbers == np.round(numbers)).all())
+    full = bool((numbers == np.round(numbers)).all())
     unique = different == len(numbers) and len(numbers) > _FEW
     run = float(numbers.max()) - float(numbers.min()) == len(numbers) - 1
-    if whole and unique and (_IDENTIFIER.search(name) or run):
+    if full and unique and (_IDENTIFIER.search(name) or run):
         return "dropped", "an identifier, another whole number in each row"
     return "numeric", ""
 
@@ -188,14 +190,14 @@ def _finite(name: str, words: np.ndarray) -> np.ndarray:
     return values
 
 
-def fitted(table: Table, train: np.ndarray, by_name: Mapping[str, tuple[Kind, str]], most: int) -> list[Column]:
+def fit_columns(table: Table, train: np.ndarray, by_name: Mapping[str, tuple[Kind, str]], maximum: int) -> list[Column]:
     """Return the columns with scales, categories and substitutes from the training rows.
 
     Args:
         table: words of the columns.
         train: (N,) of bool, the training rows.
         by_name: kind and reason of each.
-        most: categories with a feature of their own at most.
+        maximum: categories with a feature of their own at most.
     """
     columns = []
     for name, (kind, reason) in by_name.items():
@@ -206,11 +208,11 @@ def fitted(table: Table, train: np.ndarray, by_name: Mapping[str, tuple[Kind, st
             columns.append(Column(name, "dropped", absent=absent, note=reason or "all training values missing"))
             continue
         # A value that is missing in test rows alone has no feature: no training could give it a weight.
-        columns.append(replace(_fitted(name, kind, there, most), missing=absent > 0, absent=absent))
+        columns.append(replace(_fitted(name, kind, there, maximum), missing=absent > 0, absent=absent))
     return columns
 
 
-def _fitted(name: str, kind: Kind, there: np.ndarray, most: int) -> Column:
+def _fitted(name: str, kind: Kind, there: np.ndarray, maximum: int) -> Column:
     if kind in ("numeric", "date"):
         values = _finite(name, there) if kind == "numeric" else _days(name, there)
         low, high, middle = float(values.min()), float(values.max()), float(np.median(values))
@@ -225,12 +227,12 @@ def _fitted(name: str, kind: Kind, there: np.ndarray, most: int) -> Column:
         pair = _pair(list(counts)) or tuple(counts)
         return Column(name, "boolean", categories=pair, fill=float(np.mean(there == pair[1]) >= 0.5))
     order = sorted(counts, key=lambda word: (-counts[word], word))
-    rare = len(order) - most
+    rare = len(order) - maximum
     note = f"{rare} rarer value{' is' if rare == 1 else 's are'} (other)" if rare > 0 else ""
-    return Column(name, "categorical", categories=tuple(sorted(order[:most])), other=rare > 0, note=note)
+    return Column(name, "categorical", categories=tuple(sorted(order[:maximum])), other=rare > 0, note=note)
 
 
-def task_of(name: str, words: np.ndarray, asked: str) -> TableTask:
+def task_of(name: str, words: np.ndarray, requested: str) -> TableTask:
     """Return the task for a target: a regression for numbers, but for whole ones of at most 20 values.
 
     Raises:
@@ -239,13 +241,13 @@ def task_of(name: str, words: np.ndarray, asked: str) -> TableTask:
     numbers, different = _numbers(words), _different(words)
     if len(different) < 2:
         raise InputError(f"Expected two different values or more in target {name}, got only {different[0]}.")
-    if asked != "classification":
+    if requested != "classification":
         _refuse_thousands(name, different, "csv.task=classification if they are names")
-    if asked == "regression":
+    if requested == "regression":
         _finite(name, words)
     number = not np.isnan(numbers).any()
     few = number and bool((numbers == np.round(numbers)).all()) and len(different) <= _FEW
-    task = asked if asked != "auto" else "regression" if number and not few else "classification"
+    task = requested if requested != "auto" else "regression" if number and not few else "classification"
     if task == "classification" and len(different) > _MOST_CLASSES:
         got = f"{len(different)}; name another, or csv.task=regression"
         raise InputError(f"Expected at most {_MOST_CLASSES} classes in target {name}, got {got}.")

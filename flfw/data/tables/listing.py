@@ -19,26 +19,26 @@ _NAMED = 6  # columns that are left out and named in a sentence
 _WIDEST = 90  # characters of an encoding
 
 
-def listing(schema: TableSchema, most: int = _MOST) -> str:
+def listing(schema: TableSchema, maximum: int = _MOST) -> str:
     """Return a table with a line for each column, those left out last; `sentences` says the rest.
 
     Args:
         schema: the columns.
-        most: lines at most; the rest is counted by kinds.
+        maximum: lines at most; the rest is counted by kinds.
     """
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name, side in (("column", "left"), ("type", "left"), ("features", "right"), ("missing", "right")):
         drawn.add_column(name, justify="right" if side == "right" else "left")
     drawn.add_column("encoded as")
     order = sorted(schema.columns, key=lambda column: column.kind == "dropped")
-    for column in order[:most]:
+    for column in order[:maximum]:
         words = column.encoding if len(column.encoding) <= _WIDEST else f"{column.encoding[: _WIDEST - 3]}..."
         kind = "-" if column.kind == "dropped" else column.kind
         drawn.add_row(column.name, kind, str(column.width or "-"), f"{column.absent:.1%}", words)
     text = io.StringIO()
     Console(file=text, width=400, color_system=None, markup=False).print(drawn)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    if rest := order[most:]:
+    if rest := order[maximum:]:
         counts = Counter("left out" if column.kind == "dropped" else column.kind for column in rest)
         lines.append(f"and {len(rest):,} more: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
     return "\n".join(lines)

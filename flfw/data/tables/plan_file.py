@@ -130,8 +130,10 @@ def with_plan(rows: Table, schema: TableSchema, path: Path) -> tuple[np.ndarray,
     Raises:
         InputError: the columns are not those of the plan, or a value does not fit its column.
     """
-    asked = [column.name for column in schema.columns] + [schema.target] + ([schema.patient] if schema.patient else [])
-    require_columns(rows, asked, path)
+    requested = (
+        [column.name for column in schema.columns] + [schema.target] + ([schema.patient] if schema.patient else [])
+    )
+    require_columns(rows, requested, path)
     x, words = column_types.encoded(rows, schema.columns), rows[schema.target]
     if schema.number is not None:
         values = column_types.target_numbers(schema.target, words)
@@ -140,25 +142,30 @@ def with_plan(rows: Table, schema: TableSchema, path: Path) -> tuple[np.ndarray,
     if len(strange):
         known = ", ".join(schema.classes[:12])
         raise InputError(f"Expected classes {known} of target {schema.target} in {path}, got {strange[0]!r}.")
-    label = {name: place for place, name in enumerate(schema.classes)}
+    label = {name: index for index, name in enumerate(schema.classes)}
     return x, np.array([label[word] for word in words], dtype=np.int64)
 
 
-def require_columns(rows: Table, asked: list[str], path: Path) -> None:
+def require_columns(rows: Table, requested: list[str], path: Path) -> None:
     """Refuse a table whose columns are not the ones that are asked for; their order is free.
 
     Raises:
         InputError: naming those that are absent and those that are too many.
     """
     got = list(rows)
-    wrong = {"without": [n for n in asked if n not in set(got)], "with": [n for n in got if n not in set(asked)]}
+    wrong = {
+        "without": [n for n in requested if n not in set(got)],
+        "with": [n for n in got if n not in set(requested)],
+    }
     words = [
         f"{how} {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
         for how, names in wrong.items()
         if names
     ]
     if words:
-        raise InputError(f"Expected the {len(asked)} columns of the plan in {path}, got a table {' and '.join(words)}.")
+        raise InputError(
+            f"Expected the {len(requested)} columns of the plan in {path}, got a table {' and '.join(words)}."
+        )
 
 
 def patients_of(tables: Sequence[Table], column: str, files: Sequence[Path]) -> np.ndarray | None:

@@ -78,9 +78,9 @@ class SteppedVictim(VictimModel):
         # The sum is kept apart from the weights: small changes of large weights would be lost to rounding.
         moved = {name: torch.zeros_like(start[name]) for name in self._moving}
         rule = _RULES[local.optimiser](local)
-        for places in local.batches(len(x)):
+        for indices in local.batches(len(x)):
             weights = {name: start[name] - local.lr * way for name, way in moved.items()}
-            gradients = self._step(_taken(x, places), _taken(y, places), start, weights)
+            gradients = self._step(_taken(x, indices), _taken(y, indices), start, weights)
             if local.proximal:
                 gradients = {n: g + local.proximal * (weights[n] - start[n]) for n, g in gradients.items()}
             if local.clip:
@@ -109,8 +109,8 @@ def _clipped(gradients: Tensors, bound: float) -> Tensors:
     return {name: scale * gradient for name, gradient in gradients.items()}
 
 
-def _taken(examples: Tensor, places: Places) -> Tensor:
+def _taken(examples: Tensor, indices: Places) -> Tensor:
     """Return the rows at the given indices; consecutive rows are a view."""
-    if places == tuple(range(places[0], places[0] + len(places))):
-        return examples[places[0] : places[0] + len(places)]
-    return examples.index_select(0, torch.tensor(places, device=examples.device))
+    if indices == tuple(range(indices[0], indices[0] + len(indices))):
+        return examples[indices[0] : indices[0] + len(indices)]
+    return examples.index_select(0, torch.tensor(indices, device=examples.device))

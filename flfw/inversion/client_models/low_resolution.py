@@ -90,7 +90,7 @@ class LowResolution:
         step = (torch.linalg.matrix_norm(rows, 2) * torch.linalg.matrix_norm(columns, 2)) ** -2
         before = torch.linalg.pinv(rows) @ wanted @ torch.linalg.pinv(columns).T
         best = self.enlarged(before).clamp(0, 1)
-        least = (best - wanted).square().flatten(1).sum(1)
+        minimum = (best - wanted).square().flatten(1).sum(1)
         ahead, pace = before, 1.0
         for done in range(iterations):
             image = self.enlarged(ahead)
@@ -101,8 +101,8 @@ class LowResolution:
             ahead, before = here + (before_pace - 1) / pace * (here - before), here
             image = self.enlarged(here).clamp(0, 1)
             error = (image - wanted).square().flatten(1).sum(1)
-            best = torch.where((error < least)[:, None, None, None], image, best)
-            least = torch.minimum(error, least)
+            best = torch.where((error < minimum)[:, None, None, None], image, best)
+            minimum = torch.minimum(error, minimum)
         return best.to(images)
 
 

@@ -100,11 +100,11 @@ class Operator(EarlierHooks, ABC):
         return sent
 
     @abstractmethod
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Apply the mechanism to a gradient ``trial``; differentiable in ``trial``.
 
         Args:
-            trial: the gradient of a guess, by name.
+            simulated: the gradient of a guess, by name.
             sent: the observation after `undo`, by name.
             constants: the result of `read`.
         """
@@ -205,9 +205,9 @@ class DataOperator(Operator, ABC):
             (B, N) root mean squares.
         """
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the trial unchanged."""
-        return {name: trial[name] for name in sent}
+        return {name: simulated[name] for name in sent}
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class Scaled(Operator):
     """Mechanism that acts on a multiple of the compared tensors: on the weights' change, where gradients are compared.
 
     Args:
-        mechanism: the known mechanism.
+        operator: the known mechanism.
         factor: scale of its input over the scale of the compared tensors; not 0.
     """
 
@@ -324,9 +324,9 @@ class Scaled(Operator):
         """Build the mechanism's victim."""
         return self._mechanism.victim(plain, received, local)
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Apply the mechanism in its own units."""
-        scaled = _times(trial, self._factor), _times(sent, self._factor), constants
+        scaled = _times(simulated, self._factor), _times(sent, self._factor), constants
         return _times(self._mechanism.apply(*scaled), 1 / self._factor)
 
     def residual(self, sent: Tensors) -> ResidualMechanism | None:
@@ -342,8 +342,8 @@ class Scaled(Operator):
     @property
     def noise(self) -> float | None:
         """Deviation of the noise in the units of the compared tensors."""
-        deviation = self._mechanism.noise
-        return None if deviation is None else deviation / abs(self._factor)
+        std = self._mechanism.noise
+        return None if std is None else std / abs(self._factor)
 
 
 @final
@@ -364,9 +364,9 @@ class AsOffset(Operator):
         """Subtract the offset."""
         return {n: (value.double() - self.offset[n].double()).to(value.dtype) for n, value in sent.items()}
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the trial unchanged: the offset was subtracted from the observation."""
-        return {n: trial[n] for n in sent}
+        return {n: simulated[n] for n in sent}
 
 
 def _times(tensors: Tensors, factor: float) -> Tensors:
@@ -412,13 +412,13 @@ class Composed(Operator):
             sent = stage.undo(sent)
         return sent
 
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Apply the stages in order, each with its own constants."""
-        for place, stage in enumerate(self._stages):
-            prefix = f"{place}."
+        for index, stage in enumerate(self._stages):
+            prefix = f"{index}."
             mine = {name.removeprefix(prefix): v for name, v in constants.items() if name.startswith(prefix)}
-            trial = stage.apply(trial, sent, mine)
-        return trial
+            simulated = stage.apply(simulated, sent, mine)
+        return simulated
 
     def unmodelled_part(
         self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
@@ -433,8 +433,8 @@ class Composed(Operator):
     @property
     def noise(self) -> float | None:
         """Deviation of the sum of all stages' noise, which no later stage changes; None: no noise."""
-        deviations = [stage.noise for stage in self._stages if stage.noise is not None]
-        return sum(deviation**2 for deviation in deviations) ** 0.5 if deviations else None
+        stds = [stage.noise for stage in self._stages if stage.noise is not None]
+        return sum(std**2 for std in stds) ** 0.5 if stds else None
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the victim of the only stage that has one; else that of the local steps."""

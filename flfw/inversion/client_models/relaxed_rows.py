@@ -82,8 +82,8 @@ class Categories:
             chances = rows[..., list(group)]
             if free:
                 chances = torch.cat([chances, 1 - chances.sum(-1, keepdim=True)], -1)
-            whole = torch.nn.functional.one_hot(join(chances).argmax(-1), chances.shape[-1])
-            result[..., list(group)] = whole[..., : len(group)].to(rows.dtype)
+            full = torch.nn.functional.one_hot(join(chances).argmax(-1), chances.shape[-1])
+            result[..., list(group)] = full[..., : len(group)].to(rows.dtype)
         return result
 
 

@@ -109,9 +109,9 @@ def client_convolution(channels: int, clients: int, client: int, scale: float, o
         offset: see `shared`.
     """
     weight, bias = torch.zeros(clients * channels, channels, 3, 3), torch.zeros(clients * channels)
-    place = torch.arange(channels)
-    weight[client * channels + place, place, 1, 1] = scale
-    bias[client * channels + place] = scale * offset
+    index = torch.arange(channels)
+    weight[client * channels + index, index, 1, 1] = scale
+    bias[client * channels + index] = scale * offset
     return {"spread.weight": weight, "spread.bias": bias}
 
 

@@ -52,9 +52,9 @@ class Candidates(NamedTuple):
     v: Tensor
     labels: Tensor
 
-    def at(self, places: Tensor) -> Candidates:
+    def at(self, indices: Tensor) -> Candidates:
         """Return some of them."""
-        return Candidates(self.m[places], self.v[places], self.labels[places])
+        return Candidates(self.m[indices], self.v[indices], self.labels[indices])
 
 
 class Equations(NamedTuple):
@@ -200,11 +200,11 @@ def choices(labels: Tensor, concealed: int) -> list[Tensor]:
     [[1, 0, 0], [0, 1, 0]]
     """
     first: dict[tuple[int, ...], list[int]] = {}
-    for places in combinations(range(len(labels)), concealed):
-        first.setdefault(tuple(sorted(labels[list(places)].tolist())), list(places))
+    for indices in combinations(range(len(labels)), concealed):
+        first.setdefault(tuple(sorted(labels[list(indices)].tolist())), list(indices))
     masks = torch.zeros(len(first), len(labels), dtype=torch.bool, device=labels.device)
-    for mask, places in zip(masks, first.values(), strict=True):
-        mask[places] = True
+    for mask, indices in zip(masks, first.values(), strict=True):
+        mask[indices] = True
     return list(masks)
 
 
@@ -245,8 +245,8 @@ def separate(
     equations = Equations(layer, bias.double(), left, bias_gradient.double(), unit, mixture, target, behind)
     best, error = _best(equations, _guessed(equations, starts, rng))
     if error >= SOLVED:
-        other, least = _best(equations, _descended(equations, starts, steps, rng))
-        best, error = (other, least) if least < error else (best, error)
+        other, minimum = _best(equations, _descended(equations, starts, steps, rng))
+        best, error = (other, minimum) if minimum < error else (best, error)
     features, hidden = (best.m[0] * unit @ rows).to(weight), len(behind)
     factor = float(best.v[0]) if hidden else 0.0
     return Separated(features[hidden:], features[:hidden], best.labels[0].argmax(-1), factor, error)
@@ -261,8 +261,8 @@ def _best(equations: Equations, start: Candidates) -> tuple[Candidates, float]:
     lengths = equations.left.norm(dim=0)
     rounding = _ROUNDING + 2 * torch.finfo(torch.float32).eps * lengths.max() / lengths.min()
     errors = torch.where(last.v < -rounding, torch.inf, equations.errors(last))
-    place = errors.argmin()
-    return last.at(place[None]), float(errors[place])
+    index = errors.argmin()
+    return last.at(index[None]), float(errors[index])
 
 
 def _guessed(equations: Equations, starts: int, rng: torch.Generator) -> Candidates:

@@ -182,27 +182,27 @@ def _attend(made: Tensors, attention: str, layout: TokenLayout) -> None:
     projection[:, second] -= (layout.places + 1) * signs
 
 
-def craft_adapters(body: nn.Module, public: Tensor, places: Sequence[int]) -> CraftedAdapters:
+def craft_adapters(body: nn.Module, public: Tensor, indices: Sequence[int]) -> CraftedAdapters:
     """Craft the adapters of a round.
 
     Args:
         body: see `layout_of`; its numbers are not used.
         public: (n, C, H, W) public network inputs at the network's own size: their quantiles bound the bins.
-        places: numbers of the target patches, dealt to the blocks but the last; those of a block share its units. A
+        indices: numbers of the target patches, dealt to the blocks but the last; those of a block share its units. A
             place that is named several times has more and narrower bins.
 
     Raises:
         InputError: more targets than units, places outside the image, or see `layout_of`.
     """
     layout = layout_of(body)
-    targets = _dealt(places, layout)
+    targets = _dealt(indices, layout)
     made = {name: torch.zeros(value.shape) for name, value in body.named_parameters()}
     statistics = _statistics(unfold(public, layout.side, stride=layout.side), layout)
     for number in range(layout.depth):
         name = f"blocks.{number}.mlp.adapter"
         made[f"{name}.down.bias"] -= 1.0  # units without a target are never on
         _write(made, name, layout)
-    turns = Counter(places)
+    turns = Counter(indices)
     turn: Counter[int] = Counter()
     for target in targets:
         name, units = f"blocks.{target.block}.mlp.adapter.down", slice(*target.units)
@@ -218,19 +218,19 @@ def craft_adapters(body: nn.Module, public: Tensor, places: Sequence[int]) -> Cr
     return CraftedAdapters(made, targets, layout)
 
 
-def _dealt(places: Sequence[int], layout: TokenLayout) -> tuple[PatchTarget, ...]:
+def _dealt(indices: Sequence[int], layout: TokenLayout) -> tuple[PatchTarget, ...]:
     """Deal places to blocks, and a block's units to its places."""
     blocks = layout.depth - 1
-    each = ceil(len(places) / blocks)
-    if not 0 < each <= layout.units or not all(0 <= place < layout.places for place in places):
-        wanted = f"1 to {blocks * layout.units} places among 0 to {layout.places - 1}"
+    each = ceil(len(indices) / blocks)
+    if not 0 < each <= layout.units or not all(0 <= index < layout.places for index in indices):
+        required = f"1 to {blocks * layout.units} places among 0 to {layout.places - 1}"
         raise InputError(
-            f"Expected {wanted}, got {len(places)} from {min(places, default=0)} to {max(places, default=0)}."
+            f"Expected {required}, got {len(indices)} from {min(indices, default=0)} to {max(indices, default=0)}."
         )
     size = layout.units // each
     return tuple(
-        PatchTarget(number // each, place, (number % each * size, number % each * size + size))
-        for number, place in enumerate(places)
+        PatchTarget(number // each, index, (number % each * size, number % each * size + size))
+        for number, index in enumerate(indices)
     )
 
 
@@ -349,7 +349,7 @@ def group(readings: PatchReadings, rounding: float = _ROUNDING) -> Tensor:
     """
     order = readings.gains.argsort()
     ordered = readings.gains[order]
-    apart = ordered.diff() > _APART * rounding * torch.maximum(ordered[1:].abs(), ordered[:-1].abs())
+    distance = ordered.diff() > _APART * rounding * torch.maximum(ordered[1:].abs(), ordered[:-1].abs())
     images = torch.zeros_like(order)
-    images[order[1:]] = apart.cumsum(0)
+    images[order[1:]] = distance.cumsum(0)
     return images

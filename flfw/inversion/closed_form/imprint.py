@@ -126,15 +126,15 @@ def thresholds(measured: Tensor, bins: int, quantiles: Quantiles) -> Tensor:
         quantiles: see `Quantiles`.
     """
     measured = measured.double()
-    mean, deviation = measured.mean(), measured.std().clamp(min=torch.finfo(torch.float32).tiny)
+    mean, std = measured.mean(), measured.std().clamp(min=torch.finfo(torch.float32).tiny)
     levels = torch.arange(1, bins, dtype=torch.float64, device=measured.device) / bins
     if quantiles == "public":
         inner = torch.quantile(measured, levels)
     elif quantiles == "normal":
-        inner = mean + deviation * torch.special.ndtri(levels)
+        inner = mean + std * torch.special.ndtri(levels)
     else:  # of variance 1: the scale is 1/sqrt(2)
-        inner = mean - deviation / sqrt(2) * (levels - 0.5).sign() * torch.log1p(-2 * (levels - 0.5).abs())
-    first = torch.minimum(mean, inner[0]) - _BELOW_ALL * deviation
+        inner = mean - std / sqrt(2) * (levels - 0.5).sign() * torch.log1p(-2 * (levels - 0.5).abs())
+    first = torch.minimum(mean, inner[0]) - _BELOW_ALL * std
     return torch.cat([first[None], inner])
 
 
@@ -185,8 +185,8 @@ def read_bins(weight: Tensor, bias: Tensor, sent_weight: Tensor, sent_bias: Tens
     above = (inputs @ sent_weight.double().T) + sent_bias.double()  # (m, k): at least 0 where a unit is on
     slack = _SLACK * float(sent_bias.max() - sent_bias.min())
     upper = torch.cat([above, above.new_full((len(held), 1), -torch.inf)], 1)
-    place = torch.arange(len(held), device=held.device)
-    consistent = (above[place, held] >= -slack) & (upper[place, held + 1] <= slack)
+    index = torch.arange(len(held), device=held.device)
+    consistent = (above[index, held] >= -slack) & (upper[index, held + 1] <= slack)
     return Readings(inputs.to(weight.dtype), held, slopes[held].abs(), consistent)
 
 

@@ -97,10 +97,10 @@ def counts(bias_gradient: Tensor, probabilities: Tensor, batch: int) -> Tensor:
     if not share.sum() > 0:
         raise NoLabels("it needs a class that occurs, and the last bias's gradient has none")
     quota = batch * share / share.sum()
-    whole = quota.floor().long()
-    nearest = (quota - whole).argsort(descending=True, stable=True)
-    whole[nearest[: batch - int(whole.sum())]] += 1
-    return torch.arange(len(whole), device=whole.device).repeat_interleave(whole)
+    full = quota.floor().long()
+    nearest = (quota - full).argsort(descending=True, stable=True)
+    full[nearest[: batch - int(full.sum())]] += 1
+    return torch.arange(len(full), device=full.device).repeat_interleave(full)
 
 
 def recovered(
@@ -281,6 +281,6 @@ def _times(rate: np.ndarray, rates: np.ndarray) -> np.ndarray:
 def _solved(rate: np.ndarray, matrix: np.ndarray, prior: np.ndarray) -> np.ndarray:
     from scipy.optimize import nnls
 
-    whole, drawn = np.full((1, len(rate)), _WHOLE), _PRIOR * np.eye(len(rate))
-    shares, _ = nnls(np.concatenate([matrix, whole, drawn]), np.concatenate([rate, [_WHOLE], _PRIOR * prior]))
+    full, drawn = np.full((1, len(rate)), _WHOLE), _PRIOR * np.eye(len(rate))
+    shares, _ = nnls(np.concatenate([matrix, full, drawn]), np.concatenate([rate, [_WHOLE], _PRIOR * prior]))
     return shares / shares.sum()

@@ -88,13 +88,13 @@ class RoundedBasis:
 
         An entry that is small by chance would spoil it. So several bounds are tried; the most zeros decide.
         """
-        best, most = vector, -1
+        best, maximum = vector, -1
         for share in _NEARLY:
             columns = self.rows[:, self.zeros(vector[None], share)[0]]
             if columns.shape[1] >= len(vector):
                 exact = torch.linalg.svd(columns)[0][:, -1]
-                if (zeros := int(self.zeros(exact[None]).sum())) > most:
-                    best, most = exact, zeros
+                if (zeros := int(self.zeros(exact[None]).sum())) > maximum:
+                    best, maximum = exact, zeros
         return best
 
 
@@ -166,12 +166,12 @@ class SparseVectors:
                 self.vectors, self._zeros = torch.cat([self.vectors, one]), torch.cat([self._zeros, many])
 
 
-def draw(basis: RoundedBasis, least: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw(basis: RoundedBasis, minimum: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw `CHUNK` sets of r units; return their vectors with at least so many zeros, and the numbers of these.
 
     Args:
         basis: basis of the space.
-        least: least number of zeros.
+        minimum: least number of zeros.
         rng: generator of the sets, on the CPU.
 
     Returns:
@@ -184,11 +184,11 @@ def draw(basis: RoundedBasis, least: int, rng: torch.Generator) -> tuple[Tensor,
     vectors = torch.linalg.inv_ex(basis.rows[:, drawn].transpose(0, 1))[0].reshape(-1, rank)
     vectors = vectors / vectors.norm(dim=1, keepdim=True)  # not a number if the units are dependent: without zeros
     probed, share = torch.randperm(units, generator=rng)[:_PROBED], min(1.0, _PROBED / units)
-    expected = share * least
+    expected = share * minimum
     likely = basis.zeros(vectors, _NEARLY[0], probed).sum(1) >= expected - 2 * ((1 - share) * expected) ** 0.5
     vectors = vectors[likely]
     zeros = basis.zeros(vectors, _NEARLY[0]).sum(1)
-    order = zeros.argsort(descending=True, stable=True)[: int((zeros >= least).sum())]
+    order = zeros.argsort(descending=True, stable=True)[: int((zeros >= minimum).sum())]
     return vectors[order], zeros[order]
 
 
@@ -310,11 +310,11 @@ class _LiveUnits:
         if min(gradient.shape) <= count:
             return None
         left, sizes, _ = torch.linalg.svd(gradient, full_matrices=False)
-        least = torch.maximum(sizes[count], _RELATIVE * sizes[0])
-        rank = int((sizes[:count] > _ABOVE_ROUNDING * least).sum())
+        minimum = torch.maximum(sizes[count], _RELATIVE * sizes[0])
+        rank = int((sizes[:count] > _ABOVE_ROUNDING * minimum).sum())
         if rank == 0:
             return None
-        rounding = torch.maximum(sizes[rank], least) / sum(side**0.5 for side in gradient.shape)
+        rounding = torch.maximum(sizes[rank], minimum) / sum(side**0.5 for side in gradient.shape)
         rows = left[:, :rank].T.contiguous()
         inside = rows @ total
         if float((total - inside @ rows).norm()) > _ABOVE_ROUNDING * rounding * len(total) ** 0.5 + 1e-5 * total.norm():

@@ -77,8 +77,8 @@ def joined(gradients: Tensor, examples: int, concealed: int, outputs: int) -> Jo
     require(possible, f"at least {needed or 'no number of'} messages", messages=len(gradients))
     g, shared = gradients.double(), min(examples, outputs)
     joint, inputs = len(g) * concealed + shared, g.shape[2]
-    most = (inputs - shared) // concealed
-    require(joint <= inputs, f"at most {most} messages for a layer of {inputs} inputs", messages=len(g))
+    maximum = (inputs - shared) // concealed
+    require(joint <= inputs, f"at most {maximum} messages for a layer of {inputs} inputs", messages=len(g))
     rows = _rows(g.flatten(0, 1), joint)
     inner = g @ rows.T  # (T, outputs, r): all that follows is inside the rows
     missing = inner.new_zeros(len(rows), len(rows))

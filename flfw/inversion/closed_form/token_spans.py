@@ -36,7 +36,7 @@ class Span:
         return outside.norm(dim=-1) / v.norm(dim=-1).clamp_min(torch.finfo(v.dtype).tiny)
 
 
-def row_span(gradient: Tensor, most: int, tolerance: float, scaled: bool = True) -> Span:
+def row_span(gradient: Tensor, maximum: int, tolerance: float, scaled: bool = True) -> Span:
     """Compute the span of the rows of a gradient (n, d).
 
     Rounding to float32 is relative to each entry, and the rows of queries, keys and values differ in size by orders of
@@ -46,7 +46,7 @@ def row_span(gradient: Tensor, most: int, tolerance: float, scaled: bool = True)
     Args:
         gradient: gradient of the stacked projections of queries, keys and values. Queries alone are not enough: in a
             causal network the first token attends to itself alone, so that its query has no gradient.
-        most: largest rank, >= 1: the number of tokens.
+        maximum: largest rank, >= 1: the number of tokens.
         tolerance: directions with less than this share of the largest singular value are taken for rounding.
         scaled: whether rows are scaled.
     """
@@ -54,4 +54,4 @@ def row_span(gradient: Tensor, most: int, tolerance: float, scaled: bool = True)
     tiny = torch.finfo(g.dtype).tiny
     rows = g / g.norm(dim=1, keepdim=True).clamp_min(tiny) if scaled else g
     _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
-    return Span(directions[: min(most, int((sizes > tolerance * sizes[0].clamp_min(tiny)).sum()))])
+    return Span(directions[: min(maximum, int((sizes > tolerance * sizes[0].clamp_min(tiny)).sum()))])

@@ -46,8 +46,8 @@ def read_off(victim: VictimModel, gradient: Tensors) -> Reading:
     if isinstance(victim.model, GeneratedNet):
         return read(victim.model.hypernet.targets, victim.known, gradient)
     extractor = extractor_of(victim.model)
-    held = {name: victim.known.get(_EXTRACTOR + name) for name in extractor.state_dict()}
-    weights = {name: value for name, value in held.items() if value is not None}
+    tensors = {name: victim.known.get(_EXTRACTOR + name) for name in extractor.state_dict()}
+    weights = {name: value for name, value in tensors.items() if value is not None}
     return Reading(weights, {name: gradient[_EXTRACTOR + name] for name, _ in extractor.named_parameters()})
 
 
@@ -168,13 +168,13 @@ class SurrogateVictim(ReadVictim):
         free = torch.cat([size * basis, basis.new_zeros(self._batch - len(basis), len(of_bias))])
         return {**named(reading), _COTANGENTS: cotangents, _FREE: free}
 
-    def features(self, trial: Tensors, observed: Tensors) -> Tensor:
+    def features(self, simulated: Tensors, observed: Tensors) -> Tensor:
         """Compute the cosine distance plus the relative squared distance in the last layer's weight.
 
         The gradient there is a sum of delta_b a_b^T, so this measures the distance of the layer's inputs a.
         """
         weight = f"{self.last}.weight"
-        return cosine_distance(trial, observed) + relative_distance(trial, {weight: observed[weight]})
+        return cosine_distance(simulated, observed) + relative_distance(simulated, {weight: observed[weight]})
 
     def loss(self, weights: Tensors, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensor:
         """Compute the surrogate loss; labels are not used."""

@@ -128,10 +128,10 @@ class SurrogateModels:
         """
         seen = self.first(features).flatten(1)
         guesses = [self.decoders[0](features), self.decoders[1](seen)]
-        apart = torch.stack([self._apart(x, seen) for x in guesses])
-        best = apart.argmin(0)
+        distance = torch.stack([self._apart(x, seen) for x in guesses])
+        best = distance.argmin(0)
         rows = torch.arange(len(features), device=best.device)
-        return torch.stack(guesses)[best, rows], apart[best, rows]
+        return torch.stack(guesses)[best, rows], distance[best, rows]
 
     def _apart(self, x: Tensor, seen: Tensor) -> Tensor:
         units = self.decoders[1].units
@@ -142,7 +142,7 @@ class SurrogateModels:
 def first_layer(classifier: nn.Module) -> nn.Module:
     """Return the classifier up to its first fully connected layer; all of it, where it has none."""
     layers = list(classifier.children())
-    ends = [place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
+    ends = [index for index, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
     return nn.Sequential(*layers[: ends[0] + 1]) if ends else classifier
 
 
@@ -160,7 +160,7 @@ def learn(
     classifier: nn.Module,
     public: tuple[Tensor, Tensor],
     inputs: InputSpec,
-    teaching: SurrogateTraining,
+    training: SurrogateTraining,
     rng: torch.Generator,
     *,
     frozen: bool = False,
@@ -173,7 +173,7 @@ def learn(
         classifier: the victim's, with its weights.
         public: raw inputs (N, ...) in [0, 1] and labels (N,).
         inputs: the input space.
-        teaching: settings of the training.
+        training: settings of the training.
         rng: generator of the batches and the noise.
         frozen: the extractors are the true one: only the decoders are trained.
         decoders: decoders to continue from; None: new ones, drawn from torch's global generator.
@@ -182,14 +182,14 @@ def learn(
     if frozen:
         learnt = [deepcopy(extractor).eval() for extractor in extractors]
     else:
-        learnt = [trained_under(classifier, one, public, inputs, teaching, rng) for one in extractors]
+        learnt = [trained_under(classifier, one, public, inputs, training, rng) for one in extractors]
     first = first_layer(deepcopy(classifier).requires_grad_(False).eval())
     with torch.no_grad():
         seen = [torch.cat([e(inputs.normalise(part)) for part in samples.split(_AT_ONCE)]) for e in learnt]
         views = [torch.stack([view(f).flatten(1) for f in seen]) for view in (nn.Identity(), first)]
     begun = decoders or [None, None]
     trained = [
-        _decoder(view, samples, inputs, teaching, rng, 0.0 if frozen else teaching.noise, deepcopy(before))
+        _decoder(view, samples, inputs, training, rng, 0.0 if frozen else training.noise, deepcopy(before))
         for view, before in zip(views, begun, strict=True)
     ]
     return SurrogateModels(tuple(learnt), (trained[0], trained[1]), first, inputs)
@@ -200,7 +200,7 @@ def trained_under(
     extractor: nn.Module,
     data: tuple[Tensor, Tensor],
     inputs: InputSpec,
-    teaching: SurrogateTraining,
+    training: SurrogateTraining,
     rng: torch.Generator,
 ) -> nn.Module:
     """Train a copy of an extractor so that a frozen classifier classifies its features.
@@ -210,7 +210,7 @@ def trained_under(
         extractor: with its initial weights.
         data: raw inputs (N, ...) in [0, 1] and labels (N,).
         inputs: the input space.
-        teaching: epochs and step size.
+        training: epochs and step size.
         rng: generator of the batches.
     """
     samples, labels = data
@@ -220,12 +220,12 @@ def trained_under(
     def loss(rows: Tensor) -> Tensor:
         return cross_entropy(steady(learnt(inputs.normalise(samples[rows]))), labels[rows])
 
-    _descend(learnt, loss, len(labels), teaching.surrogate_epochs, teaching.surrogate_lr, rng)
+    _descend(learnt, loss, len(labels), training.surrogate_epochs, training.surrogate_lr, rng)
     return learnt
 
 
 def trained_upon(
-    features: Tensor, labels: Tensor, classifier: nn.Module, teaching: SurrogateTraining, rng: torch.Generator
+    features: Tensor, labels: Tensor, classifier: nn.Module, training: SurrogateTraining, rng: torch.Generator
 ) -> nn.Module:
     """Train a copy of a classifier on the features of an extractor that stays as it is.
 
@@ -233,7 +233,7 @@ def trained_upon(
         features: (N, ...) of public examples.
         labels: (N,) their classes.
         classifier: with its initial weights.
-        teaching: epochs and step size, those of surrogates.
+        training: epochs and step size, those of surrogates.
         rng: generator of the batches.
     """
     learnt = deepcopy(classifier).requires_grad_(True).eval()
@@ -241,7 +241,7 @@ def trained_upon(
     def loss(rows: Tensor) -> Tensor:
         return cross_entropy(learnt(features[rows]), labels[rows])
 
-    _descend(learnt, loss, len(labels), teaching.surrogate_epochs, teaching.surrogate_lr, rng)
+    _descend(learnt, loss, len(labels), training.surrogate_epochs, training.surrogate_lr, rng)
     return learnt
 
 
@@ -249,13 +249,13 @@ def _decoder(
     views: Tensor,
     samples: Tensor,
     inputs: InputSpec,
-    teaching: SurrogateTraining,
+    training: SurrogateTraining,
     rng: torch.Generator,
     noise: float,
     before: Decoder | None,
 ) -> Decoder:
     """Train a decoder from views (S, N, d) of the samples' features, of S surrogates."""
-    decoder = before or Decoder(views.flatten(0, 1), inputs.shape, teaching.width).to(samples.device)
+    decoder = before or Decoder(views.flatten(0, 1), inputs.shape, training.width).to(samples.device)
 
     def loss(rows: Tensor) -> Tensor:
         which = torch.randint(len(views), (len(rows),), generator=rng).to(rows.device)
@@ -263,7 +263,7 @@ def _decoder(
         drawn = torch.randn(units.shape, generator=rng).to(units.device)
         return mse_loss(decoder.layers(units + noise * drawn), samples[rows])
 
-    _descend(decoder, loss, len(samples), teaching.decoder_epochs, teaching.decoder_lr, rng)
+    _descend(decoder, loss, len(samples), training.decoder_epochs, training.decoder_lr, rng)
     return decoder.eval()
 
 
@@ -328,8 +328,8 @@ def replaceable(model: nn.Module, private: Collection[str]) -> str:
     }
     if all(held[_CLASSIFIER]) and not any(held[_EXTRACTOR]):
         return _CLASSIFIER
-    whole = bool(held[_EXTRACTOR]) and all(held[_EXTRACTOR]) and not any(held[_CLASSIFIER])
-    return _EXTRACTOR if whole else ""
+    full = bool(held[_EXTRACTOR]) and all(held[_EXTRACTOR]) and not any(held[_CLASSIFIER])
+    return _EXTRACTOR if full else ""
 
 
 def stood_in(
@@ -338,7 +338,7 @@ def stood_in(
     sent: Tensors,
     scale: float,
     public: tuple[Tensor, Tensor],
-    teaching: SurrogateTraining,
+    training: SurrogateTraining,
     rng: torch.Generator,
 ) -> StoodIn:
     """Build the client with a stand-in.
@@ -349,11 +349,11 @@ def stood_in(
         sent: tensors that the client sent after its steps.
         scale: learning rate times the number of steps.
         public: raw inputs (N, ...) and labels (N,) of no client.
-        teaching: epochs and step size of the stand-in.
+        training: epochs and step size of the stand-in.
         rng: generator of its training.
     """
     if isinstance(victim.model, GeneratedNet):
-        return _read(victim, victim.model, sent, scale, public, teaching, rng)
+        return _read(victim, victim.model, sent, scale, public, training, rng)
     moved = {name: (victim.known[name] - value) / scale for name, value in sent.items() if name in victim.known}
     update, constants = victim.observed(moved)
     model = deepcopy(victim.model)
@@ -361,9 +361,9 @@ def stood_in(
     extractor, classifier = (model.get_submodule(name) for name in (_EXTRACTOR, _CLASSIFIER))
     if part == _CLASSIFIER:
         features = _in_parts(extractor, victim.inputs.normalise(public[0]))
-        learnt = trained_upon(features, public[1], classifier, teaching, rng)
+        learnt = trained_upon(features, public[1], classifier, training, rng)
     else:
-        learnt = trained_under(classifier, extractor, public, victim.inputs, teaching, rng)
+        learnt = trained_under(classifier, extractor, public, victim.inputs, training, rng)
     values = {f"{part}.{name}": value.detach() for name, value in learnt.state_dict().items()}
     unknown = {name: values.get(name, value) for name, value in victim.unknown.items()}
     return StoodIn(victim, update, constants, unknown)
@@ -375,7 +375,7 @@ def _read(
     sent: Tensors,
     scale: float,
     public: tuple[Tensor, Tensor],
-    teaching: SurrogateTraining,
+    training: SurrogateTraining,
     rng: torch.Generator,
 ) -> StoodIn:
     """Read the generated extractor and its gradient off a hypernetwork's change, and learn a classifier upon it."""
@@ -389,7 +389,7 @@ def _read(
         return model.features(x, reading.weights)
 
     features = _in_parts(extract, victim.inputs.normalise(public[0]))
-    learnt = trained_upon(features, public[1], model.classifier, teaching, rng)
+    learnt = trained_upon(features, public[1], model.classifier, training, rng)
     values = {f"{_CLASSIFIER}.{name}": value.detach() for name, value in learnt.state_dict().items()}
     return StoodIn(headless, update, constants, {**headless.unknown, **values})
 

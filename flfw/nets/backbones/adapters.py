@@ -209,9 +209,9 @@ def insert(body: nn.Module, places: tuple[str, ...], build: Callable[[nn.Module]
         places: names of the modules.
         build: adapter for a module.
     """
-    for place in places:
-        parent, _, name = place.rpartition(".")
-        layer = body.get_submodule(place)
+    for index in places:
+        parent, _, name = index.rpartition(".")
+        layer = body.get_submodule(index)
         setattr(body.get_submodule(parent), name, Adapted(layer, build(layer)))
 
 

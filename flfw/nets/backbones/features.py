@@ -19,11 +19,11 @@ class FeatureCache:
     whichever of them a process had computed before.
 
     Args:
-        most: bytes of features to remember, >= 1.
+        maximum: bytes of features to remember, >= 1.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
+    def __init__(self, maximum: int) -> None:
+        self._most, self._held = maximum, 0
         self._features: OrderedDict[bytes, Tensor] = OrderedDict()
 
     def __deepcopy__(self, memo: dict[int, object]) -> FeatureCache:

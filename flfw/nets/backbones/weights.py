@@ -71,8 +71,10 @@ class PublishedWeights:
                     return path
         except OSError as error:
             raise InputError(f"Expected weights of net={net} in {error.filename}, got {error.strerror}.") from error
-        wanted = f"weights of net={net} in {' or '.join(map(str, looked))}"
-        raise WeightsMissing(f"Expected {wanted}, got no such file; get {self.where}, and name it by --expert weights.")
+        required = f"weights of net={net} in {' or '.join(map(str, looked))}"
+        raise WeightsMissing(
+            f"Expected {required}, got no such file; get {self.where}, and name it by --expert weights."
+        )
 
     def place_and_time(self, net: str) -> tuple[str, int]:
         """Return the place of the weights and the time of their last change: another pair, other weights."""
@@ -172,16 +174,16 @@ def _fitting(
 def _alike(name: str, given: Tensor, like: Tensor, path: Path, net: str) -> Tensor:
     """Return a tensor in the type of ``like``; refuse another shape, kind, or numbers that are not finite."""
     if given.shape != like.shape:
-        wanted, got = tuple(like.shape), tuple(given.shape)
-        raise InputError(f"Expected {name} of shape {wanted} for net={net}, got {got} in {path}.")
+        required, got = tuple(like.shape), tuple(given.shape)
+        raise InputError(f"Expected {name} of shape {required} for net={net}, got {got} in {path}.")
     plain = given.layout == torch.strided and not (given.is_meta or given.is_quantized)
     if not plain or given.is_floating_point() != like.is_floating_point():
         kind = given.dtype if plain else "one without plain numbers"
         raise InputError(f"Expected a tensor of real numbers for {name} of net={net}, got {kind} in {path}.")
     value = given.to(like.dtype)
     if not torch.isfinite(value).all() or (name.endswith("running_var") and bool((value < 0).any())):
-        wanted = f"finite numbers, and no variance below 0, in {name} for net={net}"
-        raise InputError(f"Expected {wanted}, got others in {path}.")
+        required = f"finite numbers, and no variance below 0, in {name} for net={net}"
+        raise InputError(f"Expected {required}, got others in {path}.")
     return value
 
 

@@ -68,23 +68,23 @@ _LARGEST = 2.0**48  # steps; a value beyond is a billion deviations, which no no
 _FARTHEST = 17.0  # deviations: no uniform number of 53 + 128 digits gives more than 15.9
 
 
-def grid_step(deviation: float) -> float:
+def grid_step(std: float) -> float:
     """Return the grid's step, a power of two between 2^-13 and 2^-12 times the deviation.
 
     >>> grid_step(6.0) * 4096
     4.0
     """
-    require(0 < deviation < inf, "0 < deviation < inf", deviation=deviation)
-    require(1e-250 < deviation < 1e250, "a step in the range of float64", deviation=deviation)
-    return 2.0 ** (frexp(deviation)[1] - 1 - _STEPS)
+    require(0 < std < inf, "0 < deviation < inf", deviation=std)
+    require(1e-250 < std < 1e250, "a step in the range of float64", deviation=std)
+    return 2.0 ** (frexp(std)[1] - 1 - _STEPS)
 
 
-def shared_step(largest: float, deviation: float, dtype: torch.dtype) -> float:
+def shared_step(largest: float, std: float, dtype: torch.dtype) -> float:
     """Return the step of a grid on which a type holds every sum of a value and its noise exactly.
 
     Args:
         largest: bound on the magnitude of all values, >= 0. It must not depend on what the noise is to hide.
-        deviation: standard deviation of the noise, > 0 and finite.
+        std: standard deviation of the noise, > 0 and finite.
         dtype: floating type of what is sent.
 
     Raises:
@@ -95,23 +95,23 @@ def shared_step(largest: float, deviation: float, dtype: torch.dtype) -> float:
     """
     require(0 <= largest < inf, "finite values to add noise to", largest=largest)
     digits = torch.finfo(dtype)
-    end = 2.0 ** frexp(largest + _FARTHEST * deviation)[1]  # a power of two above all sums
-    step = max(grid_step(deviation), end * digits.eps / 2)
+    end = 2.0 ** frexp(largest + _FARTHEST * std)[1]  # a power of two above all sums
+    step = max(grid_step(std), end * digits.eps / 2)
     fits = f"values within {1 / (PER_STEP * digits.eps):.3g} deviations of the noise"
-    require(digits.tiny <= step <= deviation / PER_STEP, fits, largest=largest, deviation=deviation)
+    require(digits.tiny <= step <= std / PER_STEP, fits, largest=largest, deviation=std)
     return step
 
 
 def add_secure_gaussian(
-    values: Mapping[str, Tensor], deviation: float, bits: Bits = secret_bytes, least_step: float = 0.0
+    values: Mapping[str, Tensor], std: float, bits: Bits = secret_bytes, min_step: float = 0.0
 ) -> dict[str, Tensor]:
     """Add independent noise of N(0, deviation^2) to all entries, and round the sums to the grid.
 
     Args:
         values: floating tensors by name, on any device; they are not changed.
-        deviation: standard deviation of the noise, > 0 and finite.
+        std: standard deviation of the noise, > 0 and finite.
         bits: source of n random bytes; another one than the system's is for tests.
-        least_step: a power of two; where it is above `grid_step`, it is the grid's step.
+        min_step: a power of two; where it is above `grid_step`, it is the grid's step.
 
     Returns:
         New tensors in the types and on the devices of ``values``.
@@ -119,15 +119,15 @@ def add_secure_gaussian(
     Raises:
         InputError: the deviation is out of range, or a value is not finite or so large that the noise hides nothing.
     """
-    step = max(grid_step(deviation), least_step)
+    step = max(grid_step(std), min_step)
     sizes = [prod(value.shape) for value in values.values()]
     scaled = torch.cat([v.detach().to("cpu", torch.float64).flatten() for v in values.values()]) if values else None
     if scaled is None or not len(scaled):
         return {name: value.clone() for name, value in values.items()}
     scaled.div_(step)  # exact: a power of two
     largest = float(scaled.abs().max())
-    require(largest <= _LARGEST, f"finite values within {_LARGEST * step / deviation:.3g} deviations", largest=largest)
-    sums = _rounded(scaled, deviation / step, bits, _DOUBT + largest * 2.0**-50).mul_(step)
+    require(largest <= _LARGEST, f"finite values within {_LARGEST * step / std:.3g} deviations", largest=largest)
+    sums = _rounded(scaled, std / step, bits, _DOUBT + largest * 2.0**-50).mul_(step)
     pieces = sums.split_with_sizes(sizes)
     return {
         name: piece.view(value.shape).to(value.device, value.dtype)
@@ -135,26 +135,26 @@ def add_secure_gaussian(
     }
 
 
-def _rounded(values: Tensor, deviation: float, bits: Bits, doubt: float) -> Tensor:
+def _rounded(values: Tensor, std: float, bits: Bits, doubt: float) -> Tensor:
     """Return ``round(values + deviation Z)`` for values (n,) in steps; ``doubt`` bounds the errors of the sum."""
     count, half = len(values), (len(values) + 1) // 2
     words = torch.frombuffer(bytearray(bits(16 * half)), dtype=torch.int64).bitwise_and_((1 << _DIGITS) - 1)
     uniform = words.double().add_(0.5).mul_(2.0**-_DIGITS)
     first, angle = uniform[:half], uniform[half:].mul(2 * pi)
-    radius = first.log().mul_(-2).sqrt_().mul_(deviation)
+    radius = first.log().mul_(-2).sqrt_().mul_(std)
     sums = torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].add_(values)
     places = sums.round()
-    apart = (sums - places).abs_()
-    unclear = apart > 0.5 - doubt
+    distance = (sums - places).abs_()
+    unclear = distance > 0.5 - doubt
     if float(first.min()) < _LEAST or float(first.max()) > _MOST:
         outside = (first < _LEAST) | (first > _MOST)
         unclear |= torch.cat([outside, outside])[:count]
     if bool(unclear.any()):
-        _refine(places, unclear.nonzero().flatten().tolist(), values, words, deviation, bits)
+        _refine(places, unclear.nonzero().flatten().tolist(), values, words, std, bits)
     return places
 
 
-def _refine(places: Tensor, which: list[int], values: Tensor, words: Tensor, deviation: float, bits: Bits) -> None:
+def _refine(indices: Tensor, which: list[int], values: Tensor, words: Tensor, std: float, bits: Bits) -> None:
     """Compute some places with 128 more digits of their two uniform numbers, which both entries of a pair share."""
     import mpmath
 
@@ -165,28 +165,26 @@ def _refine(places: Tensor, which: list[int], values: Tensor, words: Tensor, dev
             if pair not in more:
                 more[pair] = (_integer(bits), _integer(bits))
             radial, angular = (
-                (mpmath.mpf((int(words[place]) << _MORE) + extra) + 0.5) / mpmath.mpf(2) ** (_DIGITS + _MORE)
-                for place, extra in zip((pair, half + pair), more[pair], strict=True)
+                (mpmath.mpf((int(words[index]) << _MORE) + extra) + 0.5) / mpmath.mpf(2) ** (_DIGITS + _MORE)
+                for index, extra in zip((pair, half + pair), more[pair], strict=True)
             )
             wave = mpmath.cos if at < half else mpmath.sin
             noise = mpmath.sqrt(-2 * mpmath.log(radial)) * wave(2 * mpmath.pi * angular)
-            places[at] = float(mpmath.nint(mpmath.mpf(float(values[at])) + mpmath.mpf(deviation) * noise))
+            indices[at] = float(mpmath.nint(mpmath.mpf(float(values[at])) + mpmath.mpf(std) * noise))
 
 
 def _integer(bits: Bits) -> int:
     return int.from_bytes(bits(_MORE // 8))
 
 
-def gaussian(
-    shapes: Mapping[str, torch.Size | tuple[int, ...]], deviation: float, rng: torch.Generator
-) -> dict[str, Tensor]:
+def gaussian(shapes: Mapping[str, torch.Size | tuple[int, ...]], std: float, rng: torch.Generator) -> dict[str, Tensor]:
     """Draw independent numbers from N(0, deviation^2), float32 on the CPU; the same for the same state of ``rng``.
 
     All are drawn at once, in the order of ``shapes``, as this is much faster than a draw for each small tensor.
 
     Args:
         shapes: shapes of the tensors, by name.
-        deviation: standard deviation, >= 0 and finite; 0 gives zeros and does not advance ``rng``.
+        std: standard deviation, >= 0 and finite; 0 gives zeros and does not advance ``rng``.
         rng: generator of the CPU; it advances.
 
     Returns:
@@ -195,10 +193,10 @@ def gaussian(
     Raises:
         InputError: the deviation is negative, infinite or NaN.
     """
-    require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
+    require(0 <= std < inf, "0 <= deviation < inf", deviation=std)
     sizes = [prod(shape) for shape in shapes.values()]
     total = sum(sizes)
-    numbers = torch.empty(total).normal_(0.0, deviation, generator=rng) if deviation else torch.zeros(total)
+    numbers = torch.empty(total).normal_(0.0, std, generator=rng) if std else torch.zeros(total)
     pieces = numbers.split_with_sizes(sizes)
     return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
@@ -208,19 +206,19 @@ class GaussianNoise(ABC):
 
     @abstractmethod
     def added(
-        self, values: Mapping[str, Tensor], deviation: float, scales: Mapping[str, float] | None = None
+        self, values: Mapping[str, Tensor], std: float, scales: Mapping[str, float] | None = None
     ) -> dict[str, Tensor]:
         """Return floating tensors plus independent noise, on their devices.
 
         Args:
             values: by name; they may be changed in place.
-            deviation: standard deviation of the noise, >= 0 and finite; 0: the values are returned as they are.
+            std: standard deviation of the noise, >= 0 and finite; 0: the values are returned as they are.
             scales: factor > 0 of the deviation for each tensor; None: 1.
         """
 
     @abstractmethod
-    def moved(
-        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, deviation: float
+    def add_to_update(
+        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, std: float
     ) -> dict[str, Tensor]:
         """Return ``start`` plus a client's change plus independent noise, as they are sent to be summed.
 
@@ -228,7 +226,7 @@ class GaussianNoise(ABC):
             start: what all clients of the round were sent, by name, floating and of one type.
             change: by the same names; it may be changed in place.
             bound: on the magnitude of each entry of the change.
-            deviation: standard deviation of the noise, >= 0 and finite.
+            std: standard deviation of the noise, >= 0 and finite.
         """
 
 
@@ -244,17 +242,17 @@ class SeededNoise(GaussianNoise):
     rng: torch.Generator
 
     def added(
-        self, values: Mapping[str, Tensor], deviation: float, scales: Mapping[str, float] | None = None
+        self, values: Mapping[str, Tensor], std: float, scales: Mapping[str, float] | None = None
     ) -> dict[str, Tensor]:
         """Return the tensors plus numbers of `gaussian`; see the base."""
-        noise = gaussian({name: value.shape for name, value in values.items()}, deviation, self.rng)
+        noise = gaussian({name: value.shape for name, value in values.items()}, std, self.rng)
         return {n: v.add_(noise[n].to(v.device), alpha=scales[n] if scales else 1) for n, v in values.items()}
 
-    def moved(
-        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, deviation: float
+    def add_to_update(
+        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, std: float
     ) -> dict[str, Tensor]:
         """Return the sums, each rounded to its own digits; see the base."""
-        noisy = self.added(change, deviation)
+        noisy = self.added(change, std)
         return {name: value + noisy[name] for name, value in start.items()}
 
 
@@ -263,33 +261,33 @@ class SecureNoise(GaussianNoise):
     """Noise that nobody can repeat and whose digits tell nothing, larger by `MARGIN` than asked for."""
 
     def added(
-        self, values: Mapping[str, Tensor], deviation: float, scales: Mapping[str, float] | None = None
+        self, values: Mapping[str, Tensor], std: float, scales: Mapping[str, float] | None = None
     ) -> dict[str, Tensor]:
         """Return the tensors plus noise, on a grid of their deviation; see `add_secure_gaussian` and the base."""
-        require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
-        if not deviation:
+        require(0 <= std < inf, "0 <= deviation < inf", deviation=std)
+        if not std:
             return dict(values)
         alike: dict[float, dict[str, Tensor]] = {}
         for name, value in values.items():
             alike.setdefault(scales[name] if scales else 1.0, {})[name] = value
         noisy: dict[str, Tensor] = {}
         for scale, members in alike.items():
-            noisy |= add_secure_gaussian(members, (1 + MARGIN) * deviation * scale)
+            noisy |= add_secure_gaussian(members, (1 + MARGIN) * std * scale)
         return {name: noisy[name] for name in values}
 
-    def moved(
-        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, deviation: float
+    def add_to_update(
+        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, std: float
     ) -> dict[str, Tensor]:
         """Return the sums on one grid for all clients, which depends on no client's change; see the base.
 
         Raises:
             InputError: the numbers of ``start`` are so large that their digits end above the noise.
         """
-        require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
-        if not (deviation and start):
+        require(0 <= std < inf, "0 <= deviation < inf", deviation=std)
+        if not (std and start):
             return {name: value + change[name] for name, value in start.items()}
-        dtype, larger = next(iter(start.values())).dtype, (1 + MARGIN) * deviation
+        dtype, larger = next(iter(start.values())).dtype, (1 + MARGIN) * std
         largest = max((float(value.abs().max()) for value in start.values() if value.numel()), default=0.0)
         step = shared_step(largest + (1 + MARGIN) * bound, larger, dtype)
         ends = {name: value.double() + change[name].double() for name, value in start.items()}
-        return {n: v.to(dtype) for n, v in add_secure_gaussian(ends, larger, least_step=step).items()}
+        return {n: v.to(dtype) for n, v in add_secure_gaussian(ends, larger, min_step=step).items()}

@@ -93,8 +93,8 @@ class LocalSteps:
         ((0, 1), (2, 3), (4,), (0, 1))
         """
         if self.order is not None:
-            for place in (place for places in self.order for place in places):
-                require(0 <= place < count, f"places 0 to {count - 1} in the order of {count} examples", place=place)
+            for index in (index for places in self.order for index in places):
+                require(0 <= index < count, f"places 0 to {count - 1} in the order of {count} examples", place=index)
             return self.order
         size = self.batch_size or count
         epoch = [tuple(range(at, min(at + size, count))) for at in range(0, count, size)]

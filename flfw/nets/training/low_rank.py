@@ -174,8 +174,8 @@ class StepFactors:
     def settled(self, momentum: float) -> int:
         """Count the oldest factors with the start's ratio of velocity to weight, up to rounding: for good."""
         weight, velocity, scale = self._coefficients.unbind(1)
-        apart = momentum * (velocity - velocity[0] / weight[0] * weight)[1:].abs()
-        settled = apart <= torch.finfo(self._gradients.dtype).eps * (1 - momentum) * scale[1:]
+        distance = momentum * (velocity - velocity[0] / weight[0] * weight)[1:].abs()
+        settled = distance <= torch.finfo(self._gradients.dtype).eps * (1 - momentum) * scale[1:]
         return int(settled.long().cumprod(0).sum())
 
     def summed(self, count: int) -> tuple[Tensor, Tensor]:
@@ -440,14 +440,14 @@ class JointLowRankSGD:
         shared = self._flat.new_empty(working, start.width)
         shared[:, 0] = taken @ torch.cat(start.biases)
         shared[:, 1:] = sum(taken[:, part] @ weight for part, weight in zip(start.parts, start.weights, strict=True))
-        for place in range(working):
-            factors, plain, before = self._factors[place], self._plains[place], self._hidden[place]
+        for index in range(working):
+            factors, plain, before = self._factors[index], self._plains[index], self._hidden[index]
             units, square = factors.back()
-            units += factors.weights(0)[0] * shared[place]
-            factors.descend(before, self._trunks[place].step(units, square, before), plain)
-            self._hidden[place] = self._trunks[place].hidden()
+            units += factors.weights(0)[0] * shared[index]
+            factors.descend(before, self._trunks[index].step(units, square, before), plain)
+            self._hidden[index] = self._trunks[index].hidden()
             # At once, not after all clients: these gradients were just read, and are partly in a cache.
-            factors.generate(self._hidden[place], self._flat[place])
+            factors.generate(self._hidden[index], self._flat[index])
         self._add_generated(self._hidden[:working])
 
     @torch.no_grad()

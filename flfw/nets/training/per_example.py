@@ -97,12 +97,12 @@ class PerExample:
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._layers: dict[str, nn.Module] = {}
         self._inner_names: dict[str, dict[str, str]] = {}  # for each layer: name in the layer -> name in the model
-        for place, layer in model.named_modules():
+        for index, layer in model.named_modules():
             inner_names = {n: names[id(p)] for n, p in layer.named_parameters(recurse=False) if id(p) in names}
             if inner_names:
-                self._layers[place], self._inner_names[place] = layer, inner_names
+                self._layers[index], self._inner_names[index] = layer, inner_names
         _refuse_batch_statistics(model, self._layers)
-        self._gradients = {place: layer_gradients(layer, way) for place, layer in self._layers.items()}
+        self._gradients = {index: layer_gradients(layer, way) for index, layer in self._layers.items()}
         self.groups = grouped(self._parameters, grouping)
         self._clipping: Clipping = clipping
         self._checked: set[tuple[bool | str, ...]] = set()
@@ -139,9 +139,9 @@ class PerExample:
             bounds = tuple(float(bound[name]) for name in self.groups)
         else:
             bounds = (float(bound),) * len(self.groups)
-        most, words = (WIDEST, f"0 < bound <= {WIDEST:g}") if self._clipping == "automatic" else (inf, "bound > 0")
+        maximum, words = (WIDEST, f"0 < bound <= {WIDEST:g}") if self._clipping == "automatic" else (inf, "bound > 0")
         for value in bounds:
-            require(0 < value <= most, words, bound=value)
+            require(0 < value <= maximum, words, bound=value)
         return bounds
 
     @contextmanager
@@ -215,12 +215,12 @@ class PerExample:
             with torch.no_grad():
                 sizes = parts[name].norms if name in parts else torch.zeros_like(losses)
                 total = parts[name].weighted(torch.ones_like(sizes)) if name in parts else 0.0
-                apart = torch.linalg.vector_norm(total - expected)
-                passed &= bool(apart.isfinite())
-            if passed and bool(apart > limits.eps**0.5 * sizes.sum() + slack):
-                place = next(place for place, inside in self._inner_names.items() if name in inside.values())
+                distance = torch.linalg.vector_norm(total - expected)
+                passed &= bool(distance.isfinite())
+            if passed and bool(distance > limits.eps**0.5 * sizes.sum() + slack):
+                index = next(index for index, inside in self._inner_names.items() if name in inside.values())
                 why = f"its {name.rpartition('.')[2]} is also used otherwise than by calling it"
-                raise _no_gradients(self._layers[place], place, why)
+                raise _no_gradients(self._layers[index], index, why)
         if passed:
             self._checked.add(called)
 
@@ -261,8 +261,8 @@ class PerExample:
         """Return the bounds as a tensor (groups, 1), cached; the largest float stands for infinity."""
         key = bounds, norms.dtype, norms.device
         if self._last_bound[0] != key:
-            most = torch.finfo(norms.dtype).max
-            self._last_bound = key, norms.new_tensor([min(bound, most) for bound in bounds]).unsqueeze(1)
+            maximum = torch.finfo(norms.dtype).max
+            self._last_bound = key, norms.new_tensor([min(bound, maximum) for bound in bounds]).unsqueeze(1)
         return self._last_bound[1]
 
 
@@ -306,7 +306,7 @@ def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) 
             raise _no_gradients(layer, place, "its buffers may carry one example's data into another's gradient")
 
 
-def physical(x: Tensor, y: Tensor, most: int) -> list[tuple[Tensor, Tensor]]:
+def physical(x: Tensor, y: Tensor, maximum: int) -> list[tuple[Tensor, Tensor]]:
     """Divide a batch (B, ...) with labels (B,), B >= 0, into parts of at most ``most`` examples; 0: one part.
 
     No example is alone in a part where others are not: between one and two examples at once, rounding differs most, and
@@ -315,7 +315,7 @@ def physical(x: Tensor, y: Tensor, most: int) -> list[tuple[Tensor, Tensor]]:
     >>> [[len(y) for _, y in physical(torch.zeros(7, 1), torch.zeros(7), most)] for most in (0, 2, 3, 4)]
     [[7], [1, 1, 1, 1, 1, 1, 1], [3, 2, 2], [4, 3]]
     """
-    size = max(1, len(y)) if not most else 1 if most == 2 else most
+    size = max(1, len(y)) if not maximum else 1 if maximum == 2 else maximum
     sizes = [size] * (len(y) // size) + [len(y) % size] * (len(y) % size > 0) or [0]
     if size > 1 and len(sizes) > 1 and sizes[-1] == 1:
         sizes[-2:] = [size - 1, 2]
@@ -364,11 +364,11 @@ def stacked_clipped_sums(
         bounds: of each client a bound for each group, > 0.
         clipping: the rule.
     """
-    most = max(1, *(len(y) for _, y in batches))
-    x, y = (torch.stack([_filled(part, most) for part in parts]) for parts in zip(*batches, strict=True))
+    maximum = max(1, *(len(y) for _, y in batches))
+    x, y = (torch.stack([_filled(part, maximum) for part in parts]) for parts in zip(*batches, strict=True))
 
-    def of_one(held: Tensors, one_x: Tensor, one_y: Tensor) -> Tensor:
-        return loss(held, one_x.unsqueeze(0), one_y.unsqueeze(0))
+    def of_one(tensors: Tensors, one_x: Tensor, one_y: Tensor) -> Tensor:
+        return loss(tensors, one_x.unsqueeze(0), one_y.unsqueeze(0))
 
     gradients, losses = vmap(vmap(grad_and_value(of_one), (None, 0, 0)))(parameters, x, y)
     with torch.no_grad():
@@ -376,28 +376,28 @@ def stacked_clipped_sums(
         bound = norms.new_tensor(bounds).clamp(max=torch.finfo(norms.dtype).max).unsqueeze(1)
         scales = factors(norms, bound, clipping)
         counts = [len(labels) for _, labels in batches]
-        present = torch.arange(most, device=norms.device) < torch.tensor(counts, device=norms.device).unsqueeze(1)
+        present = torch.arange(maximum, device=norms.device) < torch.tensor(counts, device=norms.device).unsqueeze(1)
         sums: Tensors = {}
-        for place, members in enumerate(groups.values()):
-            weight = torch.where(present, scales[..., place], 0.0)
+        for index, members in enumerate(groups.values()):
+            weight = torch.where(present, scales[..., index], 0.0)
             for name in members:
                 each = torch.where(_as_wide(weight, gradients[name]) > 0, gradients[name].double(), 0.0)
                 sums[name] = torch.einsum("kb,kb...->k...", weight, each).to(parameters[name].dtype)
     dtype = losses.dtype
     return [
         ClippedSum(
-            {name: value[place] for name, value in sums.items()},
-            norms[place, :count].to(dtype),
-            scales[place, :count].to(dtype),
-            losses[place, :count].detach(),
+            {name: value[index] for name, value in sums.items()},
+            norms[index, :count].to(dtype),
+            scales[index, :count].to(dtype),
+            losses[index, :count].detach(),
         )
-        for place, count in enumerate(counts)
+        for index, count in enumerate(counts)
     ]
 
 
-def _filled(part: Tensor, most: int) -> Tensor:
+def _filled(part: Tensor, maximum: int) -> Tensor:
     """Append rows of zeros up to so many rows."""
-    return torch.cat([part, part.new_zeros(most - len(part), *part.shape[1:])])
+    return torch.cat([part, part.new_zeros(maximum - len(part), *part.shape[1:])])
 
 
 def _norms(pieces: Sequence[Tensor]) -> Tensor:

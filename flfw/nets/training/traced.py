@@ -95,8 +95,8 @@ def _spread(d: Tensor, weight: Tensor, at: _Sliding, size: Sequence[int]) -> Ten
         return fold(_product(weight.flatten(1).t(), d.flatten(2)), tuple(size), tuple(weight.shape[2:]), 1, *_pairs(at))
     (out, channels), (s, t) = weight.shape[:2], at.stride
     taps = [-(-k // n) for k, n in zip(weight.shape[2:], at.stride, strict=True)]  # of the kernel, at one phase
-    whole = pad(weight, (0, taps[1] * t - weight.shape[3], 0, taps[0] * s - weight.shape[2]))
-    phases = whole.view(out, channels, taps[0], s, taps[1], t).flip(2, 4).permute(1, 3, 5, 0, 2, 4)
+    full = pad(weight, (0, taps[1] * t - weight.shape[3], 0, taps[0] * s - weight.shape[2]))
+    phases = full.view(out, channels, taps[0], s, taps[1], t).flip(2, 4).permute(1, 3, 5, 0, 2, 4)
     around = [
         min(k - 1, max(0, k - 1 - p // n, -(-(p + length) // n) - before))
         for before, k, n, p, length in zip(d.shape[2:], taps, at.stride, at.padding, size, strict=True)

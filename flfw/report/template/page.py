@@ -66,7 +66,7 @@ GLOSSARY = """\
   ('ε, δ', 'Privacy bound: the smaller ε, the less one unit can change what an adversary sees; δ is the chance that the bound fails. ε at most is claimed, ε at least is measured.'),
   ('Unit', 'Whose presence a bound hides: one example, all of a patient, or a whole client.'),
   (('Error (MAE, RMSE, R²)' if regression else 'Accuracy') ~ ' as received, after local training', ('Mean error, root of the mean squared error, and the share of the target’s spread that is explained (0: no better than the mean). ' if regression else '') ~ 'Of the model that a client gets, and of the same model once the client has trained it on its own data.'),
-  ('Ladder, rung', 'Easier cases that an attack must solve before its failure counts.'),
+  ('Control', 'Easier case that an attack must solve before its failure counts.'),
 ) %}<div><dt>{{ word }}</dt><dd>{{ meaning }}</dd></div>
 {% endfor %}</dl></details>
 </section>
@@ -75,10 +75,10 @@ GLOSSARY = """\
 # Sections on membership: its sentences, and the statistics with what they rest on.
 TELLING = """\
 {% macro interval(low, high, places=2) %}{% if low is number and high is number %}{{ low|num(places) }} to {{ high|num(places) }}{% else %}–{% endif %}{% endmacro %}
-{% macro telling(row) %}statistic {{ row.statistic }} tells members from held-out {% if row.unit == 'patient' %}patients{% else %}{{ scope.unit }} {{ same_class }}{% endif %} {{ row|where_told }}{% if row.auc is number %} (AUC {{ row.auc|num(2) }}, where a coin gives 0.50{% if row.tpr is number %}; {{ row.tpr|pct }} of the members found at {{ row.fpr|pct(2) }} false alarms{% endif %}){% endif %}{% endmacro %}
+{% macro telling(row) %}statistic {{ row.statistic }} tells members from held-out {% if row.unit == 'patient' %}patients{% else %}{{ scope.unit }} {{ same_class }}{% endif %} {{ row|rounds_read }}{% if row.auc is number %} (AUC {{ row.auc|num(2) }}, where a coin gives 0.50{% if row.tpr is number %}; {{ row.tpr|pct }} of the members found at {{ row.fpr|pct(2) }} false alarms{% endif %}){% endif %}{% endmacro %}
 {% macro membership_headline(row) %}
 {% if row.verdict == 'leaks' %}{{ run|capital }} <strong class="verdict leaks">leaks</strong> who was there: {{ telling(row) }}.
-{% elif row.verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> of membership in {{ run }}: statistic {{ row.statistic }} does no better than a coin {{ row|where_told }}, although it finds the members of an overfitted client.
+{% elif row.verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> of membership in {{ run }}: statistic {{ row.statistic }} does no better than a coin {{ row|rounds_read }}, although it finds the members of an overfitted client.
 {% else %}<strong class="verdict">Inconclusive</strong> on membership in {{ run }}: {{ row.reason }}
 {% endif %}{% endmacro %}
 {% macro membership_words(row) %}
@@ -89,7 +89,7 @@ TELLING = """\
 
 MEMBERSHIP = """\
 {% if membership %}
-{% set claimed = membership|selectattr('claimed_epsilon', 'number')|list %}{% set checked = membership|selectattr('controls')|list %}{% set places = membership|map('seen_by')|unique|list %}{% set read = membership|map('where_told')|unique|list %}
+{% set claimed = membership|selectattr('claimed_epsilon', 'number')|list %}{% set checked = membership|selectattr('controls')|list %}{% set places = membership|map('seen_by')|unique|list %}{% set read = membership|map('rounds_read')|unique|list %}
 <section id="membership" aria-labelledby="membership-title">
 <h2 id="membership-title">Can it be told who was there?</h2>
 <p>{% if membership|selectattr('unit', 'equalto', 'patient')|list %}Pairs of patients of one client, each with all of its {{ scope.unit }}, and with numbers of each {{ a_class }} as near as the data allow{% else %}Pairs of {{ scope.unit }} of one client and one {{ a_class }}{% endif %}: a fair coin chose which of the two was trained on, and nobody trained on the other. An attack gives each a score, without knowing the coin.{% if places|length == 1 %} It sees what {{ {'server': 'the server sees', 'aggregate': 'a server behind secure aggregation sees', 'peer': 'another client sees', 'outsider': 'an outsider sees'}.get(places[0], places[0] ~ ' sees') }}{{ ' ' ~ read[0] if read|length == 1 }}.{% endif %} {{ membership|length }} result{{ 's' if membership|length != 1 }}, the one that answers shaded.</p>
@@ -102,11 +102,11 @@ MEMBERSHIP = """\
 <p class="caption soft">AUC: how often a member scores above a held-out one of its client; its interval (95 %) draws clients anew, and says how clients differ. Members found: their share above the threshold that ten held-out ones pass, the smallest rate of false alarms that so many can show. Its interval, the one of the guesses below and ε hold together for all statistics and clients that were tried. ε at least: what the guesses rule out for one example more or less{{ '; a claim below it would be false' if claimed }}.</p>
 </details>
 <details class="paper"{{ ' open' if membership|length <= 4 }}><summary>What each result rests on</summary>
-<div class="scroll" tabindex="0" role="region" aria-label="Floors, clients and controls of membership"><table class="ladder">
+<div class="scroll" tabindex="0" role="region" aria-label="Floors, clients and controls of membership"><table class="controls">
 <thead><tr><th scope="col" class="text">Statistic</th><th scope="col">Right guesses</th><th scope="col">Interval</th><th scope="col">By labels</th><th scope="col">By the loss</th><th scope="col" class="text">Worst client</th><th scope="col">Right there</th><th scope="col">Interval</th>{% if checked %}<th scope="col" class="text">Overfitted client</th><th scope="col" class="text">Single step</th><th scope="col" class="text">Nothing there</th>{% endif %}</tr></thead>
 <tbody>{% for row in membership %}{% set right = row.correct or {} %}{% set worst_one = row.worst_client or {} %}{% set there = worst_one.correct or {} %}{% set controls = row.controls or {} %}<tr><th scope="row">{{ row.statistic }}{{ ', ' ~ row|seen_by if places|length > 1 }}</th><td>{{ right.correct|plain }} of {{ right.guesses|plain }}</td><td>{{ interval(right.low, right.high) }}</td><td>{{ (row.floor.label_only or {}).auc|num(2) }}</td><td>{{ (row.floor.loss_only or {}).auc|num(2) }}</td><td class="text">{{ 'client ' ~ worst_one.client if worst_one else '–' }}</td><td>{{ there.correct|plain }} of {{ there.guesses|plain }}</td><td>{{ interval(there.low, there.high) }}</td>{% if checked %}{% for control in (controls.easy or {}, controls.one_step or {}, controls.null or {}) %}<td class="text">{{ {true: 'passed', false: 'failed'}.get(control.passed, 'not tried') }}</td>{% endfor %}{% endif %}</tr>
 {% endfor %}</tbody></table></div>
-<dl class="sentences">{% for row in membership %}<div><dt>{{ row.statistic }}{{ ', ' ~ row|seen_by if places|length > 1 }}{{ ', ' ~ row|where_told if read|length > 1 }}: {{ row.verdict }}</dt><dd>{{ row.reason }}</dd></div>
+<dl class="sentences">{% for row in membership %}<div><dt>{{ row.statistic }}{{ ', ' ~ row|seen_by if places|length > 1 }}{{ ', ' ~ row|rounds_read if read|length > 1 }}: {{ row.verdict }}</dt><dd>{{ row.reason }}</dd></div>
 {% endfor %}</dl>
 <p class="caption soft">By labels: by these alone. An AUC that is not 0.50 would be no leak; pairs that labels tell apart are not counted{{ ', nor those without two scores' if membership|selectattr('failed')|list }}. By the loss: what the model tells by it alone, without the update. Overfitted client, single step: the statistic must find the members of a client that learns a few by heart, and the one behind a step. Nothing there: both of a pair were held out, and it must find nothing.{% for gap in membership|map(attribute='accuracy_gap')|select('number')|unique|list %} The models are {{ gap|pct }} more often right on what they were trained on than on what was held out{{ ', so that there is little to find' if gap < 0.01 }}.{% endfor %}</p>
 </details>
@@ -191,7 +191,7 @@ TRAINING = """\
 <pre><code>{{ config|command }}</code></pre>
 <p class="soft">Put together from the configuration, which holds every setting:</p>{% endif %}
 <details><summary>Full configuration</summary>{{ facts(config) }}</details>
-{{ sittings(origin) }}
+{{ sessions(origin) }}
 <h3>Files of the run</h3>
 <div class="scroll" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th scope="col" class="text">Name</th><th scope="col">Files</th><th scope="col">Size</th></tr></thead><tbody>{% for name, count, bytes in files %}<tr><th scope="row"><code>{{ name }}</code></th><td>{{ count }}</td><td>{{ bytes|filesizeformat }}</td></tr>{% endfor %}</tbody></table></div>
 </section>
@@ -201,13 +201,13 @@ LIMITS = """\
 <section id="limits" aria-labelledby="limits-title">
 <h2 id="limits-title">What this does not show</h2>
 <ul class="plainlist">
-{% if told %}<li>That no stronger attack tells who was there. Only {{ membership|map(attribute='attack')|unique|join(', ') }} tried, {{ told|where_told }}. Members that were told are proof; that none were told is only the absence of one.</li>{% endif %}
+{% if told %}<li>That no stronger attack tells who was there. Only {{ membership|map(attribute='attack')|unique|join(', ') }} tried, {{ told|rounds_read }}. Members that were told are proof; that none were told is only the absence of one.</li>{% endif %}
 {% if not settings and told %}<li>Whether training {{ scope.unit }} can be recovered from what clients send: no attack tried.</li>
 {% elif not settings and result.inference %}<li>Whether training {{ scope.unit }} can be recovered, or told to have been there: no attack tried.</li>
 {% elif not settings %}<li>Anything about leakage. High accuracy and little traffic are not privacy; run the audit to learn more.</li>
 {% else %}
 <li>That stronger attacks fail. Only {{ settings|map(attribute='name')|unique|join(', ') }} ran, with the budget above. A leak that was found is proof; a leak that was not found is only the absence of one.</li>
-{% if settings|selectattr('entry.verdict', 'equalto', 'no leak found')|list %}<li>That “no leak found” means no leak. It was shown that the attack works without the protection and through its mildest form. Between that form and the real one nothing was shown: an attack may cope with little of a protection and fail at more, where a better one does not. Its objective may also be the wrong one: what it minimises need not be smallest at the true {{ scope.unit }}.</li>{% endif %}
+{% if settings|selectattr('entry.verdict', 'equalto', 'no leak found')|list %}<li>That “no leak found” means no leak. It was shown that the attack works without the protection and through its weakest form. Between that form and the real one nothing was shown: an attack may cope with little of a protection and fail at more, where a better one does not. Its objective may also be the wrong one: what it minimises need not be smallest at the true {{ scope.unit }}.</li>{% endif %}
 <li>Other rounds. The audit looked at round{{ 's' if settings|map(attribute='entry.round')|unique|list|length > 1 }} {{ settings|map(attribute='entry.round')|unique|sort|join(', ') }}; leakage changes as a network trains, and it can rise before it falls.</li>
 <li>Other observers. {% if settings|map(attribute='entry.vantage')|map('string')|map('lower')|unique|list == ['server'] %}The attacker is the server; what the other clients, or somebody on the client’s own machine, can learn was not measured.{% elif scope.vantages == ('client_example',) %}The attacker stands on the client; what the server can learn from what is sent was not measured.{% else %}Only the vantages named above were measured.{% endif %} A server that also sends manipulated weights is a different adversary.</li>
 {% if 'update' not in scope.sources %}<li>What a full update leaks. A probe is a small batch and few steps, the case that favours the attacker; what training really sends mixes more samples and is usually harder to invert, not impossible.</li>{% endif %}
@@ -220,9 +220,9 @@ LIMITS = """\
 </section>
 """
 
-# Section on the sittings of a run: command, time, code, machine and packages, folded.
+# Section on the sessions of a run: command, time, code, machine and packages, folded.
 SITTINGS = """\
-{% macro sitting(entry, title) %}
+{% macro session(entry, title) %}
 <details><summary>{{ title }}{% if entry.started_at %}: {{ entry.started_at }} to {{ entry.ended_at or 'no end, it was cut short' }}{% endif %}</summary>
 {% if entry.command %}<pre><code>{{ entry.command }}</code></pre>{% endif %}
 {% set git = entry.git %}{% set machine = entry.machine or {} %}{% set packages = entry.packages or {} %}
@@ -231,12 +231,12 @@ SITTINGS = """\
 {% for code in entry.external_plugins or [] %}<h4>{{ code.kind }} from outside: <code>{{ code.name }}</code></h4>{{ facts({'file': code.file, 'SHA-256': code.sha256, 'git commit': code.git.commit if code.git else 'none', 'tree': 'changed since that commit' if code.git and code.git.dirty else 'as committed' if code.git else none, 'files in all': code.files|length}) }}
 {% endfor %}</details>
 {% endmacro %}
-{% macro sittings(origin) %}
+{% macro sessions(origin) %}
 {% if origin.sessions or origin.recording_sessions %}<h3>When, where and with what it ran</h3>
 {% set data = origin.data or {} %}{% set seeds = origin.seeds or {} %}
 {{ facts({'seed': seeds.run, 'licence of the data': data.licence or 'unknown', 'to be cited': data.citation or 'unknown'}) }}
-{% for entry in origin.recording_sessions or [] %}{{ sitting(entry, 'Recorded in sitting ' ~ loop.index) }}{% endfor %}
-{% for entry in origin.sessions or [] %}{{ sitting(entry, 'This audit' if origin['from'] else 'Sitting ' ~ loop.index) }}{% endfor %}{% endif %}
+{% for entry in origin.recording_sessions or [] %}{{ session(entry, 'Recorded in session ' ~ loop.index) }}{% endfor %}
+{% for entry in origin.sessions or [] %}{{ session(entry, 'This audit' if origin['from'] else 'Session ' ~ loop.index) }}{% endfor %}{% endif %}
 {% endmacro %}
 """
 

@@ -103,13 +103,13 @@ def _name(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> str
     return _slug(words)
 
 
-def _slug(words: str) -> str:
+def _slug(text: str) -> str:
     """Join words by hyphens; characters that some tool takes in no name are left out.
 
     >>> _slug("ig told of prune (server, client 3)")
     'ig-told-of-prune-server-client-3'
     """
-    return re.sub(r"[^\w.]+", "-", words).strip("-")
+    return re.sub(r"[^\w.]+", "-", text).strip("-")
 
 
 def _told_apart(audited: Sequence[AuditMetrics]) -> list[AuditMetrics]:
