@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, final
 
+_APPS = ("ClientApp", "ServerApp")  # made at import, to register functions
 DECLARING = ("annotated_types", "pydantic", "pydantic_core")
 """Those by whose functions files declare records at their top: calls give a blank, which nothing can be done with."""
 PACKAGES = ("PIL", "flwr", "jinja2", "markupsafe", "pandas", "rich", "safetensors", *DECLARING)
@@ -53,12 +54,14 @@ def _blank(module: str, name: str) -> type:
         if cls.__module__ != module:  # a class of ours below it
             return object.__new__(cls)
         package = module.partition(".")[0]
-        if package in DECLARING:
+        if package in DECLARING or name in _APPS:
             return object.__new__(cls)
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
-    # Decorators of methods leave these as they are.
-    return type(name, (), {"__module__": module, "__new__": refused, "__init__": _ignore, "__call__": lambda _, it: it})
+    # Decorators of methods, and an app's of functions, leave these as they are.
+    body = {"__module__": module, "__new__": refused, "__init__": _ignore, "__call__": lambda _, it: it}
+    registering = {"__getattr__": lambda _, kind: lambda *given, **named: lambda it: it}
+    return type(name, (), body | registering if name in _APPS else body)
 
 
 def _ignore(self: object, *given: Any, **named: Any) -> None:

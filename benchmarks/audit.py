@@ -78,7 +78,7 @@ def measure_recording(folder: Path, rounds: int) -> dict[str, Any]:
     with (
         patch.object(RecordingGrid, "_record", _timed(record, spent, lambda requested, _: _trains(requested.message))),
         patch.object(RecordingGrid, "mark", property(_timed(mark, spent, lambda: True))),  # brings the files to disk
-        patch.object(federation.probe, "is_sound", carries_arrays),
+        patch.object(federation.probe, "is_usable_probe", carries_arrays),
     ):
         experiment = Experiment(
             method="fedavg",

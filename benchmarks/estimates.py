@@ -1,43 +1,48 @@
 """Estimates beside the runs: ``python -m benchmarks.estimates [--only NUMBER ...] [--json] [--quick]``.
 
 Each run of the table in docs/performance.md is estimated, and then really done. Its time is that of the processors,
-user and system, of all of its processes on one thread each, so that other programs hardly change it; memory is the
-driver's largest resident size. The last line of the output is one JSON object.
+user and system, of all of its processes on one thread each, Ray's daemons among them, so that other programs hardly
+change it; memory is the driver's largest resident size. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks import output
+from benchmarks.process_family import descendants
 
 _ROOT = Path(__file__).parent.parent
 _SECTION = (_ROOT / "docs/performance.md").read_text().partition("benchmarks.estimates")[2].partition("\n## ")[0]
 FLAGS = dict(re.findall(r"^\| (\d+) \| `(.+?)` \|", _SECTION, re.MULTILINE))
 """Flags of the runs, by their number in the table."""
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_EACH_S = 0.05  # between two looks at the processes: what one did after the last look is not counted
 PARTS = {number: output.BenchmarkPart(flags, 60, 30 if number == "1" else 0) for number, flags in FLAGS.items()}
 
 
 def spent(flags: str) -> tuple[str, float, float]:
     """Run ``sim.py``; return its output, the processors' seconds of all its processes, and its peak memory in GiB."""
     command, variables = [sys.executable, "sim.py", *flags.split()], os.environ | {"OMP_NUM_THREADS": "1"}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with subprocess.Popen(command, cwd=_ROOT, env=variables, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None, "it is a pipe"
-        text = process.stdout.read()
-        _, status, own = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"sim.py {flags} ended with exit code {process.returncode}; nothing was measured")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return text, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, own.ru_maxrss / 1024**2
+    ticks, peak = dict[int, int](), 0
+    with tempfile.TemporaryFile("w+") as text, subprocess.Popen(command, cwd=_ROOT, env=variables, stdout=text) as one:
+        while one.poll() is None:  # Ray leaves processes that nobody waits for, so that no one else counts theirs
+            for pid in [one.pid, *descendants(one.pid)]:
+                with suppress(OSError):
+                    ticks[pid] = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+            with suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{one.pid}/status").read_text().splitlines()
+                peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+            time.sleep(_EACH_S)
+        assert not one.returncode, f"sim.py {flags} failed; nothing was measured"
+        text.seek(0)
+        return text.read(), sum(ticks.values()) / os.sysconf("SC_CLK_TCK"), peak / 1024**2
 
 
 def main() -> None:
@@ -48,7 +53,7 @@ def main() -> None:
         text, took_s, _ = spent(f"{FLAGS[number]} --estimate")
         expected_gib = float(re.findall(r"driver ([\d.]+) GiB", text)[0])
         amounts = re.findall(r"([\d.]+) (s|min|h)(?: of all processors)?[,:]", text.partition(" start ")[0])
-        expected_s = float(amounts[-1][0]) * _UNITS[amounts[-1][1]]
+        expected_s = float(amounts[-1][0]) * {"s": 1.0, "min": 60.0, "h": 3600.0}[amounts[-1][1]]
         with tempfile.TemporaryDirectory(prefix="flfw-estimates-") as folder:
             _, measured_s, gib = spent(f"{FLAGS[number]} --out {folder}/run")
         rows[number] = [expected_s, expected_gib, measured_s, gib, expected_s / measured_s, took_s]

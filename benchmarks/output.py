@@ -41,7 +41,7 @@ class BenchmarkRun:
     """State of a benchmark's run: the chosen parts, the progress and the report.
 
     Args:
-        args: the parsed flags.
+        asked: the parsed flags.
         parts: the benchmark's parts by name.
         gate: the part that comes first, whatever is chosen; None: there is none.
 
@@ -122,7 +122,7 @@ def start(flags: Parser, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart
 
 
 def whole(minimum: int = 1) -> Callable[[str], int]:
-    """Return the type of a flag that takes whole numbers from ``least``."""
+    """Return the type of a flag that takes whole numbers from ``minimum``."""
 
     def number(word: str) -> int:
         if not word.isdecimal() or int(word) < minimum:

@@ -156,14 +156,14 @@ def secret_coins(count: int, probability: float) -> np.ndarray:
     return words < np.uint64(int(probability * 2**63))
 
 
-def secret_choices(count: int, decimals: int) -> np.ndarray:
-    """Draw numbers (count,) from 0 to ``places`` - 1 that nobody can repeat, each as likely as the others to 2^-40.
+def secret_choices(count: int, options: int) -> np.ndarray:
+    """Draw numbers (count,) from 0 to ``options`` - 1 that nobody can repeat, each as likely as the others to 2^-40.
 
     >>> secret_choices(3, 1).tolist()
     [0, 0, 0]
     """
     words = np.frombuffer(secret_bytes(8 * count), np.uint64)
-    return (words % np.uint64(decimals)).astype(np.int64)
+    return (words % np.uint64(options)).astype(np.int64)
 
 
 @contextmanager

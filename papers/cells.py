@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from flfw import data, nets, plugins
 from flfw.comparisons.figures import timing
-from flfw.dp.run_accountant import RunAccountant, run_schedule
+from flfw.dp.run_accountant import RunAccountant, schedules
 from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.files.provenance import code_hash
@@ -46,16 +46,17 @@ def planned(experiment: Experiment, task: Task) -> dict[str, Any]:
         Beside ``privacy``, ``plan``: examples for training and testing in all, numbers in an input, classes, examples
         and local steps of the client with the most examples, batch size, rounds.
     """
-    schedule, data = run_schedule(plan(experiment).client, task.split), task.dataset
+    largest = max(schedules(plan(experiment).client, task.split), key=lambda one: one.examples)
+    data = task.dataset
     sizes = {
         "train": len(data.train_y),
         "test": len(data.test_y),
         "features": prod(data.shape),
         "classes": data.classes,
-        "examples": schedule.max_examples,
-        "steps": schedule.local_steps,
-        "batch": schedule.batch_size,
-        "rounds": schedule.rounds,
+        "examples": largest.examples,
+        "steps": largest.local_steps,
+        "batch": largest.batch_size,
+        "rounds": largest.rounds,
     }
     config = {**asdict(experiment), "out": None, "data_root": None, "lpips_weights": None}
     return {"config": config, "plan": sizes, "privacy": RunAccountant(plan(experiment).client, task.split).entries()}

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from flfw.dp.run_accountant import run_schedule
+from flfw.dp.run_accountant import schedules
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.experiment import Experiment
 from flfw.files.sealed import write_atomic
 from flfw.files.tensor_names import matches
 from flfw.plans.run_plan import plan
-from flfw.privacy.run_schedule import RunSchedule
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.rng import initialising
 from flfw.task.task import Task
 
@@ -81,36 +81,35 @@ def reach(experiment: Experiment, task: Task) -> Reach | None:
     chosen: Any = run_plan.client.settings
     if not isinstance(chosen, DPSettings):
         return None
-    run, sent = run_schedule(run_plan.client, task.split), run_plan.client.sharing.uploads
+    run = max(schedules(run_plan.client, task.split), key=lambda one: one.examples)
+    sent, lr, cohort = run_plan.client.sharing.uploads, experiment.lr, run_plan.client.rounds.per_round
     with initialising(experiment.seed, "model"):
         model = run_plan.client.build_model()
     weights = torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, sent)])
     groups = sqrt(chosen.groups(run.tensors, sent))
     start, count = float(weights.norm()), len(weights)
-    movement, noise, steps = _of_steps(chosen, experiment, run) if chosen.on_steps else _of_updates(chosen, run)
+    movement, noise, steps = _of_steps(chosen, lr, run, cohort) if chosen.on_steps else _of_updates(chosen, run, cohort)
     return Reach(steps, movement * groups, start, noise, start / sqrt(count))
 
 
-def _of_steps(chosen: DPSettings, experiment: Experiment, run: RunSchedule) -> tuple[float, float, int]:
+def _of_steps(chosen: DPSettings, lr: float, run: ClientSchedule, cohort: int) -> tuple[float, float, int]:
     """Return movement (of one group), noise and number of noisy steps.
 
     A step moves the weights by at most lr C, and with momentum by up to 1 / (1 - momentum) times that in the end. The
     noise of a round adds up over its steps, and is divided by the root of the clients, each of which draws its own.
     """
     assert isinstance(chosen, DPSGDSettings)
-    lasting = experiment.lr / (1 - chosen.momentum)
+    lasting = lr / (1 - chosen.momentum)
     steps = run.rounds * run.local_steps
-    batch = min(run.batch_size, run.max_examples)
+    batch = min(run.batch_size, run.examples)
     each = lasting * chosen.deviation(chosen.clip, batch) / batch
-    return steps * lasting * chosen.clip, each * sqrt(run.local_steps / run.cohort_size), steps
+    return steps * lasting * chosen.clip, each * sqrt(run.local_steps / cohort), steps
 
 
-def _of_updates(chosen: DPSettings, run: RunSchedule) -> tuple[float, float, int]:
+def _of_updates(chosen: DPSettings, run: ClientSchedule, cohort: int) -> tuple[float, float, int]:
     """Return movement (of one group), noise and number of clipped updates; the server's mean moves no farther."""
     std = chosen.noise_multiplier * chosen.clip
-    many = (
-        sqrt(run.cohort_size) if chosen.update_deviation else run.cohort_size
-    )  # own noise of each, or one draw on the sum
+    many = sqrt(cohort) if chosen.update_deviation else cohort  # own noise of each, or one draw on the sum
     return run.rounds * chosen.clip, std / many, run.rounds
 
 

@@ -39,8 +39,8 @@ from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.nets.training.per_example import Grouping
 from flfw.privacy.banded import optimised_coefficients, root_coefficients
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update
 
 
@@ -80,10 +80,10 @@ class DPFTRL(DPStrategy):
         return True
 
     @classmethod
-    def mechanism(cls, settings: DPFTRLSettings, schedule: RunSchedule) -> Mechanism:
+    def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
         updates = mechanism_of_updates(settings, schedule, cls.uploads, "server")
-        return replace(updates, secret_sampling=False, bands=settings.bands)
+        return replace(updates, poisson=False, bands=settings.bands)  # everybody may know the cohorts
 
     @property
     def coefficients(self) -> Sequence[float]:

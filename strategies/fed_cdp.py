@@ -38,9 +38,9 @@ from flfw.dp.settings import LEAST_CLIP, DPSGDSettings, require_in_float32
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update, weighted_mean
 
 
@@ -105,15 +105,15 @@ class FedCDP(DPStrategy):
     uploads = ("*",)
 
     @classmethod
-    def mechanism(cls, settings: FedCDPSettings, schedule: RunSchedule) -> Mechanism:
-        """Return the mechanism: noisy steps on all tensors."""
-        return replace(settings.mechanism_of_steps(schedule, cls.uploads), void=settings.void)
+    def mechanism(cls, settings: FedCDPSettings, schedule: ClientSchedule) -> Mechanism | str:
+        """Return the mechanism: noisy steps on all tensors; or why nothing can be claimed."""
+        return settings.void or settings.mechanism_of_steps(schedule, cls.uploads)
 
     @classmethod
-    def published_accounting(cls, settings: FedCDPSettings, schedule: RunSchedule) -> Published:
+    def published_accounting(cls, settings: FedCDPSettings, schedule: ClientSchedule) -> Published:
         """Return the count of table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
         steps = schedule.rounds * schedule.local_steps + 1
-        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=0.01, poisson=True, secret_sampling=True)
+        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=0.01, poisson=True)
         remarks = (
             "The paper's: layers are not counted, though one example changes each of them by up to the bound.",
             "The paper's: an example is in a step with probability 0.01, independently, and nobody knows in which.",

@@ -43,9 +43,9 @@ from flfw.dp.settings import AdaptiveClippingSettings, mechanism_of_updates
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.privacy.published import Published
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update
 
 
@@ -92,17 +92,17 @@ class FedSDP(DPStrategy):
         return settings.noised_by == "server"
 
     @classmethod
-    def mechanism(cls, settings: FedSDPSettings, schedule: RunSchedule) -> Mechanism:
+    def mechanism(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Mechanism:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
         summed = settings.noised_by == "client"
         return mechanism_of_updates(settings, schedule, cls.uploads, settings.noised_by, settings.noise_shares, summed)
 
     @classmethod
-    def published_accounting(cls, settings: FedSDPSettings, schedule: RunSchedule) -> Published:
+    def published_accounting(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Published:
         """Return the count of table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
         rate, rounds = schedule.client_rate, schedule.rounds + 1
         sigma = settings.noise_multiplier / sqrt(settings.noise_shares)
-        counted = Mechanism(sigma, rounds, sampling_rate=rate, poisson=True, secret_sampling=True)
+        counted = Mechanism(sigma, rounds, sampling_rate=rate, poisson=True)
         remarks = (
             "The paper's: layers are not counted, though one client changes each of them by up to the bound.",
             "The paper's: a client takes part in a round by a coin of its own, and nobody knows in which.",

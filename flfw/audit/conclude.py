@@ -2,7 +2,7 @@
 
 Sums over clients, a server that changed the network, and statistics that no attack reads each have a rule. A sum hides
 single clients' data behind the other clients'. That an attack fails on it counts only if the same attack works on
-groups of one client in the same audit, and only for groups of `LEAST` clients or more.
+groups of one client in the same audit, and only for groups of `MIN_SUM_CLIENTS` clients or more.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from flfw.audit.verdict import EASY_SHARE, MESSAGES, ControlResults, Evidence, V
 from flfw.experiment.curves import SUM_SIZE
 
 MALICIOUS = "malicious server only"
-"""Verdict on a network that a malicious server changed, where `verdict` would find a leak."""
+"""Verdict on a network that a malicious server changed, where `verdict_on_messages` would find a leak."""
 
 POSITIVE = ("leaks", "identifies")
-LEAST = 10
+MIN_SUM_CLIENTS = 10
 """Least number of clients in a sum for ``no leak found``, those that work together with the attacker not counted."""
 
 
@@ -119,14 +119,16 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
     if evidence.short:
         why = "The search ended short in most sums: the true data explain them better than its results do"
         return Verdict("inconclusive", "search", f"{why}. A longer or better search is needed.")
-    if facts.left < LEAST:
+    if facts.left < MIN_SUM_CLIENTS:
         beside = (
             f", of which {facts.colluding} may work with the attacker (--expert colluding_clients): "
             f"{facts.left} are left"
         )
         why = f"Nothing was reconstructed from sums over {size} clients{beside if facts.colluding else ''}"
         return Verdict(
-            "inconclusive", "group", f"{why}. At least {LEAST} are needed: a stronger attack may separate so few."
+            "inconclusive",
+            "group",
+            f"{why}. At least {MIN_SUM_CLIENTS} are needed: a stronger attack may separate so few.",
         )
     if evidence.sums < MESSAGES:
         why = f"Nothing was reconstructed from {evidence.sums} sums, but at least {MESSAGES} are needed"
@@ -161,17 +163,17 @@ def verdict_on_attack(
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
         unread: in words, statistics of their data that clients send and that no attack reads; empty: there are none.
     """
-    conclusion = of_gradients_alone(_of_sums(sums, controls, evidence), unread)
+    conclusion = of_gradients_alone(_on_messages_or_sums(sums, controls, evidence), unread)
     return of_malicious_server(conclusion, tampered_by) if tampered_by else conclusion
 
 
-def _of_sums(facts: SumFacts | None, controls: ControlResults, evidence: Evidence) -> Verdict:
-    """Conclude; of sums without another defence by rules of their own."""
-    conclusion, at = verdict_on_messages(controls, evidence), evidence.searched
+def _on_messages_or_sums(facts: SumFacts | None, controls: ControlResults, evidence: Evidence) -> Verdict:
+    """Conclude as on single messages; where the sum alone hides them, by `verdict_on_sums`."""
+    conclusion, searched = verdict_on_messages(controls, evidence), evidence.searched
     if facts and facts.exposed and not evidence.defended and conclusion.verdict not in (*POSITIVE, "attack broken"):
         return facts.exposure()
     if facts and conclusion.cause == "undefended":
-        short = at is not None and 2 * at.unconverged > at.total
+        short = searched is not None and 2 * searched.unconverged > searched.total
         held = SumEvidence(facts, bool(controls.consistency.passed), short, evidence.messages)
         return verdict_on_sums(held, EASY_SHARE)
     return conclusion

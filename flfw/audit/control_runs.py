@@ -183,7 +183,7 @@ class ControlRunner:
             values = self._fits(job, attack, opened[message], guesses)
             if values is None:
                 observation, knowledge, _ = opened[message]
-                return _apart(knowledge.operator, results.get(observation.slot), guesses)
+                return _distances(knowledge.operator, results.get(observation.slot), guesses)
             return [value.distance for value in values]
 
         def alike(message: int) -> np.ndarray:
@@ -315,7 +315,7 @@ def _by_slot(job: AttackJob, result: JobResult) -> dict[int, Reconstruction]:
     return {e.slot: r for e, r in zip(job.exchanges, result.reconstructions, strict=True) if r is not None}
 
 
-def _apart(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:
+def _distances(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:
     """Compute the distance of a search's result from the nearest versions of each batch; None: it is not known.
 
     A result is compared with examples of its own label, as the order within a label is not known.

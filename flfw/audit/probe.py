@@ -44,7 +44,6 @@ from flfw.server.strategy import FederatedStrategy
 from flfw.task.pipeline import NetworkPlan
 from flfw.task.task import Task, TaskPlan
 
-FRESH = FRESH
 AUDITED = (*FRESH, "target")
 """Rungs of every audit."""
 _ON_THE_CLIENT = {"vantage": "client_example"}
@@ -97,7 +96,7 @@ def send_probes(
     return failed
 
 
-def is_sound(message: Message, reply: Message) -> bool:
+def is_usable_probe(message: Message, reply: Message) -> bool:
     """Return whether an exchange is a probe that an audit can use; unusable probes are not recorded."""
     if message.metadata.message_type != "train.probe":
         return False

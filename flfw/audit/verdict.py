@@ -30,7 +30,8 @@ class Verdict(NamedTuple):
     """Verdict of an attack on a target.
 
     Attributes:
-        verdict: ``leaks``, ``identifies``, ``no leak found``, ``static only``, ``inconclusive`` or ``attack broken``.
+        verdict: ``leaks``, ``identifies``, ``no leak found``, ``static only``, ``inconclusive`` or ``attack broken``;
+            on a network that a malicious server changed, `flfw.audit.conclude.MALICIOUS`.
         cause: what decided it, in one word.
         reason: what decided it, in sentences.
     """

@@ -44,7 +44,7 @@ class EntryBuilder:
         task: the source of the clients' classes.
         control_runner: the controls beside the targets.
         scorer: holds the guesses of every attempt.
-        control: the control.
+        control: result of the analytic control.
         settings: number of tests of identification in the run.
 
     Attributes:
@@ -282,7 +282,7 @@ def control(probes: Iterable[tuple[Observation, Truth]], requested: int, inputs:
     """Run the closed form on softmax regression: it must recover the example of every usable recording.
 
     Args:
-        probes: gradients of single examples, each with its example; more than half of ``asked`` are needed.
+        probes: gradients of single examples, each with its example; more than half of ``requested`` are needed.
         requested: number of recorded probes.
         inputs: the input space.
     """

@@ -82,7 +82,7 @@ class ProbeResponder(LocalTrainer, ABC):
         return {**direction, **self.defended(direction, x, y, rng)}
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """Return the gradient of one example that an observer on the client reads: by default its step direction."""
+        """Return the gradient of one example that an observer on the client reads: by default its `local_gradient`."""
         return self.local_gradient(x, y, rng)
 
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:

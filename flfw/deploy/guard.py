@@ -4,7 +4,8 @@
 
 This process applies the policy with code that the site installed: before the app's own process starts, and again before
 an answer leaves. An app cannot change that from within its bundle. But it runs as the same user of the machine, and an
-accepted app has all rights of that user. So `apps` is the most important rule. Run untrusted apps in a container.
+accepted app has all rights of that user. So `allowed_apps` is the most important rule. Run untrusted apps in a
+container.
 
 The connection to the server outlasts the server's errors. Flower's SuperNode repeats a call only if the server cannot
 be reached. After any other error its heartbeats end unseen, or its loop does; then its process stays, the server counts
@@ -369,7 +370,7 @@ class PolicyGuard:
         return set(), session  # nothing else is to follow
 
     def _refuses(self, store: Any, message: Message, reply: Message, tree: Any) -> str | None:
-        """Return why an answer may not leave; None: it may. ``answer`` is the envelope, ``tree`` names the parts."""
+        """Return why a reply may not leave; None: it may. ``reply`` is the envelope, ``tree`` names the parts."""
         try:
             parts = parts_of(tree, store, message.metadata.created_at + message.metadata.ttl)
             size = sum(map(len, parts.values()))

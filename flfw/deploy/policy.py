@@ -204,8 +204,8 @@ class Policy:
         for name in ("allow_recording", "allow_malicious_server", "allow_seeded_defence", "reject_suspicious_weights"):
             require(isinstance(rules.get(name, False), bool), f"true or false in {path}", **{name: rules.get(name)})
         given = rules.get("audit_examples", [])
-        full = isinstance(given, list) and all(type(place) is int for place in given)
-        require(full, f"a list of whole numbers for audit_examples in {path}", audit_examples=given)
+        whole = isinstance(given, list) and all(type(place) is int for place in given)
+        require(whole, f"a list of whole numbers for audit_examples in {path}", audit_examples=given)
         rules["audit_examples"] = tuple(given)
         if "run" in rules:
             rules["run"] = AllowedSettings.read(rules["run"], path)

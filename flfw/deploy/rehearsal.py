@@ -187,7 +187,7 @@ def _of_table(experiment: Experiment) -> Experiment:
 
 
 def _max_probes(experiment: Experiment, task: Task, requested: int) -> int:
-    """Return the number of probes that the client's examples fill on every rung, at most ``asked``."""
+    """Return the number of probes that the client's examples fill on every size, at most ``requested``."""
     for images in range(requested, 1, -1):
         try:
             task.check_victims(replace(experiment, images=images), experiment.seed)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from flfw.errors import InputError, OneLine, require
-from flfw.privacy.claims import Unit
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import Mechanism, Unit
 
 Metrics: TypeAlias = Literal["all", "private", "none"]
 METRICS: tuple[Metrics, ...] = get_args(Metrics)
@@ -59,16 +58,13 @@ class EpsilonBudget:
     def copies(self, mechanism: Mechanism, examples: int, repeated: int) -> int:
         """Return how many clipped vectors of one unit can be in a sum of the site's.
 
-        An example or a patient can exchange a whole clipped update for another, which counts as two.
-
         Args:
             mechanism: of a message.
             examples: number of the site's training examples.
             repeated: largest number of times that the same example is among them.
         """
-        if mechanism.clipped == "client":
-            return 1 if self.unit == "client" else 2
-        return {"example": repeated, "patient": self.patient_examples * repeated, "client": examples}[self.unit]
+        of_unit = mechanism.vectors(self.unit, self.patient_examples if self.unit == "patient" else examples)
+        return of_unit if mechanism.clipped == "client" or self.unit == "client" else of_unit * repeated
 
     def to_node_config(self, ledger: Path) -> dict[str, str]:
         """Return the entries of the site's node config that name the budget and the ledger's path."""

@@ -231,7 +231,7 @@ def _first(bound: tuple[float, int, int]) -> float:
 
 def claimed_shift(mechanism: Mechanism | None) -> float | None:
     """Return the mu of a claim on a pure Gaussian mechanism; None for any other, as with sampling counted."""
-    if mechanism is None or mechanism.void or mechanism.clipped != "example" or mechanism.amplified:
+    if mechanism is None or mechanism.clipped != "example" or mechanism.amplified:
         return None
     squares = [
         phase.steps / phase.noise_multiplier**2 if phase.noise_multiplier else inf

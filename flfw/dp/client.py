@@ -84,11 +84,11 @@ class DPClient(PrivatelyReporting, ABC):
             return secret_coins(count, probability)
         return torch.rand(count, generator=self._coins).numpy() < probability
 
-    def choices(self, count: int, decimals: int) -> np.ndarray:
-        """Draw a uniform choice (count,) from 0 to ``places`` - 1 for each example, as secret as the noise."""
+    def choices(self, count: int, options: int) -> np.ndarray:
+        """Draw a uniform choice (count,) from 0 to ``options`` - 1 for each example, as secret as the noise."""
         if self.privacy.secure:
-            return secret_choices(count, decimals)
-        return torch.randint(decimals, (count,), generator=self._coins).numpy()
+            return secret_choices(count, options)
+        return torch.randint(options, (count,), generator=self._coins).numpy()
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator of this client for one purpose in this round; with secure noise nobody can repeat it.
@@ -193,7 +193,7 @@ class DPClient(PrivatelyReporting, ABC):
         return clipped.losses, self.noised(clipped, bound, std)
 
     def noised(self, clipped: ClippedSum, bound: Bound, std: float) -> Tensors:
-        """Return a sum of clipped gradients of B >= 0 examples with noise; ``deviation`` as in `summed`."""
+        """Return a sum of clipped gradients of B >= 0 examples with noise; ``std`` as in `summed`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < _CLIPPED).float().mean())))

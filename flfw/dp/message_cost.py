@@ -17,8 +17,8 @@ from flfw.dp.private_metrics import PrivatelyReporting, metrics_mechanism
 from flfw.dp.run_accountant import mechanism_in
 from flfw.errors import InputError
 from flfw.plans.combinations import check_clients
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
 
@@ -48,8 +48,7 @@ def cost(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) 
         check_clients(plan)  # by the server's own check: what is sent is what is clipped, such as no buffers
         if kind == EVALUATE:
             return None
-        schedule = _probe_schedule(plan, config) if kind == PROBE else _run_schedule(plan, examples)
-        mechanism = mechanism_in(plan, schedule)
+        mechanism = mechanism_in(plan, _schedule(plan, kind, config, examples))
     except InputError as error:
         raise BudgetExceededError(str(error)) from error
     return _counted(plan, mechanism, probed=kind == PROBE)
@@ -99,45 +98,27 @@ def _require_no_choice_of_data(plan: ClientPlan) -> None:
         raise BudgetExceededError(f"{plan.name} looks whether this site's data are fit for it, which is not counted")
 
 
-def _run_schedule(plan: ClientPlan, examples: int) -> RunSchedule:
-    """Return one round of this site alone."""
-    return _alone(plan, examples, plan.local.batch_size, plan.local.local_epochs)
-
-
-def _probe_schedule(plan: ClientPlan, config: Mapping[str, Any]) -> RunSchedule:
-    """Return the steps of a probe, all on the same examples, as a pass over them each."""
-    if config.get("rung") != _TARGET:
-        raise BudgetExceededError("a probe is answered only as training answers, so on the audit's target")
-    batch, steps = config.get("batch"), config.get("steps")
-    if not (isinstance(batch, int) and isinstance(steps, int) and batch >= 1 and steps >= 1):
-        raise BudgetExceededError("a probe is of one example or more, and of one step or more")
-    return _alone(plan, batch, batch, steps)
-
-
-def _alone(plan: ClientPlan, examples: int, batch: int, epochs: int) -> RunSchedule:
+def _schedule(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) -> ClientSchedule:
+    """Return one round of this site alone; of a probe its steps, all on the same examples, as a pass over them each."""
+    batch, passes = plan.local.batch_size, plan.local.local_epochs
+    if kind == PROBE:
+        if config.get("rung") != _TARGET:
+            raise BudgetExceededError("a probe is answered only as training answers, so on the audit's target")
+        batch, passes = config.get("batch"), config.get("steps")
+        if not (isinstance(batch, int) and isinstance(passes, int) and batch >= 1 and passes >= 1):
+            raise BudgetExceededError("a probe is of one example or more, and of one step or more")
+        examples = batch
     trained = {name: p.numel() for name, p in plan.model.named_parameters() if p.requires_grad}
-    return RunSchedule(
-        rounds=1,
-        max_participations=1,
-        clients=1,
-        cohort_size=1,
-        poisson=False,
-        min_examples=examples,
-        max_examples=examples,
-        batch_size=batch,
-        epochs=epochs,
-        max_copies=1,
-        tensors=trained,
-    )
+    return ClientSchedule(examples, batch, passes, trained)
 
 
-def _counted(plan: ClientPlan, mechanism: Mechanism | None, probed: bool) -> Mechanism:
+def _counted(plan: ClientPlan, mechanism: Mechanism | str | None, probed: bool) -> Mechanism:
     """Return a mechanism for which an epsilon can be counted here, or refuse."""
     method, source = plan.name, getattr(plan.settings, "noise_source", "secure")
     if mechanism is None:
         raise BudgetExceededError(f"{method} adds no noise that can be counted")
-    if mechanism.void:
-        raise BudgetExceededError(mechanism.void[0].lower() + mechanism.void[1:])
+    if isinstance(mechanism, str):
+        raise BudgetExceededError(mechanism[0].lower() + mechanism[1:])
     if mechanism.noised_by != "client":
         raise BudgetExceededError(f"the server is to add the noise of {method}, so the message leaves without any")
     if source != "secure":

@@ -35,7 +35,7 @@ def noisy_mean(
     std: float,
     noise: GaussianNoise,
 ) -> Tensors:
-    """Compute W + (sum_k (W_k - W) + N(0, deviation^2)) / cohort, a trusted server's mean of clipped updates.
+    """Compute W + (sum_k (W_k - W) + N(0, std^2)) / cohort, a trusted server's mean of clipped updates.
 
     The divisor is not the number of updates, which would reveal participation. Sums are in float64. Clients clip; their
     float32 sums W + Delta_k are not exact, and a client may not have clipped. So a change that is longer than the bound
@@ -124,11 +124,11 @@ def correlated(
                 known[name] += coefficient * past[f"{_RELEASED}.{ago}.{name}"]
     noisy = noise.added({name: value + first * sums[name] for name, value in mixed.items()}, std)
     released = {name: (value - known[name]) / first for name, value in noisy.items()}
-    return released, _shifted(past, sums, released, len(later))
+    return released, _next_past(past, sums, released, len(later))
 
 
-def _shifted(past: Tensors, sums: Tensors, released: Tensors, maximum: int) -> Tensors:
-    """Return the past of the next round, in which everything is a round older, up to ``most`` rounds."""
+def _next_past(past: Tensors, sums: Tensors, released: Tensors, maximum: int) -> Tensors:
+    """Return the past of the next round, in which everything is a round older, up to ``maximum`` rounds."""
     moved: Tensors = {}
     for kind, latest in ((_SUM, sums), (_RELEASED, released)):
         for name, value in latest.items():

@@ -112,13 +112,12 @@ def most_held(split: Split) -> int:
     return max(1, _max_count(split.train), _max_count(split.test, split.validation))
 
 
-def most_examples(split: Split) -> int:
-    """Return the largest number of examples that one client has in all its parts."""
+def held_by_each(split: Split) -> list[int]:
+    """Return the number of examples of each client in all its parts; one number if all have as many by construction."""
     three = split.train, split.test, split.validation
-    if all(isinstance(parts, LazyParts) for parts in three):
-        return sum(max(sizes(parts)) for parts in three)
-    parts = zip(*three, strict=True)
-    return max(sum(map(len, mine)) for mine in parts)
+    times = 1 if all(isinstance(parts, LazyParts) for parts in three) else len(split.train)
+    counts = [sizes(parts) * times if isinstance(parts, LazyParts) else sizes(parts) for parts in three]
+    return [sum(mine) for mine in zip(*counts, strict=True)]
 
 
 def _max_count(*lists: Sequence[np.ndarray]) -> int:

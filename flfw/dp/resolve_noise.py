@@ -20,9 +20,9 @@ from flfw.errors import InputError, require
 from flfw.experiment import AGGREGATE, PEER
 from flfw.plans.run_plan import RunPlan
 from flfw.plugins import short_name, split_assignment
-from flfw.privacy.accountants import Accountant, compute_epsilon
+from flfw.privacy.accountants import Accountant, epsilon, largest
 from flfw.privacy.calibration import calibrate_noise_multiplier
-from flfw.privacy.mechanism import Mechanism, gaussian_events
+from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
 from flfw.task.client_plan import ClientPlan
 
@@ -88,10 +88,11 @@ def _of_sites(plan: ClientPlan, split: Split) -> list[str]:
     return [_IN_THEIR_OWN]
 
 
-def _mechanism(plan: ClientPlan, split: Split) -> Mechanism | None:
-    """Return the method's mechanism; of data that only sites have, as if each had one example."""
+def _mechanism(plan: ClientPlan, split: Split) -> Mechanism | str | None:
+    """Return the method's mechanism of some client; of data that only sites have, as if each had one example."""
     one_each = LazyParts(plan.rounds.clients, 1, lambda client: np.array([client]), copies=1)
-    return RunAccountant(plan, split if is_known(split) else replace(split, train=one_each)).mechanism
+    counted = RunAccountant(plan, split if is_known(split) else replace(split, train=one_each)).counted
+    return counted[0].parts[0] if isinstance(counted, list) else counted
 
 
 def _require_noise_for_metrics(plan: ClientPlan, split: Split) -> None:
@@ -102,26 +103,21 @@ def _require_noise_for_metrics(plan: ClientPlan, split: Split) -> None:
     noisy = mechanism is not None and issubclass(plan.client_class, PrivatelyReporting)
     require(noisy, "a method whose clients add noise for --metrics private", method=method)
     assert mechanism is not None
-    if mechanism.void:
-        raise InputError(
-            f"Expected settings with which something can be claimed for --metrics private. {mechanism.void}"
-        )
+    if isinstance(mechanism, str):
+        raise InputError(f"Expected settings with which something can be claimed for --metrics private. {mechanism}")
     server = "noise at the clients for --metrics private; the server adds it, so use --metrics all or none"
     require(mechanism.noised_by == "client", server, method=method)
 
 
 def _remarks(plan: ClientPlan, split: Split, probed: bool) -> list[str]:
     privacy = plan.privacy
-    if (mechanism := RunAccountant(plan, split).mechanism) is None:
+    if not is_known(split) or (mechanism := _mechanism(plan, split)) is None:
         return []
     notes, examples = [], total(split.train)
     if probed:
         notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
-    if (
-        (privacy.target_epsilon or privacy.epsilon_budget)
-        and mechanism.noise_divisor > 1
-        and mechanism.min_summed_updates > 1
-    ):
+    shared = isinstance(mechanism, Mechanism) and mechanism.noise_divisor > 1 and mechanism.min_summed_updates > 1
+    if shared and (privacy.target_epsilon or privacy.epsilon_budget):
         notes.append(
             "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a "
             "share of the noise; against the server, which sees every update, it is larger."
@@ -156,7 +152,8 @@ def _require_noise_of_others(plan: ClientPlan, split: Split) -> None:
     require(noisy, by_method, colluding_clients=colluding)
     mechanism = _mechanism(plan, split)
     beside = f"colluding-clients=0 with defence={plan.defences.name}, beside which a claim {rest}"
-    require(mechanism is not None and mechanism.colluding > 0, beside, colluding_clients=colluding)
+    counted = isinstance(mechanism, str) or (mechanism is not None and mechanism.colluding > 0)
+    require(counted, beside, colluding_clients=colluding)
 
 
 def require_calibrated(target_epsilon: float, assignments: Sequence[str]) -> None:
@@ -177,13 +174,12 @@ def require_calibrated(target_epsilon: float, assignments: Sequence[str]) -> Non
 def _with_noise_for(run: RunPlan, split: Split) -> RunPlan:
     given = _assigned(run, _NOISE)
     unset = tuple(one for one in run.task.assignments if one not in given)
-    (counted, *beside), accountant = _target_mechanisms(run.replaced(set=unset).client, split, "target-epsilon")
+    clients, accountant = _target_mechanisms(run.replaced(set=unset).client, split, "target-epsilon")
     target, delta = run.client.privacy.target_epsilon, run.client.privacy.delta
-    if beside:
-        taken = compute_epsilon(gaussian_events(beside), delta, accountant).epsilon
-        more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
-        require(taken < target, more, target_epsilon=target)
-    minimum = calibrate_noise_multiplier(target, counted, delta, accountant, beside)[0]
+    taken = max((epsilon(beside, delta, accountant) for _, *beside in clients if beside), default=0.0)
+    more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
+    require(taken < target, more, target_epsilon=target)
+    minimum = calibrate_noise_multiplier(target, clients, delta, accountant)
     noise = f"{_NOISE}={minimum!r}"
     if given and given != [noise]:
         raise InputError(
@@ -213,8 +209,8 @@ def within_budget(plan: ClientPlan, split: Split, rounds: int, again: int, summe
 
 def _spent(plan: ClientPlan, split: Split, rounds: int, again: int = 0, summed: int = 0) -> float:
     fewer = replace(plan, rounds=replace(plan.rounds, rounds=rounds))
-    counted, accountant = _target_mechanisms(fewer, split, "epsilon-budget", again, summed)
-    return compute_epsilon(gaussian_events(counted), plan.privacy.delta, accountant).epsilon
+    clients, accountant = _target_mechanisms(fewer, split, "epsilon-budget", again, summed)
+    return largest(lambda client, by: epsilon(client, plan.privacy.delta, by), clients, accountant)[1]
 
 
 def _last_round(plan: ClientPlan, split: Split) -> int:
@@ -236,26 +232,24 @@ def _last_round(plan: ClientPlan, split: Split) -> int:
 
 def _target_mechanisms(
     plan: ClientPlan, split: Split, flag: str, again: int = 0, summed: int = 0
-) -> tuple[tuple[Mechanism, ...], Accountant]:
-    """Return the mechanisms and the accountant of a target or a budget, for the unit that is clipped.
+) -> tuple[list[tuple[Mechanism, ...]], Accountant]:
+    """Return each client's mechanisms and the accountant of a target or a budget, for the unit that is clipped.
 
-    The method's mechanism is the first. That of private metrics follows, if there are any and they are counted.
+    The method's mechanism is a client's first. That of private metrics follows, if there are any and they are counted.
     """
     accountant, privacy = RunAccountant(plan, split, again, summed), plan.privacy
-    mechanism, reported = accountant.mechanism, accountant.reported
-    if mechanism is None:
+    if (counted := accountant.counted) is None:
         raise InputError(f"Expected a method that claims privacy for --{flag}, got method={plan.name}.")
-    published = accountant.published if privacy.accountant == "paper" else None
-    if published and mechanism.clipped in published.units:
-        return (published.units[mechanism.clipped],), published.accountant
-    if mechanism.void:
-        raise InputError(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
+    if privacy.accountant == "paper" and (published := accountant.published):
+        return [(next(iter(one.units.values())),) for one in published], published[0].accountant
+    if isinstance(counted, str):
+        raise InputError(f"Expected settings with which something can be claimed for --{flag}. {counted}")
+    mechanism = counted[0].parts[0]
     if plan.real and privacy.metrics == "all" and mechanism.noised_by == "client":
         raise InputError(
             f"Expected --metrics private or none with --{flag} on real clients, got metrics=all: their server receives "
             "what they report, and nothing is claimed against it."
         )
-    counted = (mechanism, reported) if reported else (mechanism,)
-    if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
-        counted = tuple(replace(part, max_copies=1) for part in counted)
-    return tuple(part if part.noise_divisor > 1 else part.alone for part in counted), privacy.tightest
+    adversary = "outsider" if mechanism.noised_by == "server" else "server"
+    adversary = "aggregate" if mechanism.noise_divisor > 1 else adversary
+    return accountant.against(mechanism.clipped, adversary), privacy.tightest

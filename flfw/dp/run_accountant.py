@@ -1,4 +1,4 @@
-"""Privacy claims of an experiment, from its course, known before it starts, and the method's mechanism.
+"""Privacy claims of a run, from a schedule for each client, known before it starts, and the method's mechanism.
 
 Sampling of whole clients gives an example no credit against any adversary. It decides about all the other examples of
 the client too, so a round without the client is not the round without the example.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import chain
 from math import inf, isinf
 from typing import Any, final
 
@@ -18,14 +19,15 @@ from flfw import data
 from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
 from flfw.dp import private_metrics
-from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
+from flfw.dp.private_metrics import held_by_each, metrics_mechanism, most_held
 from flfw.errors import require
 from flfw.experiment.training import RoundSettings
-from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.accountants import Accountant, largest
+from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, claim, seen_by
+from flfw.privacy.client_schedule import ClientSchedule
+from flfw.privacy.mechanism import Mechanism, Unit, gaussian_events, joined
 from flfw.privacy.published import Published
-from flfw.privacy.run_schedule import RunSchedule
-from flfw.server.cohorts import most_participations
+from flfw.server.cohorts import participations
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
 
@@ -50,6 +52,10 @@ _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
     "and they tell presence: against it nothing is claimed. Use metrics=private or none."
 )
+_MOVING = (
+    "The stated bound of updates is the first one; it then follows a count, with noise, of the updates within it. The "
+    "noise on the updates is so much larger that both together protect as the stated one."
+)
 _AFTER_THE_NOISE = "update"  # the hook at which a defence changes what has its noise
 _PATIENTS = (
     "One patient has at most {examples} examples at a client, and examples at no more than {clients} of the clients: "
@@ -62,6 +68,10 @@ _COUNTED_PATIENTS = (
 _GIVEN_PATIENTS = (
     "One patient has at most {examples} examples at a client, and examples of its own at no more than {clients} of the "
     "clients, as was asked for; in these data they are {counted}, which was counted."
+)
+_JOINED = (
+    "Several clients may hold the same {unit}: each counts with the highest sampling rate, and as many steps, as any "
+    "client has."
 )
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
@@ -96,37 +106,50 @@ def least_summed(rounds: RoundSettings, colluding: int) -> int:
     return surely - colluding
 
 
-def run_schedule(plan: ClientPlan, split: Split) -> RunSchedule:
-    """Return the facts of a whole run that its privacy depends on."""
-    who, local = plan.rounds, plan.local
-    sizes, drawn = lazy_parts.sizes(split.train), isinstance(split.train, lazy_parts.LazyParts)
+def schedules(plan: ClientPlan, split: Split, again: int = 0, summed: int = 0) -> list[ClientSchedule]:
+    """Return the schedules of a run's clients; of clients with as many examples only the one that takes part most.
+
+    Args:
+        plan: of the run's clients.
+        split: of its data.
+        again: rounds that were asked for again, in which every client is taken to take part.
+        summed: least number of updates in a sum that any attempt at the run allowed; 0: this one's is that of all.
+    """
+    who, local, drawn = plan.rounds, plan.local, isinstance(split.train, lazy_parts.LazyParts)
     once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
-    trained = {name: p.numel() for name, p in plan.model.named_parameters() if p.requires_grad}
-    drawing = (who.clients, who.sample, who.sampling, plan.seed, who.rounds)
-    min_separation = plan.method.min_separation(plan.settings)
-    return RunSchedule(
-        rounds=who.rounds,
-        max_participations=most_participations(*drawing, min_separation),
-        clients=who.clients,
-        cohort_size=who.per_round,
-        poisson=who.poisson,
-        min_examples=min(sizes),
-        max_examples=max(sizes),
+    min_separation, surely = (
+        plan.method.min_separation(plan.settings),
+        least_summed(who, plan.privacy.colluding_clients),
+    )
+    taken = participations(who.clients, who.sample, who.sampling, plan.seed, who.rounds, min_separation)
+    sizes, held = lazy_parts.sizes(split.train), held_by_each(split) if plan.privacy.metrics == "private" else [0]
+    busiest: dict[tuple[int, int], int] = {}
+    for client in np.argsort(-taken, kind="stable").tolist():
+        busiest.setdefault((sizes[client % len(sizes)], held[client % len(held)]), client)
+        if len(sizes) == len(held) == 1:
+            break
+    same = ClientSchedule(
+        examples=0,
         batch_size=local.batch_size,
         epochs=local.local_epochs,
+        tensors={name: p.numel() for name, p in plan.model.named_parameters() if p.requires_grad},
+        rounds=who.rounds + again,
+        client_rate=who.per_round / who.clients,
+        poisson=who.poisson,
         max_copies=lazy_parts.most_copies(split.train) or _max_held(split.train),
-        tensors=trained,
-        min_summed_updates=least_summed(who, plan.privacy.colluding_clients),
+        min_summed_updates=min(surely, summed or surely),
         colluding=plan.privacy.colluding_clients,
     )
+    return [
+        replace(same, examples=n, held=all_parts, client=client, max_participations=int(taken[client]) + again)
+        for (n, all_parts), client in busiest.items()
+    ]
 
 
 def _max_held(parts: Sequence[np.ndarray]) -> int:
     """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
-    if isinstance(parts, lazy_parts.LazyParts):
-        return _most_drawn(parts)
-    return _counted(parts)
+    return _most_drawn(parts) if isinstance(parts, lazy_parts.LazyParts) else _counted(parts)
 
 
 def _counted(parts: Sequence[np.ndarray]) -> int:
@@ -141,28 +164,43 @@ def _counted(parts: Sequence[np.ndarray]) -> int:
 _most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
 
 
-def mechanism_in(plan: ClientPlan, schedule: RunSchedule) -> Mechanism | None:
-    """Return the mechanism of a run in a course; void beside a defence or constants that undo it.
+def mechanism_in(plan: ClientPlan, schedule: ClientSchedule) -> Mechanism | str | None:
+    """Return the mechanism of what one client sends; claims, the noise for a target and sites' budgets all rest on it.
 
-    None: the method claims nothing.
+    A sentence: why no epsilon holds, as beside a defence or constants that undo it. None: the method claims nothing.
     """
     mechanism = plan.method.mechanism(plan.settings, schedule)
-    if mechanism is None:
-        return None
+    if not isinstance(mechanism, Mechanism):
+        return mechanism
     if plan.real and not getattr(plan.settings, "secure", True):
-        return replace(mechanism, void=_KNOWN_SEED)
+        return _KNOWN_SEED
     if constants := data.private_constants(plan.task.data.dataset, plan.task.data.normalise):
-        return replace(mechanism, void=constants)
+        return constants
     if not plan.defences.partitions:
         return mechanism
     for hook, action in _VOIDING.items():
         voiding = [stage.name for stage in plan.defences.stages if hook in stage.active_hooks]
         if voiding:
-            return replace(mechanism, void=f"{voiding[0]} {action}")
+            return f"{voiding[0]} {action}"
     # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
-    return (
-        mechanism.alone if any(_AFTER_THE_NOISE in stage.active_hooks for stage in plan.defences.stages) else mechanism
-    )
+    defended = any(_AFTER_THE_NOISE in stage.active_hooks for stage in plan.defences.stages)
+    return mechanism.alone if defended else mechanism
+
+
+@final
+@dataclass(frozen=True)
+class CountedClient:
+    """One client of a run as it counts in a claim.
+
+    Attributes:
+        schedule: its schedule; None: this one stands for several.
+        examples: number of its examples, or of one patient's, that count: with private metrics those of all its parts.
+        parts: mechanisms of the tensors that it sends and, if it has any, of its private metrics.
+    """
+
+    schedule: ClientSchedule | None
+    examples: int
+    parts: tuple[Mechanism, ...]
 
 
 @final
@@ -175,8 +213,8 @@ class RunAccountant:
         split: of its data.
         again: how often rounds were asked for again, after the server was killed. If nobody can repeat the noise, each
             time it was another one, and that many more rounds are counted.
-        summed: least number of updates in a sum that any attempt at the run allowed; 0: the experiment's is that of
-            all.
+        summed: least number of updates in a sum that any attempt at the run allowed; 0: no attempt is noted, and
+            the plan's number counts.
     """
 
     plan: ClientPlan
@@ -184,54 +222,54 @@ class RunAccountant:
     again: int = 0
     summed: int = 0
 
-    @property
-    def mechanism(self) -> Mechanism | None:
-        """Mechanism of the whole run; None: the method claims nothing, or numbers of examples are not known here."""
+    @cached_property
+    def schedules(self) -> list[ClientSchedule]:
+        """Schedules of the run's clients."""
+        again = self.again if getattr(self.plan.settings, "secure", False) else 0
+        return schedules(self.plan, self.split, again, self.summed)
+
+    @cached_property
+    def counted(self) -> list[CountedClient] | str | None:
+        """Clients of the run, or why nothing can be claimed; None: by the method, or as sizes are not known here."""
         if not is_known(self.split):
             return None
         self.patients()  # refuses fewer examples of a patient than there are, whatever the method
         if self.plan.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
-            least_summed(
-                self.plan.rounds, self.plan.privacy.colluding_clients
-            )  # refuses more colluding clients than there are, whatever the method
+            # Refuses more colluding clients than there are, whatever the method.
+            least_summed(self.plan.rounds, self.plan.privacy.colluding_clients)
             return None
-        mechanism = mechanism_in(self.plan, self._run_schedule(self.plan.settings))
-        if mechanism is not None and _hides_cohorts(mechanism):
-            return replace(mechanism, max_participations=None)  # nobody knows beforehand who will be drawn how often
-        return mechanism
+        privacy, clients = self.plan.privacy, list[CountedClient]()
+        copies = most_held(self.split) if privacy.metrics == "private" else 0
+        for schedule in self.schedules:
+            mechanism = mechanism_in(self.plan, schedule)
+            if not isinstance(mechanism, Mechanism):
+                return mechanism
+            parts, answers = (mechanism,), schedule.max_participations + 1  # in each of its rounds and one evaluation
+            if copies:
+                private = metrics_mechanism(private_metrics.NOISE_MULTIPLIER, answers, mechanism.clipped, copies)
+                parts = (mechanism, private)
+            clients.append(CountedClient(schedule, max(schedule.examples, schedule.held), parts))
+        return clients
 
     @property
-    def reported(self) -> Mechanism | None:
-        """Mechanism of the whole run's private metrics: in each round of a client, and in one evaluation; else None."""
-        mechanism, privacy = self.mechanism, self.plan.privacy
-        if mechanism is None or privacy.metrics != "private":
-            return None
-        answers = self._run_schedule(self.plan.settings).max_participations + 1
-        return metrics_mechanism(private_metrics.NOISE_MULTIPLIER, answers, mechanism.clipped, most_held(self.split))
+    def mechanism(self) -> Mechanism | None:
+        """Mechanism that reveals at least as much as that of any client; None: nothing is claimed."""
+        clients = self.counted
+        return joined([one.parts[0] for one in clients]) if isinstance(clients, list) else None
 
     @property
     def hides_cohorts(self) -> bool:
         """True where claims rest on cohorts that nobody but the server knows."""
         mechanism = self.mechanism
-        return mechanism is not None and _hides_cohorts(mechanism)
-
-    def _run_schedule(self, settings: Any) -> RunSchedule:
-        known = run_schedule(self.plan, self.split)
-        again = self.again if getattr(settings, "secure", False) else 0
-        summed = min(known.min_summed_updates, self.summed or known.min_summed_updates)
-        return replace(
-            known,
-            rounds=known.rounds + again,
-            max_participations=known.max_participations + again,
-            min_summed_updates=summed,
-        )
+        return mechanism is not None and mechanism.amplified and mechanism.clipped == "client"
 
     @property
-    def published(self) -> Published | None:
-        """Accounting of the method's paper, if it has one; of rounds that were asked for again, too."""
+    def published(self) -> list[Published]:
+        """Accounting of the method's paper for each client, if it has one; of rounds that were asked for again, too."""
         if not is_known(self.split):
-            return None
-        return self.plan.method.published_accounting(self.plan.settings, self._run_schedule(self.plan.settings))
+            return []
+        each = [self.plan.method.published_accounting(self.plan.settings, one) for one in self.schedules]
+        return [one for one in each if one is not None]
 
     def patients(self) -> tuple[int, int, str]:
         """Count the examples of a patient at a client, and its clients beside copies, with a sentence on how.
@@ -258,69 +296,112 @@ class RunAccountant:
         how = _GIVEN_PATIENTS if (examples, clients) != (counted, owners) else _COUNTED_PATIENTS
         return examples, clients, how.format(examples=examples, clients=clients, counted=counted)
 
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Units of the claims; patients are among them where a number of examples of each is known."""
+        return ("example", "client", "patient") if self.patients()[0] else ("example", "client")
+
     def claims(self) -> list[Claim]:
         """Return the claim on the whole run for each unit and adversary; empty: nothing is claimed."""
-        mechanism = self.mechanism
-        if mechanism is None:
+        if self.counted is None:
             return []
-        of_patient = self.patients()[0]
-        full = (
-            most_examples(self.split)
-            if self.plan.privacy.metrics == "private"
-            else max(lazy_parts.sizes(self.split.train))
-        )
-        sizes: dict[Unit, int | None] = {"example": 1, "client": full}
-        sizes |= {"patient": of_patient} if of_patient else {}
-        return [
-            self._claim(mechanism, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES
-        ]
+        return [self._claim(unit, adversary) for unit in self.units for adversary in ADVERSARIES]
+
+    def against(self, unit: Unit, adversary: Adversary) -> list[tuple[Mechanism, ...]]:
+        """Return what each client tells of a unit, as an adversary sees it; what they tell most is claimed."""
+        return [seen_by(one.parts, unit, adversary) for one in self._holders[unit]]
+
+    @cached_property
+    def _holders(self) -> dict[Unit, list[CountedClient]]:
+        """Clients of which one has the largest epsilon for a unit.
+
+        Where several clients may hold the same unit, it is a single one that tells at least as much as each of them.
+        """
+        assert isinstance(self.counted, list), "of what is not counted there is no claim"
+        holders: dict[Unit, list[CountedClient]] = {}
+        for unit in self.units:
+            clients, times = self.counted, 1
+            if unit == "patient":
+                examples, times, _ = self.patients()
+                clients = [replace(one, examples=examples) for one in clients]
+            copied = unit != "client" and any(part.max_copies * times > 1 for part in clients[0].parts)
+            holders[unit] = [_joined(clients, times)] if copied else _telling_most(clients, unit)
+        return holders
 
     def entries(self) -> list[dict[str, Any]]:
         """Return ``privacy`` of result.json: the claims and, if asked for, the paper's figures, each with its kind."""
-        noise = getattr(self.plan.settings, "noise_source", "own")
-        entries: list[dict[str, Any]] = []
-        for one in self.claims():
-            entries.append(
-                {**one.as_dict(), "max_guess_accuracy": one.certainty, "accounting": "exact", "noise_source": noise}
-            )
-        published = self.published if self.plan.privacy.accountant == "paper" else None
-        if published is None:
-            return entries
+        exact = {"accounting": "exact", "noise_source": getattr(self.plan.settings, "noise_source", "own")}
+        entries = [{**one.as_dict(), "max_guess_accuracy": one.certainty, **exact} for one in self.claims()]
         delta, rounds = self.plan.privacy.delta, self.plan.rounds.rounds
-        for unit in published.units:
-            epsilon = published.epsilon(unit, delta)
+        each = self.published if self.plan.privacy.accountant == "paper" else []
+        for unit in each[0].units if each else ():
+            epsilon, published = max(((one.epsilon(unit, delta), one) for one in each), key=lambda found: found[0])
             figures = {"unit": unit, "adversary": "not told apart", "epsilon": "inf" if isinf(epsilon) else epsilon}
             figures |= {"delta": delta, "accountant": published.accountant, "assumptions": list(published.remarks)}
             entries.append({**figures, "rounds": rounds, "accounting": "as published"})
         return entries
 
-    def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
+    def _claim(self, unit: Unit, adversary: Adversary) -> Claim:
         privacy, rounds = self.plan.privacy, self.plan.rounds
-        secure = bool(getattr(self.plan.settings, "secure", False))
-        reported = self.reported
-        if unit == "patient":  # the same factor for all that a patient's clients send
-            times = self.patients()[1]
-            mechanism = replace(mechanism, max_copies=mechanism.max_copies * times)
-            reported = reported and replace(reported, max_copies=reported.max_copies * times)
-        assert privacy.metrics != "auto", "a plan has no auto"
-        how = (privacy.delta, rounds.rounds, privacy.tightest, examples, privacy.metrics, secure)
-        result = claim(mechanism, unit, adversary, *how, reported)
+        if isinstance(self.counted, str):
+            return Claim(unit, adversary, inf, privacy.delta, "none", (self.counted,), rounds.rounds)
+
+        def counted(client: CountedClient, by: Accountant) -> Claim:
+            secure, (sent, *reported) = bool(getattr(self.plan.settings, "secure", False)), client.parts
+            assert privacy.metrics != "auto", "a plan has no auto"
+            how = (privacy.delta, rounds.rounds, by, client.examples, privacy.metrics, secure)
+            return claim(sent, unit, adversary, *how, *reported)
+
+        client, _ = largest(lambda one, by: counted(one, by).epsilon, self._holders[unit], privacy.tightest)
+        result = counted(client, privacy.tightest)
         receives = adversary in ("server", "aggregate")
         if receives and self.plan.real and privacy.metrics == "all" and not isinf(result.epsilon):
             return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
-        settings = self.plan.settings
         if isinf(result.epsilon):
             return result
-        if unit == "patient":
-            result = replace(result, assumptions=(*result.assumptions, self.patients()[2]))
-        if rounds.patience and privacy.metrics == "all":  # by accuracies with counted noise the end tells nothing more
-            result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
-        if _hides_cohorts(mechanism):
-            result = replace(result, assumptions=(*result.assumptions, _COHORTS))
-        if getattr(settings, "secure", True):
-            return result
-        return replace(result, assumptions=(_FROM_THE_SEED, *result.assumptions))
+        more = {
+            _said_of(client, unit): True,
+            self.patients()[2]: unit == "patient",
+            # By accuracies with counted noise the end tells nothing more.
+            _ENDS_EARLY: rounds.patience and privacy.metrics == "all",
+            _COHORTS: self.hides_cohorts,
+            _MOVING: getattr(self.plan.settings, "follows_quantile", False),
+        }
+        first = () if getattr(self.plan.settings, "secure", True) else (_FROM_THE_SEED,)
+        said = (*first, *result.assumptions, *(words for words, holds in more.items() if holds))
+        return replace(result, assumptions=said)
 
 
-def _hides_cohorts(mechanism: Mechanism) -> bool:
-    return mechanism.amplified and mechanism.clipped == "client"
+def _joined(clients: Sequence[CountedClient], times: int) -> CountedClient:
+    """Return a client that tells at least as much as each, of a unit with so many times the owners."""
+    parts = (joined(alike) for alike in zip(*(one.parts for one in clients), strict=True))
+    owned = tuple(replace(part, max_copies=part.max_copies * times) for part in parts)
+    schedule = clients[0].schedule if len(clients) == 1 else None
+    return CountedClient(schedule, max(one.examples for one in clients), owned)
+
+
+def _said_of(client: CountedClient, unit: Unit) -> str:
+    """Return a sentence on whose epsilon is claimed; numbers of examples count as known where examples are clipped."""
+    if client.schedule is None:
+        return _JOINED.format(unit=unit)
+    known = client.parts[0].clipped == "example"
+    size = f", which has {client.schedule.examples} training examples" if known else ""
+    return f"No client has a larger epsilon than client {client.schedule.client}{size}."
+
+
+def _telling_most(clients: Sequence[CountedClient], unit: Unit) -> list[CountedClient]:
+    """Leave out each client for which there is another that tells at least as much; of equal ones the first stays."""
+
+    def told(client: CountedClient) -> tuple[float, ...]:
+        size = client.parts[0].vectors(unit, client.examples)
+        events = (*gaussian_events(client.parts), *gaussian_events(client.parts, size))
+        each = ((-one.noise_multiplier, one.sampling_rate, one.steps, -one.bins) for one in events)
+        return size, *chain.from_iterable(each)
+
+    kept: list[CountedClient] = []
+    rows = np.empty((0, len(told(clients[0]))))
+    for client in sorted(clients, key=told, reverse=True):  # nobody tells as much as one before
+        row = np.array(told(client))
+        if not (rows >= row).all(1).any():
+            kept, rows = [*kept, client], np.vstack([rows, row])
+    return kept

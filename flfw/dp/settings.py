@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Literal, Self, TypeAlias
 
 import torch
@@ -20,8 +20,8 @@ from flfw.nets.training.clipping import FACTOR, Clipping, Grouping, factors, gro
 from flfw.nets.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.nets.training.optimisers import LocalTraining
 from flfw.nets.training.per_example import PerExample
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Holder, Mechanism
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.rng import torch_generator
 
 NoiseSource: TypeAlias = Literal["seed", "secure"]
@@ -173,11 +173,11 @@ class DPSGDSettings(DPSettings):
         """True: each example's gradient is clipped."""
         return True
 
-    def mechanism_of_steps(self, schedule: RunSchedule, chosen: Sequence[str]) -> Mechanism:
-        """Return the mechanism of a whole run for the examples of one client, as the server sees it.
+    def mechanism_of_steps(self, schedule: ClientSchedule, chosen: Sequence[str]) -> Mechanism:
+        """Return the mechanism of a whole run for the examples of one client.
 
         Args:
-            schedule: of the run.
+            schedule: of the client.
             chosen: patterns of the tensors that follow the noisy steps.
         """
         poisson = self.batches == "poisson"
@@ -187,13 +187,12 @@ class DPSGDSettings(DPSettings):
             clipping_norm=self.clip,
             groups=self.groups(schedule.tensors, chosen),
             noise_per=self.draws,
-            batch=min(schedule.batch_size, schedule.max_examples),
+            batch=schedule.batch_size if self.draws == "example" else min(schedule.batch_size, schedule.examples),
             sampling_rate=schedule.example_rate if poisson else 1.0,
             poisson=poisson,
-            secret_sampling=True,  # nobody sees which examples a client draws
             max_participations=None if poisson else schedule.max_participations * schedule.epochs,
             max_copies=schedule.max_copies,
-            bins=ceil(schedule.min_examples / schedule.batch_size) if self.batches == "balls" else 0,
+            bins=schedule.batches if self.batches == "balls" else 0,
         )
 
     def deviation(self, bound: float, batch: int) -> float:
@@ -228,10 +227,10 @@ class DPUnitSettings(DPSGDSettings, AdaptiveClippingSettings):
         """Reason why nothing can be claimed for examples; empty if something can."""
         return ""
 
-    def mechanism(self, schedule: RunSchedule, chosen: Sequence[str]) -> Mechanism:
-        """Return the mechanism of the chosen unit."""
+    def mechanism(self, schedule: ClientSchedule, chosen: Sequence[str]) -> Mechanism | str:
+        """Return the mechanism of the chosen unit, or why nothing can be claimed."""
         if self.on_steps:
-            return replace(self.mechanism_of_steps(schedule, chosen), void=self.void)
+            return self.void or self.mechanism_of_steps(schedule, chosen)
         return mechanism_of_updates(self, schedule, chosen, "server")
 
 
@@ -256,7 +255,7 @@ class PrivateHeadSettings(DPUnitSettings):
 
 def mechanism_of_updates(
     noise: DPSettings,
-    schedule: RunSchedule,
+    schedule: ClientSchedule,
     chosen: Sequence[str],
     noised_by: Holder,
     shares: int = 1,
@@ -266,7 +265,7 @@ def mechanism_of_updates(
 
     Args:
         noise: settings of the clipping and the noise.
-        schedule: of the run.
+        schedule: of the client.
         chosen: patterns of the tensors that are sent.
         noised_by: party that adds the noise: each client to its own update, or the server to the sum.
         shares: n, where a client's own noise has deviation sigma C / sqrt(n).
@@ -281,13 +280,11 @@ def mechanism_of_updates(
         noised_by=noised_by,
         sampling_rate=schedule.client_rate,
         poisson=schedule.poisson,
-        secret_sampling=True,  # from all but the server, for which `flfw.privacy.claims` changes it back
         max_participations=schedule.max_participations,
         max_copies=schedule.max_copies,
         noise_divisor=shares,
         min_summed_updates=schedule.min_summed_updates if summed else 1,
         colluding=schedule.colluding if summed else 0,
-        moving=noise.follows_quantile,
     )
 
 

@@ -73,7 +73,7 @@ class MessageEntry:
         Raises:
             InputError: it is none.
         """
-        known = {name: value for name, value in row.items() if name != "before"}
+        known = {name: _without_retired(value) for name, value in row.items() if name != "before"}
         try:
             entry = fit(known, cls)  # older lines have no metrics
             for name, minimum in (("examples", 0), ("repeated", 1), ("held", 0)):
@@ -84,6 +84,18 @@ class MessageEntry:
                 f"Expected lines that this version knows in a site's ledger: {error}; {way_out}."
             ) from error
         return entry
+
+
+def _without_retired(value: Any) -> Any:
+    """Return a mechanism of an older line without the fields that are no more; any other value as it is.
+
+    Each had the same value in all lines that a site wrote. With another value it stays, and is refused as unknown.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    hidden = (True,) if value.get("poisson") or value.get("bins") else (True, False)
+    written = {"hidden": hidden, "secret_sampling": hidden, "moving": (False,), "void": ("",)}
+    return {name: one for name, one in value.items() if name not in written or one not in written[name]}
 
 
 @final

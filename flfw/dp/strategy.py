@@ -11,9 +11,9 @@ from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
 from flfw.dp.settings import DPSettings, DPUnitSettings
 from flfw.nets.net import Net, Tensors
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 
@@ -51,18 +51,18 @@ class EitherUnitStrategy(DPStrategy, ABC):
         return settings.on_update
 
     @classmethod
-    def mechanism(cls, settings: DPUnitSettings, schedule: RunSchedule) -> Mechanism:
-        """Return the mechanism of the chosen unit, for the uploaded tensors."""
+    def mechanism(cls, settings: DPUnitSettings, schedule: ClientSchedule) -> Mechanism | str:
+        """Return the mechanism of the chosen unit for the uploaded tensors, or why nothing can be claimed."""
         return settings.mechanism(schedule, cls.uploads)
 
     @classmethod
-    def published_accounting(cls, settings: DPUnitSettings, schedule: RunSchedule) -> Published | None:
+    def published_accounting(cls, settings: DPUnitSettings, schedule: ClientSchedule) -> Published | None:
         """Count Poisson batches in all rounds by Renyi divergences, as such comparisons choose their noise."""
         if not settings.on_steps:
             return None
         rate = schedule.example_rate
         steps = round(schedule.rounds * schedule.epochs / rate)
-        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=rate, poisson=True, secret_sampling=True)
+        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=rate, poisson=True)
         remarks = ("The comparison's: Poisson batches, though passes are in shuffled order; everybody in every round.",)
         return Published({"example": counted}, "rdp", remarks)
 

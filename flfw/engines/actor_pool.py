@@ -250,7 +250,7 @@ class ActorPool:
         return bool(ready)
 
     def _greet(self, slot: ActorSlot) -> None:
-        """Let a seat have messages, as its actor has come, if its software is this process's."""
+        """Let a slot have messages, as its actor has come, if its software is this process's."""
         try:
             software, host, number = ray.get(slot.hello)
         except _LOST as error:
@@ -264,7 +264,7 @@ class ActorPool:
         slot.hello, slot.starts, self._without, slot.process = None, 0, inf, f"{number} on {host}"
 
     def _take(self, slot: ActorSlot) -> None:
-        """Take the replies of a seat's first chunk, or replace its dead actor."""
+        """Take the replies of a slot's first chunk, or replace its dead actor."""
         chunk = slot.chunks[0]
         try:
             seconds, replies, states = ray.get(chunk.reply)
@@ -351,7 +351,7 @@ class ActorPool:
                     self._send(slot, jobs)
 
     def _next(self, slot: ActorSlot) -> list[PendingMessage]:
-        """Take the jobs of a seat's next chunk: of one kind, in whole cohorts; one cohort alone after a death at it."""
+        """Take the jobs of a slot's next chunk: of one kind, in whole cohorts; one cohort alone after a death at it."""
         if slot.pinned and not slot.chunks:
             pinned, slot.pinned = slot.pinned, None
             return [pinned]
@@ -366,7 +366,7 @@ class ActorPool:
         return jobs
 
     def _chunk(self, slot: ActorSlot, busy: set[int]) -> list[PendingMessage]:
-        """Take the first waiting jobs for a seat, as many as its pace allows."""
+        """Take the first waiting jobs for a slot, as many as its pace allows."""
         first, number = self._waiting[0], len(self._waiting)
         if slot.chunks:
             ahead = slot.chunks[0].jobs
@@ -383,7 +383,7 @@ class ActorPool:
         return jobs
 
     def _length(self, slot: ActorSlot, first: PendingMessage) -> int:
-        """Return how many messages to hand to a seat, not to cut branches whose replies may be added up."""
+        """Return how many messages to hand to a slot, not to cut branches whose replies may be added up."""
         number, actors, summed = len(self._waiting), len(self._slots), first.branch is not None
         maximum = self._pace.length(first.kind, number, actors, summed)
         if not summed:

@@ -92,12 +92,12 @@ def _level(one: int | None, other: int | None) -> int:
 
 
 def rounded(waiting: Sequence[BranchPlace | None], maximum: int, share: int) -> int:
-    """Return how many of the waiting messages to hand out: about ``most``, so that large branches are not cut.
+    """Return how many of the waiting messages to hand out: about ``maximum``, so that large branches are not cut.
 
     Args:
         waiting: places of the messages.
         maximum: number without regard to branches; at most as many again are added.
-        share: what an actor gets if each gets as much; not more are handed out, if it is more than ``most``.
+        share: what an actor gets if each gets as much; not more are handed out, if it is more than ``maximum``.
 
     >>> waiting = [BranchPlace(0, n, 0, level_between(n, n + 1)) for n in range(16)]
     >>> [rounded(waiting, most, share=8) for most in (1, 2, 3, 5, 7)]

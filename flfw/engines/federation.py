@@ -64,18 +64,18 @@ def federate(grid: Grid, run: RunPlan) -> None:
     folder = run.engine.out
     assert folder is not None, "the engine names the folder"
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
-    reason = folder / "failure.txt"
+    failure_file = folder / "failure.txt"
     try:
         machine.check_server(run.engine, run.audit.settings.attack_gpus, run.client.real)
         with server_lock(folder):
-            reason.unlink(missing_ok=True)  # from an earlier attempt
+            failure_file.unlink(missing_ok=True)  # from an earlier attempt
             Federation(grid, run, folder).run()
     except OSError as error:
         with suppress(OSError):  # the disk may be full
-            reason.write_text(f"{error}\n")
+            failure_file.write_text(f"{error}\n")
         raise RunError(f"The server could not go on: {error}.") from error
     except (InputError, RunError) as error:
-        reason.write_text(f"{error}\n")
+        failure_file.write_text(f"{error}\n")
         raise
 
 
@@ -90,7 +90,7 @@ class Federation:
     """
 
     def __init__(self, grid: Grid, run: RunPlan, folder: Path) -> None:
-        self._clients, self._audit, self._engine, self._folder = run.client, run.audit, run.engine, folder
+        self._client_plan, self._audit, self._engine, self._folder = run.client, run.audit, run.engine, folder
         self._rounds = run.client.rounds.rounds
         plan = run.client
         drop_unfinished(folder / "checkpoint")
@@ -101,7 +101,7 @@ class Federation:
         self._strategy.before_round, self._strategy.cohort_key = self._begin_round, self._releases.cohort_key()
         self._strategy.ctx = ServerContext(plan, machine.server_device(run.engine), self._progress)
         self._average, self._patience = MovingAverage(plan.rounds.ema), EarlyStopping(plan.rounds.patience)
-        self._strategy.on_update = self._listener = _listener(plan)
+        self._strategy.on_update = self._canary_scorer = _canary_scorer_of(plan)
 
         audit, attacks = run.audit, run.audit.reconstructions
         self._probed = bool(audit.audited) and bool(attacks or audit.record)
@@ -128,8 +128,8 @@ class Federation:
         if last := self._checkpoints.last:
             strategy.restore(last, self._checkpoints.history)
             self._average.tensors = dict(last.average)
-            if self._listener and last.scores is not None:
-                self._listener.restore(last.scores, last.noise)
+            if self._canary_scorer and last.scores is not None:
+                self._canary_scorer.restore(last.scores, last.noise)
             self._announce_again(last.round)
         if self._recorder and self._audit.record:
             _warn(f"what clients send in rounds {self._audit.probes.audit_rounds} is recorded in {self._folder}")
@@ -137,7 +137,7 @@ class Federation:
             done, arrays = self._train(last.arrays if last else self._first_broadcast())
         arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
-        silent = self._clients.privacy.metrics != "all" and strategy.ctx is not None
+        silent = self._client_plan.privacy.metrics != "all" and strategy.ctx is not None
         self._write(
             final=final,
             central=central_accuracy(strategy.ctx, arrays) if silent and strategy.ctx else None,
@@ -150,8 +150,8 @@ class Federation:
             budget_spent=self._spent,
             engine=self._engine.engine,
             without_gpu=blind,
-            scores=self._listener.scores.tolist() if self._listener else None,
-            residual=self._listener.noise_found if self._listener else None,
+            scores=self._canary_scorer.scores.tolist() if self._canary_scorer else None,
+            residual=self._canary_scorer.noise_found if self._canary_scorer else None,
         )
 
     def _progress(self, title: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
@@ -165,19 +165,19 @@ class Federation:
         return RecordingGrid(
             grid,
             self._folder / "observations",
-            self._is_recorded,
+            self._should_record,
             mark=last.recordings if last else None,
             anew=True,
             compression="compact",
             limit_bytes=_RECORDED_BYTES,
         )
 
-    def _is_recorded(self, message: Message, reply: Message) -> bool:
-        """Return whether to record an exchange: a sound probe or, for attacks on uploads, one of an audited round.
+    def _should_record(self, message: Message, reply: Message) -> bool:
+        """Return whether to record an exchange: a usable probe, or an upload of an audited round, never an evaluation.
 
-        Evaluations are never recorded.
+        Uploads are recorded where attacks on them are asked for, or ``record`` is.
         """
-        if probe.is_sound(message, reply):
+        if probe.is_usable_probe(message, reply):
             return True
         if not self._records_uploads or message.metadata.message_type != "train":
             return False
@@ -188,20 +188,22 @@ class Federation:
         """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
         answers = self._assignment.begin()
         if self._audit.record:
-            needed = probe.needed(self._audit.probes, self._clients.rounds.clients)
+            needed = probe.needed(self._audit.probes, self._client_plan.rounds.clients)
             if line := too_few_volunteered(answers, needed):
                 _warn(f"{line}: nobody is probed")  # an audit of some would count the others as protected
             self._probed = not line
-        return self._clients.on_gpu and not all(answer.gpu for answer in answers)
+        return self._client_plan.on_gpu and not all(answer.gpu for answer in answers)
 
     def _first_broadcast(self) -> ArrayRecord:
         """Return the first broadcast; an audited run first probes its fresh controls here."""
         if self._recorder and self._probed:
-            sent = probe.send_control_probes(self._grid, self._strategy, self._audit.probes.images, self._clients.task)
+            sent = probe.send_control_probes(
+                self._grid, self._strategy, self._audit.probes.images, self._client_plan.task
+            )
             self._note_probes(0, sent)
             self._queue.announce(EASY)
-        with initialising(self._clients.seed, "model"):
-            model = self._strategy.build_model(self._clients.task.build_net(), self._strategy.settings)
+        with initialising(self._client_plan.seed, "model"):
+            model = self._strategy.build_model(self._client_plan.task.build_net(), self._strategy.settings)
         return broadcast(model, self._strategy.shared(model, self._strategy.settings).downloads)
 
     def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
@@ -255,20 +257,20 @@ class Federation:
                 self._queue.announce(probe_set)
                 attacks, adaptation = self._audit.reconstructions.values(), self._audit.settings.adaptation
                 for beside in control_probe_sets(
-                    self._clients, attacks, adaptation, probe_set
+                    self._client_plan, attacks, adaptation, probe_set
                 ):  # attacked on demand: not announced
                     self._send_probes(done, beside, arrays)
         self._average.follow(done, arrays)
         snapshot = self._strategy.snapshot(done, arrays, self._recorder.mark if self._recorder else None)
         snapshot = replace(snapshot, average=self._average.tensors)
-        if self._listener:
-            snapshot = replace(snapshot, scores=self._listener.scores, noise=self._listener.noise)
+        if self._canary_scorer:
+            snapshot = replace(snapshot, scores=self._canary_scorer.scores, noise=self._canary_scorer.noise)
         self._checkpoints.save(snapshot, self._strategy.history.rows_of(done))
         if done < self._rounds and self._is_last(done):
             raise _Ended(done, arrays)
 
     def _send_probes(self, done: int, probe_set: ProbeSet, arrays: ArrayRecord) -> None:
-        images, clients = self._audit.probes.images, self._clients.rounds.clients
+        images, clients = self._audit.probes.images, self._client_plan.rounds.clients
         self._note_probes(done, probe.send_probes(self._grid, self._strategy, images, clients, probe_set, arrays))
 
     def _announce_again(self, done: int) -> None:
@@ -292,8 +294,9 @@ class Federation:
 class _Ended(Exception):
     """Exception that ends Flower's loop over the rounds early; Flower fixes the number of rounds at the start.
 
-    It is raised in Flower's evaluation on the server, the last step of a round, after the round's checkpoint is saved.
-    So a run that is killed here resumes from the same round, and comes to the same end.
+    It is raised before a round is sent (the budget is spent), or after a round's checkpoint is saved, in Flower's
+    evaluation on the server (the round was the last). So a run that is killed here resumes from the same round, and
+    comes to the same end.
     """
 
     def __init__(self, server_round: int, arrays: ArrayRecord) -> None:
@@ -317,7 +320,7 @@ def _strategy(run: RunPlan, stamp: dict[str, Any]) -> FederatedStrategy:
     return strategy
 
 
-def _listener(plan: ClientPlan) -> CanaryScorer | None:
+def _canary_scorer_of(plan: ClientPlan) -> CanaryScorer | None:
     if not plan.privacy.canaries:
         return None
     from flfw.dp.canary_audit import CanaryScorer  # an accountant is needed only then

@@ -123,14 +123,14 @@ def check(engine: ExecutionSettings, attack_gpus: float, available: Resources) -
         require(whole, "whole cpus-per-client with --engine flwr", cpus_per_client=engine.cpus_per_client)
         require(not attack_gpus, "--engine ray with --attack-gpus", engine=engine.engine)
     cpus, gpus = max(node.cpus for node in available.nodes), max(node.gpus for node in available.nodes)
-    maximum = "" if len(available.nodes) == 1 else " on one node"
+    where = "" if len(available.nodes) == 1 else " on one node"
     for flag, requested, has in (
         ("cpus-per-client", engine.cpus_per_client, cpus),
         ("gpus-per-client", engine.gpus_per_client, gpus),
         ("attack-gpus", attack_gpus, gpus),
     ):
         if requested > has:
-            raise InputError(f"Expected {flag} <= {has:g}, {available.owner}{maximum}; got {requested:g}.")
+            raise InputError(f"Expected {flag} <= {has:g}, {available.owner}{where}; got {requested:g}.")
     if not at_once(engine, attack_gpus, available):
         shares = f"cpus-per-client={engine.cpus_per_client:g}, gpus-per-client={engine.gpus_per_client:g}"
         left = f" beside attack-gpus={attack_gpus:g}" if attack_gpus else ""
@@ -197,8 +197,8 @@ def fit_actors(
 ) -> tuple[int, dict[str, float]]:
     """Return how many actors fit, and the ``num_cpus`` and ``num_gpus`` that Ray reserves for each.
 
-    By their shares of a GPU alone more actors would start than fit beside the attacks, and more than fit where none is
-    spread over two GPUs: the last would never start. A larger share of cores limits their number.
+    Ray counts by totals: that leaves nothing free for the attacks, and includes actors that fit on no single GPU, which
+    would never start. So where too many would start, each reserves more cores.
 
     Args:
         available: the nodes.

@@ -15,7 +15,7 @@ MOST = 1_000_000
 
 
 def require_at_least(record: object, minimum: int, names: Iterable[str]) -> None:
-    """Refuse a record with one of these fields below ``least``.
+    """Refuse a record with one of these fields below ``minimum``.
 
     Raises:
         InputError: names the flag and its value.
@@ -26,7 +26,7 @@ def require_at_least(record: object, minimum: int, names: Iterable[str]) -> None
 
 
 def require_at_most(record: object, maximum: int, names: Iterable[str]) -> None:
-    """Refuse a record with one of these fields above ``most``: a slip of the keyboard would compute for ages.
+    """Refuse a record with one of these fields above ``maximum``: a slip of the keyboard would compute for ages.
 
     Raises:
         InputError: names the flag and its value.

@@ -94,7 +94,7 @@ class DifferentiableDefence:
         return {n: value + (defended[n] - value) / self.stds[n] for n, value in observed.items()}
 
     def sent(self, simulated: Tensors, rng: torch.Generator, *, faithful: bool, nature: Nature = "fixed") -> Tensors:
-        """Compute the client's simulated upload, averaged over its randomness; differentiable in ``trial``.
+        """Compute the client's simulated upload, averaged over its randomness; differentiable in ``simulated``.
 
         Args:
             simulated: the gradient of a guess.

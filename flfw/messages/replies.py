@@ -1,7 +1,4 @@
-"""Replies of clients, and the checks that the server makes before it uses them.
-
-One of them looks for values that are no numbers.
-"""
+"""Replies of clients, and the checks that the server makes before it uses them."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def read_update(
     counted: bool = True,
     copied: bool = True,
 ) -> tuple[Tensors, dict[str, Any], int]:
-    """Read a reply's tensors, metrics and bytes, with every check that the server can make.
+    """Read a reply's tensors, metrics and bytes, with the checks that one reply allows by itself.
 
     Args:
         reply: the reply of a client.

@@ -54,14 +54,14 @@ class MessageValidator:
         method: name of the method, for error messages.
         sharing: the tensors that may be received and sent.
         forms: type and shape of every tensor of the model, by name.
-        parts: names of the tensors that replace some uploads in a message, for example factors.
+        factor_names: names of the tensors that replace some uploads in a message, for example factors.
     """
 
     client: int
     method: str
     sharing: Sharing
     forms: Mapping[str, Form]
-    parts: tuple[str, ...] = ()
+    factor_names: tuple[str, ...] = ()
 
     def check_received(self, received: Mapping[str, np.ndarray]) -> None:
         """Refuse a message unless it holds exactly the method's downloads, with their types and shapes, all finite.
@@ -84,7 +84,7 @@ class MessageValidator:
                 raise SharingViolationError(f"{who} not sent {name}, which {self.method} downloads")
 
     def check_sent(self, sent: Mapping[str, Tensor]) -> None:
-        """Refuse to send tensors other than the method's uploads.
+        """Refuse to send tensors other than the method's uploads, or the factors in their place.
 
         Only names are checked here: the server checks forms and values (`flfw.messages.replies.read_update`), and a
         site's policy what leaves it (`flfw.deploy.policy.Policy.reply_rejection`).
@@ -93,7 +93,7 @@ class MessageValidator:
             SharingViolationError: names the client, the tensor and the allowed uploads.
         """
         for name in sent:
-            if name not in self.parts:
+            if name not in self.factor_names:
                 refused = f"client {self.client} would send {name}"
                 self._require_shared(name, self.sharing.uploads, refused, "uploads")
 

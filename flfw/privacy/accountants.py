@@ -24,12 +24,12 @@ appended to the t numbers, and all shuffled, is the pair of t + 1.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
 from math import exp, inf, isfinite, log, sqrt
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, final, get_args
 
 import numpy as np
 
@@ -159,6 +159,30 @@ def compute_epsilon(parts: Sequence[GaussianEvent], delta: float, accountant: Ac
         return without
     allocated = allocated_epsilon([(z, t, n) for (z, _, t), n in merged(used, LARGEST).items()], delta, without.epsilon)
     return AccountedEpsilon(allocated, "pld", (_ALLOCATED,)) if allocated < without.epsilon else without
+
+
+T = TypeVar("T")
+
+
+def largest(count: Callable[[T, Accountant], float], clients: Sequence[T], accountant: Accountant) -> tuple[T, float]:
+    """Return the client with the largest epsilon, and that.
+
+    PRV takes seconds. No epsilon by it is above that by RDP, so it counts only clients whose RDP is above the rest.
+
+    Args:
+        count: epsilon of a client by an accountant.
+        clients: one or more.
+        accountant: as for `compute_epsilon`.
+    """
+    if accountant != "prv" or len(clients) == 1:
+        return max(((client, count(client, accountant)) for client in clients), key=lambda found: found[1])
+    maximum, chosen = -inf, clients[0]
+    for bound, client in sorted(((count(one, "rdp"), one) for one in clients), key=lambda pair: -pair[0]):
+        if bound <= maximum:
+            break
+        if (found := count(client, "prv")) > maximum:
+            maximum, chosen = found, client
+    return chosen, maximum
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import exp, expm1, inf, isinf, log, sqrt
 from typing import Any, Literal, TypeAlias, final, get_args
 
 from flfw.errors import require
 from flfw.privacy.accountants import Accountant, AccountedEpsilon, compute_epsilon
-from flfw.privacy.mechanism import GaussianEvent, Mechanism, Mechanisms, gaussian_events
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, Mechanisms, Unit, gaussian_events
 
-Unit: TypeAlias = Literal["example", "patient", "client"]
 Adversary: TypeAlias = Literal["server", "aggregate", "another client", "outsider"]
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 _SEES = {
@@ -87,10 +86,22 @@ _ADDED = (
 Metrics: TypeAlias = Literal["all", "private", "none"]
 
 
+def seen_by(mechanisms: Sequence[Mechanism], unit: Unit, adversary: Adversary) -> tuple[Mechanism, ...]:
+    """Return mechanisms as an adversary sees them, for one unit.
+
+    Copies of a client's examples elsewhere belong to other clients. Noises add up in sums alone, for who sees no more.
+    """
+    if unit == "client":
+        mechanisms = [replace(part, max_copies=1) for part in mechanisms]
+    summed = [adversary == "aggregate" and (part.adds_up or part.colluding > 0) for part in mechanisms]
+    return tuple(part if of_sums else part.alone for part, of_sums in zip(mechanisms, summed, strict=True))
+
+
+@lru_cache(maxsize=4096)
 def accounted(
-    mechanisms: Sequence[Mechanism], unit: str, delta: float, accountant: Accountant, examples: int
+    mechanisms: tuple[Mechanism, ...], unit: Unit, delta: float, accountant: Accountant, examples: int
 ) -> tuple[AccountedEpsilon, tuple[str, ...]]:
-    """Compute the epsilon of a unit, with sentences on how it was counted."""
+    """Compute the epsilon of a unit, with sentences on how it was counted; see `seen_by`."""
     whole = f"Neighbours: one {unit} more or less, its places left empty. Exchanging one for another counts twice."
     clients = mechanisms[0].clipped == "client"
     if mechanisms[0].is_distributed and unit == "client":
@@ -101,19 +112,17 @@ def accounted(
         )
     if clients and unit != "client":
         whole = f"Neighbours: all data of one {unit} added, taken away or exchanged for others."
-    copies = 1 if unit in (mechanisms[0].clipped, "example") else examples
-    if copies == 1 and (not clients or unit == "client"):
+    size = mechanisms[0].vectors(unit, examples)
+    if size == 1:
         return compute_epsilon(gaussian_events(mechanisms), delta, accountant), (whole,)
+    group = f"Single examples are clipped: the {size} examples of one {unit} count as a group."
     if clients:
-        size, group = 2, f"Whole clients are clipped: one {unit} can exchange one update for another."
-        direct = compute_epsilon(gaussian_events(mechanisms, 2, amplified=False), delta, accountant)
-    else:
-        size, group = copies, f"Single examples are clipped: the {copies} examples of one {unit} count as a group."
-        direct = compute_epsilon(gaussian_events(mechanisms, copies), delta, accountant)
+        group = f"Whole clients are clipped: one {unit} can exchange one update for another."
+    direct = compute_epsilon(gaussian_events(mechanisms, size, amplified=not clients), delta, accountant)
     options = [(direct, "It is taken to change every step that it takes part in as much as the whole group can.")]
     if any(part.amplified for part in mechanisms):
         if not clients:
-            maximum, parts = _truncated(mechanisms, copies, delta)
+            maximum, parts = _truncated(mechanisms, size, delta)
             options.append((
                 _raised(compute_epsilon(parts, delta / 2, accountant), delta),
                 f"No more than {maximum} of the group are drawn in one step; half of delta is set aside for more.",
@@ -234,7 +243,7 @@ def claim(
         mechanism: one or several in turn, as this adversary sees them; ``clipped`` and ``noised_by`` must be the same
             in all.
         unit: the unit with the presence to protect.
-        adversary: the adversary; the sampling of whole clients is never hidden from the server, also if it sees sums.
+        adversary: the adversary.
         delta: probability in (0, 1) with which the bound may fail.
         rounds: number of rounds that the mechanism covers, >= 0.
         accountant: as for `flfw.privacy.accountants.compute_epsilon`.
@@ -260,14 +269,8 @@ def claim(
     why = _unsupported(mechanisms, unit, adversary, examples)
     if why:
         return Claim(unit, adversary, inf, delta, "none", (why,), rounds)
-    if unit == "client":  # copies of its examples elsewhere belong to other clients
-        mechanisms = tuple(replace(part, max_copies=1) for part in mechanisms)
-    receives = adversary in ("server", "aggregate")
-    if receives and mechanisms[0].clipped == "client":  # each drawn client sends the server a message
-        mechanisms = tuple(replace(part, secret_sampling=False) for part in mechanisms)
-    colluding = any(part.colluding for part in mechanisms)
-    summed = [adversary == "aggregate" and (part.adds_up or part.colluding > 0) for part in mechanisms]
-    mechanisms = tuple(part if of_sums else part.alone for part, of_sums in zip(mechanisms, summed, strict=True))
+    receives, colluding = adversary in ("server", "aggregate"), any(part.colluding for part in mechanisms)
+    mechanisms = seen_by(mechanisms, unit, adversary)
     result, counted = accounted(mechanisms, unit, delta, accountant, examples or 1)
     first = result.notes if isinf(result.epsilon) else ()
     beside = _REPORTED if metrics == "all" else _UNREPORTED
@@ -289,9 +292,6 @@ def _unsupported(mechanisms: Sequence[Mechanism], unit: Unit, adversary: Adversa
         return "The server adds the noise itself and sees every message without it: against it nothing is claimed."
     if mechanisms[0].noised_by == "server" and adversary == "aggregate":
         return "The server adds the noise to the sum, which it sees without it: against it nothing is claimed."
-    void = next((part.void for part in mechanisms if part.void), "")
-    if void:
-        return void
     if any(part.clipping_norm == inf and part.steps for part in mechanisms):
         return f"Nothing is clipped, so one {unit} can change a sum by any amount: no noise is known to be enough."
     if mechanisms[0].clipped == "example" and unit != "example" and examples is None:
@@ -350,12 +350,9 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
     if part.groups > 1:
         norm += f" in each of {part.groups} groups of tensors, so that it counts {sqrt(part.groups):.3g} times"
     sentences = [f"{norm}."]
-    if part.moving:
-        sentences.append("That is the first bound; it then follows a count, with noise, of the updates within it.")
-        sentences.append("The noise on the updates is so much larger that both together protect as the stated one.")
     if part.noise_per == "example":
         sentences.append(f"Noise is drawn {part.batch} times in each step, also where a batch holds fewer examples.")
-    if part.bins and part.secret_sampling:
+    if part.bins:
         sentences.append(
             f"Each example takes part in one of the {part.bins} or more steps of a pass, by a uniform choice of its own"
             f" that the adversary never learns, and in {part.max_participations} passes at most."
@@ -365,8 +362,10 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
             f"Each {part.clipped} is drawn by a coin of its own, and the adversary never learns who was drawn."
         )
     else:
-        why = "the adversary may know who is drawn" if part.poisson else "they are not drawn by independent coins"
-        why = "who is not drawn adds no noise either" if part.poisson and noisy_clients else why
+        why = "they are not drawn by independent coins that nobody else knows"
+        if part.poisson:
+            together = "a noisy sum holds several steps" if part.bands > 1 else f"each {part.clipped} is in every step"
+            why = "who is not drawn adds no noise either" if noisy_clients else together
         taken = part.steps if part.max_participations is None else part.max_participations
         sentences.append(f"Samples give no credit, for {why}.")
         sentences.append(f"One {part.clipped} takes part in at most {taken} of {part.steps} steps.")

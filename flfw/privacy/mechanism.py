@@ -9,6 +9,7 @@ times the sensitivity makes the step a Gaussian mechanism of multiplier z, and i
 
 Sampling amplifies privacy if each example is drawn by its own coin, with probability q (Poisson), and the adversary
 never learns which examples were drawn. Otherwise q counts as 1, for the steps in which an example takes part.
+A mechanism is of one client, by the client's own numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from flfw.errors import require
 
 Holder: TypeAlias = Literal["client", "server"]
 Clipped: TypeAlias = Literal["example", "client"]
+Unit: TypeAlias = Literal["example", "patient", "client"]
 
 
 @final
@@ -46,9 +48,7 @@ class GaussianEvent:
 @final
 @dataclass(frozen=True)
 class Mechanism:
-    """Clipping, noise and sampling as one adversary sees them.
-
-    For another adversary, `secret_sampling` and `min_summed_updates` may differ.
+    """Clipping, noise and sampling of one client.
 
     Attributes:
         noise_multiplier: sigma >= 0; the noise on the sum has deviation sigma C in each entry. 0: none.
@@ -61,8 +61,8 @@ class Mechanism:
         batch: B, examples in a step's batch, the same number in every step; 0: it varies or is not known.
         noised_by: the party that adds the noise; clients add it independently of each other.
         sampling_rate: q in (0, 1], probability to be drawn in a step.
-        poisson: whether each is drawn by its own coin; False for passes in shuffled order and batches of fixed size.
-        secret_sampling: whether this adversary never learns the drawn units; False for a server that picks the clients.
+        poisson: whether each is drawn by its own coin, and no adversary learns who was drawn; False for passes in
+            shuffled order, batches of fixed size, and draws that others may know.
         max_participations: largest number of steps in which one example (or client) takes part, at most ``steps``;
             None: all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
         max_copies: r >= 1, number of clients that hold a copy of the same example.
@@ -72,13 +72,10 @@ class Mechanism:
             that sees nothing but these sums; 1: it may see a single update.
         colluding: c >= 0, the most updates beside these in such a sum without noise that counts; copies of an example
             may be among them.
-        moving: whether C is only the first bound of clients' updates and follows a quantile of their norms; sigma is
-            then that of the updates and the count of short ones together, see `flfw.dp.quantile`.
         bands: b >= 1, rounds whose sums are in one noisy sum, with weights of length 1; the rounds of one client are at
             least b apart, so that no noisy sum holds it twice: see `flfw.privacy.banded`. 1: each round's alone.
-        bins: t >= 1, steps of a pass, in one of which each example takes part by its own uniform choice (the least of
-            all clients'); ``max_participations`` counts the passes. 0: there is no such choice.
-        void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
+        bins: t >= 1, steps of a pass, in one of which each example takes part by its own uniform choice that nobody
+            else learns; ``max_participations`` counts the passes. 0: there is no such choice.
 
     Raises:
         InputError: a value out of its range, noise per example with a batch that is not known, or shares or sums of
@@ -88,7 +85,6 @@ class Mechanism:
     EARLIER_NAMES: ClassVar[Mapping[str, str]] = {
         "clip": "clipping_norm",
         "draws": "noise_per",
-        "hidden": "secret_sampling",
         "participations": "max_participations",
         "replication": "max_copies",
         "shares": "noise_divisor",
@@ -104,34 +100,22 @@ class Mechanism:
     noised_by: Holder = "client"
     sampling_rate: float = 1.0
     poisson: bool = False
-    secret_sampling: bool = False
     max_participations: int | None = None
     max_copies: int = 1
     bands: int = 1
     bins: int = 0
-    void: str = ""
     noise_divisor: int = 1
     min_summed_updates: int = 1
     colluding: int = 0
-    moving: bool = False
 
     def __post_init__(self) -> None:
         sigma, taken = self.noise_multiplier, self.max_participations
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
         require(self.clipping_norm > 0, "clipping_norm > 0", clipping_norm=self.clipping_norm)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
-        least = {
-            "steps": 0,
-            "groups": 1,
-            "batch": 0,
-            "max_copies": 1,
-            "noise_divisor": 1,
-            "min_summed_updates": 1,
-            "bands": 1,
-            "bins": 0,
-        }
-        least["colluding"] = 0
-        for name, lowest in least.items():
+        minimum = dict.fromkeys(("steps", "batch", "bins", "colluding"), 0)
+        minimum |= dict.fromkeys(("groups", "max_copies", "noise_divisor", "min_summed_updates", "bands"), 1)
+        for name, lowest in minimum.items():
             value = getattr(self, name)
             require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
         require(
@@ -179,13 +163,20 @@ class Mechanism:
         It does not if clients add their own noise: a client that is not drawn adds none, so the noise reveals the draw.
         Nor where noisy sums hold several rounds, for which no such count is here.
         """
-        return (
-            self.poisson
-            and self.secret_sampling
-            and self.sampling_rate < 1
-            and not self.is_distributed
-            and self.bands == 1
-        )
+        return self.poisson and self.sampling_rate < 1 and not self.is_distributed and self.bands == 1
+
+    def vectors(self, unit: Unit, examples: int) -> int:
+        """Return how many clipped vectors of one unit are in a sum of its client.
+
+        A part of a client can exchange a whole clipped update for another, which counts as two.
+
+        Args:
+            unit: the unit.
+            examples: largest number of a patient's examples, or number of the client's, >= 1.
+        """
+        if self.clipped == "client":
+            return 1 if unit == "client" else 2
+        return 1 if unit == "example" else examples
 
     def phase(self, copies: int = 1, amplified: bool = True) -> GaussianEvent:
         r"""Return the phase for a unit that counts several times in each client that holds it.
@@ -208,9 +199,10 @@ class Mechanism:
         shift by n followed by scaling and more noise, and such bounds on single steps compose (Zhu, Dong and Wang,
         AISTATS 2022). For small n q it is loose; group privacy may then be the better bound.
 
-        Without sampling: with p participations, the copies take part in at most copies p places, with at most
-        m = min(copies, B) of them in one batch of fixed size B. Gaussian steps compose by the sum of their squared
-        shifts, which is largest if the places are in the same steps: ceil(copies p / m) steps with m copies each.
+        Without sampling: with p participations (all steps, where coins hide who is drawn how often), the copies take
+        part in at most copies p places, with at most m = min(copies, B) of them in one batch of fixed size B. Gaussian
+        steps compose by the sum of their squared shifts, which is largest if the places are in the same steps:
+        ceil(copies p / m) steps with m copies each.
         With bands the shifts of one client's rounds are at right angles to each other, so the same sum holds; those of
         r clients add up to r times that at most.
 
@@ -231,13 +223,43 @@ class Mechanism:
             return GaussianEvent(multiplier / n, rate, self.steps * runs)
         fixed = self.batch if self.clipped == "example" and not self.poisson and not self.bins else 0
         maximum = min(copies, fixed) if fixed else copies
-        taken = self.steps if self.max_participations is None else self.max_participations
+        taken = self.steps if self.max_participations is None or self.amplified else self.max_participations
         together = min(self.steps, ceil(copies * taken / maximum))
-        chosen = self.bins if self.secret_sampling and amplified and copies * copied == 1 else 0
+        chosen = self.bins if amplified and copies * copied == 1 else 0
         return GaussianEvent(multiplier / (maximum * copied), 1.0, together * runs, max(1, chosen))
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+
+
+def joined(clients: Sequence[Mechanism]) -> Mechanism:
+    """Return a mechanism that reveals at least as much as that of each client: the rate of one, the steps of another.
+
+    It bounds what several clients tell of a unit that all of them hold. Each of its Gaussian steps is at least as
+    telling as the client's, and so are all together, as such bounds on single steps compose.
+
+    Args:
+        clients: mechanisms that are alike in all else, such as the noise.
+
+    >>> each = [Mechanism(1.0, 3, sampling_rate=0.5, poisson=True), Mechanism(1.0, 9, sampling_rate=0.1, poisson=True)]
+    >>> joined(each) == Mechanism(1.0, 9, sampling_rate=0.5, poisson=True)
+    True
+    """
+    first = clients[0]
+    taken = [one.steps if one.max_participations is None else one.max_participations for one in clients]
+    (full,) = {
+        replace(
+            one,
+            steps=max(one.steps for one in clients),
+            # Of noise for each example a larger batch has more of it.
+            batch=max(one.batch for one in clients) if first.noise_per == "batch" else one.batch,
+            sampling_rate=max(one.sampling_rate for one in clients),
+            max_participations=None if first.max_participations is None else max(taken),
+            bins=min(one.bins for one in clients),
+        )
+        for one in clients
+    }
+    return full
 
 
 def gaussian_events(mechanisms: Mechanisms, copies: int = 1, amplified: bool = True) -> tuple[GaussianEvent, ...]:

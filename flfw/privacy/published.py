@@ -17,7 +17,7 @@ class Published:
     """A paper's privacy accounting.
 
     Attributes:
-        units: protected unit -> mechanism that the paper assumes for it.
+        units: protected unit -> mechanism that the paper assumes for it; the unit that is clipped is the first.
         accountant: accountant that the paper uses.
         remarks: sentences on the paper's assumptions.
     """

@@ -74,7 +74,7 @@ def _on_gpu(run_plan: RunPlan) -> bool:
 
 
 def _number(run_plan: RunPlan, maximum: int) -> int:
-    """Return how many clients to join: at most ``most``, and no more than leave work for each process."""
+    """Return how many clients to join: at most ``maximum``, and no more than leave work for each process."""
     experiment = run_plan.experiment
     alone = experiment.engine == "inproc" or bool(experiment.ray_address)
     processes = 1 if alone else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.resources("")))

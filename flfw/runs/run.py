@@ -37,8 +37,8 @@ from flfw.runs.tracking.following import tracked
 from flfw.runs.tracking.tracker import check as check_trackers
 from flfw.server.central import sends_one_model
 from flfw.server.checkpoint import (
+    awaits_audit,
     is_complete,
-    is_trained,
     locked,
     require_same_data,
     store_experiment,
@@ -131,7 +131,7 @@ def resume(experiment: Experiment) -> Path:
         provenance.begin(folder, outside_of(run_plan))
         audit = auditing(run_plan.client, run_plan.audit, task, folder)
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
-            if not is_trained(folder):
+            if not awaits_audit(folder):
                 engine.check_resources(experiment)
                 engine.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)

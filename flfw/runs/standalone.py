@@ -24,7 +24,7 @@ from flfw.files.folders import unused
 from flfw.runs import provenance, run
 from flfw.runs.provenance import outside_of
 from flfw.runs.results import finish
-from flfw.server.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
+from flfw.server.checkpoint import Checkpoints, awaits_audit, is_complete, locked, require_same_data, stored_experiment
 
 server = ServerApp()
 
@@ -58,7 +58,7 @@ def serve(grid: Grid, context: Context) -> None:
     with locked(folder / "checkpoint" / ".run"):
         if not is_complete(folder):
             provenance.begin(folder, outside_of(run_plan))
-        if not (is_trained(folder) or is_complete(folder)):
+        if not (awaits_audit(folder) or is_complete(folder)):
             federate(grid, run_plan)
         if not is_complete(folder):
             _fetch(clients, folder, ("truth", "examples", *(["state"] if experiment.keep_state else [])))

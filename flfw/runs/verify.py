@@ -35,7 +35,7 @@ from flfw.runs.run_comparison import (
     compare,
     farthest,
 )
-from flfw.server.checkpoint import is_trained
+from flfw.server.checkpoint import awaits_audit
 
 _SHOWN = 40  # lines of each kind on the terminal
 _NOTHING = "Nothing differs in code, environment, data and hardware: every number should repeat bit for bit."
@@ -217,7 +217,7 @@ def stored(folder: Path) -> Experiment:
         json.dumps(result, allow_nan=False)
     except ValueError as error:  # in a field that no reader knows
         raise InputError(f"Expected finite numbers in {folder / 'result.json'}, got others; restore it.") from error
-    if is_trained(folder):
+    if awaits_audit(folder):
         raise InputError(f"Expected a finished run for --verify, got {folder}, which is not over; --resume it first.")
     if sealed(folder / "checkpoint", "experiment"):
         return dataclasses.replace(run.stored(folder), out=None, track=())

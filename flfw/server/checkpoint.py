@@ -273,14 +273,14 @@ def server_lock(folder: Path) -> AbstractContextManager[None]:
     return locked(folder / "checkpoint" / ".server", _ENDING_S)
 
 
-def is_trained(folder: Path) -> bool:
+def awaits_audit(folder: Path) -> bool:
     """Return whether the training in a run folder is over, but not the rest."""
     return (folder / "training.json").exists()
 
 
 def is_complete(folder: Path) -> bool:
     """Return whether nothing is left to do in a run folder."""
-    return (folder / "result.json").exists() and not is_trained(folder)
+    return (folder / "result.json").exists() and not awaits_audit(folder)
 
 
 def store_experiment(folder: Path, experiment: Experiment) -> Stored:

@@ -189,7 +189,7 @@ class ClientDirectory:
         self._note(Failure(partition, reason), when, failed)
 
     def check_enough(self, usable: int, failed: Sequence[Failure], when: str, maximum: int | None = None) -> None:
-        """Raise `RunError`, with the reasons, if too few clients gave something usable; ``most`` were to be asked."""
+        """Raise `RunError`, with the reasons, if too few clients, of ``maximum``, gave something usable."""
         minimum = self.tolerance.min_clients if maximum is None else min(self.tolerance.min_clients, maximum)
         if usable < minimum:
             reasons = "; ".join(map(str, failed)) or "nobody was asked"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import shake_256
@@ -133,7 +132,7 @@ def _binomial_sums(length: int, sample: int, everyone: int) -> list[int]:
 
 
 def in_turn(clients: Sequence[int], separation: int, server_round: int) -> Sequence[int]:
-    """Return the clients whose turn a round is: each has one in ``apart`` rounds, by its number alone.
+    """Return the clients whose turn a round is: each has one in ``separation`` rounds, by its number alone.
 
     So their rounds are at least that far apart, also when clients are added or a round is repeated.
 
@@ -146,17 +145,17 @@ def in_turn(clients: Sequence[int], separation: int, server_round: int) -> Seque
     return [client for client in clients if client % separation == turn]
 
 
-def most_participations(
+def participations(
     clients: int, sample: int, sampling: Sampling, seed: int, rounds: int, separation: int = 1
-) -> int:
-    """Count the rounds of the client that takes part most often; ``apart`` as for `in_turn`."""
+) -> np.ndarray:
+    """Count the rounds of each client (clients,); ``separation`` as for `in_turn`."""
     if separation == 1 and not 0 < sample < clients:
-        return rounds
-    counts: Counter[int] = Counter()
+        return np.full(clients, rounds)
+    counts = np.zeros(clients, np.int64)
     for server_round in range(1, rounds + 1):
         turn = in_turn(range(clients), separation, server_round)
-        counts.update(drawn(turn, sample, sampling, seed, server_round))
-    return max(counts.values(), default=0)
+        counts[drawn(turn, sample, sampling, seed, server_round)] += 1
+    return counts
 
 
 def _at(clients: Sequence[int], indices: np.ndarray) -> list[int]:

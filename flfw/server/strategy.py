@@ -127,12 +127,12 @@ class FederatedStrategy(Method, Strategy, ABC):
     @property
     def last_broadcast(self) -> Tensors:
         """Tensors that were sent to the clients of the current round."""
-        assert self._sent is not None, "configure_train or combined comes first"
+        assert self._sent is not None, "configure_train or aggregate_round comes first"
         return unpack(self._sent)
 
     def sent_to(self, partition: int) -> Tensors:
         """Return the tensors that one client of the current round was sent."""
-        assert self._sent is not None, "configure_train or combined comes first"
+        assert self._sent is not None, "configure_train or aggregate_round comes first"
         return unpack(self.arrays_for(partition, self._sent))
 
     @property

@@ -19,9 +19,9 @@ from flfw.messages.sharing import Sharing
 from flfw.nets import Net, Tensors, Trained
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.tuned import shared_names
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
-from flfw.privacy.run_schedule import RunSchedule
 
 if TYPE_CHECKING:
     from flfw.task.task import Task
@@ -82,8 +82,8 @@ class Method(EarlierHooks):
 
         Running statistics of a pretrained network's adapters stay with each client: then names replace the patterns.
         A method overrides this if its choice depends on the modules' types or on a setting. The two attributes are
-        then bounds: they must match at least the names chosen here. A site's policy, which has no model, uses the
-        attributes. Client, server, audits and estimates use the result of this function.
+        then bounds: they must match at least the names chosen here. The template of a site's policy is made
+        from them. Client, server, audits and estimates use the result of this function.
 
         Args:
             model: the model from `build_model`; it may be without numbers, on the meta device.
@@ -163,8 +163,16 @@ class Method(EarlierHooks):
         return False
 
     @classmethod
-    def mechanism(cls, settings: Any, schedule: RunSchedule) -> Mechanism | None:
-        """Describe the mechanism that protects the data against the server in a whole run; None: no claim."""
+    def mechanism(cls, settings: Any, schedule: ClientSchedule) -> Mechanism | str | None:
+        """Describe the mechanism that protects one client's data in a whole run.
+
+        Args:
+            settings: the method's hyper-parameters.
+            schedule: of the client; its numbers alone decide the result.
+
+        Returns:
+            A sentence: why nothing can be claimed with these settings. None: the method claims nothing.
+        """
         return None
 
     @classmethod
@@ -185,6 +193,6 @@ class Method(EarlierHooks):
         return cls.disabled_settings(settings)
 
     @classmethod
-    def published_accounting(cls, settings: Any, schedule: RunSchedule) -> Published | None:
+    def published_accounting(cls, settings: Any, schedule: ClientSchedule) -> Published | None:
         """Return the privacy accounting of the method's paper; None: the paper has none."""
         return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.files.earlier_names import KEYS
+from flfw.files.earlier_names import KEYS, settings_of_today
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import read_json
 from flfw.papers import cells
@@ -113,6 +113,9 @@ def _read(path: Path) -> Record:
     except InputError as error:
         raise InputError(f"Expected a record of evidence in {path}, got one that is damaged ({error}).") from error
     also = {_WORD.sub(_of_today, name): _from_json(value) for name, value in stored.also.items()}
+    if (settings := settings_of_today(stored.settings)) != stored.settings:
+        run = Experiment.from_run_config({**Experiment().to_run_config(), **settings})
+        stored = replace(stored, settings=settings, digest=digest(run))
     return replace(stored, value=_from_json(stored.value), also=also)
 
 

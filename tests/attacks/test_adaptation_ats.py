@@ -16,7 +16,7 @@ import sim
 from flfw.attacks.adaptations.ats import ATSAdaptation
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.adaptation import adapted, defence_operator
-from flfw.audit.control_runs import _apart
+from flfw.audit.control_runs import _distances
 from flfw.audit.jobs import EXAMPLE, AttackJob, Exchange, ProbeSet, solved
 from flfw.audit.knowledge import restored
 from flfw.audit.queue import Queue
@@ -151,12 +151,12 @@ def test_a_result_is_compared_with_all_versions_of_each_sample() -> None:
     )
     alike = torch.tensor([4, 4])
     guesses = [Truth(samples, alike, torch.arange(2)) for samples in (x, x.flip(0) * 0.5)]
-    truth, other = _apart(operator, Reconstruction(x, searched=result), guesses) or [0.0, 0.0]
+    truth, other = _distances(operator, Reconstruction(x, searched=result), guesses) or [0.0, 0.0]
     assert truth < 1e-9 < other
     apart = [Truth(x, torch.tensor([4, 5]), torch.arange(2))]
     labelled = Reconstruction(x, searched=result, labels=torch.tensor([4, 5]))
-    assert (_apart(operator, labelled, apart) or [0.0])[0] > 1e-4  # not its own label's result
-    assert _apart(None, labelled, apart) is None and _apart(operator, Reconstruction(x), apart) is None
+    assert (_distances(operator, labelled, apart) or [0.0])[0] > 1e-4  # not its own label's result
+    assert _distances(None, labelled, apart) is None and _distances(operator, Reconstruction(x), apart) is None
 
 
 @pytest.mark.nightly

@@ -40,8 +40,8 @@ from flfw.nets.inputs import InputSpec
 from flfw.nets.training.clipping import FACTOR
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.plans.run_plan import plan
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism as Privacy
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.report.findings import read_settings
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
@@ -345,7 +345,7 @@ class Shielded(FederatedStrategy):
         return weighted_mean(updates)
 
     @classmethod
-    def mechanism(cls, settings: Any, schedule: RunSchedule) -> Privacy | None:
+    def mechanism(cls, settings: Any, schedule: ClientSchedule) -> Privacy | None:
         return None
 
 

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sum_is_a_batch_of_all_its_clients_examples(folder: Path) -> None:
     audited = entries(folder)
     assert {(group, e["batch"], e["images"], e["curve"]) for (_, group), e in audited.items()} == {
-        (None, 2, 8, None), (1, 2, 8, "group"), (2, 4, 8, "group"), (4, 8, 8, None),
+        (None, 2, 8, None), (1, 2, 8, "sum_size"), (2, 4, 8, "sum_size"), (4, 8, 8, None),
     }  # fmt: skip
     assert all(e["vantage"] == ("aggregate" if group else "server") for (_, group), e in audited.items())
     words = " ".join(audited["spear", 2]["granted"])

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack
-from flfw.audit import queue as queue_file
 from flfw.audit.jobs import EASY, AttackJob, JobResult
 from flfw.audit.queue import Queue
 from flfw.errors import RunError
@@ -69,6 +68,10 @@ class Stuck(_Misbehaving):
         subprocess.run(["sleep", "60"], check=True)  # as an attack that has helpers of its own
 
 
+class Endless(Stuck):
+    pass
+
+
 class Exits(_Misbehaving):
     def first(self) -> None:
         os._exit(3)
@@ -104,17 +107,16 @@ JobOf = Callable[..., AttackJob]
 
 
 @pytest.fixture
-def job_of(recorded: tuple[Path, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOf:
+def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
     """The job of an attack on the easy control of what was recorded."""
     from flfw.audit.auditor import Auditor
     from flfw.runs import run as whole
 
     folder, experiment = recorded
 
-    def job(attack: type[Attack] | str, retries: int = 0) -> AttackJob:
+    def job(attack: type[Attack] | str) -> AttackJob:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
         requested = dataclasses.replace(experiment, attack=(name,))
-        monkeypatch.setattr(queue_file, "_RETRIES", retries)
         run_plan, task, _ = whole.check(requested, new=False)
         (results,) = Auditor(run_plan.client, run_plan.audit, task, folder, tmp_path).jobs(EASY)
         return results
@@ -183,27 +185,26 @@ def test_a_server_bears_what_attacks_do(job_of: JobOf, tmp_path: Path, monkeypat
     importlib.invalidate_caches()
     monkeypatch.setenv("FLFW_TRUTH", "/nowhere")
     queue = Queue(tmp_path / "queue")
-    retried = [job_of(FailsOnce, retries=1), job_of(Raises, retries=2)]
-    once = [job_of(Raises), job_of("homemade:Own"), job_of(Stuck), job_of(Grey)]
+    jobs = [job_of(attack) for attack in (FailsOnce, Raises, "homemade:Own", Stuck, Grey)]
     with serving(queue, seconds=4) as server:
 
         def solve(job: AttackJob) -> JobResult:
             queue.put(job)
             return server.wait(job)
 
-        failing, raising = map(solve, retried)
+        failing, raising = map(solve, jobs[:2])
         assert guessed(failing) and failing.tries == 2
-        assert (raising.stopped, raising.tries) == ("crashed: ArithmeticError: told [] in queue", 3)
+        assert (raising.stopped, raising.tries) == ("crashed: ArithmeticError: told [] in queue", 2)
+        assert raising.reconstructions == (None, None)
         (first,) = workers(queue.folder)  # which has gone on
-        raised, chosen, stuck, grey = map(solve, once)
-        assert raised.stopped == raising.stopped and raised.tries == 1 and raised.reconstructions == (None, None)
+        chosen, stuck, grey = map(solve, jobs[2:])
         assert guessed(chosen)
-        assert (stuck.stopped, stuck.tries) == ("ended after 4 s, its budget", 1)
+        assert (stuck.stopped, stuck.tries) == ("ended after 4 s, its budget", 2)
         assert guessed(grey)
         (second,) = workers(queue.folder)
         assert second != first
 
-        queue.put(endless := job_of(Stuck, retries=9))
+        queue.put(endless := job_of(Endless))
         until(lambda: len(at_work_in(queue.folder)) == 2)
     assert queue.solution(endless) is None  # its end was not waited for, and `serving` saw that nothing is left behind
 
@@ -250,18 +251,8 @@ def test_attacks_that_end_their_process_fail_and_the_others_go_on(job_of: JobOf,
             queue.put(job)
         for cls, how in ends.items():
             result = server.wait(jobs[cls])
-            assert (result.stopped, result.tries) == (f"crashed: its process {how}", 1), cls
+            assert (result.stopped, result.tries) == (f"crashed: its process {how}", 2), cls
         assert guessed(server.wait(jobs[Grey]))
-
-
-@pytest.mark.nightly
-def test_a_process_that_ends_is_tried_again_as_often_as_was_asked_for(job_of: JobOf, tmp_path: Path) -> None:
-    queue = Queue(tmp_path / "queue")
-    with serving(queue) as server:
-        job = job_of(Exits, retries=1)
-        queue.put(job)
-        result = server.wait(job)
-    assert (result.stopped, result.tries) == ("crashed: its process ended with exit code 3", 2)
 
 
 @pytest.mark.nightly
@@ -286,7 +277,7 @@ from flfw.audit.queue import Queue
 from flfw.audit.attack_process import AttackServer
 queue = Queue(Path(sys.argv[1]))
 queue.reopen()
-AttackServer(queue, lambda _: [], beside=True, seconds=600).begin()
+AttackServer(queue, lambda _: [], concurrent=True, seconds=600).begin()
 time.sleep(600)
 """
 

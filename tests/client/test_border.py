@@ -338,7 +338,7 @@ def test_a_refusal_lists_what_may_cross(patterns: tuple[str, ...], allowed: str)
 
 def test_shared_tensors_and_those_that_stand_for_them_cross() -> None:
     leaving("hypernet.a", "hypernet.b")(border(("*",), ("hypernet.*",)))
-    leaving("hypernet.a", "hypernet.*/axes")(border(("*",), ("hypernet.*",), parts=("hypernet.*/axes",)))
+    leaving("hypernet.a", "hypernet.*/axes")(border(("*",), ("hypernet.*",), factor_names=("hypernet.*/axes",)))
     leaving()(border((), ()))
     entering("hypernet.a", "hypernet.b")(border(("hypernet.*",), ()))
     entering()(border((), ()))

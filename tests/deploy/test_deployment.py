@@ -86,7 +86,8 @@ class EachRoundOtherwise(Defence):
 class Thief(FederatedClient):
     def __init__(self, at):
         super().__init__(at)
-        self.validator = dataclasses.replace(self.validator, parts=("patient",))  # behind it is the site's policy
+        # Behind the validator is the site's policy.
+        self.validator = dataclasses.replace(self.validator, factor_names=("patient",))
 
     def train(self):
         return {"loss": 1.0}

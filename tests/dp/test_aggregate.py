@@ -22,7 +22,7 @@ from flfw.deploy.rehearsal import plan_rehearsal
 from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.resolve_noise import calibrate_noise
-from flfw.dp.run_accountant import least_summed, run_schedule
+from flfw.dp.run_accountant import least_summed, schedules
 from flfw.dp.settings import clipped_change
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
@@ -82,7 +82,7 @@ def failing(epsilon: float, mu: float) -> float:
 def test_the_noise_of_all_that_are_surely_in_a_sum_counts(changes: dict[str, Any], surely: int) -> None:
     experiment = of_ten(**changes)
     assert least_summed(experiment, experiment.colluding_clients) == surely
-    result, rounds = claims(experiment, TEN), run_schedule(plan(experiment).client, TEN).max_participations
+    result, rounds = claims(experiment, TEN), schedules(plan(experiment).client, TEN)[0].max_participations
     assert rounds == 5 or "sample" in changes
     assert {result["client", adversary].epsilon for adversary in ("server", *OTHERS)} == {gaussian(6, rounds)}
     epsilon = result["client", "aggregate"].epsilon

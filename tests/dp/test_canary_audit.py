@@ -345,7 +345,7 @@ def test_the_shift_that_is_claimed() -> None:
     assert claimed_shift(Mechanism(3.0, 36)) == pytest.approx(2.0)
     assert claimed_shift(Mechanism(3.0, 36, max_participations=9)) == pytest.approx(1.0)
     assert claimed_shift(Mechanism(3.0, 9, groups=4)) == pytest.approx(2.0)
-    sampled = Mechanism(3.0, 36, sampling_rate=0.1, poisson=True, secret_sampling=True)
+    sampled = Mechanism(3.0, 36, sampling_rate=0.1, poisson=True)
     others = (
         None,
         sampled,

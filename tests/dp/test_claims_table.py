@@ -42,7 +42,7 @@ RESTS_ON = {
     "coins": "is drawn by a coin of its own, and the adversary never learns who was drawn.",
     "balls": "by a uniform choice of its own that the adversary never learns",
     "cohorts": "Nobody but the server learns who was drawn, or how many were",
-    "count": "That is the first bound; it then follows a count, with noise",
+    "count": "it then follows a count, with noise",
     "bands": "The noise of a step is added to a weighted sum of the last",
     "sums": "A sum has the noise of",
     "number": "Everybody is taken to know each client's number of training examples",

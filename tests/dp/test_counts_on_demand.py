@@ -10,9 +10,9 @@ import pytest
 from flfw import data
 from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.partition import Natural, SampledOnDemand, Split, for_each, nobodys, split
-from flfw.dp.private_metrics import most_examples, most_held
+from flfw.dp.private_metrics import held_by_each, most_held
 from flfw.dp.resolve_noise import calibrate_noise
-from flfw.dp.run_accountant import RunAccountant, is_known, run_schedule
+from flfw.dp.run_accountant import RunAccountant, is_known, schedules
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan
 
@@ -35,7 +35,7 @@ def listed(one: Split) -> Split:
 def test_the_known_counts_are_those_of_a_look_at_all_data(clients: int) -> None:
     """1500 training examples are 300 hands of 5; 297 test examples are 42 hands of 7, with three left over."""
     known = split(DIGITS, SampledOnDemand(train=5, test=7), clients, seed=0)
-    assert most_examples(known) == most_examples(listed(known)) == 12
+    assert max(held_by_each(known)) == max(held_by_each(listed(known))) == 12
     assert most_held(known) >= most_held(listed(known))
     shared = split(DIGITS, SampledOnDemand(train=5), clients, seed=0, test="shared")
     assert most_held(shared) == most_held(listed(shared)) == clients
@@ -61,16 +61,17 @@ def test_a_claim_looks_at_no_data_where_the_counts_are_known(copies: int, replic
     tests, none = unasked(20, 1), LazyParts.same(MILLION, nothing)
     parts = Split(unasked(50, copies), tests, none, nothing, nothing, nothing)
     run_plan, _ = calibrate_noise(run_plan, parts)
-    counted = run_schedule(run_plan.client, parts)
-    assert (counted.max_copies, counted.min_examples, counted.max_examples) == (replication, 50, 50)
+    (schedule,) = schedules(run_plan.client, parts)
+    assert (schedule.max_copies, schedule.examples, schedule.held) == (replication, 50, 70)
     accountant = RunAccountant(run_plan.client, parts)
-    assert accountant.reported is not None and accountant.reported.max_copies == replication
+    ((_, reported),) = accountant.against("example", "server")
+    assert reported.max_copies == replication
     assert {one.unit for one in accountant.claims()} == {"example", "client"}
 
 
 def test_a_generated_example_is_one_clients() -> None:
     made = split(data.load("synthetic"), Natural(), MILLION, seed=0)
-    assert most_held(made) == 1 and most_examples(made) == 70
+    assert most_held(made) == 1 and held_by_each(made) == [70]
 
 
 def test_data_of_nobody_and_of_a_site_are_not_repeated_for_each_client() -> None:

@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from flfw.dp.run_accountant import RunAccountant, run_schedule
+from flfw.dp.run_accountant import RunAccountant, schedules
 from flfw.dp.site_ledger import most_repeated
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -80,7 +80,7 @@ def test_one_busy_example_is_counted_for_all() -> None:
     """The largest number of owners, wherever they are; a client's own claim does not pay for it."""
     experiment = asked("fed_cdp", "noise_multiplier=6", "grouping=flat", clients=4)
     parts = [range(10), range(10, 20), [0, *range(20, 29)], [0, *range(30, 39)]]
-    assert run_schedule(plan(experiment).client, held(*parts)).max_copies == 3  # type: ignore[arg-type]
+    assert schedules(plan(experiment).client, held(*parts))[0].max_copies == 3  # type: ignore[arg-type]
     assert claims(experiment, *parts)["example", "outsider"].epsilon == epsilon(6, 1, 3 * 10)
     lone = claims(experiment, *(range(10 * k, 10 * k + 10) for k in range(4)))
     assert claims(experiment, *parts)["client", "server"].epsilon == lone["client", "server"].epsilon

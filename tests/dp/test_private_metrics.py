@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from math import inf, isinf, log, sqrt
@@ -26,7 +27,7 @@ from flfw.deploy.policy import Policy
 from flfw.dp import private_metrics
 from flfw.dp.budget import PRIVATE_METRICS
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
-from flfw.dp.private_metrics import ROWS, PrivatelyReporting, encoded, loss_bound, most_examples, most_held, released
+from flfw.dp.private_metrics import ROWS, PrivatelyReporting, encoded, held_by_each, loss_bound, most_held, released
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.site_ledger import MessageEntry
@@ -140,9 +141,9 @@ def test_how_often_an_example_counts() -> None:
 
     none = indices()
     twice = Split((indices(0, 1), indices(1, 2)), (indices(5), indices(6)), (none, none), none, none, none)
-    assert most_held(twice) == 2 and most_examples(twice) == 3
+    assert most_held(twice) == 2 and max(held_by_each(twice)) == 3
     more = replace(twice, test=(indices(5, 7, 7), indices(6)), validation=(none, indices(7)))
-    assert most_held(more) == 5 and most_examples(more) == 5
+    assert most_held(more) == 5 and max(held_by_each(more)) == 5
     assert most_held(UNEVEN) == 1
 
 
@@ -360,10 +361,11 @@ def test_the_claim_is_of_the_methods_steps_and_the_answers_in_turn(monkeypatch: 
 
 @pytest.mark.slow
 def test_answers_get_no_credit_for_sampling() -> None:
-    """Poisson batches of 10 of at least 20: the method's steps are sampled, the answers hold all examples."""
+    """Poisson batches of 10 of 20 or 25: the method's steps are sampled, the answers hold all examples."""
     private = claims(asked("fed_cdp", "noise_source=secure", "batches=poisson", metrics="private"))
-    steps = GaussianEvent(6 / sqrt(3), 0.5, 5 * 2 * 3)
-    assert private["example", "server"].epsilon == gaussian(steps, GaussianEvent(10.0, 1.0, 6))
+    of_each = (GaussianEvent(6 / sqrt(3), 0.5, 5 * 2 * 2), GaussianEvent(6 / sqrt(3), 0.4, 5 * 2 * 3))
+    expected = max(gaussian(steps, GaussianEvent(10.0, 1.0, 6)) for steps in of_each)
+    assert private["example", "server"].epsilon == expected
 
 
 def test_copies_patients_and_clients_pay_for_the_answers_too() -> None:
@@ -636,6 +638,16 @@ def test_lines_of_a_ledger_without_numbers_are_read() -> None:
     assert MessageEntry.from_row(json.loads(json.dumps(dataclasses.asdict(entry)))) == entry
     with pytest.raises(InputError, match="a site's ledger"):
         MessageEntry.from_row({name: value for name, value in row.items() if name != "mechanism"})
+
+
+def test_lines_with_the_fields_of_the_earlier_count_cost_what_they_did() -> None:
+    """Coins that nobody sees gave credit, and do; a line with another value than sites wrote is refused, never free."""
+    coins, bare = Mechanism(1.0, 6, sampling_rate=0.5, poisson=True), Mechanism(1.0, 6)
+    for made, hidden, known in ((coins, True, True), (bare, True, True), (bare, False, True), (coins, False, False)):
+        retired = {**dataclasses.asdict(made), "secret_sampling": hidden, "moving": False, "void": ""}
+        with nullcontext() if known else pytest.raises(InputError, match="a site's ledger"):
+            read = MessageEntry.from_row({**dataclasses.asdict(ONE), "mechanism": retired})
+            assert read == replace(ONE, mechanism=made)
 
 
 AROUND = {

@@ -31,7 +31,7 @@ from flfw.nets.training.clipping import FACTOR
 from flfw.nets.training.gaussian import SeededNoise
 from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
-from flfw.privacy.mechanism import GaussianEvent, Mechanism
+from flfw.privacy.mechanism import GaussianEvent
 from flfw.rng import torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
@@ -248,9 +248,8 @@ def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(t
     claims, fixed = (RunAccountant(plan(one).client, split).claims() for one in (requested, still))
     assert [claim.epsilon for claim in claims] == [claim.epsilon for claim in fixed]
     outsider = next(claim for claim in claims if (claim.unit, claim.adversary) == ("client", "outsider"))
-    words = "That is the first bound; it then follows a count, with noise, of the updates within it."
-    assert words in outsider.assumptions and words not in str(fixed)
-    assert Mechanism(1.0, 1).moving is False
+    words = "it then follows a count, with noise, of the updates within it."
+    assert words in str(outsider.assumptions) and words not in str(fixed)
 
 
 def test_a_target_finds_the_noise_of_both_together(tiny: Experiment) -> None:

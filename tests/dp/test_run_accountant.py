@@ -18,7 +18,7 @@ from flfw import nets
 from flfw.command import early
 from flfw.data.splits.partition import Split
 from flfw.dp.resolve_noise import calibrate_noise
-from flfw.dp.run_accountant import RunAccountant, run_schedule
+from flfw.dp.run_accountant import RunAccountant, schedules
 from flfw.dp.settings import DPSGDSettings
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -27,8 +27,8 @@ from flfw.papers import published
 from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
+from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import GaussianEvent
-from flfw.privacy.run_schedule import RunSchedule
 from flfw.server.cohorts import Sampling, drawn
 from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDP, FedSDPSettings
@@ -85,10 +85,10 @@ def against(
     return only
 
 
-# --- the course ---
+# --- the schedules ---
 
 
-def test_the_course_by_hand() -> None:
+def test_the_schedules_by_hand() -> None:
     split = held(range(10), range(5, 30), [0, 40, 41, 42, 43, 44, 45], [5, 0])
     experiment = asked("fed_cdp", clients=4, sample=2, rounds=6, batch_size=8, local_epochs=3)
     counts = np.zeros(4, dtype=int)
@@ -96,30 +96,29 @@ def test_the_course_by_hand() -> None:
         counts[drawn(range(4), 2, "fixed", 0, server_round)] += 1
     weights = {"extractor.1.weight": 64 * 64, "extractor.1.bias": 64, "extractor.3.weight": 4096}
     weights |= {"extractor.3.bias": 64, "classifier.weight": 640, "classifier.bias": 10}
-    result = run_schedule(plan(experiment).client, split)
-    assert result == RunSchedule(
-        rounds=6,
-        max_participations=counts.max(),
-        clients=4,
-        cohort_size=2,
-        poisson=False,
-        min_examples=2,
-        max_examples=25,
-        batch_size=8,
-        epochs=3,
-        max_copies=3,  # example 0
-        tensors=weights,
-        min_summed_updates=2,
-    )
-    assert (result.local_steps, result.example_rate, result.client_rate) == (3 * 4, 1.0, 0.5)
-    assert isinstance(result.max_participations, int) and isinstance(result.max_copies, int)
+    result = {one.client: one for one in schedules(plan(experiment).client, split)}
+    assert {k: one.examples for k, one in result.items()} == {0: 10, 1: 25, 2: 7, 3: 2}
+    for client, one in result.items():
+        every = ClientSchedule(one.examples, 8, 3, weights, rounds=6, client_rate=0.5, client=client)
+        own = {"max_participations": counts[client], "max_copies": 3, "min_summed_updates": 2}  # of example 0
+        assert one == dataclasses.replace(every, **own)
+        assert isinstance(one.max_participations, int) and isinstance(one.max_copies, int)
+    assert [result[k].local_steps for k in range(4)] == [3 * 2, 3 * 4, 3 * 1, 3 * 1]
+    assert [result[k].example_rate for k in range(4)] == [0.8, 8 / 25, 1.0, 1.0]
+
+
+def test_of_clients_with_as_many_examples_the_busiest_counts() -> None:
+    experiment = asked("fed_cdp", clients=3, sample=1, rounds=9, seed=4)
+    counts = [sum(k in drawn(range(3), 1, "fixed", 4, t) for t in range(1, 10)) for k in range(3)]
+    known = schedules(plan(experiment).client, apart(25, 20, 20))
+    assert {(one.examples, one.max_participations) for one in known} == {(25, counts[0]), (20, max(counts[1:]))}
 
 
 def test_everybody_in_every_round_is_no_sampling() -> None:
     for sample in (0, 2):
-        result = run_schedule(plan(asked("fed_sdp", sample=sample, sampling="poisson")).client, UNEVEN)
+        result, _ = schedules(plan(asked("fed_sdp", sample=sample, sampling="poisson")).client, UNEVEN)
         assert (result.poisson, result.max_participations, result.client_rate) == (False, 5, 1.0)
-    assert run_schedule(plan(asked("fed_sdp", sample=1, sampling="poisson")).client, UNEVEN).poisson
+    assert all(one.poisson for one in schedules(plan(asked("fed_sdp", sample=1, sampling="poisson")).client, UNEVEN))
 
 
 # --- examples ---
@@ -134,22 +133,71 @@ def test_shuffled_passes_are_a_gaussian_step_in_each_pass(method: str, grouping:
 
 
 @pytest.mark.slow
-def test_poisson_batches_count_all_steps_at_the_rate_of_the_smallest_client() -> None:
-    """2 passes of 3 batches for 25 examples, 5 rounds; 10 of 20 examples are a rate of a half."""
-    for method in ("fed_cdp", "dp_fedavg"):
-        experiment = asked(method, "noise_multiplier=6", "batches=poisson", "grouping=layer")
-        assert against(experiment, "example") == epsilon(6 / sqrt(3), 0.5, 30)
-        # With fewer examples than a batch everybody is in every step.
-        assert against(experiment, "example", apart(25, 9)) == epsilon(6 / sqrt(3), 1, 30)
-
-
-@pytest.mark.slow
-def test_noise_drawn_for_each_example_counts_as_often_as_a_batch_surely_has_it() -> None:
-    for batches, steps, rate in (("shuffled", 10, 1.0), ("poisson", 30, 0.5)):
+def test_noise_drawn_for_each_example_counts_as_often_as_a_step_has_it() -> None:
+    for batches, each in (("shuffled", [(1.0, 10)]), ("poisson", [(0.4, 30), (0.5, 20)])):
         experiment = asked("fed_cdp", "noise_multiplier=2", "draws=example", f"batches={batches}")
-        assert against(experiment, "example") == epsilon(2 * sqrt(10) / sqrt(3), rate, steps)
+        expected = max(epsilon(2 * sqrt(10) / sqrt(3), rate, steps) for rate, steps in each)
+        assert against(experiment, "example") == expected
     wide = dataclasses.replace(experiment, batch_size=50, set=("noise_multiplier=2", "draws=example"))
-    assert against(wide, "example") == epsilon(2 * sqrt(25) / sqrt(3), 1, 10)
+    assert against(wide, "example") == epsilon(2 * sqrt(50) / sqrt(3), 1, 10)
+
+
+# --- clients that differ ---
+
+COINS = {"accountant": "rdp", "clients": 3}  # a batch of 10 of 25, 20 and 9 examples, in 3, 2 and 1 steps of each pass
+RATES = ((25, 0.4, 30), (20, 0.5, 20), (9, 1.0, 10))
+
+
+def test_a_claim_is_the_largest_of_the_clients_and_names_the_one() -> None:
+    """Not the rate of the smallest client with the steps of the largest one, which nobody has."""
+    each = {size: epsilon(6 / sqrt(3), rate, steps, accountant="rdp") for size, rate, steps in RATES}
+    for method in ("fed_cdp", "dp_fedavg"):
+        experiment = asked(method, "noise_multiplier=6", "batches=poisson", "grouping=layer", **COINS)
+        result = claims(experiment, apart(25, 20, 9))["example", "server"]
+        assert result.epsilon == max(each.values()) == each[9] < 0.6 * epsilon(6 / sqrt(3), 1, 30, accountant="rdp")
+        assert "No client has a larger epsilon than client 2, which has 9 training examples." in result.assumptions
+        assert any("taken to know each client's number of training examples" in one for one in result.assumptions)
+        without = claims(experiment, apart(25, 20, 26))["example", "server"]
+        assert without.epsilon == each[20] and "than client 1, which has 20" in " ".join(without.assumptions)
+
+
+def test_a_target_is_the_least_noise_with_which_no_client_exceeds_it() -> None:
+    """By the rate of the smallest client and the steps of the largest one it was 20.39."""
+    settled, _ = settled_as(asked("fed_cdp", "batches=poisson", target_epsilon=2.0, **COINS), apart(25, 20, 9))
+    noise = float(settled.set[-1].removeprefix("noise_multiplier="))
+    each = [epsilon(noise / sqrt(3), rate, steps, accountant="rdp") for _, rate, steps in RATES]
+    assert noise == pytest.approx(11.774, abs=1e-3) and 2.0 - 1e-3 <= max(each) <= 2.0
+
+
+def test_the_claims_and_the_noise_of_equal_clients_are_those_of_the_earlier_count() -> None:
+    equal = apart(20, 20, 20)
+    result = claims(asked("fed_cdp", "noise_multiplier=6", "batches=poisson", **COINS), equal)
+    found = [result[unit, "server"].epsilon for unit in ("example", "client")]
+    settled, _ = settled_as(asked("fed_cdp", "batches=poisson", target_epsilon=2.0, **COINS), equal)
+    found.append(float(settled.set[-1].removeprefix("noise_multiplier=")))
+    assert found == pytest.approx([3.1210379877603263, 454.8611458183699, 8.739069640043363], rel=1e-12)
+
+
+def test_a_client_as_a_unit_counts_all_its_own_examples_in_its_own_rounds() -> None:
+    """The largest client may not be the busiest one; in shuffled batches of 10 all 10 may be the client's."""
+    experiment = asked("fed_cdp", "noise_multiplier=60", clients=3, sample=1, rounds=9, seed=4)
+    counts = [sum(k in drawn(range(3), 1, "fixed", 4, t) for t in range(1, 10)) for k in range(3)]
+    sizes = (40, 20, 10)
+    each = [epsilon(60 / sqrt(3) / 10, 1, 2 * n * k // 10) for n, k in zip(sizes, counts, strict=True)]
+    result = claims(experiment, apart(*sizes))["client", "server"]
+    assert result.epsilon == max(each) and f"than client {int(np.argmax(each))}, which has" in str(result.assumptions)
+
+
+def test_what_several_clients_tell_of_one_example_is_bounded_by_one_that_tells_as_much_as_each() -> None:
+    experiment = asked("fed_cdp", "noise_multiplier=6", "batches=poisson", **COINS)
+    result = claims(experiment, held(range(25), range(5, 25), range(30, 39)))
+    assert result["example", "server"].epsilon == epsilon(6 / sqrt(3), 1, 2 * 30, accountant="rdp")
+    assert "Several clients may hold the same example" in " ".join(result["example", "server"].assumptions)
+    assert result["client", "server"] == claims(experiment, apart(25, 20, 9))["client", "server"]
+
+
+def test_a_thousand_clients_of_few_sizes_are_few_schedules() -> None:
+    assert len(schedules(plan(asked("fed_cdp", clients=1000)).client, apart(*[20, 25, 9, 26] * 250))) == 4
 
 
 @pytest.mark.slow
@@ -158,8 +206,6 @@ def test_copies_in_other_clients_are_further_runs_for_an_example_and_none_for_a_
     experiment = asked("fed_cdp", "noise_multiplier=6")
     assert against(experiment, "example", copies) == epsilon(6 / sqrt(3), 1, 2 * 10)
     assert against(experiment, "client", copies) == against(experiment, "client", UNEVEN)
-    poisson = asked("fed_cdp", "noise_multiplier=6", "batches=poisson")
-    assert against(poisson, "example", copies) == epsilon(6 / sqrt(3), 0.5, 2 * 30)
 
 
 def test_sampled_cohorts_count_the_rounds_of_the_busiest_client_and_nothing_more() -> None:
@@ -198,7 +244,9 @@ def test_fed_sdp_with_clients_own_noise(sampling: Sampling) -> None:
     assert against(experiment, "client", split) == epsilon(6 / sqrt(3), 1, maximum)
     # One example in place of another exchanges one update for another: twice the change.
     assert against(experiment, "example", split) == epsilon(6 / sqrt(3) / 2, 1, maximum)
-    assert not any("never learns" in one for one in claims(experiment, split)["client", "outsider"].assumptions)
+    said = " ".join(claims(experiment, split)["client", "outsider"].assumptions)  # how many examples is not
+    assert "never learns" not in said and "No client has a larger epsilon than client" in said
+    assert "training examples." not in said.partition("No client has")[2]
 
 
 @pytest.mark.parametrize(
@@ -285,11 +333,8 @@ def test_what_reads_the_data_besides_is_no_claim(assignments: tuple[str, ...], w
 def test_methods_without_a_mechanism_claim_nothing() -> None:
     for method in ("fedavg", "hyperfl", "fedper"):
         experiment = asked(method, accountant="paper")
-        assert (
-            RunAccountant(plan(experiment).client, UNEVEN).claims()
-            == RunAccountant(plan(experiment).client, UNEVEN).entries()
-            == []
-        )
+        accountant = RunAccountant(plan(experiment).client, UNEVEN)
+        assert accountant.claims() == accountant.entries() == []
 
 
 def test_every_claim_says_under_which_delta_by_which_accountant_and_for_how_long() -> None:
@@ -298,7 +343,7 @@ def test_every_claim_says_under_which_delta_by_which_accountant_and_for_how_long
         assert (entry["delta"], entry["rounds"], entry["accounting"]) == (1e-6, 7, "exact")
         assert len(entry["assumptions"]) >= 6 and all(line.endswith(".") for line in entry["assumptions"])
     result = claims(experiment)["example", "server"]
-    assert (result.accountant, result.epsilon) == ("rdp", epsilon(6 / sqrt(3), 0.5, 42, 1e-6, "rdp"))
+    assert (result.accountant, result.epsilon) == ("rdp", epsilon(6 / sqrt(3), 0.5, 28, 1e-6, "rdp"))
 
 
 # --- as the papers count ---
@@ -312,19 +357,8 @@ def printed() -> list[Any]:
 def test_table_six(cell: Any) -> None:
     """For the runs of all five data sets, each example in each client's hands once a round."""
     rounds, local, sigma = (cell.keys[key] for key in ("T", "L", "sigma"))
-    run = RunSchedule(
-        rounds=rounds,
-        max_participations=rounds,
-        clients=1000,
-        cohort_size=100,
-        poisson=False,
-        min_examples=5 * local,
-        max_examples=5 * local,
-        batch_size=5,
-        epochs=1,
-        max_copies=1,
-        tensors={"a.weight": 9, "b.weight": 9, "c.weight": 9},
-    )
+    layers = {"a.weight": 9, "b.weight": 9, "c.weight": 9}
+    run = ClientSchedule(5 * local, 5, 1, layers, rounds=rounds, max_participations=rounds, client_rate=0.1)
     assert run.local_steps == local
     if cell.keys["method"] == "Fed-CDP":
         result = FedCDP.published_accounting(FedCDPSettings(noise_multiplier=sigma), run)
@@ -395,8 +429,8 @@ def test_copies_of_an_example_are_no_copies_of_a_client() -> None:
 
 def test_a_target_by_the_papers_count_is_the_papers() -> None:
     settled, _ = settled_as(asked("fed_cdp", target_epsilon=0.5, accountant="paper"), UNEVEN)
-    informed = RunAccountant(plan(settled).client, UNEVEN).published
-    assert informed is not None and 0.5 - 1e-3 <= informed.epsilon("example", DELTA) <= 0.5
+    informed = max(one.epsilon("example", DELTA) for one in RunAccountant(plan(settled).client, UNEVEN).published)
+    assert 0.5 - 1e-3 <= informed <= 0.5
     assert claims(settled)["example", "server"].epsilon > 1  # the true one
 
 
@@ -463,8 +497,8 @@ def test_where_nothing_can_be_claimed_a_target_may_be_the_comparisons(method: st
     with pytest.raises(InputError, match="can be claimed for --target-epsilon"):
         settled_as(asked(method, target_epsilon=4.0), UNEVEN)
     settled, _ = settled_as(asked(method, target_epsilon=4.0, accountant="paper"), UNEVEN)
-    informed = RunAccountant(plan(settled).client, UNEVEN).published
-    assert informed is not None and 4.0 - 1e-3 <= informed.epsilon("example", DELTA) <= 4.0
+    informed = max(one.epsilon("example", DELTA) for one in RunAccountant(plan(settled).client, UNEVEN).published)
+    assert 4.0 - 1e-3 <= informed <= 4.0
 
 
 # --- bad input, through the command line ---
@@ -551,19 +585,7 @@ def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Pa
 
 
 def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:
-    known = RunSchedule(
-        10,
-        3,
-        4,
-        1,
-        False,
-        min_examples=20,
-        max_examples=30,
-        batch_size=10,
-        epochs=2,
-        max_copies=1,
-        tensors={"a.weight": 1},
-    )
+    known = ClientSchedule(30, 10, 2, {"a.weight": 1}, rounds=10, max_participations=3)
     result = DPSGDSettings(batches="poisson").mechanism_of_steps(known, ("*",))
-    assert (result.steps, result.sampling_rate, result.max_participations) == (3 * 2 * 3, 0.5, None)
+    assert (result.steps, result.sampling_rate, result.max_participations) == (3 * 2 * 3, 1 / 3, None)
     assert result.amplified

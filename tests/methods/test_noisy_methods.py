@@ -33,7 +33,7 @@ from flfw.nets.training.gaussian import SeededNoise
 from flfw.plans.run_plan import plan
 from flfw.rng import numpy_generator, secret_generator, torch_generator
 from flfw.server.aggregation import Update
-from flfw.server.cohorts import drawn, most_participations
+from flfw.server.cohorts import drawn, participations
 from flfw.server.strategy import FederatedStrategy
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
 from tests.support.resumed_runs import cut_short
@@ -697,13 +697,13 @@ def test_poisson_cohorts_are_independent_coins() -> None:
     assert np.abs(np.corrcoef(coins.T)[np.triu_indices(10, 1)]).max() < 4 / sqrt(rounds)
 
 
-def test_the_most_participations_are_those_of_the_draws() -> None:
+def test_the_participations_of_each_client_are_those_of_the_draws() -> None:
     for sampling in ("fixed", "poisson"):
         cohorts = [drawn(range(6), 2, sampling, 3, server_round) for server_round in range(1, 9)]
-        maximum = max(sum(client in cohort for cohort in cohorts) for client in range(6))
-        assert most_participations(6, 2, sampling, 3, 8) == maximum < 8
-    assert most_participations(6, 0, "fixed", 3, 8) == 8
-    assert most_participations(1000, 1, "poisson", 0, 1) in (0, 1)
+        counts = [sum(client in cohort for cohort in cohorts) for client in range(6)]
+        assert participations(6, 2, sampling, 3, 8).tolist() == counts and 0 < max(counts) < 8
+    assert participations(6, 0, "fixed", 3, 8).tolist() == [8] * 6
+    assert participations(1000, 1, "poisson", 0, 1).max() in (0, 1)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fed_cdp", "fed_sdp"])

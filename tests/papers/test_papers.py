@@ -331,7 +331,7 @@ def test_hyperfl_s_private_methods_have_the_authors_noise_and_their_epsilons_bes
 @pytest.mark.parametrize(("batch", "examples", "sigma"), [(50, 600, 10.63), (100, 1000, 11.62)])
 def test_the_authors_noise_is_epsilon_4_by_their_own_count(batch: int, examples: int, sigma: float) -> None:
     rate = batch / examples
-    counted = Mechanism(sigma, round(200 * 5 / rate), sampling_rate=rate, poisson=True, secret_sampling=True)
+    counted = Mechanism(sigma, round(200 * 5 / rate), sampling_rate=rate, poisson=True)
     assert epsilon(counted, 1e-5, "rdp") == pytest.approx(4, abs=0.02)
 
 

@@ -70,9 +70,7 @@ def test_what_the_accountant_is_told() -> None:
     assert compute_epsilon((mechanism.phase(),), 1e-5).epsilon == pytest.approx(
         compute_epsilon((whole,), 1e-5).epsilon, rel=1e-12
     )
-    coins = Mechanism(
-        3.0, 20, clipped="client", noised_by="server", bands=5, sampling_rate=0.1, poisson=True, secret_sampling=True
-    )
+    coins = Mechanism(3.0, 20, clipped="client", noised_by="server", bands=5, sampling_rate=0.1, poisson=True)
     assert not coins.amplified and coins.phase() == GaussianEvent(3.0, 1.0, 20)
     with pytest.raises(InputError, match="a whole number bands >= 1, got bands=0"):
         Mechanism(3.0, 20, bands=0)

@@ -38,12 +38,12 @@ def test_kinds_are_added_up() -> None:
 def test_nothing_is_spent_by_nothing_and_everything_without_noise() -> None:
     assert spent([], 1.0, DELTA) == 0
     assert spent([(Mechanism(0.0, 1), 1)], 1.0, DELTA) == inf
-    faint = Mechanism(1e-9, 1, sampling_rate=0.1, poisson=True, secret_sampling=True)
+    faint = Mechanism(1e-9, 1, sampling_rate=0.1, poisson=True)
     assert spent([(Mechanism(1.0, 1), 1), (faint, 1)], 1.0, DELTA) == inf
 
 
 def poisson(sigma: float, steps: int, rate: float) -> Mechanism:
-    return Mechanism(sigma, steps, sampling_rate=rate, poisson=True, secret_sampling=True)
+    return Mechanism(sigma, steps, sampling_rate=rate, poisson=True)
 
 
 @pytest.mark.parametrize("one", [poisson(1.0, 1000, 0.01), poisson(2.0, 1000, 0.1), poisson(1.0, 300, 0.05)])

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from flfw import __version__
-from flfw.audit.probe import is_sound
+from flfw.audit.probe import is_usable_probe
 from flfw.errors import InputError
 from flfw.files.journal import JournalMark
 from flfw.messages.inprocess import InProcessGrid
@@ -279,7 +279,7 @@ def test_the_app_may_say_what_is_wanted(tmp_path: Path) -> None:
 
 def test_only_sound_probes_are_recorded_where_these_are_wanted(tmp_path: Path) -> None:
     requested = [message(1), message(2, "train.probe"), message(9, "train.probe"), message(3, "query.lies")]
-    list(RecordingGrid(grid(), tmp_path, is_sound).send_and_receive(requested))
+    list(RecordingGrid(grid(), tmp_path, is_usable_probe).send_and_receive(requested))
     assert [(line["type"], line["client"]) for line in manifest(tmp_path)] == [("train.probe", 2)]
 
 

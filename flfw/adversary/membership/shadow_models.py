@@ -324,7 +324,7 @@ def in_turn(examples: int, size: int, steps: int) -> tuple[Places, ...]:
 
 
 def _shuffled(examples: int, maximum: int, rng: torch.Generator) -> Tensor:
-    """Return ``most`` places of a set's examples as they are used, each epoch in a new order."""
+    """Return ``maximum`` indices of a set's examples as they are used, each epoch in a new order."""
     return torch.cat([torch.randperm(examples, generator=rng) for _ in range(-(-maximum // examples))])[:maximum]
 
 

@@ -46,7 +46,7 @@ class MembershipFacts:
         easy_auc: area under the curve at the overfitted client; None: it was not tried, or on too few pairs.
         null: guesses where both of each pair are held out; None: not tried, or on too few pairs.
         failed: number of pairs without two finite scores.
-        unlike: number of pairs that labels alone tell apart; None: the label-only floor is not known.
+        label_separable: number of pairs that labels alone tell apart; None: the label-only floor is not known.
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
         protected_by: what hides the data, in words; empty: nothing does.
         missed: what a statistic that is told of it leaves out, in words; empty: nothing, or it is not told.

@@ -140,7 +140,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _by_class(path: Path, classes: Sequence[str], minimum: int) -> list[list[Example]]:
-    """Return the images of each class; refuse a class with fewer than ``least``."""
+    """Return the images of each class; refuse a class with fewer than ``minimum``."""
     examples = [_images(path / name, label) for label, name in enumerate(classes)]
     for name, listed in zip(classes, examples, strict=True):
         if len(listed) < minimum:

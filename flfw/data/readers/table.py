@@ -163,7 +163,7 @@ def _inferred(
         raise InputError(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
     features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
     columns = column_types.fit_columns(
-        features, train, column_types.infer_column_types(features, settings), settings.most
+        features, train, column_types.infer_column_kinds(features, settings), settings.most
     )
     if not any(column.width for column in columns):
         why = "; ".join(f"{column.name} is left out ({column.note})" for column in columns[:3])

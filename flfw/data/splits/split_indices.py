@@ -63,7 +63,7 @@ def train_size(dataset: Dataset, scheme: str, train: int) -> int:
 
 
 def at_most(maximum: int, clients: int, reason: str, way: str = "take fewer --clients") -> None:
-    """Refuse more than ``most`` clients; the error gives the reason and the way out."""
+    """Refuse more than ``maximum`` clients; the error gives the reason and the way out."""
     if clients > maximum:
         noun = "client" if maximum == 1 else "clients"
         raise InputError(f"Expected at most {maximum} {noun}, as {reason}, got clients={clients}; {way}.")

@@ -23,14 +23,14 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3}){2,}(?:\.\d+)?|(?:,\d{3})+\.\
 _IDENTIFIER = re.compile(
     r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
 )
-_FEW = 20  # values that are no identifiers, however few rows there are; whole numbers up to so many are classes
+_FEW = 20  # values that are no identifiers, however few rows there are; a target of so many whole numbers has classes
 _LONG = 40  # characters of a value, on average, from which it is free text
 _MOSTLY = 0.8  # share of numbers from which the words among them are taken for a slip
 _MOST_CLASSES = 1000
 _BANDS = 10  # of a regression's target
 
 
-def infer_column_types(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
+def infer_column_kinds(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
     """Return the kind of each column, with the reason where one is left out.
 
     Args:
@@ -56,9 +56,9 @@ def infer_column_types(table: Table, settings: TableSettings) -> dict[str, tuple
             _require_kind(name, table[name], given[name])
             by_name[name] = given[name], ""
         else:
-            kind = _infer_kind(name, table[name])
-            mixed += [f"{name} ({kind})"] if isinstance(kind, str) else []
-            by_name[name] = ("dropped", "") if isinstance(kind, str) else kind
+            found = _infer_kind(name, table[name])
+            mixed += [f"{name} ({found})"] if isinstance(found, str) else []
+            by_name[name] = ("dropped", "") if isinstance(found, str) else found
     if mixed:
         more = f" and {len(mixed) - 5} more columns" if len(mixed) > 5 else ""
         raise InputError(
@@ -101,10 +101,10 @@ def _of_numbers(name: str, numbers: np.ndarray) -> tuple[Kind, str]:
             f"Expected finite numbers in column {name}, got an infinite one; correct it or csv.drop={name}."
         )
     different = len(np.unique(numbers))
-    full = bool((numbers == np.round(numbers)).all())
+    whole = bool((numbers == np.round(numbers)).all())
     unique = different == len(numbers) and len(numbers) > _FEW
     run = float(numbers.max()) - float(numbers.min()) == len(numbers) - 1
-    if full and unique and (_IDENTIFIER.search(name) or run):
+    if whole and unique and (_IDENTIFIER.search(name) or run):
         return "dropped", "an identifier, another whole number in each row"
     return "numeric", ""
 

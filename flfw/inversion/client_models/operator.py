@@ -101,7 +101,7 @@ class Operator(EarlierHooks, ABC):
 
     @abstractmethod
     def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        """Apply the mechanism to a gradient ``trial``; differentiable in ``trial``.
+        """Apply the operator to a gradient ``simulated``; differentiable in it.
 
         Args:
             simulated: the gradient of a guess, by name.

@@ -307,7 +307,7 @@ def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) 
 
 
 def physical(x: Tensor, y: Tensor, maximum: int) -> list[tuple[Tensor, Tensor]]:
-    """Divide a batch (B, ...) with labels (B,), B >= 0, into parts of at most ``most`` examples; 0: one part.
+    """Divide a batch (B, ...) with labels (B,), B >= 0, into parts of at most ``maximum`` examples; 0: one part.
 
     No example is alone in a part where others are not: between one and two examples at once, rounding differs most, and
     one example fewer in a batch would move another from a pair into a part of its own. So with 2 all are alone.

@@ -221,7 +221,7 @@ LIMITS = """\
 """
 
 # Section on the sessions of a run: command, time, code, machine and packages, folded.
-SITTINGS = """\
+SESSIONS = """\
 {% macro session(entry, title) %}
 <details><summary>{{ title }}{% if entry.started_at %}: {{ entry.started_at }} to {{ entry.ended_at or 'no end, it was cut short' }}{% endif %}</summary>
 {% if entry.command %}<pre><code>{{ entry.command }}</code></pre>{% endif %}
@@ -316,7 +316,7 @@ _END = """\
 # All sentences of the page are here and in the imported modules; report.py supplies their values.
 PAGE = "".join(
     (
-        *(HEADLINE, TELLING, MACROS, EXPLAINED, SITTINGS, _START, STYLE, _FIRST),
+        *(HEADLINE, TELLING, MACROS, EXPLAINED, SESSIONS, _START, STYLE, _FIRST),
         *("{% if settings %}\n", RESULTS, "{% endif %}\n", MEMBERSHIP, INFERENCE),
         *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
         *(PRIVACY, SUMS, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
