@@ -47,6 +47,8 @@ RUNS = {
     "centaur": f"{_SMALL} --engine ray --attack ig --set ig.iterations=30",
     "local_only": f"{_SMALL} --engine inproc --attack none",
     "dssgd": f"{_SMALL} --engine inproc --attack ig analytic --curve batch=1,2 --set ig.iterations=20",
+    "fednova": f"{_SMALL} --engine inproc --net linear --attack membership",
+    "scaffold": "--clients 3 --rounds 2 --local-epochs 1 --engine flwr --net linear --attack none",
 }
 RESUMED = ("fedper", "fedprox")
 _QUICK = ("local_only", "dssgd")
