@@ -287,4 +287,5 @@ def _tree(module: str) -> ast.Module:
 
 def _source(module: str) -> str:
     path = _ROOT.joinpath(*module.split(".")[1:])
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    file = path.with_suffix(".py")  # first: an earlier version may have left a folder of this name, without code
+    return (file if file.is_file() else path / "__init__.py").read_text(encoding="utf-8")

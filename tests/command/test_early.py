@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -35,3 +36,10 @@ def test_an_annotation_is_a_scalar_or_one_of_some_words() -> None:
     assert early.type_of("int") is int
     assert early.type_of("Literal['a', 'b']") == Literal["a", "b"]
     assert early.type_of("Rule") is None and early.type_of("int | None") is None
+
+
+def test_a_folder_that_an_earlier_version_left_hides_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flow" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "flow.py").write_text("x = 1\n")
+    monkeypatch.setattr(early, "_ROOT", tmp_path)
+    assert early._source("flfw.flow") == "x = 1\n"
