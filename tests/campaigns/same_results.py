@@ -28,6 +28,8 @@ from benchmarks import output
 from flfw.files.earlier_names import FLAGS
 from flfw.files.result_file import read_result
 from flfw.files.rows import read_rows
+from flfw.nets.net import Tensors
+from flfw.recording.reader import Recordings
 
 _ROOT = Path(__file__).parents[2]
 _SMALL = "--clients 3 --rounds 2 --local-epochs 1 --images 2"
@@ -94,7 +96,12 @@ def numbers(folder: Path) -> dict[str, Any]:
     for name in ("rounds.csv", "clients.csv", "audit.csv"):
         if (folder / name).exists():
             files[name] = [comparable(row) for row in read_rows(folder / name)]
-    for kind in ("observations", "examples", "truth", "checkpoint"):
+    for manifest in sorted([*folder.glob("observations/manifest.jsonl"), *folder.glob("examples/*/manifest.jsonl")]):
+        recordings, kind = Recordings(manifest.parent), manifest.parent.relative_to(folder)
+        for line in recordings.lines:  # as an attack reads them, however they are stored
+            one = recordings.observation(line["id"])
+            files[f"{kind}/{line['id']}"] = {"sent": hashed(one.sent), "received": hashed(one.received)}
+    for kind in ("truth", "checkpoint"):
         for path in sorted((folder / kind).rglob("*.safetensors")):
             name = path.stem[:11] if kind == "checkpoint" else str(path.relative_to(folder))  # a hash follows the round
             files[f"{kind}/{name}"] = digests(path)
@@ -112,8 +119,13 @@ def comparable(value: Any) -> Any:
 
 def digests(path: Path) -> dict[str, str]:
     """Hash each tensor of a file."""
-    with safe_open(path, "np") as tensors:
-        return {name: hashlib.sha256(tensors.get_tensor(name).tobytes()).hexdigest() for name in sorted(tensors.keys())}
+    with safe_open(path, "pt") as tensors:
+        return hashed({name: tensors.get_tensor(name) for name in tensors.keys()})  # noqa: SIM118
+
+
+def hashed(tensors: Tensors) -> dict[str, str]:
+    """Hash each tensor."""
+    return {name: hashlib.sha256(value.numpy().tobytes()).hexdigest() for name, value in sorted(tensors.items())}
 
 
 def differences(one: Any, other: Any, place: str = "") -> list[str]:

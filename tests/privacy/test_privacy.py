@@ -423,6 +423,15 @@ def test_the_noise_of_a_published_target(q, steps, accountant, measured) -> None
     assert measured * 0.997 - 0.005 <= sigma <= measured + 0.005
 
 
+def test_the_noise_is_enough_for_a_client_that_tells_most_only_under_more_of_it() -> None:
+    """Little noise: 2,000 samples tell more; under the noise that they need, the ten whole steps do."""
+    whole, drawn = Mechanism(0.5, 10), sampled(0.5, 0.05, 2000)
+    assert epsilon(whole, DELTA, "rdp") < epsilon(drawn, DELTA, "rdp")
+    sigma = calibrate_noise_multiplier(1.0, [(whole,), (drawn,)], DELTA, "rdp")
+    enough = [epsilon(replace(one, noise_multiplier=sigma), DELTA, "rdp") for one in (whole, drawn)]
+    assert enough[1] < enough[0] <= 1.0 < enough[0] + 1e-3
+
+
 @pytest.mark.parametrize("target", [0.05, 1.0, 300.0])
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> None:
