@@ -161,6 +161,13 @@ def test_a_claim_is_the_largest_of_the_clients_and_names_the_one() -> None:
         assert without.epsilon == each[20] and "than client 1, which has 20" in " ".join(without.assumptions)
 
 
+def test_a_client_with_a_lower_rate_and_more_steps_may_have_the_largest_epsilon() -> None:
+    experiment = asked("fed_cdp", "noise_multiplier=6", "batches=poisson", "grouping=layer", **COINS)
+    result = claims(experiment, apart(25, 10, 11))["example", "server"]
+    smallest, larger = (epsilon(6 / sqrt(3), *one, accountant="rdp") for one in ((1.0, 10), (10 / 11, 20)))
+    assert result.epsilon == larger > smallest and "than client 2, which has 11" in " ".join(result.assumptions)
+
+
 def test_a_target_is_the_least_noise_with_which_no_client_exceeds_it() -> None:
     """By the rate of the smallest client and the steps of the largest one it was 20.39."""
     settled, _ = settled_as(asked("fed_cdp", "batches=poisson", target_epsilon=2.0, **COINS), apart(25, 20, 9))

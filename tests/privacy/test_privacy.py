@@ -423,6 +423,16 @@ def test_the_noise_of_a_published_target(q, steps, accountant, measured) -> None
     assert measured * 0.997 - 0.005 <= sigma <= measured + 0.005
 
 
+def test_prv_counts_the_clients_whose_rdp_is_above_what_it_found_and_no_others() -> None:
+    bounds, counted = {"a": (3.0, 1.0), "b": (2.9, 2.0), "c": (1.5, 1.5)}, list[str]()  # by RDP, and by PRV
+
+    def count(client: str, by: str) -> float:
+        counted.extend([client] * (by == "prv"))
+        return bounds[client][by == "prv"]
+
+    assert accountants.largest(count, ["c", "a", "b"], "prv") == ("b", 2.0) and counted == ["a", "b"]
+
+
 def test_the_noise_is_enough_for_a_client_that_tells_most_only_under_more_of_it() -> None:
     """Little noise: 2,000 samples tell more; under the noise that they need, the ten whole steps do."""
     whole, drawn = Mechanism(0.5, 10), sampled(0.5, 0.05, 2000)
