@@ -51,7 +51,6 @@ class DPGaussian(Defence):
     """Defence that scales down to the bound, then adds independent noise to each entry."""
 
     Settings = DPGaussianSettings
-    independent_noise = True
 
     @classmethod
     def weakest_settings(cls, settings: DPGaussianSettings) -> DPGaussianSettings:

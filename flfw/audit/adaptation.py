@@ -15,6 +15,7 @@ from torch import nn
 
 from flfw import plugins
 from flfw.audit.jobs import ProbeSet
+from flfw.audit.measures.noise import departure_from_normal
 from flfw.files.tensor_names import matches
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import (
@@ -260,23 +261,21 @@ def defence_operator(
     return None
 
 
-def relies_on_noise(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str) -> bool:
-    """Return whether the adaptation takes a defence's randomness for independent noise that the defence does not claim.
+def departure_of_noise(plan: ClientPlan, vantage: str) -> str:
+    """Return in words what tells a defence's randomness from the noise that the automatic adaptation takes it for.
 
-    Each stage of a defence acts twice on the same random tensors, with generators of different seeds. The claim of a
-    random stage holds if it is the only one and acts last: a later stage may give structure to its noise.
+    Empty if the defence is not random, or if no test of `flfw.audit.measures.noise` tells them apart.
 
     Args:
-        plan: of the run's clients, with a defence.
-        adaptation: what an attacker may adapt with.
-        probe_set: the probes.
+        plan: of the run's clients, with a defence to which the adaptation is automatic.
         vantage: the attacker's position.
     """
-    if not plan.defences.stages or adapted(plan, adaptation, probe_set, vantage) != "automatic":
-        return False
-    stages = [(stage.build(), hooks) for stage, hooks in _acting(plan.defences, vantage)]
-    random = [_is_random(plan, defence, hooks) for defence, hooks in stages]
-    return any(random[:-1]) or (random[-1] and not stages[-1][0].independent_noise)
+    if not any(_is_random(plan, stage.build(), hooks) for stage, hooks in _acting(plan.defences, vantage)):
+        return ""
+    defence = plan.defences.build()
+    assert defence is not None, "it acted"
+    acts = DifferentiableDefence(defence, finished=vantage != "client_example").defended
+    return departure_from_normal(acts, dict(_shared_tensors(plan)))
 
 
 def draws_from_seed(plan: ClientPlan, vantage: str) -> bool:
@@ -293,15 +292,18 @@ def draws_from_seed(plan: ClientPlan, vantage: str) -> bool:
 
 def _is_random(plan: ClientPlan, defence: Defence, hooks: frozenset[str]) -> bool:
     rng = torch_generator(0, "relies on noise")
-    shared = plan.method.descended(plan.model, plan.settings)
-    named = {n: p for n, p in plan.model.named_parameters() if matches(n, shared)}
-    trial = {name: torch.randn(p.shape, generator=rng) for name, p in named.items()}
+    trial = {name: torch.randn(value.shape, generator=rng) for name, value in _shared_tensors(plan)}
     for hook in (getattr(defence, name) for name in sorted(hooks & {"gradients", "update"})):
         copies = ({n: v.clone() for n, v in trial.items()} for _ in range(2))
         once, again = (hook(copy, torch_generator(seed, "trial")) for seed, copy in enumerate(copies))
         if any(not torch.equal(once[name], again[name]) for name in once):
             return True
     return False
+
+
+def _shared_tensors(plan: ClientPlan) -> Iterator[tuple[str, torch.Tensor]]:
+    shared = plan.method.descended(plan.model, plan.settings)
+    yield from ((name, value) for name, value in plan.model.named_parameters() if matches(name, shared))
 
 
 def _acting(defences: DefencePlan, vantage: str) -> Acting:

@@ -81,7 +81,7 @@ class AuditedTarget:
         pointed: messages that their true data explain better than candidates do; None: no candidates were held against
             them.
         columns: of a table, for each column how often it was recovered, and by guessing.
-        assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
+        noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
         expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
         bounded: whether no result can be nearer to the truth than the rows' ceiling.
@@ -96,7 +96,7 @@ class AuditedTarget:
     identified: Identified | None = None
     pointed: Identified | None = None
     columns: Sequence[Mapping[str, float | None]] | None = None
-    assumes: bool = False
+    noise: str = ""
     expected: float | None = None
     tampered_by: str = ""
     bounded: bool = True
@@ -192,7 +192,7 @@ def _evidence(
         chance_match=sum(row["chance_match"] for row in rows),
         settings=target.settings,
         searched=target.searched,
-        assumes=target.assumes,
+        noise=target.noise,
     )
 
 

@@ -124,7 +124,7 @@ class Evidence:
         pointed: messages that their true data explain better than candidates do, where it was tested.
         settings: number of these tests in the run.
         searched: values of the objective, where the attack has one.
-        assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
+        noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
     """
 
     recovered: int
@@ -141,7 +141,7 @@ class Evidence:
     pointed: Identified | None = None
     settings: int = 1
     searched: Searched | None = None
-    assumes: bool = False
+    noise: str = ""
 
 
 def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict:
@@ -275,13 +275,12 @@ def _unearned(controls: ControlResults, evidence: Evidence) -> Verdict | None:
             f"these better (median of its objective {at_truth}) than its results do ({at_result}; a random guess has "
             f"{searched.random:.3g}). A longer or better search is needed.",
         )
-    if evidence.assumes:
+    if evidence.noise:
         return Verdict(
             "inconclusive",
             "noise",
-            "The attack took the defence's randomness for noise that is independent in each entry and message. If it "
-            "has a structure, somebody who knows it may remove it. Claim `independent_noise` in the defence if it has "
-            "none, or write an adaptation that removes it.",
+            "The attack took the defence's randomness for normal noise, independent in each entry and message. It is "
+            f"not: {evidence.noise}. Somebody who knows its law may take it off, as by an adaptation written for it.",
         )
     if messages < MESSAGES:
         return Verdict(

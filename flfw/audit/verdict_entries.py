@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from flfw.adversary.sums import groups_of
-from flfw.audit.adaptation import relies_on_noise
+from flfw.audit.adaptation import departure_of_noise
 from flfw.audit.conclude import SumFacts
 from flfw.audit.control_runs import ControlRunner
 from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE
@@ -66,6 +66,7 @@ class EntryBuilder:
         self._named = plan.attacks
         self.below: dict[str, ControlResult] = {}
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
+        self._noise: dict[str, str] = {}
 
     def entries(
         self, job: AttackJob, result: JobResult, rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow]
@@ -93,13 +94,17 @@ class EntryBuilder:
                 tampered_by=self._clients_plan.task.network.malicious_name,
                 bounded=self._named[job.attack].bounded,
                 unread=self._clients_plan.unread_statistics,
-                assumes=threat_model.adaptation == "automatic"
-                and relies_on_noise(self._clients_plan, self._audit.settings.adaptation, job.probe_set, vantage),
+                noise=self._departure_of_noise(vantage) if threat_model.adaptation == "automatic" else "",
             )
             entries.append(
                 entry(description, result, selected, requested, controls, self._clients_plan.seed, target, other)
             )
         return entries
+
+    def _departure_of_noise(self, vantage: str) -> str:
+        if vantage not in self._noise:
+            self._noise[vantage] = departure_of_noise(self._clients_plan, vantage)
+        return self._noise[vantage]
 
     def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
         """Return the facts of a job's sums; those with one client left are attacked first, and kept for the others."""

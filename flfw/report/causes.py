@@ -28,7 +28,7 @@ BRIEF = {
     "matched": "it does not work on these clients without the protection either",
     "matched, untried": "it was not shown that it works on these clients without the protection",
     "search": "its search ended short of the true data in {short} of {searched} messages",
-    "noise": "it took the defence's randomness for independent noise, which the defence does not claim",
+    "noise": "it took the defence's randomness for normal noise, independent in each entry, and it is another one",
     "unread": "clients send running statistics as well, which no attack reads",
     "few": "only {messages} attacked, too few for a conclusion",
     "group": "{left} left in a sum, too few for a conclusion",
@@ -57,8 +57,8 @@ PLAIN = {
     "matched, untried": "it was not shown that the same attack succeeds for these clients without the protection",
     "search": "the attack ended its search too early: in {short} of {searched} messages the true {unit} explain the "
     "message better than what it gave",
-    "noise": "the attack took the protection's randomness for noise without a structure, which nobody claims; somebody "
-    "who knows a structure may remove it",
+    "noise": "the protection's noise is not the normal and independent one that the attack took it for; somebody who "
+    "knows its law may take it off",
     "unread": "clients send means of their data as well, which were not attacked",
     "few": "only {messages} attacked, and that is too few for an answer",
     "group": "{left} left in a sum, and that is too few for an answer",

@@ -77,11 +77,6 @@ class Defence(EarlierHooks, ABC):
     }
 
     Settings: ClassVar[type] = NoSettings
-    independent_noise: ClassVar[bool] = False
-    """Whether all randomness is noise that is drawn independently for each entry and message, as large for all entries
-    of a tensor. The automatic adaptation relies on it. Without this claim, no audit of a random defence with that
-    adaptation says "no leak found": noise with a structure may be removed by somebody who knows the structure."""
-
     differentiates_inputs: ClassVar[bool] = False
     """Whether it needs derivatives in the inputs, which tokens do not have: then it is refused on text."""
 

@@ -60,8 +60,6 @@ class Pipeline(Defence):
 
     The hooks keep their own order: all stages act on the batch before any acts on a step, and on each step before any
     acts on the update. So a stage that acts on steps comes before one that acts on updates wherever it is named.
-
-    It claims no independent noise: a stage may give structure to the noise of the stage before.
     """
 
     Settings = PipelineSettings

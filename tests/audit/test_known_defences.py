@@ -146,7 +146,6 @@ class Noisy(Defence):
     """Noise of its own, for which no adaptation is written."""
 
     Settings = NoiseSize
-    independent_noise = True
 
     @classmethod
     def weakest_settings(cls, settings: Any) -> Any:
@@ -169,8 +168,6 @@ class ShufflesByKeyInNoise(Noisy):
 class SparesRows(Noisy):
     """The last tenth of the rows stays exact."""
 
-    independent_noise = False
-
     def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         noise = super().noise(value, rng)
         noise[-max(1, len(value) // 10) :] = 0
@@ -180,8 +177,6 @@ class SparesRows(Noisy):
 class Mirrored(Noisy):
     """The second half of the rows has the negative noise of the first: their sum is exact."""
 
-    independent_noise = False
-
     def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         half = super().noise(value[: len(value) // 2], rng)
         return torch.cat([half, -half])
@@ -190,10 +185,53 @@ class Mirrored(Noisy):
 class Common(Noisy):
     """One number is added to a whole tensor."""
 
-    independent_noise = False
-
     def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         return torch.randn((), generator=rng).expand_as(value)
+
+
+class WholeSteps(Noisy):
+    """One of a hundred values, 1.5 apart: rounding leaves the gradient, which is smaller."""
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        return 0.05 * torch.randint(-50, 50, value.shape, generator=rng)
+
+
+class RoundedNoise(Noisy):
+    """Normal noise, rounded to steps of 1.5."""
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        return 0.05 * (20 * super().noise(value, rng)).round()
+
+
+class NineTenths(Noisy):
+    """Another tenth of the entries stays exact in each message."""
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        return super().noise(value, rng) * (torch.rand(value.shape, generator=rng) < 0.9)
+
+
+class Coin(Noisy):
+    """One of two values."""
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        return 0.1 * (2 * torch.randint(0, 2, value.shape, generator=rng) - 1)
+
+
+class Uniform(Noisy):
+    """A bounded law, which tells which data are possible."""
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        return 2 * torch.rand(value.shape, generator=rng) - 1
+
+
+class Opposite(Noisy):
+    """Noise that a later message takes off: two in a row have opposite ones."""
+
+    sign = 1
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        Opposite.sign = -Opposite.sign
+        return Opposite.sign * super().noise(value, rng)
 
 
 def _by_key(value: Tensor) -> Tensor:
@@ -379,7 +417,7 @@ BY_SEARCH["told of a key under noise"] = searched(
     images=8,
     set=("ShufflesByKeyInNoise.size=0.1",),
 )
-for kind in (SparesRows, Mirrored, Common):
+for kind in (SparesRows, Mirrored, Common, WholeSteps, RoundedNoise, NineTenths, Coin, Uniform, Opposite):
     BY_SEARCH[f"told of noise with a structure: {kind.__name__}"] = searched(
         (INCONCLUSIVE, LEAKS, IDENTIFIES), "it can be removed", kind, images=8, set=(f"{kind.__name__}.size=30",)
     )

@@ -48,7 +48,6 @@ class Drowned(Defence):
     """Noise a thousand times the gradient; hardly any in its weakest form."""
 
     Settings = Size
-    independent_noise = True
 
     @classmethod
     def weakest_settings(cls, settings: Any) -> Any:
@@ -59,10 +58,12 @@ class Drowned(Defence):
         return {name: value + size * torch.randn(value.shape, generator=rng) for name, value in update.items()}
 
 
-class Unclaimed(Drowned):
-    """The same, without a claim that its noise has no structure."""
+class Stepped(Drowned):
+    """The same, in whole steps, from which rounding takes it off."""
 
-    independent_noise = False
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        size = self.settings.size
+        return {name: value + size * torch.randn(value.shape, generator=rng).round() for name, value in update.items()}
 
 
 class Undeclared(Drowned):
@@ -232,9 +233,7 @@ EARNED = {
 
 NOT_EARNED = {
     "drowned, not told": Setup(STATIC, "it does not know", plug_in(Steadfast), NOISY, cause="static"),
-    "no claim about the noise": told(
-        INCONCLUSIVE, "it may have a structure", Steadfast, "noise", fields=noisy(Unclaimed)
-    ),
+    "no claim about the noise": told(INCONCLUSIVE, "rounding takes it off", Steadfast, "noise", fields=noisy(Stepped)),
     "no weakest form": told(INCONCLUSIVE, "nobody knows whether it copes", Steadfast, "told", fields=noisy(Undeclared)),
     "a weakest form too strong": told(
         INCONCLUSIVE, "nothing leaks there either", Steadfast, "told", fields=noisy(StrongEvenIfMild)

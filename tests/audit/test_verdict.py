@@ -112,7 +112,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
-    "noise of unknown structure": ({"assumes": True}, "inconclusive", "noise"),
+    "noise of another law": ({"noise": "in weight its law is not the normal one"}, "inconclusive", "noise"),
     "the messages point to the truth": ({"pointed": BEYOND}, "identifies", "candidates"),
     "they do, whatever the controls": (
         {"pointed": BEYOND, "weak_defence": failed()},

@@ -18,7 +18,7 @@ from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
 from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.prune import PruneAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
-from flfw.audit.adaptation import Protection, adapted, defence_operator, protection_of, relies_on_noise
+from flfw.audit.adaptation import Protection, adapted, defence_operator, departure_of_noise, protection_of
 from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE, under_control
 from flfw.audit.jobs import EXAMPLE, ProbeSet
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
@@ -115,7 +115,7 @@ def test_every_hook_calls_the_stages_in_order_and_their_figures_are_merged() -> 
     one = pipeline(Halves(), Mirrors(), Adds())
     x, y = one.batch(torch.tensor([[1.0, 2.0]]), torch.tensor([3]), torch.Generator())
     assert x.tolist() == [[1, 2], [2, 1]] and y.tolist() == [3, 3]
-    assert one.active_hooks == {"batch", "gradients", "update"} and not one.independent_noise
+    assert one.active_hooks == {"batch", "gradients", "update"}
     step = LocalStep({"w": torch.tensor([4.0])}, x, y, nn.Identity(), INPUTS)
     assert one.step(step, torch.Generator())["w"].item() == 5 == one.gradients(step.gradients, torch.Generator())["w"]
     assert one.update({"w": torch.tensor([4.0])}, torch.Generator())["w"].item() == 2
@@ -437,12 +437,12 @@ def test_the_automatic_adaptation_calls_the_whole_pipeline() -> None:
     assert known.defended(trial, torch.Generator())["w"].tolist() == pytest.approx([0.0, -2.0, 0.0, 1.5])
 
 
-def test_noise_counts_as_independent_only_if_it_comes_last_and_alone() -> None:
-    def relies(defence: str) -> bool:
-        return relies_on_noise(*clients_and_adaptation(resolved(defence, adaptation="defence_code")), TARGET, "server")
+def test_the_noise_of_a_pipeline_is_judged_as_it_is_sent() -> None:
+    def departure(defence: str) -> str:
+        return departure_of_noise(clients_and_adaptation(resolved(defence))[0], "server")
 
-    assert not relies("prune+dp_gaussian") and not relies("dp_gaussian") and not relies(f"prune+{HALVES}")
-    assert relies("dp_gaussian+prune") and relies(f"dp_gaussian+{HALVES}")
+    assert not departure("prune+dp_gaussian") and not departure("dp_gaussian") and not departure(f"prune+{HALVES}")
+    assert not departure(f"dp_gaussian+{HALVES}") and departure("dp_gaussian+prune")
 
 
 def test_the_words_name_every_stage_and_its_settings() -> None:

@@ -1,0 +1,227 @@
+"""The law of a defence's noise: what is normal and independent passes, and each thing that it is not is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from flfw.audit.measures import noise
+from flfw.audit.measures.noise import Act, departure_from_normal, p_of_normal, share_of_repeats
+from flfw.nets import Tensors
+
+Draw = Callable[[Tensor, torch.Generator], Tensor]
+
+LINEAR = {"weight": torch.zeros(10, 64), "bias": torch.zeros(10)}
+CONVOLUTION = {
+    "conv.weight": torch.zeros(6, 1, 5, 5),
+    "conv.bias": torch.zeros(6),
+    "fc.weight": torch.zeros(10, 150),
+    "fc.bias": torch.zeros(10),
+}
+SIZE = 30.0
+
+
+def normal(value: Tensor, rng: torch.Generator) -> Tensor:
+    return SIZE * torch.randn(value.shape, generator=rng)
+
+
+def even(value: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.rand(value.shape, generator=rng)
+
+
+def each(change: Draw) -> Act:
+    return lambda message, rng: {name: change(value, rng) for name, value in message.items()}
+
+
+def adds(draw: Draw) -> Act:
+    return each(lambda value, rng: value + draw(value, rng))
+
+
+def lattice(step: float, jitter: float = 0.0) -> Act:
+    return adds(lambda v, rng: step * (normal(v, rng) / step).round() + jitter * normal(v, rng))
+
+
+def larger_by_tensor(message: Tensors, rng: torch.Generator) -> Tensors:
+    return {name: value + (2 + at) * normal(value, rng) for at, (name, value) in enumerate(message.items())}
+
+
+# What is done to values before the noise, or to all that is sent after it, leaves the noise what it is.
+SOUND: dict[str, Act] = {
+    "normal noise": adds(normal),
+    "faint noise": adds(lambda v, rng: 1e-7 * normal(v, rng)),
+    "two normal noises": adds(lambda v, rng: normal(v, rng) + 2 * normal(v, rng)),
+    "a size for each tensor": larger_by_tensor,
+    "a bound before it": each(lambda v, rng: v / max(1.0, float(v.norm())) + normal(v, rng)),
+    "a sign before it": each(lambda v, rng: -v + normal(v, rng)),
+    "a key before it": each(lambda v, rng: v.flatten().flip(0).view_as(v) + normal(v, rng)),
+    "a factor after it": each(lambda v, rng: 0.1 * (v + normal(v, rng))),
+    "drawn in double precision": adds(lambda v, rng: torch.randn(v.shape, generator=rng, dtype=torch.float64).float()),
+    "sent as float16": each(lambda v, rng: (v + normal(v, rng)).half().float()),
+    "sent as bfloat16": each(lambda v, rng: (v + normal(v, rng)).bfloat16().float()),
+    "rounded after it": each(lambda v, rng: ((v + normal(v, rng)) / 0.6).round() * 0.6),
+    "whole numbers on whole numbers": each(
+        lambda v, rng: ((v / 0.01).round() + (normal(v, rng) / 0.01).round()) * 0.01
+    ),
+}
+
+
+def laplace(value: Tensor, rng: torch.Generator) -> Tensor:
+    centred = even(value, rng) - 0.5
+    return -SIZE * centred.sign() * torch.log1p(-2 * centred.abs().clamp(max=0.4999999))
+
+
+def student(value: Tensor, rng: torch.Generator) -> Tensor:
+    seed = int(torch.randint(0, 2**31, (), generator=rng))
+    return torch.from_numpy(np.random.default_rng(seed).standard_t(5, value.shape)).float()
+
+
+def on_sphere(value: Tensor, rng: torch.Generator) -> Tensor:
+    drawn = normal(value, rng)
+    return 100 * drawn / drawn.norm()
+
+
+def mirrored(value: Tensor, rng: torch.Generator) -> Tensor:
+    half = normal(value[: len(value) // 2], rng)
+    return torch.cat([half, -half])
+
+
+def of_rank_three(value: Tensor, rng: torch.Generator) -> Tensor:
+    flat = value.view(len(value), -1)
+    return (torch.randn(len(flat), 3, generator=rng) @ torch.randn(3, flat.shape[1], generator=rng)).view_as(value)
+
+
+def without_mean(*axes: int) -> Draw:
+    def draw(value: Tensor, rng: torch.Generator) -> Tensor:
+        drawn = normal(value, rng)
+        return drawn - drawn.mean(axes, keepdim=True) if value.dim() > 1 else drawn
+
+    return draw
+
+
+def copied(message: Tensors, rng: torch.Generator) -> Tensors:
+    """The last bias has the noise of the first column of its weights."""
+    sent = adds(normal)(message, rng)
+    *_, weight, bias = message
+    return {**sent, bias: message[bias] + (sent[weight] - message[weight])[:, 0]}
+
+
+def common(message: Tensors, rng: torch.Generator) -> Tensors:
+    return {name: value + SIZE * torch.randn((), generator=rng) for name, value in message.items()}
+
+
+def one_size(message: Tensors, rng: torch.Generator) -> Tensors:
+    """A new size for each message."""
+    size = even(torch.zeros(()), rng).rsqrt()
+    return {name: value + size * normal(value, rng) for name, value in message.items()}
+
+
+@final
+class Remembers:
+    """Noise of which each message has the negative of the last one's."""
+
+    def __init__(self) -> None:
+        self._sign = 1
+
+    def __call__(self, message: Tensors, rng: torch.Generator) -> Tensors:
+        self._sign = -self._sign
+        return {name: value + self._sign * normal(value, rng) for name, value in message.items()}
+
+
+UNSOUND: dict[str, tuple[Act, str]] = {
+    "whole steps": (adds(lambda v, rng: 1.5 * torch.randint(-50, 50, v.shape, generator=rng)), "lattice"),
+    "rounded noise": (lattice(1.5), "lattice"),
+    "finely rounded noise": (lattice(SIZE / 10_000), "lattice"),
+    "rounded noise with a jitter": (lattice(1.5, 1e-5), "lattice"),
+    "noise in float16": (adds(lambda v, rng: normal(v, rng).half().float()), "lattice"),
+    "a coin": (adds(lambda v, rng: 3 * (2 * (even(v, rng) < 0.5).float() - 1)), "lattice"),
+    "a tenth left bare": (adds(lambda v, rng: normal(v, rng) * (even(v, rng) < 0.9)), "repeat"),
+    "a hundredth left bare": (adds(lambda v, rng: normal(v, rng) * (even(v, rng) < 0.99)), "repeat"),
+    "a bare tensor": (each(lambda v, rng: v + normal(v, rng) if v.dim() > 1 else v), "without noise"),
+    "uniform": (adds(lambda v, rng: 20 * (even(v, rng) - 0.5)), "normal"),
+    "Laplace": (adds(laplace), "normal"),
+    "Student": (adds(student), "less of it|normal"),
+    "a mixture": (
+        adds(lambda v, rng: torch.where(even(v, rng) < 0.5, 0.03, 1.0) * normal(v, rng)),
+        "lattice|less of it|normal",
+    ),
+    "a size for each message": (one_size, "less of it|normal"),
+    "a size for each row": (
+        adds(lambda v, rng: normal(v, rng) * torch.linspace(1, 2, len(v)).view(-1, *[1] * (v.dim() - 1))),
+        "less of it",
+    ),
+    "on a sphere": (adds(on_sphere), "normal|unlike"),
+    "mirrored": (adds(mirrored), "sums|follow"),
+    "of a low rank": (adds(of_rank_three), "normal|fewer"),
+    "rows that cancel": (adds(without_mean(-1)), "sums"),
+    "columns that cancel": (adds(without_mean(0)), "sums"),
+    "a copy": (copied, "follow"),
+    "common to a tensor": (common, "normal|follow|sums"),
+    "a share of the values": (each(lambda v, rng: v * (even(v, rng) < 0.5)), "depends"),
+    "signs": (each(lambda v, rng: v * (2 * (even(v, rng) < 0.5).float() - 1)), "depends"),
+    "factors": (each(lambda v, rng: v * (1 + normal(v, rng))), "depends"),
+    "as large as the message": (each(lambda v, rng: v + v.norm() * normal(v, rng)), "depends"),
+    "a new order": (
+        each(lambda v, rng: v.flatten()[torch.randperm(v.numel(), generator=rng)].view_as(v) + 1e-3 * normal(v, rng)),
+        "depends",
+    ),
+    "rounded at random": (each(lambda v, rng: torch.floor(v / 0.5 + even(v, rng)) * 0.5), "depends"),
+    "opposite to the last": (Remembers(), "remembers"),
+    "a generator of its own": (each(lambda v, rng: v + SIZE * torch.randn(v.shape)), "remembers"),
+}
+
+
+@pytest.mark.parametrize("act", SOUND.values(), ids=SOUND)
+def test_normal_noise_departs_in_nothing(act: Act) -> None:
+    assert not departure_from_normal(act, LINEAR)
+
+
+@pytest.mark.parametrize(("act", "found"), UNSOUND.values(), ids=UNSOUND)
+def test_other_noise_is_told(act: Act, found: str) -> None:
+    departure = departure_from_normal(act, LINEAR)
+    assert any(word in departure for word in found.split("|")), departure
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("act", [*SOUND.values(), *(act for act, _ in UNSOUND.values())], ids=[*SOUND, *UNSOUND])
+def test_noise_on_kernels_is_judged_alike(act: Act) -> None:
+    assert bool(departure_from_normal(act, CONVOLUTION)) == bool(departure_from_normal(act, LINEAR))
+
+
+def test_hardly_any_stream_of_normal_numbers_departs() -> None:
+    def after(skipped: int) -> Act:
+        def act(message: Tensors, rng: torch.Generator) -> Tensors:
+            torch.randn(skipped, generator=rng)
+            return adds(normal)(message, rng)
+
+        return act
+
+    assert not [skipped for skipped in range(1, 11) if departure_from_normal(after(16 * skipped), LINEAR)]
+
+
+def test_repeats_are_counted_by_hand() -> None:
+    alike, unlike = torch.zeros(4, 100), torch.arange(400.0).view(4, 100)
+    assert share_of_repeats(alike, unlike + 1000, 1.0) == 1.0  # all six pairs of draws, in each entry
+    assert share_of_repeats(alike, alike, 1.0) is None  # as rounding after the noise does, for any message
+
+
+def test_the_law_is_judged_as_scipy_judges_it() -> None:
+    rng = torch.Generator().manual_seed(0)
+    drawn = torch.randn(50, 200, generator=rng, dtype=torch.float64)
+    few = drawn.flatten().numpy()
+    expected = 2 * min(stats.kstest(few, "norm").pvalue, stats.kurtosistest(few).pvalue)
+    assert p_of_normal(drawn) == pytest.approx(min(1.0, expected))
+    assert p_of_normal(drawn.sign()) < noise.LEVEL
+
+
+@pytest.mark.nightly
+def test_of_a_large_network_all_tensors_are_tried() -> None:
+    large = {"weight": torch.zeros(1000, 1000), "bias": torch.zeros(1000)}
+    assert not departure_from_normal(adds(normal), large)
+    assert "bias" in departure_from_normal(each(lambda v, rng: v + normal(v, rng) if v.dim() > 1 else v), large)
+    assert "lattice" in departure_from_normal(lattice(1.5), large)
