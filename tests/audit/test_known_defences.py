@@ -229,8 +229,11 @@ class Opposite(Noisy):
 
     sign = 1
 
-    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         Opposite.sign = -Opposite.sign
+        return super().update(update, rng)
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         return Opposite.sign * super().noise(value, rng)
 
 
