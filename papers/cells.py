@@ -28,9 +28,9 @@ from flfw.files.result_file import read_result, to_json
 from flfw.files.sealed import sealed, write_atomic
 from flfw.papers.preset import Preset, ResultMetric
 from flfw.papers.published import Cell
-from flfw.papers.reach import Reach, keep, reach, uninformative
 from flfw.plans.run_plan import plan, without_auto
 from flfw.runs import run
+from flfw.runs.reach import Reach, keep, reach, uninformative
 from flfw.server import checkpoint
 from flfw.task.task import Task
 
@@ -182,7 +182,7 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
     try:
         for experiment in todo:
             run_plan, task, _ = run.check(experiment, new=False)
-            reached = reach(run_plan.experiment, task) if preset.source == "run" and task.has_data else None
+            reached = reach(run_plan, task) if preset.source == "run" and task.has_data else None
             foreseen.append((reached, task))
     except InputError as error:
         return Outcome(cell, "not run", str(error), preset)

@@ -29,6 +29,7 @@ from flfw.recording.retention import keep_last
 from flfw.runs import provenance as provenance
 from flfw.runs.final import finals
 from flfw.runs.provenance import outside_of
+from flfw.runs.reach import notes_on_learning
 from flfw.runs.run_notes import notes_on_end, notes_on_training, what_came_of_it
 from flfw.task.task import Task
 
@@ -76,10 +77,13 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
     assert folder is not None, "the experiment was checked"
     training = read_training(folder)
     last = last_round(training, experiment)
+    exact = experiment.metrics == "all"
+    learning = notes_on_learning(training["rounds"] if exact else [], finals(experiment, training), task)
     notes = [
         *notes,
         *notes_on_training(experiment, training),
         *notes_on_end(experiment, last, training["budget_spent"]),
+        *learning,
     ]
     audited: dict[str, Any] = {
         "audit": [],

@@ -32,6 +32,7 @@ from flfw.report.page_data import caveats
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, provenance, results
 from flfw.runs.provenance import outside_of
+from flfw.runs.reach import foreseen
 from flfw.runs.run_notes import notes_on_data
 from flfw.runs.tracking.following import tracked
 from flfw.runs.tracking.tracker import check as check_trackers
@@ -234,7 +235,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     run_plan, settled = calibrate_noise(run_plan, task.split)
     if run_plan.audit.reconstructions:
         task.check_victims(run_plan.audit.probes, experiment.seed)
-    return run_plan, task, [*notes_on_data(run_plan.experiment, task), *joined, *settled]
+    return run_plan, task, [*notes_on_data(run_plan.experiment, task), *joined, *settled, *foreseen(run_plan, task)]
 
 
 def _check_clients(run_plan: RunPlan, task: Task) -> None:

@@ -1,8 +1,10 @@
-"""Reach of a private experiment, before it is trained: how far clipped steps can move a model, and what noise adds.
+"""Whether a run can learn, before it is trained, and whether it did.
+
+The reach of a private experiment says how far clipped steps can move a model, and what noise adds.
 
 Two numbers tell whether a model can be expected to learn. Clipped steps are short: their lengths add up to a largest
 movement, for any data. Noise is added to each weight: where its deviation in one round is more than twice the weights
-themselves, a round is mostly noise. Both follow from the settings. Whether it did not learn is known afterwards.
+themselves, a round is mostly noise. Both follow from the settings.
 
 `reach.json` in a run's folder keeps them for the tables.
 """
@@ -10,6 +12,7 @@ themselves, a round is mostly noise. Both follow from the settings. Whether it d
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
@@ -18,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from flfw.data.splits.lazy_parts import looked_at
 from flfw.dp.run_accountant import schedules
 from flfw.dp.settings import DPSettings, DPSGDSettings
-from flfw.experiment import Experiment
 from flfw.files.sealed import write_atomic
 from flfw.files.tensor_names import matches
-from flfw.plans.run_plan import plan
+from flfw.plans.run_plan import RunPlan
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.rng import initialising
 from flfw.task.task import Task
@@ -31,6 +34,8 @@ from flfw.task.task import Task
 LEAST_MOVEMENT = 0.1  # of the length of the first weights, below which a model cannot leave its start
 _PLATEAU = (0.99, 1.02)  # of the loss of guessing
 _ABOVE_GUESSING = 0.05  # accuracy
+_SURE = 1.645  # deviations of an accuracy by chance: one guesser in twenty is above
+_ALL_CLIPPED = 0.999
 MOST_NOISE = 2.0  # of the root mean square of the first weights, above which a round is mostly noise
 
 
@@ -70,14 +75,14 @@ class Reach:
         return ""
 
 
-def reach(experiment: Experiment, task: Task) -> Reach | None:
-    """Compute the reach of an experiment; None: its method neither clips nor adds noise.
+def reach(run_plan: RunPlan, task: Task) -> Reach | None:
+    """Compute the reach of a run; None: its method neither clips nor adds noise.
 
     Args:
-        experiment: the resolved experiment.
+        run_plan: of the run.
         task: its task.
     """
-    run_plan = plan(experiment)
+    experiment = run_plan.experiment
     chosen: Any = run_plan.client.settings
     if not isinstance(chosen, DPSettings):
         return None
@@ -143,3 +148,58 @@ def uninformative(folder: Path) -> str:
     if isinstance(loss, int | float) and _PLATEAU[0] * guessing <= loss <= _PLATEAU[1] * guessing:
         return f"its loss after training is {loss:.3f}, as by guessing among {stored['classes']} classes"
     return ""
+
+
+def foreseen(run_plan: RunPlan, task: Task) -> list[str]:
+    """Return a note on a run that cannot be expected to learn; none for others, or where the data are elsewhere."""
+    seen = reach(run_plan, task) if task.has_data else None
+    if seen is None or not seen.obstacle:
+        return []
+    return [
+        f"The model may not learn: {seen.obstacle}. More examples, clients or rounds, a larger epsilon or bound, or a "
+        "smaller network help."
+    ]
+
+
+def notes_on_learning(rounds: Sequence[Mapping[str, Any]], final: Mapping[str, Any], task: Task) -> list[str]:
+    """Return notes on a training that came to nothing: losses that are not finite, guesses, updates that were all cut.
+
+    Args:
+        rounds: rows of rounds.csv, whose clients reported exact numbers.
+        final: accuracies after the last round.
+        task: of the run.
+    """
+    notes = []
+    broken = [row["round"] for row in rounds if row["loss"] is None and row["acc_global"] is not None]
+    if broken:
+        notes.append(f"The loss was not finite from round {broken[0]} on: this run diverged. A smaller --lr may help.")
+    if task.has_data and not task.dataset.is_regression and not broken:
+        notes += _of_guesses(final, task)
+    cut = [row["extra"]["clipped"] for row in rounds if "clipped" in row["extra"]]
+    if cut and min(cut) >= _ALL_CLIPPED:
+        notes.append(
+            "Everything was clipped in every round: the bound alone sets how far the model moves. A larger lr or clip "
+            "moves it farther."
+        )
+    return notes
+
+
+def _of_guesses(final: Mapping[str, Any], task: Task) -> list[str]:
+    """Hold accuracies against always naming the most frequent class: of each client's tests, and of all of them."""
+    labels = np.asarray(task.dataset.test_y)
+    places = [task.split.test[client] for client in looked_at(task.split.test)]
+    parts = [np.bincount(labels[one]) for one in places if len(one)]
+    if not parts:
+        return []
+    own = float(np.mean([counts.max() / counts.sum() for counts in parts]))
+    everywhere = np.bincount(labels)
+    largest = float(everywhere.max() / everywhere.sum())
+    tests = sum(int(counts.sum()) for counts in parts)
+    for key, when, best in (("acc_local", "after local training", own), ("acc_central", "of the model", largest)):
+        accuracy = final.get(key)
+        if accuracy is not None and accuracy <= best + _SURE * sqrt(best * (1 - best) / tests):
+            return [
+                f"Accuracy {when} ({accuracy:.3f}) is not above that of always naming the most frequent class "
+                f"({best:.3f}): nothing was learnt that helps."
+            ]
+    return []
