@@ -42,13 +42,14 @@ _MOST = 1_000_000  # entries of a matrix whose singular values are computed, a f
 _NAMED = 20  # clients and pairs of rounds that are listed
 
 
-def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: bool) -> dict[str, Any]:
+def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: bool, clients: int) -> dict[str, Any]:
     """Compute the update or the sum that a client among the others learns.
 
     Args:
         recordings: of the run.
         cohorts: the clients whose updates were used in each round.
         sends_mean: whether all clients receive the mean of the last round's weights, and nothing else of the server.
+        clients: number of clients of the federation.
 
     Returns:
         The smallest group n, what is left of it without one client, a verdict with its reason, and the check with
@@ -62,7 +63,7 @@ def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: b
             check = subtracted(recordings, number)
         if check is not None:
             break
-    verdict, why = _verdict(smallest, sends_mean)
+    verdict, why = _verdict(smallest, sends_mean, clients)
     return {
         "smallest": smallest,
         "round": where,
@@ -73,7 +74,9 @@ def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: b
     }
 
 
-def _verdict(smallest: int, sends_mean: bool) -> tuple[str, str]:
+def _verdict(smallest: int, sends_mean: bool, clients: int) -> tuple[str, str]:
+    if clients == 1:
+        return "inconclusive", "The federation has one client: there is no other one, and no sum hides its message."
     if not sends_mean:
         return "inconclusive", (
             "This run's server does not send all clients the mean of what it received, so a client cannot subtract its "
@@ -426,7 +429,10 @@ def sums(plan: ClientPlan, recordings: Recordings, folder: Path) -> dict[str, An
         "same_for_all": one_model,
         "participation": participation(everyone) | {"recorded_only": not known},
         "peer": peers(
-            recordings, everyone, sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious)
+            recordings,
+            everyone,
+            sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious),
+            plan.task.clients,
         ),
     }
 

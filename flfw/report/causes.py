@@ -64,7 +64,7 @@ PLAIN = {
     "group": "{left} left in a sum, and that is too few for an answer",
     "alone": "it was not shown that the same attack succeeds where a sum holds a single client's message",
     "untried": "sums were not tested by attacks of other kinds, which may find more",
-    "peer": "of two clients each can compute what the other one sent",
+    "peer": "the other clients of a round can compute what one of them sent",
     "rounding": "the steps are so small that the model's numbers may not hold what others sent",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -69,8 +70,6 @@ def questions(
     sums = [setting for setting in settings if sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
     told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
-    largest = max((row.get("sum_size") or 0 for row in told_of_sums), default=0)
-    told_of_sums = [row for row in told_of_sums if (row.get("sum_size") or 0) == largest]
     summed = _summed(sums, told_of_sums, unit)
     return [_seen(single, sums, unit), _membership(singly, unit), _with_figures(summed, figures) if figures else summed]
 
@@ -89,8 +88,13 @@ def decisive(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
     """Return the statistic that answers for all: the one that leaks most, or else the one of the weakest evidence.
 
     Of the statistics of the same messages, one that is able to see a leak and sees none answers for those that are not
-    able to. It does not for other messages, or for somebody who sees more.
+    able to. It does not for other messages, or for somebody who sees more. Of sums the largest answer: smaller ones
+    are controls.
     """
+    largest: Counter[str] = Counter()
+    for row in membership:
+        largest[row["vantage"]] = max(largest[row["vantage"]], row.get("sum_size") or 0)
+    membership = [row for row in membership if row.get("sum_size") in (None, 0, largest[row["vantage"]])]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in membership_first(membership):
         groups.setdefault((row["vantage"], row.get("sum_size"), row["defence"], tuple(row["rounds"])), []).append(row)

@@ -120,7 +120,7 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
     place = place_shown(shown)
     who = IN_PLACE.get(place, "the attacker")
     if verdict == "leaks" and shown.cause == "peer":
-        headline = "The tested federation leaks: of two clients, each can compute what the other one sent."
+        headline = "The tested federation leaks: the other clients of a round can compute what one of them sent."
         return LeakFinding(Severity.LEAKS, headline, f"From it, {got}; another attack may recover more.")
     if verdict == "leaks":
         headline = f"The tested federation leaks: {got} {_where(shown, place)}."
@@ -140,7 +140,10 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
             Severity.RULES_BROKEN, headline, f"{by} Nothing follows for a server that keeps to the rules."
         )
     if verdict == "no leak found":
-        headline = f"No leak was found: {got}. That is no proof that there is none."
+        only = f" by {IN_PLACE[PEER]}, the only view that was tested" * all(
+            one.entry.get("vantage") == PEER for one in settings
+        )
+        headline = f"No leak was found{only}: {got}. That is no proof that there is none."
         return LeakFinding(Severity.NOT_FOUND, headline, _found_none(shown, unit))
     reason = {
         "attack broken": "a check of the test itself failed",

@@ -57,7 +57,7 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
         (
             judged("leaks", "peer", vantage="peer", sum_size=2),
             Severity.LEAKS,
-            "each can compute what the other one sent.",
+            "the other clients of a round can compute what one of them sent.",
         ),
         (judged("identifies", "identified"), Severity.LEAKS, "leaks in part: the true image can be told from similar"),
         (
@@ -438,3 +438,20 @@ def test_attack_and_method_of_one_name_are_told_apart(tmp_path: Path) -> None:
     page = Page(write_report(a_run(tmp_path / "run", entries=[entry])).read_text(encoding="utf-8"))
     assert page.heading.startswith("Method HyperFL with defence dcs2 on digits leaks: attack hyperfl")
     assert "recovered by attack hyperfl" in page.text and "strengthens defence dcs2?" in page.text
+
+
+def test_the_largest_sum_answers_for_membership_and_smaller_ones_are_controls() -> None:
+    alone = member_row("cosine", "leaks", vantage="aggregate", sum_size=1)
+    twelve = member_row("cosine", "inconclusive", vantage="aggregate", sum_size=12, cause="few")
+    assert presence([alone, twelve], "images").level is Severity.UNKNOWN
+    assert presence([alone], "images").level is Severity.LEAKS
+    single = member_row("cosine", "leaks")
+    assert presence([single, twelve], "images").level is Severity.LEAKS
+
+
+def test_a_peer_that_finds_nothing_answers_for_itself_alone(tmp_path: Path) -> None:
+    nothing = judged("no leak found", "nothing", vantage="peer", sum_size=12, share_recovered=0.0)
+    headline = decided(tmp_path, nothing).headline
+    assert headline.startswith("No leak was found by another client, the only view that was tested:")
+    server = judged("no leak found", "nothing", share_recovered=0.0)
+    assert "only view" not in decided(tmp_path, nothing, server).headline

@@ -125,7 +125,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "the network was changed by a malicious server (imprint)",
         "the server broke the rules and changed the network",
     ),
-    ("inconclusive", "noise", {}, "which the defence does not claim", "noise without a structure"),
+    ("inconclusive", "noise", {}, "and it is another one", "not the normal and independent one"),
     ("inconclusive", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
     (
         "inconclusive",
@@ -160,7 +160,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "peer",
         {"vantage": "peer", "sum_size": 2, "num_colluding": 1},
         "a client takes its own part off the mean",
-        "of two clients each can compute what the other one sent",
+        "the other clients of a round can compute what one of them sent",
     ),
     (
         "inconclusive",
