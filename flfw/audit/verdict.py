@@ -20,6 +20,7 @@ _TO_SHOW = {
 }
 """Controls that a failure must pass to count, with the cause where one does not, and what it shows."""
 
+_UNEXPLAINED = "The description does not explain the message, so that a better one may lead to more."
 CONTROL_DB = 40.0
 EASY_SHARE = 0.5
 FAILED_SHARE = 0.5
@@ -174,7 +175,9 @@ def _positive(controls: ControlResults, evidence: Evidence) -> Verdict | None:
     if evidence.recovered:
         share = f"{evidence.recovered / evidence.attacked:.0%} of the"
         share = f"{evidence.recovered} of {evidence.attacked}" if share == "0% of the" else share
-        return Verdict("leaks", "recovered", f"{share} attacked examples were reconstructed.")
+        unlike = controls.consistency.passed is False
+        beside = f" {_UNEXPLAINED} {controls.consistency.reason}".rstrip() * unlike
+        return Verdict("leaks", "recovered", f"{share} attacked examples were reconstructed.{beside}")
     if identified and significant(identified.p, evidence.settings):
         return Verdict(
             "identifies",

@@ -125,6 +125,8 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
     if verdict == "leaks":
         headline = f"The tested federation leaks: {got} {_where(shown, place)}."
         proof = f"The attacker is {who}. What was recovered is a fact: it was compared with the original."
+        if shown.controls.get("consistency", {}).get("passed") is False:
+            proof += " But the test's description of the clients does not explain what they sent: more may leak."
         return LeakFinding(
             Severity.LEAKS, headline, f"{proof} {_share(shown, unit)}A stronger attacker may recover more."
         )

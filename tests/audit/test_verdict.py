@@ -75,6 +75,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "leaks",
         "recovered",
     ),
+    "recovered, though the description is wrong": ({"recovered": 1, "consistency": failed()}, "leaks", "recovered"),
     "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "attack broken", "control"),
     "identified": ({"identified": BEYOND}, "identifies", "identified"),
     "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identifies", "identified"),
@@ -149,6 +150,12 @@ def test_no_leak_found_says_whether_candidates_were_held_against_the_messages() 
     assert "not with the message itself, which may tell more" in concluded().reason
     held = concluded(pointed=CHANCE, settings=4).reason
     assert "held against 1 messages" in held and "explain 1 of them best (p = 0.02, no finding among 4 tests)" in held
+
+
+def test_a_leak_through_a_wrong_description_says_that_more_may_leak() -> None:
+    reason = concluded(recovered=2, attacked=48, consistency=failed()).reason
+    assert reason.startswith("4% of the") and "does not explain the message" in reason and "its numbers." in reason
+    assert "explain" not in concluded(recovered=2).reason
 
 
 @pytest.mark.parametrize(("truth", "result"), [(68.4001, 68.4002), (1.0, 2.0)])

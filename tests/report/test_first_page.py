@@ -455,3 +455,12 @@ def test_a_peer_that_finds_nothing_answers_for_itself_alone(tmp_path: Path) -> N
     assert headline.startswith("No leak was found by another client, the only view that was tested:")
     server = judged("no leak found", "nothing", share_recovered=0.0)
     assert "only view" not in decided(tmp_path, nothing, server).headline
+
+
+def test_a_leak_through_a_wrong_description_carries_a_caveat(tmp_path: Path) -> None:
+    def meaning(passed: bool) -> str:
+        ladder = [{"rung": "consistency", "psnr": None, "passed": passed, "seconds": 0.0, "failure_reason": None}]
+        return " ".join(decided(tmp_path, {"ladder": ladder}).meaning)
+
+    assert "description of the clients does not explain what they sent" in meaning(False)
+    assert "does not explain" not in meaning(True)
