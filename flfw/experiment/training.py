@@ -338,8 +338,8 @@ class PrivacySettings:
     metrics: Literal["all", "private", "none", "auto"] = "all"
     """Numbers that clients report beside tensors. private: loss, accuracies and number of examples, with noise that the
     claims count. none: no loss, accuracy, count or time leaves a client; all count alike in the mean, and accuracy is
-    measured by the server, where it has test data. auto, the default with --federation: none for a method with a claim,
-    else all."""
+    measured by the server, where it has test data. auto, the default of the command line: none for a method with a
+    claim, with --federation or noise_source=secure; else all."""
 
     def __post_init__(self) -> None:
         require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)

@@ -339,7 +339,8 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
     ``membership_pairs=auto`` is 300 with an attack on membership. Without one it stays, and means none.
-    ``metrics=auto`` is none for a method with a claim on real clients, whose server sees what they report; else all.
+    ``metrics=auto`` is none for a method with a claim, on real clients and with ``noise_source=secure``, since the
+    server sees what clients report; else all.
     ``defence_randomness=auto`` is secure on real clients, whose server knows the seed; else seed.
 
     Args:
@@ -358,7 +359,8 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         experiment = replace(experiment, membership_pairs=_PAIRS)
     if experiment.metrics == "auto" and not methods:
         claims = _declared(experiment.method).mechanism.__func__ is not Method.mechanism.__func__
-        silent = claims and experiment.federation is not None
+        secure = {"noise_source=secure", f"{experiment.method}.noise_source=secure"} & set(experiment.set)
+        silent = claims and (experiment.federation is not None or bool(secure))
         experiment = replace(experiment, metrics="none" if silent else "all")
     if experiment.defence_randomness == "auto":
         draws = "seed" if experiment.federation is None else "secure"

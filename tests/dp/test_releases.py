@@ -324,7 +324,7 @@ def test_a_simulation_says_that_its_figures_are_of_secure_noise(capsys: pytest.C
         "inproc",
         "--estimate",
     ]
-    for more, words in (([], "with noise_source=secure: epsilon"), (["--set", "noise_source=secure"], "epsilon")):
+    for more, words in (([], "with noise_source=secure"), (["--set", "noise_source=secure"], "epsilon")):
         assert sim.main([*flags, *more]) == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if "epsilon at most" in line]
         assert lines and all(line.startswith(words) or "at most inf" in line for line in lines)

@@ -183,12 +183,23 @@ def test_an_infinite_epsilon_is_no_bound(tmp_path: Path) -> None:
 
 def test_the_terminal_says_that_an_infinite_epsilon_is_no_claim() -> None:
     none = CLAIM | {"epsilon": "inf", "max_guess_accuracy": 1.0, "noise_source": "seed"}
-    assert claimed([none, none | {"adversary": "outsider"}, CLAIM | {"unit": "client"}]) == [
+    assert claimed([none, none | {"adversary": "outsider"}, CLAIM | {"unit": "client"}], "private") == [
         "no epsilon is claimed for one example against server, outsider",
         "epsilon at most 0.58 for one client against server",
     ]
-    (measured,) = claimed([none | {"lower_bound": {"epsilon": 0.3, "confidence": 0.95}}])
+    (measured,) = claimed([none | {"lower_bound": {"epsilon": 0.3, "confidence": 0.95}}], "all")
     assert measured == "no epsilon is claimed, and it is at least 0.3 (95% sure), for one example against server"
+
+
+def test_the_terminal_names_the_settings_under_which_a_claim_holds() -> None:
+    outside = CLAIM | {"adversary": "outsider"}
+    assert claimed([CLAIM, outside], "all") == [
+        "with metrics=none: epsilon at most 0.58 for one example against server",
+        "epsilon at most 0.58 for one example against outsider",
+    ]
+    (both,) = claimed([CLAIM | {"noise_source": "seed"}], "all")
+    assert both.startswith("with noise_source=secure and metrics=none: epsilon")
+    assert claimed([CLAIM, outside], "none") == ["epsilon at most 0.58 for one example against server, outsider"]
 
 
 def test_a_question_fits_a_single_client_and_an_attack_that_cannot_adapt(tmp_path: Path) -> None:

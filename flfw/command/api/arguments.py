@@ -23,16 +23,18 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
 def experiment_of(given: Experiment | None, fields: dict[str, Any]) -> Experiment:
     """Return the experiment of a call: the given one, or the defaults, with the fields that were given beside it.
 
-    As on the command line, ``metrics`` and ``defence_randomness`` are ``auto`` for a federation of real sites if
-    nothing else is asked for; but an experiment that was made before is taken as it is.
+    As on the command line, ``metrics`` is ``auto`` if nothing else is asked for, and so is ``defence_randomness`` for a
+    federation of real sites; but an experiment that was made before is taken as it is.
 
     Raises:
         InputError: a field does not exist, or does not fit.
     """
     require(given is None or isinstance(given, Experiment), "an Experiment or its fields", given=type(given).__name__)
     require_fields(fields, _FIELDS)
+    if given is None:
+        fields = {"metrics": "auto", **fields}
     if given is None and fields.get("federation") is not None:
-        fields = {"metrics": "auto", "defence_randomness": "auto", **fields}
+        fields = {"defence_randomness": "auto", **fields}
     return dataclasses.replace(given or Experiment(), **fields)
 
 

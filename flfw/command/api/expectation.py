@@ -26,14 +26,16 @@ class Expectation:
         privacy: the claims, as in result.json.
         notes: notes on the data and the settings.
         costs: time, memory, traffic and disk.
+        metrics: numbers that clients report.
     """
 
     privacy: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
     costs: Estimate
+    metrics: str
 
     def __str__(self) -> str:
-        return "\n".join([*claimed(self.privacy), *self.notes, lines(self.costs)])
+        return "\n".join([*claimed(self.privacy, self.metrics), *self.notes, lines(self.costs)])
 
 
 def expected(experiment: Experiment) -> Expectation:
@@ -55,4 +57,6 @@ def expected(experiment: Experiment) -> Expectation:
     require_folder(run_plan.experiment.out)
     began = time.process_time()
     privacy = tuple(RunAccountant(run_plan.client, task.split).entries())
-    return Expectation(privacy, tuple(notes), estimate(run_plan, time.process_time() - began))
+    return Expectation(
+        privacy, tuple(notes), estimate(run_plan, time.process_time() - began), run_plan.experiment.metrics
+    )

@@ -34,7 +34,10 @@ def summary(folder: os.PathLike[str]) -> str:
 
 def lines(result: Mapping[str, Any]) -> list[str]:
     """Return the lines of a finished run: accuracies, claims, attacks and notes."""
-    shown = [*_accuracies(result["final"]), *claimed(result["privacy"])]
+    shown = [
+        *_accuracies(result["final"]),
+        *claimed(result["privacy"], (result.get("config") or {}).get("metrics", "")),
+    ]
     shown += [_attack_line(entry, result["audit"]) for entry in result["audit"]]
     shown += fallen(result["audit"])
     return [*shown, *map(membership_line, result.get("membership") or []), *result["notes"]]
@@ -74,8 +77,15 @@ def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) ->
     return f"{line}: {cause}" if cause else line
 
 
-def claimed(privacy: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Format the claims of a run: ``epsilon at most 2.75 for one example against server, another client, outsider``."""
+def claimed(privacy: Sequence[Mapping[str, Any]], metrics: str) -> list[str]:
+    """Format the claims of a run: ``epsilon at most 2.75 for one example against server, another client, outsider``.
+
+    Before a claim stand the settings under which it holds, where the run has others.
+
+    Args:
+        privacy: the claims, as in result.json.
+        metrics: numbers that clients report; ``all`` have no noise, and whoever runs the server sees them.
+    """
     shown = {"aggregate": "aggregate (who sees sums alone)"}  # nobody does in this run
     against: dict[str, list[str]] = {}
     for line in privacy:
@@ -84,13 +94,13 @@ def claimed(privacy: Sequence[Mapping[str, Any]]) -> list[str]:
         else:
             lower = line.get("lower_bound")
             least = f", at least {at_least(lower['epsilon'])} ({lower['confidence']:.0%} sure)," if lower else ""
-            secret = (
-                "with noise_source=secure: " if line.get("noise_source") == "seed" and line["epsilon"] != "inf" else ""
-            )
+            others = ["noise_source=secure"] if line.get("noise_source") == "seed" else []
+            others += ["metrics=none"] if metrics == "all" and line["adversary"] in ("server", "aggregate") else []
+            only = f"with {' and '.join(others)}: " if others and line["epsilon"] != "inf" else ""
             most = f"epsilon at most {at_most(float(line['epsilon']))}{least}"
             if line["epsilon"] == "inf":
                 most = f"no epsilon is claimed{least.replace(', at', ', and it is at')}"
-            bound = f"{secret}{most} for one {line['unit']} against"
+            bound = f"{only}{most} for one {line['unit']} against"
         adversary = str(line["adversary"])
         against.setdefault(bound, []).append(shown.get(adversary, adversary))
     return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]
