@@ -142,7 +142,7 @@ class PublicData:
         Raises:
             InputError: the inputs are images.
         """
-        self._require_rows()
+        require(self.samples.ndim == 2, "rows of features (N, d)", shape=self.samples.shape)
         if is_text(self.samples):
             return np.zeros(self.samples.shape[1], bool)
         if self.plan is not None:
@@ -191,9 +191,6 @@ class PublicData:
                 guess[index] = _most_frequent(rows[:, index], column.is_scaled)
             self._usual[label] = guess
         return self._usual[label]
-
-    def _require_rows(self) -> None:
-        require(self.samples.ndim == 2, "rows of features (N, d)", shape=self.samples.shape)
 
     @cached_property
     def _mean(self) -> np.ndarray:
