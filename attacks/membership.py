@@ -167,11 +167,11 @@ class Membership(MembershipAttack):
             scores["fedmia"] = fedmia(scores["cosine"][None], others[None])
         if self.settings.shadows and not self._without_shadows(view, victim):
             shadows = self._shadows(view, victim, torch_generator(seed, "shadows", one.round, view.client))
-            inside, labels = shadows.sets.inside, candidates.labels
+            inside = shadows.sets.inside
             logits = confidences(victim, sent[0], candidates), shadows.confidences(victim, candidates)
             projections = whitening.against(ours.sketches, shadows.sketches(sketch))
-            scores["lira"] = excess_ratio(*logits, inside, labels)
-            scores["lira_update"] = excess_ratio(scores["whitened"], projections, inside, labels)
+            scores["lira"] = excess_ratio(*logits, inside)
+            scores["lira_update"] = excess_ratio(scores["whitened"], projections, inside)
         return scores
 
     def _whitening(

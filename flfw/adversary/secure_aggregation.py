@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
-from flfw.nets.net import Tensors
 
 Arrays: TypeAlias = list[np.ndarray]
 """Parameters of a model, in its order."""
@@ -118,14 +117,6 @@ class Quantiser:
             result.append((shifted - (len(clients) - 1) * self.clipping_range) * (self.quantization_range / total))
         return result
 
-    def largest_error(self, clients: Sequence[Quantised]) -> float:
-        """Return the largest difference of a recovered mean from the exact one, where nothing was clipped.
-
-        Each client's rounding is off by less than a step of a weighted parameter.
-        """
-        total = sum(client.ratio for client in clients)
-        return len(clients) * self.step * self.quantization_range / total
-
 
 _SMALLEST = 1e-10  # singular values below so much of the largest count as 0
 
@@ -156,7 +147,8 @@ def separation(participation: np.ndarray) -> Separability:
     Raises:
         InputError: no rounds, no clients, or weights that are not finite.
     """
-    _require_matrix(participation)
+    fitting = participation.ndim == 2 and min(participation.shape) >= 1 and bool(np.isfinite(participation).all())
+    require(fitting, "finite weights (T, K) of T >= 1 rounds and K >= 1 clients", shape=participation.shape)
     u, values, rows = np.linalg.svd(participation, full_matrices=False)
     kept = values > _SMALLEST * max(values.max(), np.finfo(float).tiny)
     rank = int(kept.sum())
@@ -166,33 +158,6 @@ def separation(participation: np.ndarray) -> Separability:
     noise = np.where(inside > 1 - 1e-8, np.linalg.norm(inverse, axis=1), np.inf)
     full = rank == participation.shape[1]
     return Separability(rank, float(values[rank - 1]) if full else 0.0, noise)
-
-
-def disaggregate(sums: np.ndarray, participation: np.ndarray, ridge: float = 0.0) -> np.ndarray:
-    """Estimate each client's mean update (K, d) by least squares.
-
-    Args:
-        sums: (T, d) sum of each round.
-        participation: (T, K) weight of each client in each of them.
-        ridge: >= 0, added to the squared singular values: less noise, at the price of a bias towards 0. With 0, what
-            the sums do not determine is the estimate of least length.
-
-    Raises:
-        InputError: shapes that do not belong together, values that are not finite, or a negative ridge.
-    """
-    _require_matrix(participation)
-    fitting = sums.ndim == 2 and len(sums) == len(participation) and bool(np.isfinite(sums).all())
-    require(fitting, f"finite sums (T, d) of {len(participation)} rounds", shape=sums.shape)
-    require(ridge >= 0, "ridge >= 0", ridge=ridge)
-    u, values, rows = np.linalg.svd(participation, full_matrices=False)
-    kept = values > _SMALLEST * max(values.max(), np.finfo(float).tiny)
-    shrunk = values[kept] / (values[kept] ** 2 + ridge)
-    return (rows[kept].T * shrunk) @ (u[:, kept].T @ sums)
-
-
-def _require_matrix(participation: np.ndarray) -> None:
-    fitting = participation.ndim == 2 and min(participation.shape) >= 1 and bool(np.isfinite(participation).all())
-    require(fitting, "finite weights (T, K) of T >= 1 rounds and K >= 1 clients", shape=participation.shape)
 
 
 _SMALLEST_VALUE = 1e-5  # of the largest singular value, for gradients in float32
@@ -258,47 +223,8 @@ def largest_angles(span: EmbeddingSpan, embeddings: Tensor) -> Tensor:
     return torch.atan2(outside, torch.linalg.vector_norm(inside, dim=1))
 
 
-def contributors(updates: Sequence[Tensors]) -> dict[str, Tensor]:
-    """Count for each coordinate the clients whose value is not 0; tensors of int64 by name.
-
-    Args:
-        updates: the updates of one round, at least one, all of the same tensors.
-
-    Raises:
-        InputError: no updates, or tensors that do not belong together.
-    """
-    require(len(updates) >= 1, "at least one update", updates=len(updates))
-    first = updates[0]
-    for update in updates:
-        same = update.keys() == first.keys() and all(update[n].shape == value.shape for n, value in first.items())
-        require(same, "the same tensors in all updates", tensors=", ".join(update))
-    return {name: torch.stack([update[name] != 0 for update in updates]).sum(0) for name in first}
-
-
-def exposed_share(updates: Sequence[Tensors]) -> float:
-    """Return the share of coordinates, in [0, 1], to which exactly one client contributes.
-
-    >>> exposed_share([{"w": torch.tensor([1.0, 2.0, 0.0, 0.0])}, {"w": torch.tensor([3.0, 0.0, 0.0, 0.0])}])
-    0.25
-    """
-    counts = contributors(updates)
-    exposed = sum(int((count == 1).sum()) for count in counts.values())
-    return exposed / max(1, sum(count.numel() for count in counts.values()))
-
-
-def expected_exposed_share(kept: float, clients: int) -> float:
-    """Return the same for independent supports, each with a share ``kept`` of the coordinates.
-
-    >>> round(expected_exposed_share(0.1, 10), 2)
-    0.39
-    """
-    require(0 <= kept <= 1, "0 <= kept <= 1", kept=kept)
-    require(clients >= 1, "clients >= 1", clients=clients)
-    return clients * kept * (1 - kept) ** (clients - 1)
-
-
 def expected_exposed(kept: Sequence[float]) -> float:
-    """Return the same for supports of different sizes.
+    """Return the share of coordinates, in [0, 1], to which exactly one client contributes, of independent supports.
 
     Args:
         kept: for each client the share of the coordinates that it keeps, in [0, 1].

@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import RLock
 from types import BuiltinFunctionType, FunctionType, NoneType
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from flfw.client.store import ClientStore
-from flfw.experiment.training import LocalSettings
-from flfw.files.earlier_names import EarlierHooks
 from flfw.files.tensor_names import matches
 from flfw.rng import initialising
-from flfw.task.client_plan import ClientPlan
+from flfw.task.client_plan import PlanContext
 from flfw.task.defence import Defence
-from flfw.task.method import Method
 from flfw.task.task import Task
 
 _PLAIN = {NoneType, bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size}
@@ -195,7 +192,7 @@ _FIRST = ModelCopies()
 
 
 @dataclass(frozen=True)
-class ClientContext(EarlierHooks):
+class ClientContext(PlanContext):
     """Data and settings that one client needs for one message.
 
     Attributes:
@@ -209,9 +206,6 @@ class ClientContext(EarlierHooks):
         run: id of the run, whose clients' first models are copies of one; empty: each model is built.
     """
 
-    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {"experiment": "plan"}
-
-    plan: ClientPlan
     task: Task
     partition: int
     round: int
@@ -219,21 +213,6 @@ class ClientContext(EarlierHooks):
     store: ClientStore | None
     probe: tuple[int, ...] = ()
     run: str = ""
-
-    @property
-    def method(self) -> type[Method]:
-        """Declaration of the method."""
-        return self.plan.method
-
-    @property
-    def settings(self) -> Any:
-        """Hyper-parameters of the method."""
-        return self.plan.settings
-
-    @property
-    def local(self) -> LocalSettings:
-        """Settings of local training."""
-        return self.plan.local
 
     def fresh_model(self) -> nn.Module:
         """Build the method's model at its start: every shared tensor is the same for all clients."""

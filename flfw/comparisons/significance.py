@@ -7,11 +7,11 @@ calls any difference real where there is none is at most 5 %. As elsewhere, a me
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, log2
 from string import ascii_lowercase
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -138,7 +138,7 @@ def ranked(outcomes: Mapping[str, Outcomes]) -> CombinationRanking:
     attacked = {name: each for name, each in outcomes.items() if each}
     raw = [test for pair in combinations(attacked, 2) for test in _tests(*pair, attacked)]
     adjusted = holm([test.p for test in raw])
-    tests = [PairTest(*test, value) for test, value in zip(raw, adjusted, strict=True)]
+    tests = [replace(test, adjusted=value) for test, value in zip(raw, adjusted, strict=True)]
     known: dict[str, tuple[float, float]] = {}
     closeness = {name: _closeness(each) for name, each in attacked.items()}
     for name, each in attacked.items():
@@ -200,17 +200,7 @@ def _closeness(each: Outcomes) -> Interval | None:
     return interval(values, seeds, numpy_generator(0, "matrix"), messages=messages)
 
 
-class _Raw(NamedTuple):
-    first: str
-    second: str
-    measure: Measure
-    images: int
-    messages: int
-    difference: float
-    p: float
-
-
-def _tests(first: str, second: str, outcomes: Mapping[str, Outcomes]) -> list[_Raw]:
+def _tests(first: str, second: str, outcomes: Mapping[str, Outcomes]) -> list[PairTest]:
     ours, theirs = outcomes[first], outcomes[second]
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
     tests = []
@@ -222,7 +212,7 @@ def _tests(first: str, second: str, outcomes: Mapping[str, Outcomes]) -> list[_R
             a, b, messages = map(np.array, zip(*known, strict=True))
             count = len(np.unique(messages))
             p = _of_shares(a, b, messages) if measure == "recovered" else _of_closeness(a - b, messages)
-            tests.append(_Raw(first, second, measure, len(a), count, float((a - b).mean()), p))
+            tests.append(PairTest(first, second, measure, len(a), count, float((a - b).mean()), p, p))
     return tests
 
 

@@ -110,19 +110,12 @@ class Recordings:
 
         return sorted(filter(meant, self.lines), key=lambda line: line["config"]["slot"])
 
-    def probes(
-        self,
-        control: str,
-        server_round: int,
-        batch: int | None = None,
-        steps: int | None = None,
-        point: str | None = None,
-    ) -> list[Observation]:
+    def probes(self, control: str, server_round: int, **selected: Any) -> list[Observation]:
         """Read the probes of one control and round, by slot; see `probe_lines`.
 
         Clients that received the same tensors share them in memory. Damaged probes are left out, see `refused`.
         """
-        return self._observations(self.probe_lines(control, server_round, batch, steps, point))
+        return self._observations(self.probe_lines(control, server_round, **selected))
 
     def update_lines(self, server_round: int) -> list[Line]:
         """Return the manifest's lines of the updates of a round, by client; no tensors are read."""

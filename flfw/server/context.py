@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from flfw.experiment.training import LocalSettings
-from flfw.files.earlier_names import EarlierHooks
 from flfw.messages.sharing import Sharing
 from flfw.nets.training.devices import device_of
 from flfw.rng import initialising
-from flfw.task.client_plan import ClientPlan
-from flfw.task.method import Method
+from flfw.task.client_plan import PlanContext
 from flfw.task.task import Task
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
@@ -28,7 +24,7 @@ def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]
 
 
 @dataclass(frozen=True)
-class ServerContext(EarlierHooks):
+class ServerContext(PlanContext):
     """Resources of one run's server.
 
     Attributes:
@@ -37,26 +33,8 @@ class ServerContext(EarlierHooks):
         progress: display for long computations.
     """
 
-    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {"experiment": "plan"}
-
-    plan: ClientPlan
     device_name: str = "cpu"
     progress: Progress = field(default=_silent)
-
-    @property
-    def method(self) -> type[Method]:
-        """Declaration of the method."""
-        return self.plan.method
-
-    @property
-    def settings(self) -> Any:
-        """Hyper-parameters of the method."""
-        return self.plan.settings
-
-    @property
-    def local(self) -> LocalSettings:
-        """Settings of the clients' local training."""
-        return self.plan.local
 
     @property
     def device(self) -> torch.device:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import nn
 
 from flfw.errors import InputError
 from flfw.experiment.training import LocalSettings, PrivacySettings, RoundSettings
+from flfw.files.earlier_names import EarlierHooks
 from flfw.files.tensor_names import matches
 from flfw.messages.sharing import Sharing
 from flfw.nets.net import draws_in_training, moved_in_training, statistics_in_words
@@ -116,3 +118,31 @@ class ClientPlan:
     def with_input_space(self, shape: tuple[int, ...], classes: int) -> ClientPlan:
         """Return the plan with this input shape and number of classes, where the data set is not known."""
         return replace(self, task=replace(self.task, space=(shape, classes)))
+
+
+@dataclass(frozen=True)
+class PlanContext(EarlierHooks):
+    """Part of the contexts of both halves: the plan of the run's clients.
+
+    Attributes:
+        plan: what each client of the run does.
+    """
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {"experiment": "plan"}
+
+    plan: ClientPlan
+
+    @property
+    def method(self) -> type[Method]:
+        """Declaration of the method."""
+        return self.plan.method
+
+    @property
+    def settings(self) -> Any:
+        """Hyper-parameters of the method."""
+        return self.plan.settings
+
+    @property
+    def local(self) -> LocalSettings:
+        """Settings of local training."""
+        return self.plan.local

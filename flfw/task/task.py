@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -94,18 +94,18 @@ class TaskPlan:
         dataset = self._normalised(_dataset(self.data.dataset, data_root, self.image_format))
         at_site = self._only_at_sites()
         clients = 1 if at_site else self.clients
-        cut = (dataset.name, data_root, self.image_format, self.scheme, clients, self.seed, self.data.test)
+        cut = _Cut(dataset.name, data_root, self.image_format, self.scheme, clients, self.seed, self.data.test)
         if self.canaries:
             in_files = f"canaries=0 for {dataset.name}, whose labels are generated"
             require(not dataset.is_generated, in_files, canaries=self.canaries)
             classed = f"canaries=0 for the regression of {dataset.name}: a canary has a wrong class"
             require(not dataset.is_regression, classed, canaries=self.canaries)
-            chosen, split, labels = _with_canaries(*cut, self.canaries)
+            chosen, split, labels = _with_canaries(cut, self.canaries)
             return self._task(replace(dataset, train_y=labels), split, data_root, canaries=chosen)
         if self.membership_pairs not in ("auto", "none"):
-            split, pairs = _with_pairs(*cut, self.membership_pairs)
+            split, pairs = _with_pairs(cut, self.membership_pairs)
             return self._task(dataset, split, data_root, pairs=pairs)
-        split = partition.for_each(_split(*cut), self.clients) if at_site else _split(*cut)
+        split = partition.for_each(_split(cut), self.clients) if at_site else _split(cut)
         return self._task(dataset, split, data_root)
 
     def load_at_server(self, data_root: Path | None) -> Task:
@@ -270,57 +270,43 @@ class Task:
                 self.victims(client, slot, batch, seed)
 
 
+class _Cut(NamedTuple):
+    """Cut of a data set into clients."""
+
+    name: str
+    root: Path | None
+    form: data.ImageFormat
+    scheme: partition.AnyScheme
+    clients: int
+    seed: int
+    test: partition.TestParts
+
+
 @lru_cache(maxsize=4)
 def _dataset(name: str, root: Path | None, form: data.ImageFormat) -> data.Dataset:
     return data.load(name, root, form.side, form)
 
 
 @lru_cache(maxsize=4)
-def _split(
-    name: str,
-    root: Path | None,
-    form: data.ImageFormat,
-    scheme: partition.AnyScheme,
-    clients: int,
-    seed: int,
-    test: partition.TestParts,
-) -> partition.Split:
-    return partition.split(_dataset(name, root, form), scheme, clients, seed, test)
+def _split(cut: _Cut) -> partition.Split:
+    return partition.split(_dataset(*cut[:3]), *cut[3:])
 
 
 @lru_cache(maxsize=4)
-def _with_canaries(
-    name: str,
-    root: Path | None,
-    form: data.ImageFormat,
-    scheme: partition.AnyScheme,
-    clients: int,
-    seed: int,
-    test: partition.TestParts,
-    count: int,
-) -> tuple[Canaries, partition.Split, np.ndarray]:
+def _with_canaries(cut: _Cut, count: int) -> tuple[Canaries, partition.Split, np.ndarray]:
     """Return the canaries, the split without those that are left out, and the training labels with theirs."""
-    dataset, split = _dataset(name, root, form), _split(name, root, form, scheme, clients, seed, test)
-    chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, seed)
+    dataset, split = _dataset(*cut[:3]), _split(cut)
+    chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, cut.seed)
     return chosen, canaries.without_left_out(split, chosen), canaries.relabelled(dataset.train_y, chosen)
 
 
 @lru_cache(maxsize=4)
-def _with_pairs(
-    name: str,
-    root: Path | None,
-    form: data.ImageFormat,
-    scheme: partition.AnyScheme,
-    clients: int,
-    seed: int,
-    test: partition.TestParts,
-    maximum: str,
-) -> tuple[partition.Split, tuple[MemberPairs | PatientGame, ...]]:
+def _with_pairs(cut: _Cut, maximum: str) -> tuple[partition.Split, tuple[MemberPairs | PatientGame, ...]]:
     """Return the split without the held-out examples of the membership game, and its pairs, of patients if known."""
-    dataset, split = _dataset(name, root, form), _split(name, root, form, scheme, clients, seed, test)
-    require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=maximum)
+    dataset, split = _dataset(*cut[:3]), _split(cut)
+    require(not dataset.is_generated, f"membership-pairs=none for {cut.name}, generated for each client", pairs=maximum)
     kinds, max_pairs = dataset.kinds(dataset.train_y), None if maximum == "all" else int(maximum)
-    pairs = games(split.train, dataset.train_x, kinds, split.patients, seed, max_pairs)
+    pairs = games(split.train, dataset.train_x, kinds, split.patients, cut.seed, max_pairs)
     return replace(split, train=without_held_out(split.train, pairs)), pairs
 
 

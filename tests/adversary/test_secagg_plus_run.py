@@ -90,7 +90,8 @@ def test_the_server_recovers_the_mean_of_those_that_stayed_within_the_rounding(g
 
     rng, quantiser = np.random.RandomState(0), Quantiser()
     sent = [quantiser.quantise(trained(partition), weight(partition), rng) for partition in stayed]
-    weights, bound = [weight(partition) for partition in stayed], quantiser.largest_error(sent)
+    weights = [weight(partition) for partition in stayed]
+    bound = quantiser.step * len(sent) * quantiser.quantization_range / sum(client.ratio for client in sent)
     ours = quantiser.recover(sent)
     for index in range(len(SHAPES)):
         exact = np.average([trained(partition)[index] for partition in stayed], axis=0, weights=weights)

@@ -20,13 +20,13 @@ from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw.errors import InputError
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable
-from flfw.inversion.closed_form.repeated import answers_needed, joined
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
 from flfw.recording.observation import Knowledge, Observation
 from flfw.rng import initialising, torch_generator
 from flfw.task.defence import LocalStep
 from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient, seen
+from tests.support.repeated_answers import answers_needed, joined
 
 INPUTS = InputSpec.from_constants((1, 16, 16), (0.5,), (0.25,))
 

@@ -17,7 +17,6 @@ from flfw.audit.measures.statistics import (
     interval,
     most_missed,
     paired,
-    share_above,
     share_interval,
     significant,
     worst,
@@ -254,8 +253,7 @@ def test_shares_of_nothing_are_refused(successes: int, total: int) -> None:
         share_interval(successes, total)
 
 
-def test_shares_above_and_the_worst_by_hand() -> None:
-    assert share_above(np.array([1.0, 2.0, 3.0, 4.0]), 2.0) == 0.5
+def test_the_worst_by_hand() -> None:
     assert worst(np.array([3.0, 9.0, 9.0, 1.0])) == 1
     with pytest.raises(InputError):
         worst(np.array([]))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, unfold
+from torch.nn.functional import cross_entropy, normalize, unfold
 
 from flfw import nets
 from flfw.errors import InputError
@@ -17,12 +17,10 @@ from flfw.inversion.closed_form.crafted_backbone import (
     PatchReadings,
     craft_adapters,
     craft_body,
-    group,
     layout_of,
     read_patches,
 )
 from flfw.inversion.closed_form.shared_gradient import read, serving
-from flfw.nets.backbones.adapters import repeated_rows
 from flfw.nets.backbones.freezing import digest
 from flfw.nets.backbones.weights import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
@@ -43,6 +41,22 @@ def built(monkeypatch: pytest.MonkeyPatch, weights: Path | str, seed: int = 0) -
     monkeypatch.setenv(VARIABLE, str(weights))
     with initialising(seed, "client"):
         return nets.build("vit_tiny", (3, 32, 32), 10, tuning=nets.Tuning("adapter"))
+
+
+def grouped(readings: PatchReadings) -> Tensor:
+    """Group patches to images by their gains, which in float32 are within 1e-4 for one image."""
+    order = readings.gains.argsort()
+    ordered = readings.gains[order]
+    distance = ordered.diff() > 1e-4 * torch.maximum(ordered[1:].abs(), ordered[:-1].abs())
+    images = torch.zeros_like(order)
+    images[order[1:]] = distance.cumsum(0)
+    return images
+
+
+def repeated_rows(weight: Tensor) -> float:
+    """Share of the rows that are parallel to another one."""
+    unit = normalize(weight.detach().double())
+    return float(((unit @ unit.T).abs().fill_diagonal_(0).amax(1) > 0.999).double().mean())
 
 
 def body_of(net: nn.Module) -> nn.Module:
@@ -133,7 +147,7 @@ def test_patches_of_a_batch_are_read_off_and_grouped(file: Path, monkeypatch: py
     true = true_images(readings, x)
     assert len(true) >= 25 and -1 not in true  # of 44
     assert set(readings.places.tolist()) == set(PLACES)
-    pairs = set(zip(group(readings).tolist(), true, strict=True))
+    pairs = set(zip(grouped(readings).tolist(), true, strict=True))
     assert len(pairs) == len({label for label, _ in pairs}) == len(set(true)) == 4
 
 
@@ -143,7 +157,7 @@ def test_one_gradient_holds_a_whole_image(file: Path, monkeypatch: pytest.Monkey
     crafted = crafted_for(net, tuple(range(64)))
     readings = read_patches(gradient(net, crafted.tensors, x, torch.tensor([7])), crafted)
     assert readings.places.tolist() == list(range(64)) and set(true_images(readings, x)) == {0}
-    assert group(readings).tolist() == [0] * 64
+    assert grouped(readings).tolist() == [0] * 64
 
 
 @pytest.mark.slow

@@ -65,11 +65,11 @@ def lr_at(step: int, lr: float, drop: int | None) -> float:
     return lr if drop is None or step < drop else lr / 10
 
 
-def dense(steps: int, lr: float, momentum: float, decay: float, clip: float, drop: int | None, frozen: bool) -> Way:
+def dense(steps: int, lr: float, momentum: float, decay: float, clip: float, drop: int | None) -> Way:
     """Autograd through everything."""
     made = net()
     hypernet = list(made.hypernet.parameters())
-    moving = hypernet if frozen else [*hypernet, made.embedding]
+    moving = [*hypernet, made.embedding]
     optimiser = torch.optim.SGD(moving, lr, momentum=momentum, weight_decay=decay)
     way = Way(made, [], [])
     for step, (x, y) in enumerate(batches(steps)):
@@ -83,11 +83,9 @@ def dense(steps: int, lr: float, momentum: float, decay: float, clip: float, dro
     return way
 
 
-def low_rank(
-    steps: int, lr: float, momentum: float, decay: float, clip: float, drop: int | None, frozen: bool
-) -> GeneratedNet:
+def low_rank(steps: int, lr: float, momentum: float, decay: float, clip: float, drop: int | None) -> GeneratedNet:
     made, plain = net(), SGD(lr, momentum, decay)
-    optimiser = LowRankSGD(made, plain, clip=clip, embedding_clip=clip / 8, moves_embedding=not frozen)
+    optimiser = LowRankSGD(made, plain, clip=clip, embedding_clip=clip / 8)
     for step, (x, y) in enumerate(batches(steps)):
         loss = cross_entropy(made.classifier(made.features(x, optimiser.generated)), y)
         result = torch.autograd.grad(loss, list(optimiser.generated.values()))
@@ -104,21 +102,20 @@ def assert_same_change(result: nn.Module, expected: nn.Module, start: nn.Module)
         assert float((result.state_dict()[name] - value).norm()) <= EXACT * moved, name
 
 
-#            steps   lr  momentum decay clip drop frozen
+#            steps   lr  momentum decay clip drop
 SETTINGS = {
-    "plain": (60, 0.1, 0.0, 0.0, inf, None, False),
-    "momentum": (60, 0.1, 0.5, 0.0, inf, None, False),
-    "decay": (60, 0.1, 0.0, 0.02, inf, None, False),
-    "both": (60, 0.1, 0.5, 0.02, inf, None, False),
-    "clipped in every step": (60, 0.1, 0.5, 0.02, 0.01, None, False),
-    "clipped now and then": (60, 0.1, 0.5, 0.02, 0.5, None, False),
-    "a smaller step size on the way": (60, 0.1, 0.5, 0.02, 0.5, 20, False),
-    "frozen embedding": (60, 0.1, 0.5, 0.02, 0.5, None, True),
-    "units die and wake": (60, 1.0, 0.5, 0.02, inf, None, False),
-    "much momentum": (60, 0.03, 0.95, 0.02, inf, None, False),
-    "more steps than there is room for": (400, 0.1, 0.5, 0.02, 0.5, 150, False),
-    "more steps, without momentum": (200, 0.1, 0.0, 0.0, inf, None, False),
-    "more steps, much momentum": (200, 0.02, 0.9, 0.02, inf, None, False),
+    "plain": (60, 0.1, 0.0, 0.0, inf, None),
+    "momentum": (60, 0.1, 0.5, 0.0, inf, None),
+    "decay": (60, 0.1, 0.0, 0.02, inf, None),
+    "both": (60, 0.1, 0.5, 0.02, inf, None),
+    "clipped in every step": (60, 0.1, 0.5, 0.02, 0.01, None),
+    "clipped now and then": (60, 0.1, 0.5, 0.02, 0.5, None),
+    "a smaller step size on the way": (60, 0.1, 0.5, 0.02, 0.5, 20),
+    "units die and wake": (60, 1.0, 0.5, 0.02, inf, None),
+    "much momentum": (60, 0.03, 0.95, 0.02, inf, None),
+    "more steps than there is room for": (400, 0.1, 0.5, 0.02, 0.5, 150),
+    "more steps, without momentum": (200, 0.1, 0.0, 0.0, inf, None),
+    "more steps, much momentum": (200, 0.02, 0.9, 0.02, inf, None),
 }
 
 

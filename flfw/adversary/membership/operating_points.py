@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import exp, inf, log
 from typing import Any, final
 
 import numpy as np
@@ -130,21 +129,6 @@ def corrected(tests: int, confidence: float = CONFIDENCE) -> float:
     return 1 - (1 - confidence) / tests
 
 
-def shown_epsilon(point: OperatingPoint, delta: float = 0.0) -> float:
-    """Return the epsilon that an operating point rejects: log((TPR - delta) / FPR) at the bad ends, at least 0.
-
-    It takes each candidate as one run of its own, with a fair coin. The candidates of one run share its noise; where a
-    bound must hold without this, use `flfw.privacy.lower_bound` with one guess a pair.
-
-    Args:
-        point: its intervals must hold together, see `corrected`.
-        delta: of the claim, in [0, 1].
-    """
-    require(0 <= delta <= 1, "0 <= delta <= 1", delta=delta)
-    left = point.tpr_low - delta
-    return max(0.0, log(left / point.fpr_high)) if left > 0 else 0.0
-
-
 def area(
     scores: np.ndarray, members: np.ndarray, clients: np.ndarray, rng: np.random.Generator, draws: int = 1000
 ) -> Area:
@@ -183,26 +167,6 @@ def area(
     resampled = np.take_along_axis(drawn, chosen, 1).sum(1) / pairs[chosen].sum(1)
     low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Area(auc, float(low), float(high), len(names))
-
-
-def largest_shown(members: int, others: int, delta: float = 0.0, confidence: float = CONFIDENCE) -> float:
-    """Return the largest epsilon that so many candidates can show, with all members above all non-members.
-
-    >>> round(largest_shown(300, 300), 1)
-    4.4
-    """
-    from scipy.stats import beta
-
-    require(members >= 1 and others >= 1, "members and non-members", members=members, others=others)
-    lowest = float(beta.ppf((1 - confidence) / 2, members, 1))
-    highest = float(beta.ppf((1 + confidence) / 2, 1, others))
-    return log((lowest - delta) / highest) if lowest > delta else 0.0
-
-
-def most_correct(epsilon: float) -> float:
-    """Return the largest accuracy, in [0.5, 1], of a guess on one fair coin that an epsilon allows, with delta 0."""
-    require(epsilon >= 0, "epsilon >= 0", epsilon=epsilon)
-    return 1.0 if epsilon == inf else 1 / (1 + exp(-epsilon))
 
 
 def _by_client(

@@ -110,32 +110,8 @@ def confidence(scores: Tensor, labels: Tensor) -> Tensor:
     return logarithm - torch.logsumexp(others, 1)
 
 
-def student_ratio(target: np.ndarray, inside: np.ndarray, outside: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Compute log t_in - log t_out (N,) of the target model's values; higher for members.
-
-    Args:
-        target: (N,) a value of each candidate in the attacked model, as from `confidence`.
-        inside: (N, S) the same in S shadow models; NaN where the candidate was out.
-        outside: (N, S) likewise; NaN where it was in. Without a value in ``inside`` at all the score is offline: how
-            far in the upper tail of "out" the target's value is.
-        labels: (N,) classes, for the prior means of "out".
-
-    Raises:
-        InputError: shapes that do not belong together, or no value with a candidate out.
-    """
-    fitting = target.ndim == 1 and inside.ndim == outside.ndim == 2 and len(target) == len(inside) == len(outside)
-    shapes = f"{target.shape}, {inside.shape}, {outside.shape}"
-    require(fitting and len(labels) == len(target), "values (N,), (N, S), (N, S) and labels (N,)", shapes=shapes)
-    require(bool(np.isfinite(outside).any()), "a shadow model without a candidate", values="none")
-    out = predictive(outside, prior_of(outside, labels))
-    if not np.isfinite(inside).any():
-        return -np.log(np.clip(_tail(target, out), 1e-300, 1.0))
-    into = predictive(inside, prior_of(inside, np.zeros(len(target), np.int64)))
-    return log_density(target, into) - log_density(target, out)
-
-
-def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor) -> Tensor:
-    """Compute the ratio of `student_ratio` (N,), of values less the candidate's mean over its shadows.
+def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:
+    """Compute log t_in - log t_out (N,) of values less the candidate's mean over its shadows; higher for members.
 
     How high a candidate's values are by themselves differs more than membership moves them. And with few shadows the
     difference of a candidate's two sides is mostly noise, of either sign. So the priors are fitted, see `fitted`.
@@ -144,7 +120,6 @@ def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor
         target: (N,) a value of each candidate at the attacked client.
         shadows: (S, N) the same at shadow clients.
         inside: (S, N) whether a candidate was in a shadow's training set; each must have been in and out once.
-        labels: (N,) classes.
 
     Returns:
         (N,) float64, higher for members; NaN if a shadow training ended in values that are not finite.
@@ -152,9 +127,9 @@ def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor
     Raises:
         InputError: shapes that do not belong together, or a candidate that was always in, or always out.
     """
-    fitting = shadows.dim() == 2 and shadows.shape == inside.shape and shadows.shape[1:] == target.shape == labels.shape
+    fitting = shadows.dim() == 2 and shadows.shape == inside.shape and shadows.shape[1:] == target.shape
     shapes = f"{tuple(target.shape)}, {tuple(shadows.shape)}, {tuple(inside.shape)}"
-    require(fitting, "values (N,), (S, N), (S, N) and labels (N,)", shapes=shapes)
+    require(fitting, "values (N,), (S, N) and (S, N)", shapes=shapes)
     both = bool((inside.any(0) & ~inside.all(0)).all())
     require(both, "each candidate in some shadow's training set and out of another's", shadows=len(shadows))
     if not bool(shadows.isfinite().all()):
@@ -163,7 +138,7 @@ def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor
     above, values = (target.double() - centre).numpy(force=True), (shadows.double() - centre).T.numpy(force=True)
     within = inside.T.numpy(force=True)
     sides = np.where(within, values, np.nan), np.where(within, np.nan, values)
-    into, out = (predictive(side, fitted(side, prior_of(side, np.zeros(len(above), np.int64)))) for side in sides)
+    into, out = (predictive(side, fitted(side, prior_of(side))) for side in sides)
     return torch.from_numpy(log_density(above, into) - log_density(above, out))
 
 
@@ -185,19 +160,13 @@ def fitted(values: np.ndarray, prior: Prior) -> Prior:
     return replace(prior, counts=min(prior.variance / between, MOST_COUNTS) if between > 0 else MOST_COUNTS)
 
 
-def prior_of(values: np.ndarray, groups: np.ndarray) -> Prior:
-    """Return the prior of one side: the mean of each group (of all, where it has none), the variance of all pooled.
+def prior_of(values: np.ndarray) -> Prior:
+    """Return the prior of one side: the mean of all, the variance of all pooled.
 
     Args:
         values: (N, S), NaN where a candidate is of the other side.
-        groups: (N,) such as classes.
     """
-    whole = float(np.nanmean(values))
-    mean = np.full(len(values), whole)
-    for group in np.unique(groups):
-        same = values[groups == group]
-        if np.isfinite(same).any():
-            mean[groups == group] = np.nanmean(same)
+    mean = np.full(len(values), np.nanmean(values))
     counts = np.isfinite(values).sum(1)
     repeated = counts >= 2
     freedom = int((counts[repeated] - 1).sum())
@@ -239,12 +208,6 @@ def log_density(x: np.ndarray, at: tuple[np.ndarray, np.ndarray, np.ndarray]) ->
     constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - np.log(np.pi * freedom) / 2 - np.log(scale)
     with np.errstate(invalid="ignore"):  # a loss that is not a number has no density, and counts as a failure
         return constant - (freedom + 1) / 2 * np.logaddexp(0, squares)
-
-
-def _tail(x: np.ndarray, at: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
-    from scipy.stats import t
-
-    return t.sf(x, at[0], loc=at[1], scale=at[2])
 
 
 MOST_HELD = 2**26

@@ -83,21 +83,17 @@ def against_others(target: Tensor, others: Tensor, prior: float = 4.0) -> Tensor
     return (target - others.mean(0)) / variance.sqrt()
 
 
-def trajectory(scores: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Compute the weighted sum of z-scores over rounds, as a z-score itself (N,).
+def trajectory(scores: Tensor) -> Tensor:
+    """Compute the sum of z-scores over rounds, as a z-score itself (N,).
 
     Args:
         scores: (T, N) z-scores of T >= 1 rounds.
-        weights: (T,) weight of each round, >= 0 and not all 0; None: all alike.
 
     Raises:
-        InputError: no rounds, or weights that are none.
+        InputError: no rounds.
     """
     require(scores.dim() == 2 and len(scores) >= 1, "z-scores (T, N) of T >= 1 rounds", shape=tuple(scores.shape))
-    weights = torch.ones(len(scores)) if weights is None else weights
-    right = weights.shape == scores.shape[:1] and bool((weights >= 0).all()) and bool(weights.any())
-    require(right, f"{len(scores)} weights >= 0, not all 0", weights=weights.tolist())
-    weights = weights.to(scores)
+    weights = scores.new_ones(len(scores))
     return (weights / torch.linalg.vector_norm(weights)) @ scores
 
 
@@ -115,31 +111,6 @@ def fedmia(target: Tensor, others: Tensor) -> Tensor:
     """
     rounds = [against_others(one, rest, prior=0.0) for one, rest in zip(target, others, strict=True)]
     return torch.special.ndtr(torch.stack(rounds)).mean(0)
-
-
-def within_class(scores: Tensor, labels: Tensor, public: Tensor, public_labels: Tensor) -> Tensor:
-    """Compute scores (N,) less the mean, over the deviation, of public examples of the same class.
-
-    A statistic differs by class for reasons that have nothing to do with membership. A class with fewer than two
-    public examples is compared with all of them.
-
-    Args:
-        scores: (N,) of the candidates.
-        labels: (N,) their classes.
-        public: (P,) the same statistic of public examples, P >= 2.
-        public_labels: (P,) their classes.
-
-    Raises:
-        InputError: fewer than 2 public examples.
-    """
-    require(len(public) >= 2, "at least 2 public examples", public=len(public))
-    result = torch.empty_like(scores)
-    for label in labels.unique():
-        same = public[public_labels == label]
-        same = public if len(same) < 2 else same
-        indices = labels == label
-        result[indices] = (scores[indices] - same.mean()) / same.std().clamp(min=_STABILITY)
-    return result
 
 
 def label_only(labels: Tensor, members: Tensor, others: Tensor) -> Tensor:

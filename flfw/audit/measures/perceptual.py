@@ -33,10 +33,6 @@ from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 from flfw.task.client_plan import ClientPlan
 
-RESIZE_RULE = (
-    "Images with a side under 64 pixels are enlarged bilinearly (without aligned corners) so that the shorter side "
-    "is 64; grey images are repeated to three channels; values go from [0, 1] to [-1, 1]."
-)
 _SIDE = 64  # pixels; of a smaller image the last layer keeps little
 _AT_ONCE = 64  # pairs of images that are compared together
 _OFFICIAL = "7be5be79"  # torchvision names its file, alexnet-owt-7be5be79.pth, by the start of its SHA-256

@@ -86,21 +86,12 @@ class PublicData:
         }
         return {name: psnr(truth, guess) for name, guess in guesses.items()}
 
-    def distractors(self, label: int, rng: np.random.Generator, maximum: int = 99) -> np.ndarray:
-        """Draw random public examples of a class (N, ...), each at most once; N is ``maximum`` or as many as there are.
-
-        They are drawn at random, not as the nearest to the truth. Only then is the true example exchangeable with
-        them: a guess without knowledge ranks it first with a probability of at most 1 / (N + 1); see
-        `flfw.audit.measures.recovery.identification`.
-
-        Raises:
-            InputError: ``maximum`` is below 0.
-        """
-        return self.samples[self.lookalike_indices(label, rng, maximum)]
-
     def lookalike_indices(self, label: int, rng: np.random.Generator, maximum: int = 99) -> np.ndarray:
-        """Draw the places (N,) of `distractors` in ``samples``; the same generator draws the same ones.
+        """Draw the places (N,) in ``samples`` of random public examples of a class, each at most once.
 
+        N is ``maximum`` or as many as there are. They are drawn at random, not as the nearest to the truth. Only then
+        is the true example exchangeable with them: a guess without knowledge ranks it first with a probability of at
+        most 1 / (N + 1); see `flfw.audit.measures.recovery.identification`.
         `flfw.audit.measures.identification` asks for places, because examples share look-alikes.
 
         Raises:
@@ -151,7 +142,7 @@ class PublicData:
         Raises:
             InputError: the inputs are images.
         """
-        self._require_rows()
+        require(self.samples.ndim == 2, "rows of features (N, d)", shape=self.samples.shape)
         if is_text(self.samples):
             return np.zeros(self.samples.shape[1], bool)
         if self.plan is not None:
@@ -200,9 +191,6 @@ class PublicData:
                 guess[index] = _most_frequent(rows[:, index], column.is_scaled)
             self._usual[label] = guess
         return self._usual[label]
-
-    def _require_rows(self) -> None:
-        require(self.samples.ndim == 2, "rows of features (N, d)", shape=self.samples.shape)
 
     @cached_property
     def _mean(self) -> np.ndarray:

@@ -182,7 +182,7 @@ def identification(truth: np.ndarray, reconstruction: np.ndarray, lookalikes: np
     Args:
         truth: one input.
         reconstruction: array of the same shape.
-        lookalikes: (N, ...), from `flfw.audit.measures.public.PublicData.distractors`.
+        lookalikes: (N, ...), from `flfw.audit.measures.public.PublicData.lookalike_indices`.
 
     >>> identification(np.array([0.5]), np.array([0.6]), np.array([[0.0], [0.65], [1.0]]))
     (2, 4)

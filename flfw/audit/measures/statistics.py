@@ -271,15 +271,6 @@ def worst(values: np.ndarray) -> int:
     return int(_checked(values, "values").argmax())
 
 
-def share_above(values: np.ndarray, threshold: float) -> float:
-    """Return the share, in [0, 1], of (n,) values strictly above a threshold.
-
-    >>> share_above(np.array([8.0, 31.0, 20.0, 24.0]), 20.0)
-    0.5
-    """
-    return float((_checked(values, "values") > threshold).mean())
-
-
 def _checked(values: np.ndarray, name: str) -> np.ndarray:
     values = np.asarray(values, np.float64)
     require(values.ndim == 1 and len(values) > 0, f"a row of at least one number for {name}", shape=values.shape)

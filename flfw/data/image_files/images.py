@@ -49,16 +49,6 @@ def is_grey(image: Image) -> bool:
     return image.mode in {"1", "L", "LA"} or _is_deep(image)
 
 
-def shape(path: Path) -> tuple[int, int, int]:
-    """Return (C, H, W) of an image, C = 1 for grey or black and white, else 3; no pixels are decoded.
-
-    Raises:
-        InputError: the image cannot be read.
-    """
-    with _opened(path) as image:
-        return 1 if is_grey(image) else 3, image.height, image.width
-
-
 def center_square(image: Image, edge: int | None = None) -> Image:
     """Crop the square of ``edge`` x ``edge`` pixels in the middle of an image; None: the largest square."""
     edge = edge or min(image.size)

@@ -283,7 +283,6 @@ _ROUNDING = 1e-5
 """Largest relative error of the squared length of a single token, in a gradient in float32."""
 
 _PRESENT = 0.1  # a bin below this, times the rounding, is empty; as a share of the block's largest bias gradient
-_APART = 10  # least relative distance of the gains of two images, over the rounding
 
 
 @dataclass(frozen=True)
@@ -336,20 +335,3 @@ def _read_target(
     gains = size * (sigma + target.block + 1)
     inputs = pixels.float().view(-1, layout.colours, layout.side, layout.side)
     return torch.full((len(z),), target.place), inputs, gains
-
-
-def group(readings: PatchReadings, rounding: float = _ROUNDING) -> Tensor:
-    """Group patches to images by their gains: (n,) the number of each patch's image.
-
-    Images whose gains are closer than rounding, or equal images, become one.
-
-    Args:
-        readings: of one gradient.
-        rounding: see `read_patches`.
-    """
-    order = readings.gains.argsort()
-    ordered = readings.gains[order]
-    distance = ordered.diff() > _APART * rounding * torch.maximum(ordered[1:].abs(), ordered[:-1].abs())
-    images = torch.zeros_like(order)
-    images[order[1:]] = distance.cumsum(0)
-    return images

@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from flfw.errors import InputError, require
 from flfw.nets.backbones.batch_norm import TolerantBatchNorm
@@ -28,7 +27,6 @@ AdapterInit: TypeAlias = Literal["torch", "identity"]
 AdapterNorm: TypeAlias = Literal["batch", "frozen"]
 _EPS = 1e-5  # of BatchNorm
 _REDUCTION = 16  # width over the bottleneck's: 384 to 24
-_PARALLEL = 0.999  # least cosine of two parallel rows
 LoraLayers: TypeAlias = Literal["attention", "all"]
 _OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv", "proj")  # linear layers within a module named attn
 
@@ -218,22 +216,6 @@ def insert(body: nn.Module, places: tuple[str, ...], build: Callable[[nn.Module]
 def adapters_of(module: nn.Module) -> list[BottleneckAdapter | ConvAdapter]:
     """List the adapters within a module."""
     return [layer for layer in module.modules() if isinstance(layer, BottleneckAdapter | ConvAdapter)]
-
-
-def repeated_rows(weight: Tensor) -> float:
-    """Compute the share of a layer's rows that are parallel to another row.
-
-    It is 1 for adapters crafted as in PEFTLeak (`flfw.inversion.closed_form.crafted_backbone`) and 0 for drawn ones. A
-    server can avoid it: numbers in coordinates that no token uses make rows differ and change no output.
-
-    Args:
-        weight: (rows, d), such as that of an adapter's ``down``; rows of zeros count as parallel to none.
-
-    >>> repeated_rows(torch.tensor([[1.0, 2.0], [-2.0, -4.0], [1.0, 0.0], [0.0, 0.0]]))
-    0.5
-    """
-    unit = normalize(weight.detach().double())
-    return float(((unit @ unit.T).abs().fill_diagonal_(0).amax(1) > _PARALLEL).double().mean())
 
 
 def channels_of(stage: nn.Module) -> int:

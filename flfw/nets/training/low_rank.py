@@ -47,14 +47,11 @@ class TrunkSteps:
         plain: see `LowRankSGD`, as for the others.
         clip: bound for the whole hypernetwork.
         embedding_clip: bound for the embedding.
-        moves_embedding: whether the embedding is trained.
     """
 
-    def __init__(
-        self, net: GeneratedNet, plain: SGD, clip: float, embedding_clip: float, moves_embedding: bool = True
-    ) -> None:
+    def __init__(self, net: GeneratedNet, plain: SGD, clip: float, embedding_clip: float) -> None:
         self._trunk, self._embedding, self._plain = net.hypernet.trunk, net.embedding, plain
-        self._clip, self._embedding_clip, self._moves_embedding = clip, embedding_clip, moves_embedding
+        self._clip, self._embedding_clip = clip, embedding_clip
 
     def hidden(self) -> Tensor:
         """Compute [1 h] (1 + H,)."""
@@ -76,11 +73,8 @@ class TrunkSteps:
         scale = self._clip / (norm + _CLIP_EPSILON) if norm > self._clip else 1.0
         moving: Tensors = {"trunk.weight": self._trunk.weight, "trunk.bias": self._trunk.bias}
         slopes = {"trunk.weight": scale * torch.outer(above, embedding), "trunk.bias": scale * above}
-        if self._moves_embedding:
-            slope = self._trunk.weight.t() @ above
-            moving["embedding"] = self._embedding
-            slopes["embedding"] = clip_norm({"embedding": slope}, self._embedding_clip)["embedding"]
-        self._plain.step(moving, slopes)
+        slope = {"embedding": self._trunk.weight.t() @ above}
+        self._plain.step(moving | {"embedding": self._embedding}, slopes | clip_norm(slope, self._embedding_clip))
         return scale
 
 
@@ -238,23 +232,14 @@ class LowRankSGD(Optimiser):
             all parameters.
         clip: bound of the joint L2 norm of a step's gradient over the whole hypernetwork, > 0.
         embedding_clip: bound of the L2 norm of the embedding's gradient, > 0.
-        moves_embedding: whether the embedding is trained.
 
     Attributes:
         generated: the extractor's tensors by name, leaves of the graph; changed in place by a step.
     """
 
-    def __init__(
-        self,
-        net: GeneratedNet,
-        plain: SGD,
-        *,
-        clip: float = inf,
-        embedding_clip: float = inf,
-        moves_embedding: bool = True,
-    ) -> None:
+    def __init__(self, net: GeneratedNet, plain: SGD, *, clip: float = inf, embedding_clip: float = inf) -> None:
         self._plain, self._heads = plain, FactoredHeads(net.hypernet.heads)
-        self._trunk = TrunkSteps(net, plain, clip, embedding_clip, moves_embedding)
+        self._trunk = TrunkSteps(net, plain, clip, embedding_clip)
         self._flat = net.embedding.new_empty(self._heads.size)
         self.generated = _shaped(self._flat, net.hypernet.targets)
         self._generate()

@@ -1,9 +1,9 @@
-"""Clients' mean updates from sums: exact where updates are constant, refused where groups never change."""
+"""Separation of clients' updates in sums: how noisy each is, and refused where groups never change."""
 
 import numpy as np
 import pytest
 
-from flfw.adversary.secure_aggregation import disaggregate, separation
+from flfw.adversary.secure_aggregation import separation
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
@@ -15,22 +15,12 @@ def _drawn(rounds: int, clients: int, cohort: int, seed: int = 0) -> np.ndarray:
     return rows
 
 
-def test_constant_updates_are_recovered_exactly():
-    updates = numpy_generator(0, "updates").normal(size=(10, 7))
-    participation = _drawn(25, 10, 4)
-    np.testing.assert_allclose(disaggregate(participation @ updates, participation), updates, atol=1e-10)
-
-
 def test_two_rounds_that_differ_by_one_client_isolate_it():
     participation = np.array([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
     groups = separation(participation)
     assert (groups.rank, groups.smallest) == (2, 0.0)
     assert groups.noise[2] == pytest.approx(2**0.5)  # a difference of two sums
     assert np.isinf(groups.noise[:2]).all()
-    updates = np.array([[1.0], [2.0], [5.0]])
-    estimated = disaggregate(participation @ updates, participation)
-    assert estimated[2] == pytest.approx(5)
-    assert estimated[:2].ravel() == pytest.approx([1.5, 1.5])  # only their mean is known
 
 
 @pytest.mark.parametrize("participation", [np.ones((50, 4)), np.repeat(np.eye(2), 2, axis=1).repeat(20, axis=0)])
@@ -42,8 +32,8 @@ def test_the_same_groups_in_every_round_separate_nobody(participation):
 
 def test_the_noise_of_an_estimate_is_what_the_participation_says():
     participation, rng = _drawn(60, 12, 5), numpy_generator(1, "noise")
-    errors = [disaggregate(rng.normal(size=(60, 500)), participation) for _ in range(20)]
-    measured = np.concatenate(errors, 1).std(1)
+    errors = np.linalg.lstsq(participation, rng.normal(size=(60, 10_000)))[0]
+    measured = errors.std(1)
     np.testing.assert_allclose(measured, separation(participation).noise, rtol=0.03)
 
 
@@ -53,20 +43,10 @@ def test_with_30_of_100_clients_a_round_the_separation_is_well_posed_from_about_
     assert 0.18 < medians[1] < 0.26
 
 
-def test_a_ridge_lowers_the_noise_and_draws_to_zero():
-    participation = _drawn(25, 10, 4)
-    updates = np.ones((10, 1))
-    plain, shrunk = (disaggregate(participation @ updates, participation, ridge) for ridge in (0.0, 5.0))
-    assert np.abs(shrunk).mean() < np.abs(plain).mean() == pytest.approx(1)
-
-
 def test_shapes_that_do_not_belong_together_are_refused():
     for call in (
         lambda: separation(np.zeros((0, 2))),
         lambda: separation(np.array([[np.nan]])),
-        lambda: disaggregate(np.zeros((2, 1)), np.ones((3, 2))),
-        lambda: disaggregate(np.full((3, 1), np.inf), np.ones((3, 2))),
-        lambda: disaggregate(np.zeros((3, 1)), np.ones((3, 2)), ridge=-1),
     ):
         with pytest.raises(InputError, match="Expected "):
             call()
