@@ -39,7 +39,7 @@ from flfw.messages.npy import made_late
 from flfw.messages.reasons import words_of
 
 if TYPE_CHECKING:
-    from flfw.server.partial_sums import Adder
+    from flfw.engines.branches import Adder
 
 _NOTHING_SHARED: dict[int, int] = {}
 _PACKAGES = ("flfw", "flwr", "torch", "numpy")  # Ray itself refuses other versions of Ray and Python's minor version
@@ -164,7 +164,7 @@ class ClientActor:
         """Make an adder for each branch; return it by the places of its messages."""
         if not branches:
             return {}
-        from flfw.server.partial_sums import Adder
+        from flfw.engines.branches import Adder
 
         uploads = self._simulated.uploads
         return {index: adder for span in branches for adder in [Adder(uploads)] for index in range(*span)}

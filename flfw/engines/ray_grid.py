@@ -108,7 +108,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
         cohorts: how some messages are answered together; None: none are.
         uploads: patterns of the tensors whose sums may stand for the updates of some clients: see
-            `flfw.server.partial_sums`; empty: each update is sent.
+            `flfw.engines.branches.Adder`; empty: each update is sent.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from flfw.server.checkpoint import Snapshot
 from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, unforeseeable
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.history import History
-from flfw.server.partial_sums import ReplyReader
+from flfw.server.reply_reader import ReplyReader
 from flfw.server.robust import RobustMean, compared, no_heavier, screened
 from flfw.task.method import Method
 
@@ -65,7 +65,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             round was asked for before. None: each round is asked for once.
         cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.
         robust: replaces a round's updates by one that stands for all; None: they are aggregated as they are.
-        summed: whether some updates may come as one sum; see `flfw.server.partial_sums`.
+        summed: whether some updates may come as one sum; see `flfw.engines.branches.Adder`.
         round_metrics: figures that a method adds to the row of the current round.
     """
 
