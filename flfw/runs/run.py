@@ -30,7 +30,7 @@ from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.plugins import short_name
 from flfw.report.page_data import caveats
 from flfw.runs import audit_again as recorded
-from flfw.runs import engine, joining, provenance, results
+from flfw.runs import joining, launch, provenance, results
 from flfw.runs.provenance import outside_of
 from flfw.runs.run_notes import notes_on_data
 from flfw.runs.tracking.following import tracked
@@ -58,7 +58,7 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
         RunError: it started and could not be completed; what was written so far stays in the folder.
     """
     run_plan, task, notes = check(experiment)
-    engine.check_resources(run_plan.experiment)
+    launch.check_resources(run_plan.experiment)
     _warn(notes)
     run_plan, audit = _with_folder(run_plan, task, experiment.out is not None, prefix)
     experiment, folder = run_plan.experiment, run_plan.experiment.out
@@ -69,7 +69,7 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
         provenance.begin(folder, outside_of(run_plan))
         with _told_how_to_go_on(folder):
-            engine.run_on_engine(run_plan, site_of(experiment, folder))
+            launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 
@@ -132,8 +132,8 @@ def resume(experiment: Experiment) -> Path:
         audit = auditing(run_plan.client, run_plan.audit, task, folder)
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not awaits_audit(folder):
-                engine.check_resources(experiment)
-                engine.run_on_engine(run_plan, site_of(experiment, folder))
+                launch.check_resources(experiment)
+                launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 

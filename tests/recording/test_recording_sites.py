@@ -23,7 +23,7 @@ from flfw.messages.wire import pack
 from flfw.plans.run_plan import plan
 from flfw.recording.observation import Truth
 from flfw.recording.reader import Recordings
-from flfw.runs import engine, run
+from flfw.runs import launch, run
 from flfw.runs.results import finish
 from tests.support.method_rounds import initial_tensors
 
@@ -131,8 +131,8 @@ def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:
     with pytest.raises(
         InputError, match="Expected --federation with --expert record=true; a simulation records what it attacks"
     ):
-        engine.check_resources(dataclasses.replace(small, record=True))
-    engine.check_resources(small)
+        launch.check_resources(dataclasses.replace(small, record=True))
+    launch.check_resources(small)
 
 
 @pytest.mark.parametrize("record", [True, False])

@@ -24,7 +24,7 @@ from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
 from flfw.plans.run_plan import plan
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy
 from flfw.server.node_assignment import NodeAssignment
@@ -613,7 +613,7 @@ def test_an_engine_that_stops_ends_the_server() -> None:
     import threading
 
     stopped = threading.Event()
-    grid = engine.StoppableGrid(InProcessGrid(apps.client, 2, {}), stopped)
+    grid = launch.StoppableGrid(InProcessGrid(apps.client, 2, {}), stopped)
     assert list(grid.get_node_ids()) == [1, 2]
     stopped.set()
     with pytest.raises(RunError, match="The engine stopped before the run was over"):
