@@ -188,13 +188,13 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         Raises:
             SharingViolationError: the arrays are not the method's downloads, or `upload_tensors` is not its uploads.
         """
-        sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
+        sent, metrics = self.fit_named(self._named(parameters), int(config["state_version"]))
         self.validator.check_sent(sent)
         return [value.numpy() for value in sent.values()], metrics.get("num-examples", 1), metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate on the client's own test data; see `evaluate_named`."""
-        metrics = self.evaluate_named(self._named(parameters), int(config["version"]))
+        metrics = self.evaluate_named(self._named(parameters), int(config["state_version"]))
         return metrics.get("loss", 0.0), metrics.get("num-examples", 1), metrics
 
     def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
@@ -313,7 +313,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
 
     def _keep_private(self, version: int) -> None:
         if private := self.private_state():
-            self._private_store().save(self.ctx.round, private, after=version)
+            self._private_store().save(self.ctx.round, private, made_from=version)
 
     def _private_store(self) -> ClientStore:
         if self.ctx.store is None:

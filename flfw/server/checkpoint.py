@@ -77,7 +77,7 @@ class Snapshot:
         round: the last complete round, probes included; 0: only the steps before the first round.
         arrays: the next broadcast.
         state: tensors of the server that are never sent.
-        last_participation: for each client the version of its private state that belongs to ``arrays``.
+        state_versions: for each client the version of its private state that belongs to ``arrays``.
         recordings: mark at the end of the recordings; None: there are none.
         scores: (M,) scores of the run's canaries so far, see `flfw.dp.canary_audit`; None: there are no canaries.
         noise: memory of the test of the noise beside them, see `flfw.dp.noise_residual`; None: there is no such test.
@@ -87,7 +87,7 @@ class Snapshot:
     round: int
     arrays: ArrayRecord
     state: Tensors
-    last_participation: dict[int, int]
+    state_versions: dict[int, int]
     recordings: JournalMark | None
     scores: Tensor | None = None
     noise: Tensor | None = None
@@ -148,7 +148,7 @@ class Checkpoints:
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
         # Two tensors, as text for each of a million clients would be long.
-        versions = torch.tensor(list(snapshot.last_participation.items()), dtype=torch.int64).reshape(-1, 2)
+        versions = torch.tensor(list(snapshot.state_versions.items()), dtype=torch.int64).reshape(-1, 2)
         tensors |= {_CLIENTS: versions[:, 0].contiguous(), _ROUNDS: versions[:, 1].contiguous()}
         tensors |= {f"ema/{name}": value.clone() for name, value in snapshot.average.items()}
         tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
@@ -182,7 +182,7 @@ class Checkpoints:
                 round=_round(metadata["round"]),
                 arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
                 state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
-                last_participation=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
+                state_versions=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
                 recordings=metadata["recordings"],
                 scores=tensors.get(_SCORES),
                 noise=tensors.get(_NOISE),

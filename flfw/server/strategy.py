@@ -51,7 +51,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         round: number of the round that is combined.
         state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
             never sent.
-        last_participation: the last round from which a client's update was used: the version of its private state to go
+        state_versions: for each client the last round from which its update was used: the version of its state to go
             on from.
         stamp: scalars that every message carries.
         rounds_before: number of rounds that an earlier process did; Flower itself always counts from 1.
@@ -83,7 +83,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         self.sampling: Sampling = sampling
         self.client_directory = ClientDirectory(tolerance or FailurePolicy())
         self.state: Tensors = {}
-        self.last_participation: dict[int, int] = {}
+        self.state_versions: dict[int, int] = {}
         self.history = History()
         self.stamp: dict[str, Any] = {}
         self.rounds_before = 0
@@ -181,7 +181,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         config: dict[str, Any] = {
             "round": server_round,
             "client": partition,
-            "version": self.last_participation.get(partition, 0),
+            "state_version": self.state_versions.get(partition, 0),
         }
         config |= {**self.stamp, **(extra or {})}
         config["deadline"] = self.client_directory.tolerance.deadline
@@ -238,7 +238,7 @@ class FederatedStrategy(Method, Strategy, ABC):
                 received = screened(received, lambda p, one: compared(cast(Tensors, one[0]), self.sent_to(p)), refuse)
         for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
-            self.last_participation[partition] = server_round
+            self.state_versions[partition] = server_round
             if tensors is None:
                 continue
             update = update_of(partition, tensors, metrics)
@@ -275,12 +275,12 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: JournalMark | None) -> Snapshot:
         """Return everything that a later process needs to go on after a round."""
-        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_participation), recordings)
+        return Snapshot(server_round, arrays, dict(self.state), dict(self.state_versions), recordings)
 
     def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
         """Go on after a snapshot that another process took."""
         self.rounds_before = snapshot.round
-        self.state, self.last_participation = dict(snapshot.state), dict(snapshot.last_participation)
+        self.state, self.state_versions = dict(snapshot.state), dict(snapshot.state_versions)
         self.history = History()
         for rows in history:
             self.history.extend(rows)

@@ -696,7 +696,7 @@ def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path, monk
         [{"state": str(tmp_path), **budget.to_node_config(tmp_path / "lines.jsonl")}],
     )
     (node,) = grid.get_node_ids()
-    content = {"round": 3, "client": 0, "version": 0, "code": site.apps.code_hash(), "experiment": "b", "deadline": 2e9}
+    content = {"round": 3, "state_version": 0, "code": site.apps.code_hash(), "experiment": "b", "deadline": 2e9}
     arrays = ArrayRecord({name: torch.from_numpy(value) for name, value in initial(run_plan).items()})
     answered, reasons = 0, []
     for _ in range(12):

@@ -466,7 +466,7 @@ def test_private_tensors_stay_at_home(small: Experiment, tmp_path: Path, monkeyp
     received = received_by(client)
     monkeypatch.setattr(client, "upload_tensors", lambda: dict(client.model.state_dict()))
     with pytest.raises(SharingViolationError, match="would send embedding, but hyperfl uploads only"):
-        client.fit(list(received.values()), {"version": 0})
+        client.fit(list(received.values()), {"state_version": 0})
 
 
 @final

@@ -141,7 +141,7 @@ def test_a_site_answers_probes_of_a_recorded_run_alone(recorded: Experiment, tmp
     requested = dataclasses.replace(recorded, record=record)
     start = {name: torch.tensor(value) for name, value in initial_tensors(requested).items()}
     config = {"rung": "target", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "target", "round": 1}
-    config |= {"version": 0, "code": code_hash(), "experiment": "test", "deadline": 600.0}
+    config |= {"state_version": 0, "code": code_hash(), "experiment": "test", "deadline": 600.0}
     content = RecordDict({"arrays": pack(start), "config": ConfigRecord(config)})
     grid = sites(requested, tmp_path, ["3 1", "0 2", "5 4"])
     (reply,) = grid.send_and_receive([Message(content, 1, "train.probe")])

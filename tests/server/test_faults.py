@@ -420,7 +420,7 @@ def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
 
 def test_a_message_of_another_version_is_refused_by_the_client(small: Experiment) -> None:
     grid = StreamingGrid(InProcessGrid(apps.client, 1, small.to_run_config()))
-    config = ConfigRecord({"code": "0123", "experiment": "x", "round": 1, "version": 0, "deadline": 60.0})
+    config = ConfigRecord({"code": "0123", "experiment": "x", "round": 1, "state_version": 0, "deadline": 60.0})
     content = RecordDict({"arrays": ArrayRecord({}), "config": config})
     (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
     assert "runs other code" in reply.error.reason and "than the server (0123)" in reply.error.reason
