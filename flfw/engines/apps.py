@@ -57,7 +57,10 @@ client = ClientApp()
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
+    """Run the experiment of the run's configuration, as `flfw.engines.federation` does it.
+
+    Only ``flwr run`` calls it, for ``engine=flwr`` and for real sites. `flfw.runs.launch` calls `federate` for others.
+    """
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
     experiment = Experiment.from_run_config(context.run_config)

@@ -1,4 +1,4 @@
-"""Client process of a simulation: a Ray actor that answers the messages of many clients, one after the other.
+"""Client process of a simulation: a Ray actor that answers many clients' messages, one after the other or by cohorts.
 
 All nodes of a cluster must have the same software: an actor on a node with other versions could give other numbers.
 """

@@ -275,7 +275,7 @@ def _actors(experiment: Experiment) -> int:
     return (
         1
         if experiment.engine == "inproc"
-        else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.resources("")))
+        else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.available_resources("")))
     )
 
 

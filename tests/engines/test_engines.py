@@ -129,7 +129,7 @@ def test_an_engine_that_fails_ends_the_run_and_its_threads(
 ) -> None:
     """Flower's engine finds no room for a client; its server, in a thread that is no daemon, waits for one."""
     before = set(threading.enumerate())
-    monkeypatch.setattr(machine, "client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
+    monkeypatch.setattr(machine, "flower_client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
     with pytest.raises(RunError, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
         train_by_engine(dataclasses.replace(small, engine="flwr-sim"), tmp_path / "run")
     deadline = time.monotonic() + 120

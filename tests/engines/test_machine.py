@@ -113,7 +113,7 @@ def test_how_many_clients_work_at_once(
     machine.check(settings, settings.attack_gpus, available)
     assert machine.at_once(settings, settings.attack_gpus, available) == clients
     # What Flower will count, and Ray be able to place: by the GPUs, none of whose clients is spread over two.
-    shares = machine.client_resources(settings, settings.attack_gpus, available)
+    shares = machine.flower_client_resources(settings, settings.attack_gpus, available)
     monkeypatch.setattr("ray.nodes", lambda: [{"Resources": {"CPU": c, "GPU": g}} for c, g in nodes])
     assert pool_size_from_resources({name: shares[name] for name in ("num_cpus", "num_gpus")}) == clients
 
@@ -191,7 +191,7 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
     if not torch.cuda.is_available():
         assert "Clients were given shares of a GPU and see none: they computed on the CPU." in results[0]["notes"]
     with ray_start.joined(cluster):  # it runs on
-        assert machine.resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
+        assert machine.available_resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
 
 
 @pytest.mark.nightly
