@@ -72,10 +72,10 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
 
     requested = dataclasses.replace(recorded, attack=("analytic",), out=None)
     with pytest.raises(InputError, match=r"truth to score against, got none; the sites have it, in site-N/truth"):
-        run.audit_again(out, recorded, requested)
+        run.audit_recordings(out, recorded, requested)
     for client in range(3):  # what sites hand over, if they do
         shutil.copytree(only(tmp_path / f"truth-{client}"), out / "truth", dirs_exist_ok=True)
-    audited = run.audit_again(out, recorded, requested)
+    audited = run.audit_recordings(out, recorded, requested)
     entries = json.loads((audited / "result.json").read_text())["audit"]
     assert entries and all(entry["images"] == 4 for entry in entries)
 
