@@ -1,8 +1,8 @@
 """Client half of a method: a NumPyClient that works on named tensors, keeps private ones, and answers probes.
 
 A client half subclasses `FederatedClient` and writes `train`, or `flfw.client.stacked_descent.BatchableClient` and
-writes `training_phases`. Local steps are in `flfw.client.local_trainer`. The answers to probes, and to an
-observer on the client's machine, change no state of the client.
+writes `training_phases`. Local steps are in `flfw.client.local_trainer`. The answers to probes, and to an observer on
+the client's machine, change no state of the client.
 """
 
 from __future__ import annotations
