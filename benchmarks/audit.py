@@ -61,7 +61,7 @@ def measure_around(folder: Path, images: int, iterations: int) -> dict[str, Any]
     for process in ("after", "inline"):
         again = dataclasses.replace(earlier, set=(f"ig.iterations={iterations}",), attack_process=process)
         started = time.monotonic()
-        out = runs.audit_again(source, earlier, again)
+        out = runs.audit_recordings(source, earlier, again)
         whole = time.monotonic() - started
         entries = json.loads((out / "result.json").read_text())["audit"]
         attack = sum(entry["seconds"] + sum(control["seconds"] for control in entry["ladder"]) for entry in entries)

@@ -102,7 +102,7 @@ def clients(case: CohortCase, number: int, method: str = "", exact: bool = False
 
 def begun(workers: Sequence[FederatedClient]) -> list[TrainingPhase]:
     """Train clients up to their joint phase; return that of each."""
-    return [next(worker.training()) for worker in workers]
+    return [next(worker.train_by_phases()) for worker in workers]
 
 
 def gate(case: CohortCase) -> float:

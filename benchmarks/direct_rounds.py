@@ -82,7 +82,7 @@ class DirectRounds:
 
 def _trained(worker: FederatedClient, received: dict[str, Any]) -> Phases[tuple[Tensors, dict[str, Any]]]:
     worker.load_received(received, 0)
-    yield from worker.training()
+    yield from worker.train_by_phases()
     return worker.build_upload(), {"num-examples": len(worker.indices("train"))}
 
 

@@ -96,7 +96,7 @@ def ours(case: ClippingCase, noise: GaussianNoise | None = None) -> Step:
     source = noise or SeededNoise(torch_generator(0, "noise"))
 
     def step() -> None:
-        sums = source.added(clipped(tested, model, x, y, _CLIP).sums, _SIGMA * _CLIP)
+        sums = source.add(clipped(tested, model, x, y, _CLIP).sums, _SIGMA * _CLIP)
         optimiser.step(parameters, sums)
 
     return step

@@ -33,7 +33,7 @@ from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Net, Tensors
 from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 
@@ -122,7 +122,7 @@ def ours(name: str, net: str, clients: int, rounds: int, out: Path) -> Tensors:
     run = out / "run"
     run.mkdir()
     experiment = _experiment(net, clients, rounds, engine=name, out=run)
-    engine.run_on_engine(plan(experiment), Site(state=run / "state"))
+    launch.run_on_engine(plan(experiment), Site(state=run / "state"))
     (last,) = (run / "checkpoint").glob(f"round-{rounds:05d}-*")
     return {key.removeprefix("model/"): value for key, value in load_file(last).items() if key.startswith("model/")}
 

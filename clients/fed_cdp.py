@@ -51,13 +51,13 @@ class FedCDPClient(DPClient):
         medians = torch.cat(norms).median(0).values.clamp(min=_LEAST).tolist()
         return dict(zip(self.per_example.groups, medians, strict=True))
 
-    def noised(self, clipped: ClippedSum, bound: Bound, std: float) -> Tensors:
+    def noised(self, clipped: ClippedSum, bound: Bound, std_per_bound: float) -> Tensors:
         """Return the noisy sum, whose smallest entries may be zeroed."""
         where, ratio = self.settings.compress, self.settings.compress_ratio
-        total = super().noised(clipped, bound, std)
+        total = super().noised(clipped, bound, std_per_bound)
         return {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
 
-    def finished(self, total: Tensors) -> Tensors:
+    def before_noise(self, total: Tensors) -> Tensors:
         """Return the sum before the noise; its smallest entries may be zeroed."""
         ratio = self.settings.compress_ratio
         return {n: keep_largest(v, ratio) for n, v in total.items()} if self.settings.compress == "before" else total

@@ -25,9 +25,9 @@ class FedNovaClient(GradientClient):
         super().load_received(received, version)
         self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
-    def phases(self) -> Phases[dict[str, float]]:
+    def training_phases(self) -> Phases[dict[str, float]]:
         """Return the mean loss of the last epoch, the proximal term included, and tau_i."""
-        metrics = yield from super().phases()
+        metrics = yield from super().training_phases()
         return {**metrics, "steps": self.steps_made}
 
     def proximal_anchor(self) -> Tensors:

@@ -40,7 +40,7 @@ class HyperFLClient(BatchableClient):
         """Return the tensors kept between rounds; with ``keep_theta`` also theta after this client's last round."""
         return super().private_state() | ({} if self._last is None else {"last_theta": self._last})
 
-    def phases(self) -> Phases[dict[str, float]]:
+    def training_phases(self) -> Phases[dict[str, float]]:
         """Run both steps; return the mean losses of their last epochs, and measures of the hypernetwork.
 
         The measures are the share of hidden units that are dead afterwards, and the change of theta over its length:

@@ -22,7 +22,7 @@ from flfw.papers.cells import Outcome
 from flfw.papers.layout import sheet
 from flfw.papers.preset import Preset, Presets, Scale, presets, varied
 from flfw.papers.published import Cell, Table
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server.checkpoint import locked
 
 OUT = Path("runs/papers")
@@ -168,7 +168,7 @@ def measured(reproduction: Reproduction, cell: str) -> MeasuredTable:
 
     OUT/TABLE-SCALE.csv, .md and .tex hold all cells of the table, OUT/cells the runs.
     """
-    engine.check_resources(reproduction.given)
+    launch.check_resources(reproduction.given)
     table, out = reproduction.table, reproduction.out
     selected = table.select(cell)
     (out / "cells").mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ class DPGaussian(Defence):
         if self.settings.clip:
             real = bounded(real, self.settings.clip)
         if self.settings.noise_source == "secure" or is_secret(rng):
-            return {**update, **SecureNoise().added(real, self.settings.std)}
+            return {**update, **SecureNoise().add(real, self.settings.std)}
         return {**update, **{name: value + self._noise(value, rng) for name, value in real.items()}}
 
     def _noise(self, value: torch.Tensor, rng: torch.Generator) -> torch.Tensor:

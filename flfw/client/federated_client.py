@@ -1,7 +1,8 @@
 """Client half of a method: a NumPyClient that works on named tensors, keeps private ones, and answers probes.
 
-A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.local_trainer`. The
-answers to probes, and to an observer on the client's machine, change no state of the client.
+A client half subclasses `FederatedClient` and writes `train`, or `flfw.client.stacked_descent.BatchableClient` and
+writes `training_phases`. Local steps are in `flfw.client.local_trainer`. The answers to probes, and to an observer on
+the client's machine, change no state of the client.
 """
 
 from __future__ import annotations
@@ -109,9 +110,9 @@ class ProbeResponder(LocalTrainer, ABC):
 class FederatedClient(ProbeResponder, NumPyClient, ABC):
     """Base of the client halves.
 
-    The client receives and sends tensors through `validator` only. The app (`flfw.engines.apps`) checks every message
-    and every reply with it, `fit` and `evaluate` check their arrays. `fit_named` and `evaluate_named` do not check
-    again.
+    The app (`flfw.engines.apps`) checks each message with tensors, and its reply, by `validator`; an introduction has
+    none. `fit` and `evaluate` check their arrays. `fit_named` and `evaluate_named` do not check again, nor does
+    `get_parameters`, which the app never calls.
 
     Args:
         ctx: the context, a new one for each message: the experiment, the task, the method and its settings, the
@@ -148,8 +149,8 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
                 factor_names = self._factored_upload.names
         self.validator = MessageValidator(ctx.partition, ctx.plan.name, self.sharing, forms(state), factor_names)
 
-    def training(self) -> Phases[dict[str, float]]:
-        """Train as `train` does, and yield the phases that clients can go through together: by default none."""
+    def train_by_phases(self) -> Phases[dict[str, float]]:
+        """Train, and yield the phases that clients can go through together: here none, as `train` does it all."""
         yield from ()
         return self.train()
 
@@ -161,10 +162,8 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
             model: the method's model; it may be without numbers.
             settings: the method's hyper-parameters.
         """
-        same = cls.fit_named is FederatedClient.fit_named
-        opted_in = (
-            same and cls.train_epochs is LocalTrainer.train_epochs and cls.training is not FederatedClient.training
-        )
+        same = cls.fit_named is FederatedClient.fit_named and cls.train_epochs is LocalTrainer.train_epochs
+        opted_in = same and cls.train_by_phases is not FederatedClient.train_by_phases
         return "" if opted_in else IN_THEIR_OWN_WAY
 
     @classmethod
@@ -189,13 +188,13 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         Raises:
             SharingViolationError: the arrays are not the method's downloads, or `upload_tensors` is not its uploads.
         """
-        sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
+        sent, metrics = self.fit_named(self._named(parameters), int(config["state_version"]))
         self.validator.check_sent(sent)
         return [value.numpy() for value in sent.values()], metrics.get("num-examples", 1), metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate on the client's own test data; see `evaluate_named`."""
-        metrics = self.evaluate_named(self._named(parameters), int(config["version"]))
+        metrics = self.evaluate_named(self._named(parameters), int(config["state_version"]))
         return metrics.get("loss", 0.0), metrics.get("num-examples", 1), metrics
 
     def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
@@ -220,9 +219,9 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         return one_by_one(self.round(received, version))
 
     def round(self, received: Mapping[str, np.ndarray], version: int) -> Phases[tuple[Tensors, dict[str, Any]]]:
-        """Do one round as `fit_named` does, and yield the phases of `training`; arguments and result are the same."""
+        """Do one round as `fit_named` does, and yield its training phases; arguments and result are the same."""
         started = time.monotonic()
-        metrics = yield from self._between_evaluations(self.training, received, version)
+        metrics = yield from self._between_evaluations(self.train_by_phases, received, version)
         self._keep_private(version)
         sent = self.build_upload()
         examples = len(self.indices("train"))
@@ -314,7 +313,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
 
     def _keep_private(self, version: int) -> None:
         if private := self.private_state():
-            self._private_store().save(self.ctx.round, private, after=version)
+            self._private_store().save(self.ctx.round, private, made_from=version)
 
     def _private_store(self) -> ClientStore:
         if self.ctx.store is None:

@@ -1,8 +1,8 @@
 """Folders on a client's machine: its data, its private state and the true examples of its probes.
 
-The server does not choose them. A deployed SuperNode names the folders in its node config. In `sim.py` nodes have no
-config of their own: it sets environment variables of the client processes. A simulation that was started by ``flwr
-run`` uses a new folder in the user's state folder.
+The server does not choose them. A deployed SuperNode names the folders in its node config. In `sim.py` it names
+none: environment variables of the client processes do. A simulation that was started by ``flwr run`` uses a new folder
+in the user's state folder.
 """
 
 from __future__ import annotations

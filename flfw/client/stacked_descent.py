@@ -31,15 +31,18 @@ _IGNORED = -100  # the label of a row that only fills a batch up; `flfw.nets.net
 
 
 class BatchableClient(FederatedClient, ABC):
-    """Base of client halves that opt in to training together; `phases` takes the place of `train`."""
+    """Base of client halves that opt in to training together: they write `training_phases`, which `train` goes through.
+
+    A subclass that overrides `train` trains in its own way, and alone.
+    """
 
     @abstractmethod
-    def phases(self) -> Phases[dict[str, float]]:
+    def training_phases(self) -> Phases[dict[str, float]]:
         """Yield each phase of a round's training, and return its metrics, at least ``loss``."""
 
     def train(self) -> dict[str, float]:
         """Go through the phases alone."""
-        return one_by_one(self.phases())
+        return one_by_one(self.training_phases())
 
     @classmethod
     def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
@@ -47,17 +50,17 @@ class BatchableClient(FederatedClient, ABC):
         reason = super().not_batchable_reason(model, settings)
         return reason or ("" if cls.train is BatchableClient.train else IN_THEIR_OWN_WAY)
 
-    def training(self) -> Phases[dict[str, float]]:
-        """Yield the phases, unless a subclass trains in another way."""
+    def train_by_phases(self) -> Phases[dict[str, float]]:
+        """Yield the phases of `training_phases`; where a subclass overrides `train`, call that and yield none."""
         if type(self).train is not BatchableClient.train:
-            return (yield from super().training())
-        return (yield from self.phases())
+            return (yield from super().train_by_phases())
+        return (yield from self.training_phases())
 
 
 class GradientClient(BatchableClient, ABC):
     """Base of clients with E epochs along the gradient of the loss on all parameters, and of `proximal_term`."""
 
-    def phases(self) -> Phases[dict[str, float]]:
+    def training_phases(self) -> Phases[dict[str, float]]:
         """Train; return the mean loss of the last epoch."""
         epochs = self.ctx.local.local_epochs
 

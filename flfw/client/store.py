@@ -108,23 +108,23 @@ class ClientStore:
             raise StateMissingError(f"Expected private {absent[0]} in {path}, found none; restore it.")
         return tensors
 
-    def save(self, version: int, tensors: Tensors, after: int) -> None:
+    def save(self, version: int, tensors: Tensors, made_from: int) -> None:
         """Write a version atomically, readable by its owner only, and remove versions that are no longer needed.
 
         Args:
             version: the round.
             tensors: the tensors to keep, by name.
-            after: the version from which this one was made; it is kept, and its number is written into the file; 0:
-                the start.
+            made_from: the version from which this one was made; it is kept, and its number is written into the file,
+                as ``after``; 0: the start.
         """
         for folder in (self._folder.parent.parent, self._folder.parent, self._folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        data = save(kept, {**self._label(version), "after": str(after)})
+        data = save(kept, {**self._label(version), "after": str(made_from)})
         new = seal(self._folder, _stem(version), ".safetensors", data, force=self._force)
         for number, old in self._made():
             # A late client may write an old round after a newer one: it must not remove the newer one.
-            if number <= version and number != after and old != new:
+            if number <= version and number != made_from and old != new:
                 old.unlink(missing_ok=True)
 
     def _made(self) -> list[tuple[int, Path]]:

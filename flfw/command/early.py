@@ -212,7 +212,7 @@ def _check_machine(experiment: Experiment) -> None:
         return
     machine.check_server(experiment, experiment.attack_gpus, False)
     if experiment.engine != "inproc" and not experiment.ray_address:
-        machine.check(experiment, experiment.attack_gpus, machine.resources(""))
+        machine.check(experiment, experiment.attack_gpus, machine.available_resources(""))
 
 
 # --- what source files declare ------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ def run(command: Command, arguments: list[str], program: str) -> Path:
     from flfw.runs import run as runs
 
     if command.from_:
-        return earlier.audit_again(command.from_, lambda stored: parse(arguments, stored, program).experiment)
+        return earlier.audit_changed(command.from_, lambda stored: parse(arguments, stored, program).experiment)
     if command.resume:
-        return earlier.resume(command.resume, lambda stored: parse(arguments, stored, program).experiment)
+        return earlier.resume_changed(command.resume, lambda stored: parse(arguments, stored, program).experiment)
     return runs.run(command.experiment)
 
 

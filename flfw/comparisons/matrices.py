@@ -26,7 +26,7 @@ from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed, write_atomic
 from flfw.plans.combinations import refuse_membership
 from flfw.plans.run_plan import plan, without_auto
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.runs import run as whole
 from flfw.server.checkpoint import is_complete, locked, stored_experiment
 
@@ -105,7 +105,7 @@ def _check(cell: MatrixCell) -> None:
     try:
         refuse_membership(plan(cell.experiment).audit, "in a matrix")
         checked = whole.check(cell.experiment, new=False)[0].experiment
-        engine.check_resources(checked)
+        launch.check_resources(checked)
         if sealed(cell.folder / "checkpoint", "experiment"):
             stored_experiment(cell.folder).require_same(checked, cell.folder)
         elif is_complete(cell.folder):  # its checkpoint was purged

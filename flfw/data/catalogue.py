@@ -89,8 +89,10 @@ def names() -> tuple[str, ...]:
 def describe(name: str, image_format: ImageFormat | None = None) -> DatasetCard:
     """Return the card of a data set; the error for an unknown name lists the known ones.
 
-    A card with ``look`` describes data that only sites have: it is made from the name, and no file is opened. A form
-    counts for a user's own pictures (``folder:``, ``site:``), and for no other data.
+    Of a table (``csv:``, ``parquet:``) the first call reads the whole file, infers the kinds of its columns and writes
+    its arrays to the cache. For pictures in a folder it looks through the folder. A card with ``look`` describes data
+    that only sites have: it is made from the name, and no file is opened. A form counts for a user's own pictures
+    (``folder:``, ``site:``), and for no other data.
     """
     prefix, _, word = name.partition(":")
     if described := _PICTURES.get(prefix):

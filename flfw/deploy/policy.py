@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from flwr.app import Message
 
 from flfw.deploy.allowed_settings import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
-from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, BudgetExceededError, EpsilonBudget, Metrics
+from flfw.dp.budget import BUDGET_REASON, METRICS, PRIVATE_METRICS, BudgetExceededError, EpsilonBudget, Metrics
 from flfw.errors import DIED, InputError, require
 from flfw.files.earlier_names import POLICY_KEYS
 from flfw.files.tensor_names import matches
@@ -32,11 +32,11 @@ Reasons: TypeAlias = Literal["own", "all"]
 ANY = "any"
 _OWN = "this site's policy "  # beginning of every reason of a policy
 _APPS = "<class '{0.__module__}.{0.__qualname__}'>:<'"  # as Flower puts an app's exception
-_UNSPOKEN = "|".join(
+_NOT_ON_DATA = "|".join(  # beginnings of exceptions whose words hold nothing of the data
     re.escape(_APPS.format(kind) + words)
-    for kind, words in ((BudgetExceededError, UNSPOKEN), (RequestDeclinedError, ""), (SharingViolationError, ""))
+    for kind, words in ((BudgetExceededError, BUDGET_REASON), (RequestDeclinedError, ""), (SharingViolationError, ""))
 )
-_OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]*'>")
+_OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_NOT_ON_DATA})[^\n]*'>")
 """Reasons of a failure that are about the message, the policy or the budget, and not about the data."""
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers

@@ -18,7 +18,7 @@ METRICS: tuple[Metrics, ...] = get_args(Metrics)
 PRIVATE_METRICS = ("loss", "acc_global", "acc_local", "acc_validation", "num-examples")
 """Names of the numbers that a client may report with metrics=private; each is noisy."""
 
-UNSPOKEN = "this site's budget: "
+BUDGET_REASON = "this site's budget: "
 """Beginning of every refusal for a budget, which holds no word of an exception."""
 
 
@@ -26,7 +26,7 @@ class BudgetExceededError(OneLine, RuntimeError):
     """Error: a site does not answer, since its budget does not allow it or the answer cannot be counted."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(UNSPOKEN + reason)
+        super().__init__(BUDGET_REASON + reason)
 
 
 @dataclass(frozen=True)

@@ -43,36 +43,36 @@ class DPClient(PrivatelyReporting, ABC):
         ctx: the context.
     """
 
-    batch_loss = False  # steps clip each example's gradient
+    batch_loss = False  # where steps are noisy, they clip each example's gradient
 
     def __init__(self, ctx: ClientContext) -> None:
         super().__init__(ctx)
         self._seen: list[tuple[float, float]] = []
 
     @property
-    def privacy(self) -> DPSettings:
+    def noise_settings(self) -> DPSettings:
         """Settings of the clipping and the noise, a part of the method's settings."""
         chosen: Any = self.ctx.settings
         assert isinstance(chosen, DPSettings)
         return chosen
 
     @property
-    def steps(self) -> DPSGDSettings:
+    def step_settings(self) -> DPSGDSettings:
         """Settings of the clipping and the noise, where local steps are clipped."""
-        assert isinstance(self.privacy, DPSGDSettings)
-        return self.privacy
+        assert isinstance(self.noise_settings, DPSGDSettings)
+        return self.noise_settings
 
     @cached_property
     def per_example(self) -> PerExample:
         """Clipped sums of the per-example gradients of the uploaded tensors."""
-        rules = self.privacy.grouping, self.privacy.clipping
+        rules = self.noise_settings.grouping, self.noise_settings.clipping
         return PerExample(self.model, self.sharing.uploads, grouping=rules[0], clipping=rules[1], way="fixed")
 
     @cached_property
     def noise(self) -> GaussianNoise:
         """Source of this client's noise in this round."""
         numbers = (self.ctx.round, self.ctx.partition, *self.ctx.probe)
-        return self.privacy.noise(self.ctx.plan.seed, "noise", *numbers)
+        return self.noise_settings.noise(self.ctx.plan.seed, "noise", *numbers)
 
     @cached_property
     def _coins(self) -> torch.Generator:
@@ -80,13 +80,13 @@ class DPClient(PrivatelyReporting, ABC):
 
     def coins(self, count: int, probability: float) -> np.ndarray:
         """Draw the coins (count,) of one Poisson batch, as secret as the noise; True: the example is drawn."""
-        if self.privacy.secure:
+        if self.noise_settings.secure:
             return secret_coins(count, probability)
         return torch.rand(count, generator=self._coins).numpy() < probability
 
     def choices(self, count: int, options: int) -> np.ndarray:
         """Draw a uniform choice (count,) from 0 to ``options`` - 1 for each example, as secret as the noise."""
-        if self.privacy.secure:
+        if self.noise_settings.secure:
             return secret_choices(count, options)
         return torch.randint(options, (count,), generator=self._coins).numpy()
 
@@ -96,11 +96,11 @@ class DPClient(PrivatelyReporting, ABC):
         From a known seed, one example more or less would change how the others of its batch are augmented, and by that
         their gradients, which no noise for one example hides.
         """
-        return secret_generator() if self.privacy.secure else super().generator(purpose)
+        return secret_generator() if self.noise_settings.secure else super().generator(purpose)
 
     def bound(self) -> Bound:
         """Return the clipping bound C of this round."""
-        return self.privacy.clip
+        return self.noise_settings.clip
 
     def measures(self) -> dict[str, float]:
         """Average over all noisy steps so far: the norm of an example's gradient, and the share of clipped groups.
@@ -112,18 +112,18 @@ class DPClient(PrivatelyReporting, ABC):
         norms, clipped = zip(*self._seen, strict=True)
         return {"gradient_norm": sum(norms) / len(norms), "clipped": sum(clipped) / len(clipped)}
 
-    def phases(self) -> Phases[dict[str, float]]:
+    def training_phases(self) -> Phases[dict[str, float]]:
         """Train for one round; return the mean loss of the last epoch, and `measures`."""
-        metrics = yield from super().phases()
+        metrics = yield from super().training_phases()
         return {**metrics, **self.measures()}
 
     def joint(self, workers: Sequence[DPClient]) -> BatchedSteps | None:
         """Make the joint steps of some clients like this one: noisy ones, where steps are clipped."""
-        return JointNoisySteps(workers) if self.privacy.on_steps else super().joint(workers)
+        return JointNoisySteps(workers) if self.noise_settings.on_steps else super().joint(workers)
 
     @classmethod
     def joined_as(cls) -> type[GradientClient]:
-        """Return this class: a subclass may change the bound, `noised` and `finished`."""
+        """Return this class: a subclass may change the bound, `noised` and `before_noise`."""
         return DPClient
 
     @classmethod
@@ -154,19 +154,19 @@ class DPClient(PrivatelyReporting, ABC):
 
     def loss_and_direction(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Compute the mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
-        if not self.privacy.on_steps:
+        if not self.noise_settings.on_steps:
             return super().loss_and_direction(parameters, x, y)
         probed, size = bool(self.ctx.probe), self.ctx.local.batch_size
-        values, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
+        values, total = self.summed(x, y, self.step_settings.std_per_bound(len(y) if probed else size))
         divisor = max(1, len(y)) if probed else self.divisor(len(y))
         return float(values.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
     def divisor(self, drawn: int) -> float:
         """Return the divisor of a batch's sum: its size where that is known to all, else its expectation."""
         size, examples = self.ctx.local.batch_size, len(self.indices("train"))
-        if self.steps.batches == "poisson":
+        if self.step_settings.batches == "poisson":
             return min(size, examples)
-        return examples / ceil(examples / size) if self.steps.batches == "balls" else max(1, drawn)
+        return examples / ceil(examples / size) if self.step_settings.batches == "balls" else max(1, drawn)
 
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
         """Sum the clipped gradients of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
@@ -177,37 +177,37 @@ class DPClient(PrivatelyReporting, ABC):
 
             return self.per_example.clipped_sum(of_each, bound)
 
-        with drawing_in_secret(x.device) if self.privacy.secure else nullcontext():
-            return accumulated(summed(*part) for part in physical(x, y, self.steps.physical_batch))
+        with drawing_in_secret(x.device) if self.noise_settings.secure else nullcontext():
+            return accumulated(summed(*part) for part in physical(x, y, self.step_settings.physical_batch))
 
-    def summed(self, x: Tensor, y: Tensor, std: float) -> tuple[Tensor, Tensors]:
+    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, Tensors]:
         """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.
 
         Args:
             x: the inputs.
             y: the labels.
-            std: standard deviation of the noise, relative to the clipping bound of each group.
+            std_per_bound: standard deviation of the noise over the clipping bound of each group.
         """
         bound = self.bound()
         clipped = self.clipped(x, y, bound)
-        return clipped.losses, self.noised(clipped, bound, std)
+        return clipped.losses, self.noised(clipped, bound, std_per_bound)
 
-    def noised(self, clipped: ClippedSum, bound: Bound, std: float) -> Tensors:
-        """Return a sum of clipped gradients of B >= 0 examples with noise; ``std`` as in `summed`."""
+    def noised(self, clipped: ClippedSum, bound: Bound, std_per_bound: float) -> Tensors:
+        """Return a sum of clipped gradients of B >= 0 examples with noise; see `summed`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < _CLIPPED).float().mean())))
         bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
         scale = {name: bounds[group] for group, members in self.per_example.groups.items() for name in members}
-        return self.noise.added(self.finished(clipped.sums), std, scale)
+        return self.noise.add(self.before_noise(clipped.sums), std_per_bound, scale)
 
-    def finished(self, total: Tensors) -> Tensors:
+    def before_noise(self, total: Tensors) -> Tensors:
         """Return the sum of clipped gradients to which noise is added; by default ``total``, unchanged."""
         return total
 
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of a shuffled pass, or as many drawn ones, which may be empty."""
-        if not self.privacy.on_steps or self.steps.batches == "shuffled":
+        if not self.noise_settings.on_steps or self.step_settings.batches == "shuffled":
             yield from super().batches(rng)
             return
         indices = self.indices("train")
@@ -218,7 +218,7 @@ class DPClient(PrivatelyReporting, ABC):
     def _drawn(self, examples: int, size: int) -> Iterator[np.ndarray]:
         """Yield who is in each batch (examples,) of a pass: by a coin for each, or by each example's choice of one."""
         count = ceil(examples / size)
-        if self.steps.batches == "balls":
+        if self.step_settings.batches == "balls":
             choices = self.choices(examples, count)
             yield from (choices == index for index in range(count))
         else:
@@ -226,21 +226,21 @@ class DPClient(PrivatelyReporting, ABC):
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step; clipped and noisy, where the method clips steps."""
-        return self.step_direction(x, y, rng) if self.privacy.on_steps else super().local_gradient(x, y, rng)
+        return self.step_direction(x, y, rng) if self.noise_settings.on_steps else super().local_gradient(x, y, rng)
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Return one example's gradient after clipping and noise or, with ``observed=bare``, before both."""
-        if self.privacy.on_steps and self.steps.observed == "bare":
+        if self.noise_settings.on_steps and self.step_settings.observed == "bare":
             return super().local_gradient(x, y, rng)
         return self.local_gradient(x, y, rng)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """Answer a probe of one step; where updates are clipped, by a clipped step divided by ``-lr``."""
-        if not self.privacy.on_update:
+        if not self.noise_settings.on_update:
             return super().gradient(x, y)
         lr, rng = self.ctx.local.lr, self.generator("probe")
         change = self._clipped({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
-        change = self.noise.added(change, self.privacy.update_deviation)
+        change = self.noise.add(change, self.noise_settings.update_deviation)
         gradient = {name: value / -lr for name, value in change.items()}
         return (
             self.ctx.defence.update(gradient, rng) if self.ctx.defence else gradient
@@ -249,25 +249,26 @@ class DPClient(PrivatelyReporting, ABC):
     def upload_tensors(self) -> Tensors:
         """Return the uploaded tensors; where updates are clipped, the received ones plus the clipped noisy change."""
         sent = super().upload_tensors()
-        if not self.privacy.on_update:
+        if not self.noise_settings.on_update:
             return sent
         moved = {name: value for name, value in sent.items() if value.is_floating_point() and name != FACTOR}
         before = {name: torch.tensor(self.received[name], device=value.device) for name, value in moved.items()}
         change = {name: sent[name] - value for name, value in before.items()}
-        if self.privacy.follows_quantile:
+        if self.noise_settings.follows_quantile:
             norm = torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt()
             sent = {**sent, FACTOR: torch.full_like(sent[FACTOR], answer(float(norm), self.update_bound))}
         change = self._clipped(change)
-        return {**sent, **self.noise.add_to_update(before, change, self.update_bound, self.privacy.update_deviation)}
+        noisy = self.noise.add_to_update(before, change, self.update_bound, self.noise_settings.update_deviation)
+        return {**sent, **noisy}
 
     @property
     def update_bound(self) -> float:
         """Bound C of this client's update in this round."""
-        moving = self.privacy.follows_quantile
-        return self.privacy.clip * (float(self.received[FACTOR].item()) if moving else 1.0)
+        moving = self.noise_settings.follows_quantile
+        return self.noise_settings.clip * (float(self.received[FACTOR].item()) if moving else 1.0)
 
     def _clipped(self, change: Tensors) -> Tensors:
-        return clipped_change(change, self.update_bound, self.privacy.grouping, self.privacy.clipping)
+        return clipped_change(change, self.update_bound, self.noise_settings.grouping, self.noise_settings.clipping)
 
     def _defended(self, sent: Tensors) -> Tensors:
         """Apply the defence to all but the answer on the update's norm, which is no part of the model."""
@@ -295,12 +296,12 @@ class JointNoisySteps(BatchedSteps):
         workers = self._workers[: len(batches)]
         parameters = {n: v[: len(batches)] for n, v in self._stacked.items()}
         bounds = [worker.bound() for worker in workers]
-        groups, rule = workers[0].per_example.groups, workers[0].privacy.clipping
+        groups, rule = workers[0].per_example.groups, workers[0].noise_settings.clipping
         each = [[one[name] if isinstance(one, Mapping) else one for name in groups] for one in bounds]
         sums = stacked_clipped_sums(self._loss, parameters, batches, groups, each, rule)
         means: list[Tensor] = []
         for index, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
-            std = worker.steps.deviation(1.0, worker.ctx.local.batch_size)
+            std = worker.step_settings.std_per_bound(worker.ctx.local.batch_size)
             total, divisor = worker.noised(clipped, bound, std), worker.divisor(len(clipped.losses))
             direction = {name: value.div_(divisor) for name, value in total.items()}
             self._optimisers[index].step({n: v[index] for n, v in self._stacked.items()}, direction)

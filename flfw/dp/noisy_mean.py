@@ -31,7 +31,7 @@ def noisy_mean(
     updates: Iterable[Update],
     sent: Tensors,
     cohort: int,
-    bounds: DPSettings | None,
+    settings: DPSettings | None,
     std: float,
     noise: GaussianNoise,
 ) -> Tensors:
@@ -45,22 +45,22 @@ def noisy_mean(
         updates: W_k by name; there may be none.
         sent: W, the tensors sent to the clients of the round.
         cohort: number of clients in a round, or its expectation.
-        bounds: settings of the clipping; None: the clients' noise is in their updates, which are taken as they are.
+        settings: of the clipping; None: the clients' noise is in their updates, which are taken as they are.
         std: of the noise on the sum, >= 0.
         noise: source of the noise.
     """
-    noisy = noise.added(clipped_sum(updates, sent, bounds), std)
+    noisy = noise.add(clipped_sum(updates, sent, settings), std)
     return shifted(sent, noisy, 1 / cohort)
 
 
-def clipped_sum(updates: Iterable[Update], sent: Tensors, bounds: DPSettings | None) -> Tensors:
+def clipped_sum(updates: Iterable[Update], sent: Tensors, settings: DPSettings | None) -> Tensors:
     """Sum the clipped changes W_k - W, in float64, by name of each floating tensor; see `noisy_mean`."""
     names = [name for name, value in sent.items() if value.is_floating_point()]
     sums = {name: torch.zeros(sent[name].shape, dtype=torch.float64) for name in names}
     for update in updates:
         change = {name: update.tensors[name].double() - sent[name].double() for name in names}
-        if bounds is not None:
-            change = clipped_change(change, (1 + MARGIN) * bounds.clip, bounds.grouping)
+        if settings is not None:
+            change = clipped_change(change, (1 + MARGIN) * settings.clip, settings.grouping)
         for name in names:
             sums[name] += change[name]
     return sums
@@ -93,7 +93,7 @@ def quantile_mean(
     here = replace(settings, clip=settings.clip * float(factor))
     model = {name: value for name, value in sent.items() if name != FACTOR}
     mean = noisy_mean(counting(), model, cohort, here, settings.server_multiplier * here.clip, noise)
-    count = noise.added({FACTOR: counted}, settings.quantile_noise * settings.noise_multiplier)[FACTOR]
+    count = noise.add({FACTOR: counted}, settings.quantile_noise * settings.noise_multiplier)[FACTOR]
     share = float(count) / cohort + 0.5
     renewed = updated_factor(factor, share, settings.quantile, settings.quantile_lr)
     return {name: renewed if name == FACTOR else mean[name] for name in sent}
@@ -122,7 +122,7 @@ def correlated(
             if f"{_SUM}.{ago}.{name}" in past:
                 mixed[name] += coefficient * past[f"{_SUM}.{ago}.{name}"]
                 known[name] += coefficient * past[f"{_RELEASED}.{ago}.{name}"]
-    noisy = noise.added({name: value + first * sums[name] for name, value in mixed.items()}, std)
+    noisy = noise.add({name: value + first * sums[name] for name, value in mixed.items()}, std)
     released = {name: (value - known[name]) / first for name, value in noisy.items()}
     return released, _next_past(past, sums, released, len(later))
 

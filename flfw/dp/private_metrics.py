@@ -88,7 +88,7 @@ def released(
         multiplier: z > 0, deviation of the noise over the sensitivity.
         noise: source of the noise.
     """
-    return decoded(noise.added(encoded(parts, clipped), multiplier), clipped)
+    return decoded(noise.add(encoded(parts, clipped), multiplier), clipped)
 
 
 def metrics_mechanism(multiplier: float, answers: int, clipped: Clipped, replication: int = 1) -> Mechanism:
@@ -171,7 +171,7 @@ class PrivatelyReporting(GradientClient, ABC):
             return (yield from super().round(received, version))
         self.load_received(received, version)
         before = self.right("test")
-        yield from self.training()
+        yield from self.train_by_phases()
         validated = self.ctx.plan.rounds.patience > 0  # not whether there are such examples, which would tell
         parts = {"train": self.losses(), "test": torch.cat([before, self.right("test")], 1)}
         parts |= {"validation": self.right("validation")} if validated else {}

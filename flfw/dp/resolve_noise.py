@@ -37,7 +37,7 @@ def calibrate_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
     """Find the noise for a target, and the last round within a budget.
 
     Args:
-        run: the run. Settings that were found before stay as they are.
+        run: the run. A noise that an earlier call found is computed again, and refused if it differs.
         split: of its data.
 
     Returns:
@@ -174,12 +174,12 @@ def require_calibrated(target_epsilon: float, assignments: Sequence[str]) -> Non
 def _with_noise_for(run: RunPlan, split: Split) -> RunPlan:
     given = _assigned(run, _NOISE)
     unset = tuple(one for one in run.task.assignments if one not in given)
-    clients, accountant = _target_mechanisms(run.replaced(set=unset).client, split, "target-epsilon")
+    mechanisms, accountant = _target_mechanisms(run.replaced(set=unset).client, split, "target-epsilon")
     target, delta = run.client.privacy.target_epsilon, run.client.privacy.delta
-    taken = max((epsilon(beside, delta, accountant) for _, *beside in clients if beside), default=0.0)
+    taken = max((epsilon(beside, delta, accountant) for _, *beside in mechanisms if beside), default=0.0)
     more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
     require(taken < target, more, target_epsilon=target)
-    minimum = calibrate_noise_multiplier(target, clients, delta, accountant)
+    minimum = calibrate_noise_multiplier(target, mechanisms, delta, accountant)
     noise = f"{_NOISE}={minimum!r}"
     if given and given != [noise]:
         raise InputError(

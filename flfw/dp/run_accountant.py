@@ -31,6 +31,9 @@ from flfw.server.cohorts import participations
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
 
+# Settings without `secure` are of a method that draws its noise in its own way. Nothing says that a seed gives it away:
+# where that is asked, `secure` is True by default. Nor does anything say that the noise is that of
+# `flfw.nets.training.gaussian`, anew at each try: where that is asked, it is False.
 _COUNTED = 10_000  # clients
 _VOIDING = {
     "batch": "changes batches: one example may be in several rows.",

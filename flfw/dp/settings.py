@@ -195,9 +195,9 @@ class DPSGDSettings(DPSettings):
             bins=schedule.batches if self.batches == "balls" else 0,
         )
 
-    def deviation(self, bound: float, batch: int) -> float:
-        """Return the deviation of noise on a batch's sum clipped to ``bound``: of one draw, or of ``batch`` draws."""
-        return self.noise_multiplier * bound * (sqrt(batch) if self.draws == "example" else 1.0)
+    def std_per_bound(self, batch: int) -> float:
+        """Return the deviation of the noise on a batch's sum, over the bound: of one draw, or of ``batch`` draws."""
+        return self.noise_multiplier * (sqrt(batch) if self.draws == "example" else 1.0)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from flfw.server.strategy import FederatedStrategy
 
 
 class DPStrategy(FederatedStrategy, ABC):
-    """Server half of a method whose settings are `DPSettings`: it refuses models, and gives the forms for an audit."""
+    """Server half of a method whose settings are `DPSettings`: it refuses models, and has settings for controls."""
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: DPSettings) -> None:

@@ -157,7 +157,7 @@ class ActorPool:
     Args:
         simulated: the ClientApp.
         actors: number of actors.
-        shares: what Ray reserves for each of them, as ``num_cpus`` and ``num_gpus``.
+        shares: options of Ray for each of them: ``num_cpus`` and ``num_gpus``, which it reserves, and ``runtime_env``.
         answered: function that is called with each job and its reply.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
     """

@@ -57,7 +57,10 @@ client = ClientApp()
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
+    """Run the experiment of the run's configuration, as `flfw.engines.federation` does it.
+
+    Only ``flwr run`` calls it, for ``engine=flwr`` and for real sites. `flfw.runs.launch` calls `federate` for others.
+    """
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
     experiment = Experiment.from_run_config(context.run_config)
@@ -131,7 +134,7 @@ def train(message: Message, context: Context, charged: bool = False) -> Message:
     """Do one round of local training; the site's ledger may have the message already."""
     with _checked_client(message, context, message_cost.TRAIN, charged) as (worker, validator, config, received):
         _note_truth(worker, context)
-        return _trained(message, context, worker, validator, worker.fit_named(received, config["version"]))
+        return _trained(message, context, worker, validator, worker.fit_named(received, config["state_version"]))
 
 
 def train_together(messages: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
@@ -164,7 +167,7 @@ def _train_at_once(messages: Sequence[tuple[Message, Context]], answers: dict[in
                 entered[index] = at_work
             except Exception as error:  # this client's failure alone
                 answers[index] = error
-        works = [worker.round(received, config["version"]) for worker, _, config, received in entered.values()]
+        works = [worker.round(received, config["state_version"]) for worker, _, config, received in entered.values()]
         results = side_by_side([worker for worker, *_ in entered.values()], works)
         for (index, (worker, validator, *_)), result in zip(entered.items(), results, strict=True):
             failed = isinstance(result, Exception)
@@ -209,11 +212,11 @@ def answer_probe(message: Message, context: Context) -> Message:
     with _checked_client(message, context, message_cost.PROBE) as (worker, validator, config, received):
 
         def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
-            worker.load_received(received, config["version"])
+            worker.load_received(received, config["state_version"])
             return worker.gradient(x, y) if steps == 1 else worker.stepped(x, y, steps)
 
         def example(x: Tensor, y: Tensor) -> Tensors:
-            worker.load_received(received, config["version"])
+            worker.load_received(received, config["state_version"])
             return worker.observed(x, y, worker.generator("probe"))
 
         ctx = worker.ctx
@@ -228,7 +231,7 @@ def answer_probe(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on the client's own test data, before and after a local training."""
     with _checked_client(message, context, message_cost.EVALUATE) as (worker, validator, config, received):
-        return _reply(message, validator, {}, worker.evaluate_named(received, config["version"]))
+        return _reply(message, validator, {}, worker.evaluate_named(received, config["state_version"]))
 
 
 @contextmanager

@@ -1,18 +1,27 @@
-"""Branches of clients whose replies an actor may add up: in which runs, and where messages are cut."""
+"""Branches of clients whose replies an actor may add up: in which runs, where messages are cut, and the adding.
+
+An actor that has all clients of a branch of the mean's tree (`flfw.server.aggregation`) reads each reply with the
+server's own checks, adds it up, and sends its numbers alone. The last usable reply of the branch has the sum. A reply
+that cannot be used is no part of the sum and goes as it is, so the server refuses it for the same reason.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, final
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flfw.server.aggregation import LEVELS, level_between
+from flfw.messages.message_packing import keep
+from flfw.messages.reasons import UnusableReplyError
+from flfw.messages.replies import read_update
+from flfw.messages.wire import of_kind, pack
+from flfw.server.aggregation import LEVELS, BranchSums, Update, level_between
+from flfw.server.reply_reader import SUM, SUMMED
 from flfw.server.strategy import FederatedStrategy
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
 
-_TRAIN = "train"
 _FETCHED_S = 600.0  # the replies of a branch wait so long for those before them
 _APART = LEVELS + 1  # the level of clients whose branches do not meet in a block
 
@@ -78,7 +87,7 @@ class BranchPlace(NamedTuple):
 def places_of(messages: Sequence[Message], asking: int) -> list[BranchPlace | None]:
     """Return the place of each message of those that were sent at once; None: it is not one of training."""
     clients = [
-        message.metadata.dst_node_id - 1 if message.metadata.message_type == _TRAIN else None for message in messages
+        message.metadata.dst_node_id - 1 if message.metadata.message_type == "train" else None for message in messages
     ]
     levels = [_level(*pair) for pair in zip([None, *clients], [*clients, None], strict=True)]
     return [
@@ -162,3 +171,44 @@ def _end_of_branch(places: Sequence[BranchPlace | None], start: int) -> int:
         if inside < place.after:
             end = number + 1
     return end
+
+
+@final
+class Adder:
+    """Adder of the replies to the messages of one branch.
+
+    Args:
+        uploads: patterns of the names that a client may send.
+    """
+
+    def __init__(self, uploads: Sequence[str]) -> None:
+        self._uploads, self._sums = uploads, BranchSums()
+        self._replies: list[Message] = []
+        self._last: Message | None = None
+        self._clients = 0
+
+    def add(self, message: Message, reply: Message) -> None:
+        """Add a client's tensors to the sum; of a reply that cannot be used nothing is added."""
+        try:
+            arrays = of_kind(message.content, ArrayRecord)["arrays"]
+            tensors, metrics, size = read_update(reply, self._uploads, arrays, copied=False)
+        except UnusableReplyError:
+            keep(reply)  # the server refuses what this client sent, not what the next one writes in the same memory
+            self._replies.append(reply)
+            return
+        self._sums.add(Update(message.metadata.dst_node_id - 1, metrics["num-examples"], tensors))
+        self._clients += 1
+        numbers = of_kind(reply.content, MetricRecord)["metrics"]
+        self._last = Message(RecordDict({"metrics": numbers, SUMMED: ConfigRecord({"bytes": size})}), reply_to=message)
+        self._replies.append(self._last)
+
+    def replies(self) -> list[Message]:
+        """Return the replies to send, without tensors and in the messages' order; the last usable one has the sum."""
+        if self._last is not None:
+            total = self._sums.total()
+            kinds = {name: str(kind).removeprefix("torch.") for name, kind in total.kinds.items()}
+            contents: dict[str, Any] = {"clients": self._clients, "examples": total.examples}
+            contents |= {"names": list(kinds), "kinds": list(kinds.values())}
+            self._last.content[SUM] = ConfigRecord(contents)
+            self._last.content["arrays"] = pack(total.tensors, late=True)
+        return self._replies

@@ -1,4 +1,4 @@
-"""Client process of a simulation: a Ray actor that answers the messages of many clients, one after the other.
+"""Client process of a simulation: a Ray actor that answers many clients' messages, one after the other or by cohorts.
 
 All nodes of a cluster must have the same software: an actor on a node with other versions could give other numbers.
 """
@@ -39,7 +39,7 @@ from flfw.messages.npy import made_late
 from flfw.messages.reasons import words_of
 
 if TYPE_CHECKING:
-    from flfw.server.partial_sums import Adder
+    from flfw.engines.branches import Adder
 
 _NOTHING_SHARED: dict[int, int] = {}
 _PACKAGES = ("flfw", "flwr", "torch", "numpy")  # Ray itself refuses other versions of Ray and Python's minor version
@@ -164,7 +164,7 @@ class ClientActor:
         """Make an adder for each branch; return it by the places of its messages."""
         if not branches:
             return {}
-        from flfw.server.partial_sums import Adder
+        from flfw.engines.branches import Adder
 
         uploads = self._simulated.uploads
         return {index: adder for span in branches for adder in [Adder(uploads)] for index in range(*span)}

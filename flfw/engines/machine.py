@@ -1,4 +1,8 @@
-"""Machine or Ray cluster that simulated clients share: its resources, and each client's share of them."""
+"""Machine or Ray cluster that simulated clients share: its resources, and the share of each actor.
+
+An actor is a process in which clients work one after the other, or some at once with ``batched-clients``. The settings
+``cpus-per-client`` and ``gpus-per-client`` are the shares of one actor.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from flfw.errors import InputError, require
 from flfw.experiment.execution import ExecutionSettings
 
 _GPU_DEVICES = ("nvidia*", "nvhost*", "dxg", "kfd")
-_EPSILON = 1e-9  # so that ten tenths of a GPU fit on one
+_ROUNDING = 1e-9  # of a share: ten tenths of a GPU fit on one
 _KEPT, _GIVEN_BACK = 2**29, 2**25  # bytes of a tensor from which its memory goes back to the system: glibc's most
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
 # Huge pages for a client's large temporaries: a hypernetwork's gradients are 60 MB, allocated anew in every step.
@@ -66,7 +70,7 @@ class Resources:
     owner: str
 
 
-def resources(address: str) -> Resources:
+def available_resources(address: str) -> Resources:
     """Return the resources of this machine or, where Ray runs in this process or a cluster was `joined`, Ray's."""
     if address or is_running():
         return nodes_of_ray()
@@ -169,26 +173,26 @@ def _has_gpu() -> bool:
 
 
 def at_once(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> int:
-    """Return how many clients work at once: the actors; in Flower's engine no more than its threads that wait."""
-    actors, _ = actors_and_resources(engine, attack_gpus, available)
+    """Return how many actors work at once; in Flower's engine no more than it has threads that wait for one each."""
+    actors, _ = actors_and_shares(engine, attack_gpus, available)
     return actors if engine.engine == "ray" else min(actors, 32, (os.cpu_count() or 1) + 4)
 
 
-def actors_and_resources(
+def actors_and_shares(
     engine: ExecutionSettings, attack_gpus: float, available: Resources
 ) -> tuple[int, dict[str, float]]:
     """Return the number of a run's actors and the shares that Ray reserves for each; see `fit_actors`."""
     return fit_actors(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
 
 
-def client_resources(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> dict[str, Any]:
+def flower_client_resources(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> dict[str, Any]:
     """Return the resources that Flower's engine reserves for a client, from which it counts how many clients fit.
 
     An actor whose process dies is started again, since Flower would go on sending messages to the dead one. These
     messages wait for the new process only if Ray may try a message twice, so a client that dies is asked once more
     before it counts as failed.
     """
-    _, shares = actors_and_resources(engine, attack_gpus, available)
+    _, shares = actors_and_shares(engine, attack_gpus, available)
     return {**shares, "max_restarts": -1, "max_task_retries": 1}
 
 
@@ -197,8 +201,9 @@ def fit_actors(
 ) -> tuple[int, dict[str, float]]:
     """Return how many actors fit, and the ``num_cpus`` and ``num_gpus`` that Ray reserves for each.
 
-    Ray counts by totals: that leaves nothing free for the attacks, and includes actors that fit on no single GPU, which
-    would never start. So where too many would start, each reserves more cores.
+    Ray adds up the GPUs of a node. It does not know that the attacks need a share of one, nor that an actor needs its
+    share on a single GPU. So it may start more actors than there is room for, and some would wait for ever. On a node
+    where this is so, each actor reserves more cores: then as many fit on the cores as on the GPUs.
 
     Args:
         available: the nodes.
@@ -207,33 +212,33 @@ def fit_actors(
         attack_gpus: share of a GPU that is left free for the attacks, which Ray does not reserve.
     """
     for node in available.nodes if gpus else ():
-        fit = _clients_fitting_gpus(node, gpus, attack_gpus)
+        fit = _fitting_on_gpus(node, gpus, attack_gpus)
         attack_gpus = 0 if node.gpus else attack_gpus  # the attacks take their share from the first node that has a GPU
-        if _flowers_count(node, cpus, gpus) > fit:
+        if _fitting_by_flower(node, cpus, gpus) > fit:
             cpus = floor(node.cpus / fit * 1e4) / 1e4 if fit else node.cpus + 1  # Ray rounds to 1e-4
-    actors = sum(_flowers_count(node, cpus, gpus) for node in available.nodes)
+    actors = sum(_fitting_by_flower(node, cpus, gpus) for node in available.nodes)
     return actors, {"num_cpus": cpus, "num_gpus": gpus}
 
 
-def _flowers_count(node: Node, cpus: float, gpus: float) -> int:
-    """Count clients on a node as `flwr.simulation.ray_transport.ray_actor.pool_size_from_resources` does."""
+def _fitting_by_flower(node: Node, cpus: float, gpus: float) -> int:
+    """Count a node's actors as `flwr.simulation.ray_transport.ray_actor.pool_size_from_resources` does."""
     by_cpus = int(node.cpus / cpus)
     return min(by_cpus, int(node.gpus / gpus)) if gpus else by_cpus
 
 
-def _clients_fitting_gpus(node: Node, share: float, attack_gpus: float) -> int:
-    """Count the clients that fit on a node's GPUs, none spread over two, beside the attacks' share of one GPU."""
+def _fitting_on_gpus(node: Node, share: float, attack_gpus: float) -> int:
+    """Count the actors that fit on a node's GPUs, none spread over two, beside the attacks' share of one GPU."""
     free = [1.0] * int(node.gpus)
     if attack_gpus and free:
         free[0] -= attack_gpus
-    return int(sum(free) / share + _EPSILON) if share >= 1 else sum(int(gpu / share + _EPSILON) for gpu in free)
+    return int(sum(free) / share + _ROUNDING) if share >= 1 else sum(int(gpu / share + _ROUNDING) for gpu in free)
 
 
 def object_store_bytes(at_work: int, replies: int, numbers: int) -> int:
     """Return room for two broadcasts, for the replies of a cohort or a sum in every process at work, and a tenth more.
 
     Args:
-        at_work: number of clients that work at once.
+        at_work: number of actors that work at once.
         replies: number of clients that answer together.
         numbers: number of values in the method's model.
 

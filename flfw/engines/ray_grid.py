@@ -100,7 +100,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         clients: number of nodes.
         run_config: the run configuration in every client's Context.
         actors: number of actors; no more are started than there are clients.
-        shares: what Ray reserves for each actor, as ``num_cpus`` and ``num_gpus``.
+        shares: options of Ray for each actor: ``num_cpus`` and ``num_gpus``, which it reserves, and ``runtime_env``.
         grace: seconds at the end of a message's life in which nobody begins to answer it any more.
         introduced: whether the app answers queries by a `ClientInfo`; then one client in each actor is asked for
             all, where that is enough: see `flfw.engines.ray_grid`.
@@ -108,7 +108,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
         cohorts: how some messages are answered together; None: none are.
         uploads: patterns of the tensors whose sums may stand for the updates of some clients: see
-            `flfw.server.partial_sums`; empty: each update is sent.
+            `flfw.engines.branches.Adder`; empty: each update is sent.
     """
 
     def __init__(

@@ -18,9 +18,10 @@ class ExecutionSettings:
     """ray: clients in the processes of Ray; inproc: the same apps, called one after the other in this process;
     flwr-sim: Flower's simulation engine on Ray; flwr: Flower's own commands, with a SuperLink for this run alone."""
     cpus_per_client: float = 1
-    """CPU cores set aside for each concurrently simulated client (ray, flwr-sim, flwr)."""
+    """CPU cores set aside for each process that simulates clients, one at a time or, with --batched-clients, some at
+    once (ray, flwr-sim, flwr)."""
     gpus_per_client: float = 0
-    """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr-sim, flwr); with
+    """Fraction of a GPU set aside for, and used by, each process that simulates clients (ray, flwr-sim, flwr); with
     one, what the server trains itself is computed on a GPU, too, if its machine has any."""
     ray_address: str = ""
     """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""

@@ -94,6 +94,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.rehearse.answers": "flfw.deploy.rehearsal",
         "flfw.rehearse.plan": "flfw.deploy.rehearsal",
         "flfw.rehearse.policy_check": "flfw.deploy.rehearsal",
+        "flfw.runs.engine": "flfw.runs.launch",
         "flfw.server.place": "flfw.server.context",
         "flfw.victims.local_steps": "flfw.nets.training.local_steps",
         "flfw.storage.asked": "flfw.dp.releases",

@@ -13,7 +13,7 @@ from flfw.messages.wire import of_kind
 _ARRAYS, _CONFIG, _PROBE = "arrays", "config", "train.probe"
 _SOURCE, _WAY_OUT = "a message of the server", "run the same code on both sides"
 _NAME = 128  # characters of an experiment's id, which becomes the name of a folder
-_COUNTS = ("round", "client", "version", "slot", "own_slot", "batch", "steps")
+_COUNTS = ("round", "client", "state_version", "slot", "own_slot", "batch", "steps")
 
 
 class MessageConfig(TypedDict):
@@ -22,7 +22,7 @@ class MessageConfig(TypedDict):
     Attributes:
         round: number of the round, >= 0.
         client: number of the client, >= 0.
-        version: round of the private state to go on from; 0: the start.
+        state_version: round of the private state to go on from; 0: the start.
         experiment: id of the experiment, letters and digits.
         code: hash of the server's code.
         deadline: seconds for the answer, > 0.
@@ -36,7 +36,7 @@ class MessageConfig(TypedDict):
     """
 
     round: int
-    version: int
+    state_version: int
     experiment: str
     code: str
     deadline: float

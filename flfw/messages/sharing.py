@@ -26,7 +26,7 @@ _NAMED = 4  # patterns that an error message lists; a method may share hundreds 
 
 
 class SharingViolationError(OneLine, RuntimeError):
-    """Error of a client that was about to send a private tensor, or received a tensor that it does not download."""
+    """Error of a client: what it was sent, or would send, does not fit the method, or names a state that it lacks."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Sharing:
 @final
 @dataclass(frozen=True)
 class MessageValidator:
-    """Check of every message that a client receives or sends: training, probes and all others.
+    """Check of the tensors of each message that a client answers, and of its reply: training, probes and evaluation.
 
     A client builds it from its own copy of the method, so a server cannot widen it.
 

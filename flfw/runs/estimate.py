@@ -23,7 +23,7 @@ from flfw.experiment.fields import MOST
 from flfw.files.provenance import hardware
 from flfw.plans.run_plan import RunPlan, resolve_attack_process
 from flfw.runs import timed_phases
-from flfw.runs.engine import store_bytes
+from flfw.runs.launch import store_bytes
 from flfw.runs.timed_phases import LONG_S, PROGRAM, AuditCosts, TrainingCosts
 from flfw.server.aggregation import most_sums
 
@@ -275,7 +275,7 @@ def _actors(experiment: Experiment) -> int:
     return (
         1
         if experiment.engine == "inproc"
-        else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.resources("")))
+        else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.available_resources("")))
     )
 
 

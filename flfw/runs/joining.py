@@ -7,7 +7,7 @@ from math import ceil
 import torch
 
 from flfw.client.stacked_descent import GradientClient, unstackable
-from flfw.engines import machine
+from flfw.engines.machine import at_once, available_resources
 from flfw.errors import require
 from flfw.plans.run_plan import RunPlan
 from flfw.rng import initialising
@@ -77,5 +77,5 @@ def _number(run_plan: RunPlan, maximum: int) -> int:
     """Return how many clients to join: at most ``maximum``, and no more than leave work for each process."""
     experiment = run_plan.experiment
     alone = experiment.engine == "inproc" or bool(experiment.ray_address)
-    processes = 1 if alone else max(1, machine.at_once(experiment, experiment.attack_gpus, machine.resources("")))
+    processes = 1 if alone else max(1, at_once(experiment, experiment.attack_gpus, available_resources("")))
     return min(maximum, ceil(experiment.per_round / processes))

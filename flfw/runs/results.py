@@ -163,7 +163,7 @@ def audit(
     return {"audit": entries, **beside, "recordings": recordings.summary(auditor.refused), **origins}
 
 
-def audit_again(run_plan: RunPlan, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
+def finish_audit(run_plan: RunPlan, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
     """Audit an earlier run's recordings again; write the results, with that run's results of training.
 
     Args:

@@ -29,8 +29,8 @@ from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.plugins import short_name
 from flfw.report.page_data import caveats
-from flfw.runs import audit_again as recorded
-from flfw.runs import engine, joining, provenance, results
+from flfw.runs import joining, launch, provenance, results
+from flfw.runs.audit_again import require_pairs, require_recorded, without_other_attacks
 from flfw.runs.provenance import outside_of
 from flfw.runs.reach import foreseen
 from flfw.runs.run_notes import notes_on_data
@@ -39,10 +39,10 @@ from flfw.runs.tracking.tracker import check as check_trackers
 from flfw.server.central import sends_one_model
 from flfw.server.checkpoint import (
     awaits_audit,
+    ensure_experiment,
     is_complete,
     locked,
     require_same_data,
-    store_experiment,
     stored_experiment,
 )
 from flfw.task.method import Method
@@ -59,25 +59,25 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
         RunError: it started and could not be completed; what was written so far stays in the folder.
     """
     run_plan, task, notes = check(experiment)
-    engine.check_resources(run_plan.experiment)
+    launch.check_resources(run_plan.experiment)
     _warn(notes)
     run_plan, audit = _with_folder(run_plan, task, experiment.out is not None, prefix)
     experiment, folder = run_plan.experiment, run_plan.experiment.out
     assert folder is not None, "check names the folder"
     plan_file.keep(task.dataset.columns, folder)
-    store_experiment(folder, experiment)
+    ensure_experiment(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
         provenance.begin(folder, outside_of(run_plan))
         with _told_how_to_go_on(folder):
-            engine.run_on_engine(run_plan, site_of(experiment, folder))
+            launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 
 
 @contextmanager
 def _told_how_to_go_on(folder: Path) -> Iterator[None]:
-    """Say at an interrupt that nothing is lost."""
+    """Say at an interrupt how to go on; what was done since the last checkpoint is done again."""
     try:
         yield
     except KeyboardInterrupt:
@@ -108,8 +108,8 @@ def _with_folder(run_plan: RunPlan, task: Task, named: bool, prefix: str) -> tup
 def resume(experiment: Experiment) -> Path:
     """Resume the run in ``experiment.out`` from its last checkpoint; return its folder.
 
-    A complete run is not changed. With the same code, machine and seeded noise the result equals
-    that of an uninterrupted run, bit for bit.
+    Of a complete run only files are removed that it needs no more. With the same code, machine and seeded noise the
+    result equals that of an uninterrupted run, bit for bit.
 
     Args:
         experiment: as stored in the folder; fields that do not decide its numbers may have been changed.
@@ -133,13 +133,13 @@ def resume(experiment: Experiment) -> Path:
         audit = auditing(run_plan.client, run_plan.audit, task, folder)
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not awaits_audit(folder):
-                engine.check_resources(experiment)
-                engine.run_on_engine(run_plan, site_of(experiment, folder))
+                launch.check_resources(experiment)
+                launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
 
 
-def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
+def audit_recordings(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
     """Attack the recordings of an earlier run; return the folder of the new audit.
 
     Args:
@@ -153,8 +153,8 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     """
     source = source.absolute()
     out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
-    experiment = recorded.without_other_attacks(experiment, earlier)
-    recorded.require_pairs(experiment, earlier, source)
+    experiment = without_other_attacks(experiment, earlier)
+    require_pairs(experiment, earlier, source)
     run_plan, task, notes = check(dataclasses.replace(experiment, out=out))
     experiment = run_plan.experiment
     last = results.last_round(results.read_earlier(source), earlier)
@@ -165,7 +165,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
             f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {requested}."
         )
     rounds = ",".join(map(str, came)) or experiment.audit_rounds
-    recorded.require_recorded(run_plan.replaced(audit_rounds=rounds), earlier, source)
+    require_recorded(run_plan.replaced(audit_rounds=rounds), earlier, source)
     require_same_data(source, task.dataset.digest)
     audit = auditing(run_plan.client, run_plan.audit, task, out, source)
     with locked(source / "checkpoint" / ".run"):
@@ -173,7 +173,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
         plan_file.keep(task.dataset.columns, out)
         with tracked(experiment, out, source), audit as auditor:
             assert auditor is not None, "it was required to be there"
-            results.audit_again(run_plan, source, out, notes, auditor)
+            results.finish_audit(run_plan, source, out, notes, auditor)
     return out
 
 

@@ -319,7 +319,7 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
     for name in ("flfw.report.report", "flfw.report.charts", "skimage.metrics", "scipy.stats", "torch._dynamo"):
         importlib.import_module(name)
     from flfw.audit.auditor import auditing
-    from flfw.runs import engine
+    from flfw.runs import launch
     from flfw.runs.run import site_of
 
     short = shortened(run_plan, folder)
@@ -333,7 +333,7 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
     audit = auditing(short.client, short.audit, task, folder, place=place)
     imports_s = time.process_time() - began
     with audit as auditor, redirect_stdout(sys.stderr):
-        engine.run_on_engine(short, site_of(short.experiment, folder))
+        launch.run_on_engine(short, site_of(short.experiment, folder))
         began, clock = time.process_time(), time.monotonic()
         if auditor:
             auditor.run(last)

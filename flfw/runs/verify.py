@@ -291,7 +291,7 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
     if source is None:
         repeated = run.run(dataclasses.replace(requested, out=out))
     else:
-        repeated = run.audit_again(source, _of_source(source, requested), dataclasses.replace(requested, out=out))
+        repeated = run.audit_recordings(source, _of_source(source, requested), dataclasses.replace(requested, out=out))
     compared = compare(result, read_result(repeated))
     verdict = _verdict(compared)
     _write(repeated, folder, differs, compared, verdict)
@@ -324,7 +324,7 @@ def _source(folder: Path, result: Mapping[str, Any]) -> Path | None:
 
 
 def _of_source(source: Path, experiment: Experiment) -> Experiment:
-    """Return the experiment of an audited run as `flfw.runs.run.audit_again` takes it."""
+    """Return the experiment of an audited run as `flfw.runs.run.audit_recordings` takes it."""
     return dataclasses.replace(run.stored(source), out=None, data_root=experiment.data_root)
 
 

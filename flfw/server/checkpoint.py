@@ -1,9 +1,13 @@
 """Checkpoints, from which a killed run continues: the experiment, and after every round the state of the server.
 
     experiment-SHA256.json          the experiment, written before anything else
+    data-SHA256.txt                 the digest of the run's data
     round-00003-SHA256.safetensors  the last round: tensors model/*, server/*, ema/*, canaries/* and versions/*, which
                                     name the version of each client's state; the rest: metadata
     history.jsonl                   a line for each round; the metadata give its length
+
+The folder also holds the rounds that were asked for, with their sums and the cohorts' key (`flfw.dp.releases`), the
+sessions of the run (`flfw.runs.provenance`), and locks.
 
 Random generators are not stored: each is derived from the seed, the round and its purpose. Clients keep their own
 state; the server stores which version of it belongs to the last round. The model of the last checkpoint is what the
@@ -77,7 +81,7 @@ class Snapshot:
         round: the last complete round, probes included; 0: only the steps before the first round.
         arrays: the next broadcast.
         state: tensors of the server that are never sent.
-        last_participation: for each client the version of its private state that belongs to ``arrays``.
+        state_versions: for each client the version of its private state that belongs to ``arrays``.
         recordings: mark at the end of the recordings; None: there are none.
         scores: (M,) scores of the run's canaries so far, see `flfw.dp.canary_audit`; None: there are no canaries.
         noise: memory of the test of the noise beside them, see `flfw.dp.noise_residual`; None: there is no such test.
@@ -87,7 +91,7 @@ class Snapshot:
     round: int
     arrays: ArrayRecord
     state: Tensors
-    last_participation: dict[int, int]
+    state_versions: dict[int, int]
     recordings: JournalMark | None
     scores: Tensor | None = None
     noise: Tensor | None = None
@@ -106,7 +110,7 @@ class Checkpoints:
     Attributes:
         id: id of the run, under which clients keep their state.
         last: snapshot from which the run continues; None: only the experiment has been written yet.
-        history: the rows of each round so far, by kind.
+        history: for each round that an earlier process wrote, its rows by kind; `save` adds none here.
         code: hash of the code that started the run.
         resumed: rounds after which the run was resumed, this time included, each with the hash of the code.
 
@@ -117,7 +121,7 @@ class Checkpoints:
     def __init__(self, folder: Path, experiment: Experiment, state: Path | None = None) -> None:
         self._state = state
         self._folder = folder / "checkpoint"
-        stored = store_experiment(folder, experiment)
+        stored = ensure_experiment(folder, experiment)
         self.id, self.code, self._seal = stored.id, stored.code, stored.seal
         self.resumed: list[dict[str, Any]] = []
         self.last, self._journal = self._load()
@@ -131,7 +135,7 @@ class Checkpoints:
 
         Args:
             snapshot: state of the server.
-            rows: rows that are added to `history`.
+            rows: rows of the round by kind, which are appended to ``history.jsonl``.
         """
         if self._state and self._state.exists():
             force_all(self._state)
@@ -148,7 +152,7 @@ class Checkpoints:
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
         # Two tensors, as text for each of a million clients would be long.
-        versions = torch.tensor(list(snapshot.last_participation.items()), dtype=torch.int64).reshape(-1, 2)
+        versions = torch.tensor(list(snapshot.state_versions.items()), dtype=torch.int64).reshape(-1, 2)
         tensors |= {_CLIENTS: versions[:, 0].contiguous(), _ROUNDS: versions[:, 1].contiguous()}
         tensors |= {f"ema/{name}": value.clone() for name, value in snapshot.average.items()}
         tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
@@ -182,7 +186,7 @@ class Checkpoints:
                 round=_round(metadata["round"]),
                 arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
                 state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
-                last_participation=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
+                state_versions=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
                 recordings=metadata["recordings"],
                 scores=tensors.get(_SCORES),
                 noise=tensors.get(_NOISE),
@@ -283,8 +287,8 @@ def is_complete(folder: Path) -> bool:
     return (folder / "result.json").exists() and not awaits_audit(folder)
 
 
-def store_experiment(folder: Path, experiment: Experiment) -> Stored:
-    """Write the experiment to the folder of a new run, and make the run's id; return what is stored.
+def ensure_experiment(folder: Path, experiment: Experiment) -> Stored:
+    """Write the experiment to the folder of a new run, with a new id; or check it against the one there; return that.
 
     Raises:
         InputError: the folder holds another experiment, or a damaged one.

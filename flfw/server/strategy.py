@@ -26,7 +26,7 @@ from flfw.server.checkpoint import Snapshot
 from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, unforeseeable
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.history import History
-from flfw.server.partial_sums import ReplyReader
+from flfw.server.reply_reader import ReplyReader
 from flfw.server.robust import RobustMean, compared, no_heavier, screened
 from flfw.task.method import Method
 
@@ -51,7 +51,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         round: number of the round that is combined.
         state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
             never sent.
-        last_participation: the last round from which a client's update was used: the version of its private state to go
+        state_versions: for each client the last round from which its update was used: the version of its state to go
             on from.
         stamp: scalars that every message carries.
         rounds_before: number of rounds that an earlier process did; Flower itself always counts from 1.
@@ -65,7 +65,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             round was asked for before. None: each round is asked for once.
         cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.
         robust: replaces a round's updates by one that stands for all; None: they are aggregated as they are.
-        summed: whether some updates may come as one sum; see `flfw.server.partial_sums`.
+        summed: whether some updates may come as one sum; see `flfw.engines.branches.Adder`.
         round_metrics: figures that a method adds to the row of the current round.
     """
 
@@ -83,7 +83,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         self.sampling: Sampling = sampling
         self.client_directory = ClientDirectory(tolerance or FailurePolicy())
         self.state: Tensors = {}
-        self.last_participation: dict[int, int] = {}
+        self.state_versions: dict[int, int] = {}
         self.history = History()
         self.stamp: dict[str, Any] = {}
         self.rounds_before = 0
@@ -181,7 +181,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         config: dict[str, Any] = {
             "round": server_round,
             "client": partition,
-            "version": self.last_participation.get(partition, 0),
+            "state_version": self.state_versions.get(partition, 0),
         }
         config |= {**self.stamp, **(extra or {})}
         config["deadline"] = self.client_directory.tolerance.deadline
@@ -238,7 +238,7 @@ class FederatedStrategy(Method, Strategy, ABC):
                 received = screened(received, lambda p, one: compared(cast(Tensors, one[0]), self.sent_to(p)), refuse)
         for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
-            self.last_participation[partition] = server_round
+            self.state_versions[partition] = server_round
             if tensors is None:
                 continue
             update = update_of(partition, tensors, metrics)
@@ -275,12 +275,12 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: JournalMark | None) -> Snapshot:
         """Return everything that a later process needs to go on after a round."""
-        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_participation), recordings)
+        return Snapshot(server_round, arrays, dict(self.state), dict(self.state_versions), recordings)
 
     def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
         """Go on after a snapshot that another process took."""
         self.rounds_before = snapshot.round
-        self.state, self.last_participation = dict(snapshot.state), dict(snapshot.last_participation)
+        self.state, self.state_versions = dict(snapshot.state), dict(snapshot.state_versions)
         self.history = History()
         for rows in history:
             self.history.extend(rows)

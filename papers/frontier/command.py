@@ -18,7 +18,7 @@ from flfw.papers.frontier.points import NAME, FrontierPoint, Mark, in_scale, tab
 from flfw.papers.preset import Scale
 from flfw.papers.published import Cell
 from flfw.report.chart_style import rendered
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server.checkpoint import locked
 
 
@@ -48,7 +48,7 @@ def measured(prefix: str, scale: Scale, given: Experiment) -> MeasuredTable:
         InputError: there is no such point in the scale, or a flag was given that the table decides.
     """
     require_free(given)
-    engine.check_resources(given)
+    launch.check_resources(given)
     out = (given.out or OUT).absolute()
     selected = [cell for cell in table().select(prefix) if in_scale(cell, scale)]
     if not selected:

@@ -150,7 +150,7 @@ def test_the_report_says_it_in_words(two: Path) -> None:
 @pytest.mark.slow
 def test_an_audit_again_has_the_same_sums_and_an_audit_of_probes_has_none(two: Path, tmp_path: Path) -> None:
     earlier = run.stored(two)
-    again = run.audit_again(two, earlier, replace(earlier, out=tmp_path / "again"))
+    again = run.audit_recordings(two, earlier, replace(earlier, out=tmp_path / "again"))
     first, second = (json.loads((folder / "result.json").read_text())["secure_aggregation"] for folder in (two, again))
     assert first == second
     probes = run.run(tiny(tmp_path / "probes", image_size=8))

@@ -126,7 +126,7 @@ def test_an_honest_run_is_what_it_was(tmp_path: Path) -> None:
     assert "It follows the rules" in (out / "report.html").read_text()
     again = tiny(tmp_path / "again", attack=("imprint",), audit_rounds="0")
     with pytest.raises(InputError, match="malicious-server=imprint with --attack imprint"):
-        whole.audit_again(out, tiny(out, audit_rounds="0"), again)
+        whole.audit_recordings(out, tiny(out, audit_rounds="0"), again)
 
 
 # --- verdicts ---

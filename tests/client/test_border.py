@@ -67,7 +67,7 @@ def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], fol
     """
     site = {name: str(folder / name) for name in ("state", "truth", "examples")}
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), [site] * 3)
-    config: dict[str, Any] = {"code": code_hash(), "experiment": "test", "deadline": 600.0, "round": 1, "version": 0}
+    config: dict[str, Any] = {"code": code_hash(), "experiment": "test", "deadline": 60, "round": 1, "state_version": 0}
     if kind == "train.probe":
         config |= {
             "rung": "target",
@@ -94,7 +94,7 @@ def knock(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> An
     ctx = dataclasses.replace(make_client(experiment, 1, folder).ctx, defence=plan(experiment).client.defences.build())
     client = plan(experiment).client_class(ctx)
     values = list(arrays.values())
-    return client.fit(values, {"version": 0}) if door == "fit" else client.evaluate(values, {"version": 0})
+    return client.fit(values, {"state_version": 0}) if door == "fit" else client.evaluate(values, {"state_version": 0})
 
 
 def refused(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> str:
@@ -175,14 +175,14 @@ def test_a_server_that_sends_nan_leaves_the_private_state_as_it_was(tiny: Experi
     experiment = dataclasses.replace(by(tiny, "hyperfl", SMALL["hyperfl"]), rounds=4)
     honest = initial_tensors(experiment)
     spoilt = {name: np.full_like(value, np.nan) for name, value in honest.items()}
-    ask(experiment, "train", honest, tmp_path, round=1, version=0)
+    ask(experiment, "train", honest, tmp_path, round=1, state_version=0)
     made = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
     assert len(made) == 1
     for requested, version in ((2, 1), (3, 2), (3, 1)):
         with pytest.raises(SharingViolationError):
-            ask(experiment, "train", spoilt, tmp_path, round=requested, version=version)
+            ask(experiment, "train", spoilt, tmp_path, round=requested, state_version=version)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == made
-    ask(experiment, "train", honest, tmp_path, round=4, version=1)
+    ask(experiment, "train", honest, tmp_path, round=4, state_version=1)
 
 
 @pytest.mark.parametrize("control", ["control", "easy"])
@@ -218,17 +218,17 @@ def test_private_state_is_gone_on_from_and_not_dropped(
         ask(experiment, "evaluate", honest, tmp_path)
         return
     fresh = {name: value.detach().clone() for name, value in private.items()}
-    store.save(1, fresh, after=0)
-    assert ask(experiment, "evaluate", honest, tmp_path, version=0, round=2) == {}  # a server killed in round 1
-    store.save(2, fresh, after=1)
+    store.save(1, fresh, made_from=0)
+    assert ask(experiment, "evaluate", honest, tmp_path, state_version=0, round=2) == {}  # a server killed in round 1
+    store.save(2, fresh, made_from=1)
     for kind in ("train", "train.probe", "evaluate"):
         with pytest.raises(SharingViolationError) as caught:
-            ask(experiment, kind, honest, tmp_path, version=0, round=3)
+            ask(experiment, kind, honest, tmp_path, state_version=0, round=3)
         assert str(caught.value).startswith(
             "client 1 was told to go on from its start, but its last step, of round 2, "
         )
     for version in (1, 2):
-        assert ask(experiment, "evaluate", honest, tmp_path, version=version, round=3) == {}
+        assert ask(experiment, "evaluate", honest, tmp_path, state_version=version, round=3) == {}
 
 
 @pytest.mark.parametrize(("kind", "last"), [("train", 2), ("train.probe", 2), ("evaluate", 3)])

@@ -51,7 +51,7 @@ def test_accuracies_of_chosen_models_tell_the_pixels_of_a_sites_test_examples(
 
 def evaluated(experiment: Experiment, arrays: dict[str, np.ndarray], folder: Path) -> dict[str, float]:
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), [{"state": str(folder)}] * 3)
-    config = {"code": code_hash(), "experiment": "test", "deadline": 600.0, "round": 1, "version": 0}
+    config = {"code": code_hash(), "experiment": "test", "deadline": 600.0, "round": 1, "state_version": 0}
     content = {"arrays": pack({n: torch.tensor(v) for n, v in arrays.items()}), "config": ConfigRecord(config)}
     (reply,) = grid.send_and_receive([Message(RecordDict(content), CLIENT + 1, "evaluate")])
     assert not reply.has_error(), reply.error

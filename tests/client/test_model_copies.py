@@ -225,7 +225,7 @@ def test_what_a_client_does_to_its_model_no_other_sees(small: Experiment, tmp_pa
     sites = [{"state": str(tmp_path / str(client))} for client in range(3)]
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), sites)
     arrays = pack({n: torch.tensor(v) for n, v in initial_tensors(experiment).items()})
-    scalars = {"code": code_hash(), "experiment": "vandals", "deadline": 600.0, "round": 1, "version": 0}
+    scalars = {"code": code_hash(), "experiment": "vandals", "deadline": 600.0, "round": 1, "state_version": 0}
     LEFT.clear()
     for client in (1, 2, 3, 1):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord(scalars)})

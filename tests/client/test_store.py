@@ -39,7 +39,7 @@ def test_what_was_saved_is_loaded_with_names_shapes_and_types(tmp_path) -> None:
         "none": torch.zeros(0, 4),
     }
     store = ClientStore(tmp_path, "run", 3)
-    store.save(1, saved, after=0)
+    store.save(1, saved, made_from=0)
     loaded = store.load(1)
     assert loaded.keys() == saved.keys()
     for name, value in saved.items():
@@ -48,14 +48,14 @@ def test_what_was_saved_is_loaded_with_names_shapes_and_types(tmp_path) -> None:
 
 
 def test_another_process_finds_the_state(tmp_path) -> None:
-    ClientStore(tmp_path, "run", 3).save(1, holding(1.0), after=0)
+    ClientStore(tmp_path, "run", 3).save(1, holding(1.0), made_from=0)
     assert ClientStore(tmp_path, "run", 3).load(1)["embedding"].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_the_last_two_versions_are_kept_whatever_rounds_lie_between(tmp_path) -> None:
     store, before = ClientStore(tmp_path, "run", 3), 0
     for version in (1, 2, 5, 9, 10):
-        store.save(version, holding(version), after=before)
+        store.save(version, holding(version), made_from=before)
         before = version
     assert files(tmp_path) == [f"run/03/client-0003/round-000{v}.safetensors" for v in ("09", "10")]
     assert store.load(9)["embedding"][0] == 9
@@ -65,18 +65,18 @@ def test_the_last_two_versions_are_kept_whatever_rounds_lie_between(tmp_path) ->
 def test_the_version_the_server_named_stays_when_later_ones_were_never_used(tmp_path) -> None:
     """The updates of rounds 3 and 4 were dropped: the server's checkpoint still says version 2."""
     store = ClientStore(tmp_path, "run", 3)
-    store.save(2, holding(2.0), after=0)
+    store.save(2, holding(2.0), made_from=0)
     for version in (3, 4, 5):
-        store.save(version, holding(version), after=2)
+        store.save(version, holding(version), made_from=2)
         assert files(tmp_path) == [f"run/03/client-0003/round-0000{v}.safetensors" for v in (2, version)]
     assert store.load(2)["embedding"][0] == 2
 
 
 def test_a_late_client_does_not_drop_what_is_newer(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(1, holding(1.0), after=0)
-    store.save(3, holding(3.0), after=1)
-    store.save(2, holding(2.0), after=1)  # was asked in round 2, and answers after round 3
+    store.save(1, holding(1.0), made_from=0)
+    store.save(3, holding(3.0), made_from=1)
+    store.save(2, holding(2.0), made_from=1)  # was asked in round 2, and answers after round 3
     assert store.load(3)["embedding"][0] == 3
     assert store.load(1)["embedding"][0] == 1
 
@@ -85,7 +85,7 @@ def test_a_late_client_does_not_drop_what_is_newer(tmp_path) -> None:
 def test_a_version_that_is_not_there_is_an_error_that_names_the_folder(tmp_path, version) -> None:
     store = ClientStore(tmp_path, "run", 3)
     for kept in (1, 2, 3):
-        store.save(kept, holding(kept), after=kept - 1)
+        store.save(kept, holding(kept), made_from=kept - 1)
     with pytest.raises(StateMissingError) as caught:
         store.load(version)
     folder = tmp_path / "run" / "03" / "client-0003"
@@ -97,7 +97,7 @@ def test_a_version_that_is_not_there_is_an_error_that_names_the_folder(tmp_path,
 )
 def test_damaged_state_is_an_error(tmp_path, damage) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(1, holding(1.0), after=0)
+    store.save(1, holding(1.0), made_from=0)
     (path,) = (tmp_path / "run" / "03" / "client-0003").iterdir()
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(StateMissingError, match=r"it is damaged; restore it\.$"):
@@ -106,7 +106,7 @@ def test_damaged_state_is_an_error(tmp_path, damage) -> None:
 
 @pytest.mark.parametrize(("experiment", "partition", "version"), [("other", 3, 1), ("run", 4, 1), ("run", 3, 2)])
 def test_state_that_was_put_there_from_elsewhere_is_an_error(tmp_path, experiment, partition, version) -> None:
-    ClientStore(tmp_path, experiment, partition).save(version, holding(1.0), after=0)
+    ClientStore(tmp_path, experiment, partition).save(version, holding(1.0), made_from=0)
     (foreign,) = (tmp_path / experiment / f"{partition:02x}" / f"client-{partition:04d}").iterdir()
     chosen = tmp_path / "run" / "03" / "client-0003"
     chosen.mkdir(parents=True, exist_ok=True)
@@ -124,11 +124,11 @@ def test_the_experiments_name_cannot_lead_out_of_the_folder(tmp_path) -> None:
 
 @pytest.mark.parametrize(("experiment", "partition"), [("another", 3), ("run", 4)])
 def test_the_state_of_another_experiment_or_client_is_not_read(tmp_path, experiment, partition) -> None:
-    ClientStore(tmp_path, "run", 3).save(1, holding(1.0), after=0)
+    ClientStore(tmp_path, "run", 3).save(1, holding(1.0), made_from=0)
     other = ClientStore(tmp_path, experiment, partition)
     with pytest.raises(StateMissingError):
         other.load(1)
-    other.save(1, holding(2.0), after=0)
+    other.save(1, holding(2.0), made_from=0)
     assert ClientStore(tmp_path, "run", 3).load(1)["embedding"][0] == 1
 
 
@@ -136,7 +136,7 @@ def test_rounds_are_numbers_also_where_they_have_more_digits_than_the_names_of_f
     store, before = ClientStore(tmp_path, "run", 3), 0
     for version in (99_998, 99_999, 100_000, 100_001):
         store.allow(before)
-        store.save(version, holding(version), after=before)
+        store.save(version, holding(version), made_from=before)
         before = version
     assert [name.partition("round-")[2] for name in files(tmp_path)] == ["100000.safetensors", "100001.safetensors"]
     for version in (100_000, 100_001):
@@ -148,8 +148,8 @@ def test_rounds_are_numbers_also_where_they_have_more_digits_than_the_names_of_f
 
 def test_a_version_can_be_written_again(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(2, holding(1.0), after=0)
-    store.save(2, holding(2.0), after=0)  # a round that is repeated after a crash
+    store.save(2, holding(1.0), made_from=0)
+    store.save(2, holding(2.0), made_from=0)  # a round that is repeated after a crash
     assert store.load(2)["embedding"][0] == 2
     assert files(tmp_path) == ["run/03/client-0003/round-00002.safetensors"]
 
@@ -157,7 +157,7 @@ def test_a_version_can_be_written_again(tmp_path) -> None:
 def test_only_the_owner_may_read(tmp_path) -> None:
     before = os.umask(0)
     try:
-        ClientStore(tmp_path / "state", "run", 3).save(1, holding(1.0), after=0)
+        ClientStore(tmp_path / "state", "run", 3).save(1, holding(1.0), made_from=0)
     finally:
         os.umask(before)
     folder = tmp_path / "state" / "run" / "03" / "client-0003"
@@ -168,10 +168,10 @@ def test_only_the_owner_may_read(tmp_path) -> None:
 
 def test_a_save_that_fails_leaves_the_earlier_versions(tmp_path) -> None:
     store, one = ClientStore(tmp_path, "run", 3), torch.zeros(2)
-    store.save(1, holding(1.0), after=0)
-    store.save(2, holding(2.0), after=1)
+    store.save(1, holding(1.0), made_from=0)
+    store.save(2, holding(2.0), made_from=1)
     with pytest.raises(RuntimeError, match="share memory"):
-        store.save(3, {"a": one, "b": one}, after=2)
+        store.save(3, {"a": one, "b": one}, made_from=2)
     with pytest.raises(StateMissingError):
         store.load(3)
     assert [store.load(version)["embedding"][0].item() for version in (1, 2)] == [1, 2]
@@ -179,18 +179,18 @@ def test_a_save_that_fails_leaves_the_earlier_versions(tmp_path) -> None:
 
 def test_what_a_killed_save_left_is_neither_read_nor_in_the_way(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(1, holding(1.0), after=0)
+    store.save(1, holding(1.0), made_from=0)
     part = tmp_path / "run" / "03" / "client-0003" / f".round-00002-{'0' * 64}.safetensors.17.part"
     part.write_bytes(b"half a file")
     with pytest.raises(StateMissingError):
         store.load(2)
-    store.save(2, holding(2.0), after=1)
+    store.save(2, holding(2.0), made_from=1)
     assert store.load(2)["embedding"][0] == 2
 
 
 def test_loaded_tensors_are_the_clients_own(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(1, holding(1.0), after=0)
+    store.save(1, holding(1.0), made_from=0)
     store.load(1)["embedding"].zero_()
     assert store.load(1)["embedding"][0] == 1
 
@@ -198,7 +198,7 @@ def test_loaded_tensors_are_the_clients_own(tmp_path) -> None:
 @pytest.mark.parametrize("shape", [(4,), (1,), (3, 1)])
 def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(1, holding(1), after=0)
+    store.save(1, holding(1), made_from=0)
     assert store.load(1, holding(0))["embedding"].tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(
         StateMissingError, match=rf"Expected private embedding of shape {re.escape(str(shape))}, got \(3,\); "
@@ -230,27 +230,27 @@ def allowed(store: ClientStore, maximum: int) -> list[int]:
 def test_a_server_may_name_the_newest_version_and_the_one_that_was_made_from(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
     assert allowed(store, 9) == [0]  # a fresh start; the others are not there
-    store.save(2, holding(2.0), after=0)
+    store.save(2, holding(2.0), made_from=0)
     assert allowed(store, 9) == [0, 2]  # the server was killed in round 2, or went on
-    store.save(5, holding(5.0), after=0)
+    store.save(5, holding(5.0), made_from=0)
     assert allowed(store, 9) == [0, 5]  # the update of round 2 was dropped
-    store.save(6, holding(6.0), after=5)
+    store.save(6, holding(6.0), made_from=5)
     assert allowed(store, 9) == [5, 6]
-    store.save(7, holding(7.0), after=5)
+    store.save(7, holding(7.0), made_from=5)
     assert allowed(store, 9) == [5, 7]
 
 
 def test_the_refusal_names_the_client_and_where_it_goes_on_from(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(1, holding(1.0), after=0)
-    store.save(4, holding(4.0), after=1)
+    store.save(1, holding(1.0), made_from=0)
+    store.save(4, holding(4.0), made_from=1)
     with pytest.raises(SharingViolationError) as caught:
         store.allow(0)
     assert str(caught.value) == (
         "client 3 was told to go on from its start, but its last step, of round 4, was made from its state of round 1: "
         "it goes on from one of these two"
     )
-    store.save(3, holding(3.0), after=1)  # late: round 4 is newer
+    store.save(3, holding(3.0), made_from=1)  # late: round 4 is newer
     with pytest.raises(
         SharingViolationError, match="was told to go on from its state of round 3, but its last step, of "
     ):
@@ -271,7 +271,7 @@ def test_no_honest_course_is_refused(tmp_path, seed: int) -> None:
             if dice.random() < 0.7:
                 store.allow(last)
                 assert last == 0 or store.load(last)["embedding"][0] == last
-                store.save(server_round, holding(server_round), after=last)
+                store.save(server_round, holding(server_round), made_from=last)
                 last = server_round if dice.random() < 0.6 else last
                 store.allow(last)  # of a probe after the round
         kept = last
@@ -281,8 +281,8 @@ def test_no_honest_course_is_refused(tmp_path, seed: int) -> None:
 
 def test_a_file_of_an_earlier_flfw_says_nothing_of_its_origin_and_is_read(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
-    store.save(4, holding(4.0), after=0)
-    store.save(5, holding(5.0), after=4)
+    store.save(4, holding(4.0), made_from=0)
+    store.save(5, holding(5.0), made_from=4)
     for path in (tmp_path / "run" / "03" / "client-0003").iterdir():
         version, data = int(path.stem[6:11]), load_file(path)
         path.unlink()

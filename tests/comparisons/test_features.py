@@ -61,7 +61,7 @@ def _task(folder: Path) -> Task:
 def test_the_features_are_the_client_s_own_and_the_server_s_last(finished: Path) -> None:
     stored = stored_experiment(finished)
     last = Checkpoints(finished, stored.experiment).last
-    assert last is not None and last.last_participation == {0: 2, 1: 2}
+    assert last is not None and last.state_versions == {0: 2, 1: 2}
     for client in (0, 1):
         store = ClientStore(finished / "state", stored.id, client)
         model = restored(finished).model(client)

@@ -366,7 +366,7 @@ def answer(experiment: Experiment, partition: int, folder: Path) -> tuple[Tensor
     client.train()
     before = {name: torch.tensor(value) for name, value in sent.items()}
     change = {n: client.model.state_dict()[n] - value for n, value in before.items()}
-    clipped = clipped_change(change, client.privacy.clip, client.privacy.grouping)
+    clipped = clipped_change(change, client.noise_settings.clip, client.noise_settings.grouping)
     return flat(client.upload_tensors()) - flat(before), flat(clipped)
 
 
@@ -448,7 +448,7 @@ def two_worlds(experiment: Experiment, folder: Path, send: Callable[[DPClient], 
     """
     sent = initial_tensors(experiment)
     clients = [client_of(experiment, partition, folder) for partition in range(2)]
-    three = 3 * clients[0].privacy.update_deviation
+    three = 3 * clients[0].noise_settings.update_deviation
 
     def statistic(truth: int) -> float:
         messages = []
@@ -469,7 +469,7 @@ def rounded_as_usual(client: DPClient) -> Tensor:
     """The same noise, and then the sum with the weights in float32, as a client without a shared grid sends it."""
     before = {name: torch.tensor(value) for name, value in client.received.items()}
     change = {n: client.model.state_dict()[n] - value for n, value in before.items()}
-    noisy = SecureNoise().added(change, client.privacy.update_deviation)
+    noisy = SecureNoise().add(change, client.noise_settings.update_deviation)
     return flat({n: value + noisy[n] for n, value in before.items()})
 
 

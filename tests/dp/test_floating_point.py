@@ -76,7 +76,7 @@ def presence(experiment: Experiment, folder: Path) -> float:
     client.train()
     trained = {name: value.clone() for name, value in client.model.state_dict().items()}
     change = {name: trained[name] - value for name, value in start.items()}
-    part = flat(clipped_change(change, client.privacy.clip, client.privacy.grouping))
+    part = flat(clipped_change(change, client.noise_settings.clip, client.noise_settings.grouping))
     rounds = count(1)  # each message has noise of its own
 
     def send(truth: int) -> Tensor:

@@ -53,7 +53,7 @@ RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --at
 class Silent(GaussianNoise):
     """No noise."""
 
-    def added(self, values: Any, std: float, scales: Any = None) -> dict[str, Tensor]:
+    def add(self, values: Any, std: float, scales: Any = None) -> dict[str, Tensor]:
         return dict(values)
 
     def add_to_update(self, start: Any, change: Any, bound: float, std: float) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ def test_whatever_the_noise_means_and_numbers_are_in_range() -> None:
 
 def test_the_shares_of_noise_are_independent_between_entries_and_of_the_multiplier() -> None:
     rng = torch.Generator().manual_seed(0)
-    noisy = [SeededNoise(rng).added(encoded(parts_of(5), "example"), 3.0) for _ in range(2000)]
+    noisy = [SeededNoise(rng).add(encoded(parts_of(5), "example"), 3.0) for _ in range(2000)]
     moved = torch.stack([torch.cat(list(one.values())) for one in noisy])
     spread = moved - torch.cat(list(encoded(parts_of(5), "example").values()))
     covariance = spread.T @ spread / len(spread)
@@ -696,7 +696,7 @@ def test_a_server_that_evaluates_again_and_again_is_refused(tmp_path: Path, monk
         [{"state": str(tmp_path), **budget.to_node_config(tmp_path / "lines.jsonl")}],
     )
     (node,) = grid.get_node_ids()
-    content = {"round": 3, "client": 0, "version": 0, "code": site.apps.code_hash(), "experiment": "b", "deadline": 2e9}
+    content = {"round": 3, "state_version": 0, "code": site.apps.code_hash(), "experiment": "b", "deadline": 2e9}
     arrays = ArrayRecord({name: torch.from_numpy(value) for name, value in initial(run_plan).items()})
     answered, reasons = 0, []
     for _ in range(12):

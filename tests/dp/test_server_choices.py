@@ -44,7 +44,7 @@ def answered(experiment: Experiment, folder: Path, **config: Any) -> Tensors:
     node = {"state": str(folder / "state"), **BUDGET.to_node_config(folder / "lines.jsonl")}
     grid = InProcessGrid(apps.client, 1, experiment.to_run_config(), [node])
     start = {name: torch.tensor(value) for name, value in initial_tensors(experiment).items()}
-    scalars = {"round": 1, "client": 0, "version": 0, "experiment": "run1", "code": code_hash(), "deadline": 600.0}
+    scalars = {"round": 1, "client": 0, "state_version": 0, "experiment": "run1", "code": code_hash(), "deadline": 60.0}
     content = RecordDict({"arrays": pack(start), "config": ConfigRecord({**scalars, **config})})
     (reply,) = grid.send_and_receive([Message(content, 1, "train")])
     assert not reply.has_error(), reply.error.reason

@@ -365,7 +365,7 @@ def refused(folder: Path, kind: str, run_plan: RunPlan) -> tuple[str, bool]:
     node = {"state": str(folder / "state"), **BUDGET.to_node_config(folder / "lines.jsonl")}
     grid = InProcessGrid(apps.client, 2, experiment.to_run_config(), [node, node])
     to = min(grid.get_node_ids())
-    config = {"round": 1, "client": 0, "version": 0, "code": apps.code_hash(), "experiment": "b", "deadline": 2e9}
+    config = {"round": 1, "client": 0, "state_version": 0, "code": apps.code_hash(), "experiment": "b", "deadline": 2e9}
     sent = broadcast(run_plan.client.build_model(), run_plan.client.sharing.downloads)
     record = RecordDict({"arrays": sent, "config": ConfigRecord(config)})
     (reply,) = grid.send_and_receive([Message(record, dst_node_id=to, message_type=kind)])

@@ -195,7 +195,7 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     config = experiment.to_run_config()
     sites = [budget.to_node_config(ledger) for ledger in ledgers]
     grid = InProcessGrid(apps.client, 3, config, sites, cohorts=MessageBatches("train", 3, apps.train_together))
-    scalars = {"round": 1, "version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
+    scalars = {"round": 1, "state_version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
     sent = broadcast(run_plan.client.build_model(), run_plan.client.sharing.downloads)
     content = [
         RecordDict({"arrays": sent, "config": ConfigRecord({**scalars, "client": node - 1})}) for node in (1, 2, 3)

@@ -22,7 +22,7 @@ from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan
 from flfw.recording.reader import Recordings
-from flfw.runs import engine
+from flfw.runs import launch
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.method_rounds import by_method
 
@@ -110,7 +110,7 @@ def test_the_object_store_is_sized_by_the_messages(small: Experiment) -> None:
     large = plan(dataclasses.replace(small, method="hyperfl", engine="ray"))
     assert large.client.method.uploads == ("hypernet.*",) and large.client.settings.hidden == 128
     dense = 14_943_424 * 4
-    result = engine.store_bytes(large)
+    result = launch.store_bytes(large)
     assert 1.1 * (2 + 3 * actors) * dense <= result < 1.15 * (2 + 3 * actors) * dense
     assert machine.object_store_bytes(actors, 1, 117_000) == 100_000_000
 
@@ -129,7 +129,7 @@ def test_an_engine_that_fails_ends_the_run_and_its_threads(
 ) -> None:
     """Flower's engine finds no room for a client; its server, in a thread that is no daemon, waits for one."""
     before = set(threading.enumerate())
-    monkeypatch.setattr(machine, "client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
+    monkeypatch.setattr(machine, "flower_client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
     with pytest.raises(RunError, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
         train_by_engine(dataclasses.replace(small, engine="flwr-sim"), tmp_path / "run")
     deadline = time.monotonic() + 120

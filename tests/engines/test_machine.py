@@ -20,7 +20,7 @@ from flfw.engines import machine, ray_start
 from flfw.engines.machine import Node, Resources
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.runs import engine
+from flfw.runs import launch
 from tests.support import tiny_backbone
 
 pytestmark = pytest.mark.early
@@ -84,7 +84,7 @@ def test_what_is_not_there_is_refused_in_one_line(requested: dict, nodes: list[t
 )
 def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(requested: dict, line: str) -> None:
     with pytest.raises(InputError, match=line):
-        engine.check_resources(dataclasses.replace(on_ray(**requested), engine="inproc"))
+        launch.check_resources(dataclasses.replace(on_ray(**requested), engine="inproc"))
 
 
 @pytest.mark.parametrize(
@@ -113,19 +113,19 @@ def test_how_many_clients_work_at_once(
     machine.check(settings, settings.attack_gpus, available)
     assert machine.at_once(settings, settings.attack_gpus, available) == clients
     # What Flower will count, and Ray be able to place: by the GPUs, none of whose clients is spread over two.
-    shares = machine.client_resources(settings, settings.attack_gpus, available)
+    shares = machine.flower_client_resources(settings, settings.attack_gpus, available)
     monkeypatch.setattr("ray.nodes", lambda: [{"Resources": {"CPU": c, "GPU": g}} for c, g in nodes])
     assert pool_size_from_resources({name: shares[name] for name in ("num_cpus", "num_gpus")}) == clients
 
 
 def test_this_machine_is_asked(small: Experiment) -> None:
     with pytest.raises(InputError, match=f"Expected cpus-per-client <= {CORES}, this machine's; got {CORES + 1}"):
-        engine.check_resources(on_ray(cpus_per_client=CORES + 1))
+        launch.check_resources(on_ray(cpus_per_client=CORES + 1))
     gpus = torch.cuda.device_count()
     with pytest.raises(InputError, match=f"Expected gpus-per-client <= {gpus}, this machine's; got {gpus + 1}"):
-        engine.check_resources(on_ray(gpus_per_client=gpus + 1))
-    engine.check_resources(on_ray())
-    engine.check_resources(small)  # in process nothing is shared out
+        launch.check_resources(on_ray(gpus_per_client=gpus + 1))
+    launch.check_resources(on_ray())
+    launch.check_resources(small)  # in process nothing is shared out
 
 
 def test_nothing_is_written_when_a_share_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +191,7 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
     if not torch.cuda.is_available():
         assert "Clients were given shares of a GPU and see none: they computed on the CPU." in results[0]["notes"]
     with ray_start.joined(cluster):  # it runs on
-        assert machine.resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
+        assert machine.available_resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
 
 
 @pytest.mark.nightly

@@ -26,7 +26,7 @@ from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
 from flfw.plans.run_plan import plan, without_auto
 from flfw.server.aggregation import Update, update_of, weighted_mean
-from flfw.server.partial_sums import ReplyReader, SumReader
+from flfw.server.reply_reader import ReplyReader, SumReader
 from tests.support.engine_runs import rows_without_times, train_by_engine
 
 app = ClientApp()

@@ -40,7 +40,7 @@ TAKES_THE_WHOLE = (
     "flfw/engines/submit.py:check",
     "flfw/engines/submit.py:run",
     "flfw/server/checkpoint.py:Checkpoints.__init__",
-    "flfw/server/checkpoint.py:store_experiment",  # what is stored of a run is its experiment
+    "flfw/server/checkpoint.py:ensure_experiment",  # what is stored of a run is its experiment
     "flfw/server/checkpoint.py:Stored",
     "flfw/server/checkpoint.py:Stored.require_same",
 )

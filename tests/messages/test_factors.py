@@ -36,7 +36,7 @@ from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.format import FORMAT, MANIFEST, PlainTensors
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server.aggregation import Update
 from flfw.strategies.hyperfl import HyperFL
 from flfw.task.defence import Defence
@@ -466,7 +466,7 @@ def test_private_tensors_stay_at_home(small: Experiment, tmp_path: Path, monkeyp
     received = received_by(client)
     monkeypatch.setattr(client, "upload_tensors", lambda: dict(client.model.state_dict()))
     with pytest.raises(SharingViolationError, match="would send embedding, but hyperfl uploads only"):
-        client.fit(list(received.values()), {"version": 0})
+        client.fit(list(received.values()), {"state_version": 0})
 
 
 @final
@@ -508,7 +508,7 @@ def test_a_run_counts_the_bytes_that_were_sent(small: Experiment, tmp_path: Path
         folder = tmp_path / upload
         experiment = dataclasses.replace(hyperfl(small, f"upload={upload}"), clients=2, rounds=1, out=folder)
         folder.mkdir()
-        engine.run_on_engine(plan(experiment), Site(state=folder / "state"))
+        launch.run_on_engine(plan(experiment), Site(state=folder / "state"))
         rows[upload] = json.loads((folder / "training.json").read_text())["rounds"]
     for dense, coded in zip(rows["dense"], rows["factors"], strict=True):
         assert coded["upload_bytes"] < dense["upload_bytes"] / 4

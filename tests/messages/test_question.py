@@ -15,7 +15,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.question import read_question
 from flfw.runs.final import final_accuracies
 
-CONFIG: dict[str, Any] = {"round": 1, "client": 0, "version": 0, "experiment": "abc", "code": "x", "deadline": 60}
+CONFIG: dict[str, Any] = {"round": 1, "client": 0, "state_version": 0, "experiment": "abc", "code": "x", "deadline": 60}
 PROBE = {"rung": "easy", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "easy"}
 
 
@@ -33,9 +33,9 @@ def test_an_honest_question_is_read_as_it_is() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"round": "1"}, {"round": -1}, {"version": 0.5}, {"version": -3}, {"deadline": "60"}, {"deadline": 0},
+        {"round": "1"}, {"round": -1}, {"state_version": 0.5}, {"state_version": -3}, {"deadline": "60"},
         {"deadline": float("nan")}, {"experiment": "../x"}, {"experiment": ""}, {"experiment": "a" * 200}, {"code": 7},
-        {"batch": -1}, {"steps": [1]},
+        {"batch": -1}, {"steps": [1]}, {"deadline": 0},
     ],
 )  # fmt: skip
 def test_a_scalar_of_another_kind_is_refused_by_its_name(change: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ def test_a_scalar_of_another_kind_is_refused_by_its_name(change: dict[str, Any])
         read_question(message({**CONFIG, **change}), "train")
 
 
-@pytest.mark.parametrize("name", ["round", "version", "experiment", "code", "deadline"])
+@pytest.mark.parametrize("name", ["round", "state_version", "experiment", "code", "deadline"])
 def test_a_missing_scalar_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(InputError, match=rf"^Expected {name}, got none in a message of the server"):
         read_question(message({key: value for key, value in CONFIG.items() if key != name}), "train")

@@ -167,9 +167,9 @@ class Recorded(GaussianNoise):
     def __init__(self, given: list[Tensors] | None = None) -> None:
         self.given, self.sums = given, []
 
-    def added(self, values: Mapping[str, Tensor], std: float, scales: Any = None) -> Tensors:
+    def add(self, values: Mapping[str, Tensor], std: float, scales: Any = None) -> Tensors:
         """Return noisy sums."""
-        result = self.given[len(self.sums)] if self.given else SecureNoise().added(values, std)
+        result = self.given[len(self.sums)] if self.given else SecureNoise().add(values, std)
         self.sums.append({name: value.clone() for name, value in result.items()})
         return result
 

@@ -22,7 +22,7 @@ from flfw.messages.wire import pack
 from flfw.nets import Net
 from flfw.plans.run_plan import plan
 from flfw.rng import initialising, torch_generator
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server.aggregation import Update
 from flfw.strategies.dssgd import DSSGD, DSSGDSettings, SelectiveNet, offered
 from tests.support.planned import checked
@@ -35,7 +35,7 @@ def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:
 
 def run(experiment: Experiment, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    engine.run_on_engine(plan(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
+    launch.run_on_engine(plan(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
     return folder
 
 

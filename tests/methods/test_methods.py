@@ -231,7 +231,7 @@ def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None
     store = ClientStore(tmp_path, "test", 3)
     ctx = ClientContext(plan(experiment).client, plan(experiment).task.load(None), 2, 1, None, store)
     with pytest.raises(SharingViolationError) as refusal:
-        Careless(ctx).fit(list(initial_tensors(experiment).values()), {"version": 0})
+        Careless(ctx).fit(list(initial_tensors(experiment).values()), {"state_version": 0})
     assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
 
 
@@ -300,13 +300,13 @@ def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -
     client = make_client(experiment, 1, tmp_path)
     parameters = client.get_parameters({})
     assert [p.shape for p in parameters] == [v.shape for v in initial_tensors(experiment).values()]
-    arrays, examples, metrics = client.fit([p.copy() for p in parameters], {"version": 0})
+    arrays, examples, metrics = client.fit([p.copy() for p in parameters], {"state_version": 0})
     again, _ = make_client(experiment, 1, tmp_path / "b").fit_named(initial_tensors(experiment), version=0)
     assert examples == 150 and all(isinstance(v, int | float) for v in metrics.values())
     assert len(arrays) == len(again)
     for array, tensor in zip(arrays, again.values(), strict=True):
         np.testing.assert_array_equal(array, tensor.numpy())
-    loss, tested, result = make_client(experiment, 1, tmp_path / "c").evaluate(parameters, {"version": 0})
+    loss, tested, result = make_client(experiment, 1, tmp_path / "c").evaluate(parameters, {"state_version": 0})
     assert tested == len(plan(experiment).task.load(None).split.test[1]) and np.isfinite(loss)
     assert 0 <= result["acc_global"] <= 1 and 0 <= result["acc_local"] <= 1
 

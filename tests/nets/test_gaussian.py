@@ -91,4 +91,4 @@ def test_scalars_empty_tensors_and_none_at_all() -> None:
 def test_deviations_that_are_none(std: float) -> None:
     with pytest.raises(InputError) as refused:
         drawn(std)
-    assert str(refused.value) == f"Expected 0 <= deviation < inf, got deviation={std}."
+    assert str(refused.value) == f"Expected 0 <= std < inf, got std={std}."

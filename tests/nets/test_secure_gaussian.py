@@ -141,7 +141,7 @@ def test_values_that_noise_cannot_hide_are_refused(value: float) -> None:
 
 @pytest.mark.parametrize("std", [0.0, -1.0, inf, nan])
 def test_a_deviation_out_of_range_is_refused(std: float) -> None:
-    with pytest.raises(InputError, match="0 < deviation < inf"):
+    with pytest.raises(InputError, match="0 < std < inf"):
         add_secure_gaussian({"w": torch.zeros(1)}, std)
 
 
@@ -158,10 +158,10 @@ def test_nothing_stays_nothing() -> None:
 
 def test_secure_noise_is_a_little_larger_and_has_a_scale_for_each_tensor() -> None:
     many = {"a": torch.zeros(400_000), "b": torch.zeros(400_000)}
-    result = SecureNoise().added(many, 2.0, {"a": 1.0, "b": 3.0})
+    result = SecureNoise().add(many, 2.0, {"a": 1.0, "b": 3.0})
     for name, std in (("a", 2.0), ("b", 6.0)):
         assert float(result[name].std()) == pytest.approx(std * (1 + MARGIN), rel=5 / sqrt(2 * 400_000))
-    assert list(SecureNoise().added({"b": torch.ones(1), "a": torch.ones(1)}, 0.0)) == ["b", "a"]
+    assert list(SecureNoise().add({"b": torch.ones(1), "a": torch.ones(1)}, 0.0)) == ["b", "a"]
 
 
 def test_the_margin_is_in_every_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_the_margin_is_in_every_deviation(monkeypatch: pytest.MonkeyPatch) -> No
         return values
 
     monkeypatch.setattr(gaussian, "add_secure_gaussian", noted)
-    SecureNoise().added({"a": torch.zeros(1), "b": torch.zeros(1)}, 2.0, {"a": 1.0, "b": 3.0})
+    SecureNoise().add({"a": torch.zeros(1), "b": torch.zeros(1)}, 2.0, {"a": 1.0, "b": 3.0})
     assert requested == [2.0 * (1 + 2**-10), 6.0 * (1 + 2**-10)]
 
 

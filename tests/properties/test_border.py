@@ -101,7 +101,7 @@ class Question:
 
     @property
     def config(self) -> dict[str, Any]:
-        return {"round": 1, "client": 1, "version": 0, "deadline": 600.0, "experiment": "abc", "code": code_hash()}
+        return {"round": 1, "client": 1, "state_version": 0, "deadline": 60.0, "experiment": "abc", "code": code_hash()}
 
     def asked(self, kind: str, records: Mapping[str, Any], run_config: dict[str, Any]) -> object:
         """Ask the client's app; return the content of its answer."""

@@ -23,7 +23,7 @@ from flfw.messages.wire import pack
 from flfw.plans.run_plan import plan
 from flfw.recording.observation import Truth
 from flfw.recording.reader import Recordings
-from flfw.runs import engine, run
+from flfw.runs import launch, run
 from flfw.runs.results import finish
 from tests.support.method_rounds import initial_tensors
 
@@ -72,10 +72,10 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
 
     requested = dataclasses.replace(recorded, attack=("analytic",), out=None)
     with pytest.raises(InputError, match=r"truth to score against, got none; the sites have it, in site-N/truth"):
-        run.audit_again(out, recorded, requested)
+        run.audit_recordings(out, recorded, requested)
     for client in range(3):  # what sites hand over, if they do
         shutil.copytree(only(tmp_path / f"truth-{client}"), out / "truth", dirs_exist_ok=True)
-    audited = run.audit_again(out, recorded, requested)
+    audited = run.audit_recordings(out, recorded, requested)
     entries = json.loads((audited / "result.json").read_text())["audit"]
     assert entries and all(entry["images"] == 4 for entry in entries)
 
@@ -131,8 +131,8 @@ def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:
     with pytest.raises(
         InputError, match="Expected --federation with --expert record=true; a simulation records what it attacks"
     ):
-        engine.check_resources(dataclasses.replace(small, record=True))
-    engine.check_resources(small)
+        launch.check_resources(dataclasses.replace(small, record=True))
+    launch.check_resources(small)
 
 
 @pytest.mark.parametrize("record", [True, False])
@@ -141,7 +141,7 @@ def test_a_site_answers_probes_of_a_recorded_run_alone(recorded: Experiment, tmp
     requested = dataclasses.replace(recorded, record=record)
     start = {name: torch.tensor(value) for name, value in initial_tensors(requested).items()}
     config = {"rung": "target", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "target", "round": 1}
-    config |= {"version": 0, "code": code_hash(), "experiment": "test", "deadline": 600.0}
+    config |= {"state_version": 0, "code": code_hash(), "experiment": "test", "deadline": 600.0}
     content = RecordDict({"arrays": pack(start), "config": ConfigRecord(config)})
     grid = sites(requested, tmp_path, ["3 1", "0 2", "5 4"])
     (reply,) = grid.send_and_receive([Message(content, 1, "train.probe")])

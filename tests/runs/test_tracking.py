@@ -155,7 +155,7 @@ def test_the_tracker_of_the_docs_page_works(tmp_path: Path, monkeypatch: pytest.
 def test_an_audit_of_a_recorded_run_has_a_record_without_rounds(tmp_path: Path) -> None:
     folder = run.run(tiny(tmp_path / "run"))
     earlier = run.stored(folder)
-    again = run.audit_again(folder, earlier, tiny(tmp_path / "again", track=(NOTING,)))
+    again = run.audit_recordings(folder, earlier, tiny(tmp_path / "again", track=(NOTING,)))
     assert [call[0] for call in calls(again)] == ["start", "audit", "end"]
     assert calls(again)[0][1] == "run/again"
 

@@ -293,7 +293,7 @@ def some(server_round: int) -> Snapshot:
         round=server_round,
         arrays=pack({"z.weight": torch.arange(6.0).reshape(2, 3) / 7, "a.count": torch.tensor(5)}),
         state={"momentum": torch.tensor([0.1], dtype=torch.float64)},
-        last_participation={3: 2, 11: server_round},
+        state_versions={3: 2, 11: server_round},
         recordings={"bytes": 7, "sha256": "f" * 64},
     )
 
@@ -311,7 +311,7 @@ def test_what_was_saved_is_loaded(kept: Checkpoints, tmp_path: Path) -> None:
     assert again.id == kept.id and again.last is not None
     assert again.history == [{}, {"rounds": [{"loss": 1 / 3}], "clients": [{"client": 3}]}]
     assert same_arrays(again.last.arrays, some(1).arrays)
-    assert (again.last.round, again.last.last_participation, again.last.recordings) == (
+    assert (again.last.round, again.last.state_versions, again.last.recordings) == (
         1,
         {3: 2, 11: 1},
         some(1).recordings,

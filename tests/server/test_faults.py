@@ -24,7 +24,7 @@ from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
 from flfw.plans.run_plan import plan
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy
 from flfw.server.node_assignment import NodeAssignment
@@ -420,7 +420,7 @@ def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
 
 def test_a_message_of_another_version_is_refused_by_the_client(small: Experiment) -> None:
     grid = StreamingGrid(InProcessGrid(apps.client, 1, small.to_run_config()))
-    config = ConfigRecord({"code": "0123", "experiment": "x", "round": 1, "version": 0, "deadline": 60.0})
+    config = ConfigRecord({"code": "0123", "experiment": "x", "round": 1, "state_version": 0, "deadline": 60.0})
     content = RecordDict({"arrays": ArrayRecord({}), "config": config})
     (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type="train")])
     assert "runs other code" in reply.error.reason and "than the server (0123)" in reply.error.reason
@@ -613,7 +613,7 @@ def test_an_engine_that_stops_ends_the_server() -> None:
     import threading
 
     stopped = threading.Event()
-    grid = engine.StoppableGrid(InProcessGrid(apps.client, 2, {}), stopped)
+    grid = launch.StoppableGrid(InProcessGrid(apps.client, 2, {}), stopped)
     assert list(grid.get_node_ids()) == [1, 2]
     stopped.set()
     with pytest.raises(RunError, match="The engine stopped before the run was over"):

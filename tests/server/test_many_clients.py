@@ -21,7 +21,7 @@ from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid, representatives
 from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import numpy_generator
-from flfw.runs import engine
+from flfw.runs import launch
 from flfw.server import cohorts
 from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, NumberedNodes
 from flfw.server.cohorts import drawn, drawn_last, in_turn, secretly_drawn
@@ -205,7 +205,7 @@ def trained(folder: Path, clients: int) -> tuple[dict, Path]:
         out=folder,
     )
     folder.mkdir()
-    engine.run_on_engine(plan(without_auto(experiment)), Site(state=folder / "state"))
+    launch.run_on_engine(plan(without_auto(experiment)), Site(state=folder / "state"))
     return json.loads((folder / "training.json").read_text()), folder / "state"
 
 
@@ -230,7 +230,7 @@ def test_an_engine_that_asks_each_client_gets_the_same_numbers(tmp_path: Path) -
     config = {**stored, "out": str(folder)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLFW_STATE", str(folder / "state"))
-        apps.server(InProcessGrid(apps.client, 30, config), engine._server_context(config))
+        apps.server(InProcessGrid(apps.client, 30, config), launch._server_context(config))
     again = json.loads((folder / "training.json").read_text())
     for rows in (training, again):
         for row in rows["clients"]:

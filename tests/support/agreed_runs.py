@@ -38,7 +38,7 @@ REASON = re.compile(
 
 def honest_question(run: int, site: int, app: bytes) -> Question:
     """Return an honest question to a site, in a run of its own."""
-    config = {"round": 1, "client": site, "version": 0, "experiment": "aaaa", "code": code_hash(), "deadline": 60.0}
+    config = {"round": 1, "client": site, "state_version": 0, "experiment": "aaaa", "code": code_hash(), "deadline": 60}
     settings, arrays = asked_of(AGREED[site])
     return Question(run, dict(arrays), config, dict(settings), app, hash_of(app))
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from flfw.client.site import Site
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan
-from flfw.runs import engine
+from flfw.runs import launch
 
 
 def train_by_engine(experiment: Experiment, folder: Path, truth: bool = True) -> dict:
     """Train, without an audit or results; what ``training.json`` says then."""
     folder.mkdir()
     site = Site(state=folder / "state", truth=folder / "truth" if truth else None)
-    engine.run_on_engine(plan(dataclasses.replace(experiment, out=folder)), site)
+    launch.run_on_engine(plan(dataclasses.replace(experiment, out=folder)), site)
     return json.loads((folder / "training.json").read_text())
 
 

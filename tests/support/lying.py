@@ -193,7 +193,7 @@ def in_the_way(message: Message) -> Sent:
     A SuperLink keeps one object for each hash, and the scalars of a message to another client can be foreseen.
     """
     config, k = dict(message.content.config_records["config"]), int(message.content.config_records["config"]["round"])  # type: ignore[arg-type]
-    foreseen = [ConfigRecord({**config, "round": k + 1, "version": k, "client": client}) for client in range(3)]
+    foreseen = [ConfigRecord({**config, "round": k + 1, "state_version": k, "client": client}) for client in range(3)]
     names = {record.object_id for record in foreseen} | {RecordDict().object_id}  # and what asks for an introduction
     whole, other = sealed(answering(message, honest(message))), Forged("ArrayChunk", b"").tree
     whole.tree.children.extend(ObjectTree(object_id=name, children=[other]) for name in sorted(names))

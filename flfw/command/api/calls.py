@@ -44,9 +44,9 @@ def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
         RunError: it could not be completed.
     """
     with library_call():
-        from flfw.command.api.earlier import resume as go_on
+        from flfw.command.api.earlier import resume_changed
 
-        return Result.load(go_on(folder_of(folder), lambda stored: changed(stored, fields)))
+        return Result.load(resume_changed(folder_of(folder), lambda stored: changed(stored, fields)))
 
 
 def audit(run: str | os.PathLike[str], **fields: Any) -> Result:
@@ -62,9 +62,9 @@ def audit(run: str | os.PathLike[str], **fields: Any) -> Result:
         RunError: the attack process could not go on.
     """
     with library_call():
-        from flfw.command.api.earlier import audit_again
+        from flfw.command.api.earlier import audit_changed
 
-        return Result.load(audit_again(folder_of(run, "run"), lambda stored: changed(stored, fields)))
+        return Result.load(audit_changed(folder_of(run, "run"), lambda stored: changed(stored, fields)))
 
 
 def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation:

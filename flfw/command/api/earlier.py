@@ -17,7 +17,7 @@ Change = Callable[[Experiment], Experiment]
 """Function from the settings of the earlier run to those that are asked for."""
 
 
-def audit_again(source: Path, change: Change) -> Path:
+def audit_changed(source: Path, change: Change) -> Path:
     """Attack the recordings of an earlier run; return the folder of the new audit.
 
     Args:
@@ -30,7 +30,7 @@ def audit_again(source: Path, change: Change) -> Path:
     """
     _refuse_audit(source)
     stored = replace(run.stored(source), out=None)
-    return run.audit_again(source, stored, change(stored))
+    return run.audit_recordings(source, stored, change(stored))
 
 
 def _refuse_audit(source: Path) -> None:
@@ -46,7 +46,7 @@ def _refuse_audit(source: Path) -> None:
         )
 
 
-def resume(folder: Path, change: Change) -> Path:
+def resume_changed(folder: Path, change: Change) -> Path:
     """Resume a run from its last checkpoint; return its folder.
 
     Args:

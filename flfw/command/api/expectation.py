@@ -12,8 +12,8 @@ from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.folders import require_folder
-from flfw.runs.engine import check_resources
 from flfw.runs.estimate import Estimate, estimate, lines
+from flfw.runs.launch import check_resources
 from flfw.runs.run import check
 
 

@@ -72,7 +72,7 @@ class Restored:
     @property
     def clients(self) -> list[int]:
         """Clients of which an update was used, ascending."""
-        return [client for client in sorted(self.last.last_participation) if self.last.last_participation[client]]
+        return [client for client in sorted(self.last.state_versions) if self.last.state_versions[client]]
 
     def model(self, client: int) -> GeneratingNet:
         """Return the model with which a client would begin the next round, on the CPU and in evaluation mode.
@@ -86,7 +86,7 @@ class Restored:
         made = plan(replace(self.experiment, gpus_per_client=0.0)).client_class(ctx)
         received = {name: value.numpy() for name, value in unpack(self.last.arrays).items()}
         try:
-            made.load_received(received, self.last.last_participation[client])
+            made.load_received(received, self.last.state_versions[client])
         except (OSError, StateMissingError) as error:
             raise InputError(f"Expected the whole state of the run in {self.folder}: {error}") from error
         return cast(GeneratingNet, made.model.cpu().eval())

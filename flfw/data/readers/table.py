@@ -127,14 +127,12 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         require_columns(parts[1], list(parts[0]), parsed.beside(settings.test))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     there = rows[parsed.target] != ""
-    given = (
-        (np.arange(len(there)) >= len(parts[0][parsed.target]))[there] if len(parts) > 1 else None
-    )  # of the test file
+    is_test_row = (np.arange(len(there)) >= len(parts[0][parsed.target]))[there] if len(parts) > 1 else None
     left_out, rows = int((~there).sum()), {name: words[there] for name, words in rows.items()}
     if schema is None:
-        schema, train, group = _inferred(parsed, settings, rows, given)
+        schema, train, group = _inferred(parsed, settings, rows, is_test_row)
     else:
-        train, group = _divided(parsed, schema, rows, given)
+        train, group = _divided(parsed, schema, rows, is_test_row)
     x, y = with_plan(rows, schema, parsed.path)
     arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))
     if group is not None:
@@ -146,7 +144,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def _inferred(
-    parsed: TableName, settings: TableSettings, rows: Table, given: np.ndarray | None
+    parsed: TableName, settings: TableSettings, rows: Table, is_test_row: np.ndarray | None
 ) -> tuple[TableSchema, np.ndarray, np.ndarray | None]:
     """Return the plan that the values tell, the training rows (N,) of bool, and the patients (N,)."""
     from flfw.data.tables import column_types
@@ -158,7 +156,7 @@ def _inferred(
     names = column_types.class_names(words) if task == "classification" else ()
     group = _patients(parsed, rows, settings.patient)
     labels = np.searchsorted(sorted(names), words.astype(str)) if names else np.zeros(len(words), np.int64)
-    train = ~tested(labels, group, bool(names)) if given is None else ~given
+    train = ~tested(labels, group, bool(names)) if is_test_row is None else ~is_test_row
     if not train.any():
         raise InputError(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
     features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
@@ -177,14 +175,14 @@ def _inferred(
 
 
 def _divided(
-    parsed: TableName, schema: TableSchema, rows: Table, given: np.ndarray | None
+    parsed: TableName, schema: TableSchema, rows: Table, is_test_row: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the training rows (N,) of bool and the patients (N,) of a table with a given plan."""
     if parsed.target != schema.target:
         raise InputError(f"Expected target {schema.target}, as in {parsed.plan}, got {parsed.target}.")
     group = _patients(parsed, rows, schema.patient)
     labels = with_plan(rows, schema, parsed.path)[1] if schema.classes else np.zeros(len(rows[schema.target]), np.int64)
-    return ~tested(labels, group, bool(schema.classes)) if given is None else ~given, group
+    return ~tested(labels, group, bool(schema.classes)) if is_test_row is None else ~is_test_row, group
 
 
 def _patients(parsed: TableName, rows: Table, column: str) -> np.ndarray | None:

@@ -1,5 +1,7 @@
-"""Kinds of the columns of a table, told by the values of all rows, also of test rows; the training rows alone give
-scales and categories.
+"""Kinds of the columns of a table, told by the values of all rows, also of test rows.
+
+The training rows alone give scales and categories. A column that has no value in them, or always the same, is dropped,
+too: see `fit_columns`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3}){2,}(?:\.\d+)?|(?:,\d{3})+\.\
 _IDENTIFIER = re.compile(
     r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
 )
-_FEW = 20  # values that are no identifiers, however few rows there are; a target of so many whole numbers has classes
+_FEW = 20  # different values: up to so many are never identifiers, and a target of as few whole numbers is of classes
 _LONG = 40  # characters of a value, on average, from which it is free text
 _MOSTLY = 0.8  # share of numbers from which the words among them are taken for a slip
 _MOST_CLASSES = 1000
@@ -56,9 +58,10 @@ def infer_column_kinds(table: Table, settings: TableSettings) -> dict[str, tuple
             _require_kind(name, table[name], given[name])
             by_name[name] = given[name], ""
         else:
-            found = _infer_kind(name, table[name])
-            mixed += [f"{name} ({found})"] if isinstance(found, str) else []
-            by_name[name] = ("dropped", "") if isinstance(found, str) else found
+            try:
+                by_name[name] = _infer_kind(name, table[name])
+            except _WordAmongNumbersError as error:
+                mixed.append(f"{name} ({error})")
     if mixed:
         more = f" and {len(mixed) - 5} more columns" if len(mixed) > 5 else ""
         raise InputError(
@@ -68,8 +71,16 @@ def infer_column_kinds(table: Table, settings: TableSettings) -> dict[str, tuple
     return by_name
 
 
-def _infer_kind(name: str, words: np.ndarray) -> tuple[Kind, str] | str:
-    """Return the kind of a column and a reason; or the word that is no number among many that are."""
+class _WordAmongNumbersError(Exception):
+    """Exception: a column of numbers has another word, which it names."""
+
+
+def _infer_kind(name: str, words: np.ndarray) -> tuple[Kind, str]:
+    """Return the kind of a column, and the reason where it is dropped.
+
+    Raises:
+        _WordAmongNumbersError: most values are numbers, but not all.
+    """
     there = words[words != ""]
     values = _different(there)
     if len(values) < 2 and (len(values) == 0 or len(there) == len(words)):
@@ -86,7 +97,7 @@ def _infer_kind(name: str, words: np.ndarray) -> tuple[Kind, str] | str:
     if all(map(_DATE.fullmatch, values)):
         return "date", ""
     if share >= _MOSTLY:
-        return f"{there[np.isnan(numbers)][0]!r}"
+        raise _WordAmongNumbersError(repr(there[np.isnan(numbers)][0]))
     if len(values) > max(_FEW, len(there) // 2):
         return "dropped", f"an identifier or free text, {len(values)} values in {len(there)} rows"
     length = sum(map(len, there)) / len(there)

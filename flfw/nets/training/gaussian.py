@@ -5,7 +5,7 @@ depend on the value, and an adversary who knows two candidate values can read th
 Least Significant Bits for Differential Privacy", CCS 2012. So for secret noise a sum is not computed and then sent.
 What is returned is
 
-    step * round((value + deviation Z) / step)            Z a real number from N(0, 1), with all its digits
+    step * round((value + std Z) / step)                  Z a real number from N(0, 1), with all its digits
 
 The real sum is a Gaussian mechanism, and rounding is post-processing, which costs no privacy (Dwork and Roth, "The
 Algorithmic Foundations of Differential Privacy", 2014, proposition 2.1). So every accountant for Gaussian noise holds
@@ -69,13 +69,13 @@ _FARTHEST = 17.0  # deviations: no uniform number of 53 + 128 digits gives more 
 
 
 def grid_step(std: float) -> float:
-    """Return the grid's step, a power of two between 2^-13 and 2^-12 times the deviation.
+    """Return the grid's step, a power of two between 2^-13 and 2^-12 times ``std``.
 
     >>> grid_step(6.0) * 4096
     4.0
     """
-    require(0 < std < inf, "0 < deviation < inf", deviation=std)
-    require(1e-250 < std < 1e250, "a step in the range of float64", deviation=std)
+    require(0 < std < inf, "0 < std < inf", std=std)
+    require(1e-250 < std < 1e250, "a step in the range of float64", std=std)
     return 2.0 ** (frexp(std)[1] - 1 - _STEPS)
 
 
@@ -88,7 +88,7 @@ def shared_step(largest: float, std: float, dtype: torch.dtype) -> float:
         dtype: floating type of what is sent.
 
     Raises:
-        InputError: the deviation is out of range, or the type's digits end above a quarter of it.
+        InputError: ``std`` is out of range, or the type's digits end above a quarter of it.
 
     >>> shared_step(1.0, 6.0, torch.float32) == grid_step(6.0), shared_step(2.0**20, 6.0, torch.float32)
     (True, 0.125)
@@ -98,14 +98,14 @@ def shared_step(largest: float, std: float, dtype: torch.dtype) -> float:
     end = 2.0 ** frexp(largest + _FARTHEST * std)[1]  # a power of two above all sums
     step = max(grid_step(std), end * digits.eps / 2)
     fits = f"values within {1 / (PER_STEP * digits.eps):.3g} deviations of the noise"
-    require(digits.tiny <= step <= std / PER_STEP, fits, largest=largest, deviation=std)
+    require(digits.tiny <= step <= std / PER_STEP, fits, largest=largest, std=std)
     return step
 
 
 def add_secure_gaussian(
     values: Mapping[str, Tensor], std: float, bits: Bits = secret_bytes, min_step: float = 0.0
 ) -> dict[str, Tensor]:
-    """Add independent noise of N(0, deviation^2) to all entries, and round the sums to the grid.
+    """Add independent noise of N(0, std^2) to all entries, and round the sums to the grid.
 
     Args:
         values: floating tensors by name, on any device; they are not changed.
@@ -117,7 +117,7 @@ def add_secure_gaussian(
         New tensors in the types and on the devices of ``values``.
 
     Raises:
-        InputError: the deviation is out of range, or a value is not finite or so large that the noise hides nothing.
+        InputError: ``std`` is out of range, or a value is not finite or so large that the noise hides nothing.
     """
     step = max(grid_step(std), min_step)
     sizes = [prod(value.shape) for value in values.values()]
@@ -136,7 +136,7 @@ def add_secure_gaussian(
 
 
 def _rounded(values: Tensor, std: float, bits: Bits, doubt: float) -> Tensor:
-    """Return ``round(values + deviation Z)`` for values (n,) in steps; ``doubt`` bounds the errors of the sum."""
+    """Return ``round(values + std Z)`` for values (n,) in steps; ``doubt`` bounds the errors of the sum."""
     count, half = len(values), (len(values) + 1) // 2
     words = torch.frombuffer(bytearray(bits(16 * half)), dtype=torch.int64).bitwise_and_((1 << _DIGITS) - 1)
     uniform = words.double().add_(0.5).mul_(2.0**-_DIGITS)
@@ -178,7 +178,7 @@ def _integer(bits: Bits) -> int:
 
 
 def gaussian(shapes: Mapping[str, torch.Size | tuple[int, ...]], std: float, rng: torch.Generator) -> dict[str, Tensor]:
-    """Draw independent numbers from N(0, deviation^2), float32 on the CPU; the same for the same state of ``rng``.
+    """Draw independent numbers from N(0, std^2), float32 on the CPU; the same for the same state of ``rng``.
 
     All are drawn at once, in the order of ``shapes``, as this is much faster than a draw for each small tensor.
 
@@ -191,9 +191,9 @@ def gaussian(shapes: Mapping[str, torch.Size | tuple[int, ...]], std: float, rng
         A tensor for each name. They are views of one storage and do not overlap.
 
     Raises:
-        InputError: the deviation is negative, infinite or NaN.
+        InputError: ``std`` is negative, infinite or NaN.
     """
-    require(0 <= std < inf, "0 <= deviation < inf", deviation=std)
+    require(0 <= std < inf, "0 <= std < inf", std=std)
     sizes = [prod(shape) for shape in shapes.values()]
     total = sum(sizes)
     numbers = torch.empty(total).normal_(0.0, std, generator=rng) if std else torch.zeros(total)
@@ -205,7 +205,7 @@ class GaussianNoise(ABC):
     """Source of Gaussian noise for one purpose of one client, or of the server, in one round."""
 
     @abstractmethod
-    def added(
+    def add(
         self, values: Mapping[str, Tensor], std: float, scales: Mapping[str, float] | None = None
     ) -> dict[str, Tensor]:
         """Return floating tensors plus independent noise, on their devices.
@@ -213,7 +213,7 @@ class GaussianNoise(ABC):
         Args:
             values: by name; they may be changed in place.
             std: standard deviation of the noise, >= 0 and finite; 0: the values are returned as they are.
-            scales: factor > 0 of the deviation for each tensor; None: 1.
+            scales: factor > 0 of ``std`` for each tensor; None: 1.
         """
 
     @abstractmethod
@@ -241,7 +241,7 @@ class SeededNoise(GaussianNoise):
 
     rng: torch.Generator
 
-    def added(
+    def add(
         self, values: Mapping[str, Tensor], std: float, scales: Mapping[str, float] | None = None
     ) -> dict[str, Tensor]:
         """Return the tensors plus numbers of `gaussian`; see the base."""
@@ -252,7 +252,7 @@ class SeededNoise(GaussianNoise):
         self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, std: float
     ) -> dict[str, Tensor]:
         """Return the sums, each rounded to its own digits; see the base."""
-        noisy = self.added(change, std)
+        noisy = self.add(change, std)
         return {name: value + noisy[name] for name, value in start.items()}
 
 
@@ -260,11 +260,11 @@ class SeededNoise(GaussianNoise):
 class SecureNoise(GaussianNoise):
     """Noise that nobody can repeat and whose digits tell nothing, larger by `MARGIN` than asked for."""
 
-    def added(
+    def add(
         self, values: Mapping[str, Tensor], std: float, scales: Mapping[str, float] | None = None
     ) -> dict[str, Tensor]:
-        """Return the tensors plus noise, on a grid of their deviation; see `add_secure_gaussian` and the base."""
-        require(0 <= std < inf, "0 <= deviation < inf", deviation=std)
+        """Return the tensors plus noise, on a grid by ``std``; see `add_secure_gaussian` and the base."""
+        require(0 <= std < inf, "0 <= std < inf", std=std)
         if not std:
             return dict(values)
         alike: dict[float, dict[str, Tensor]] = {}
@@ -283,7 +283,7 @@ class SecureNoise(GaussianNoise):
         Raises:
             InputError: the numbers of ``start`` are so large that their digits end above the noise.
         """
-        require(0 <= std < inf, "0 <= deviation < inf", deviation=std)
+        require(0 <= std < inf, "0 <= std < inf", std=std)
         if not (std and start):
             return {name: value + change[name] for name, value in start.items()}
         dtype, larger = next(iter(start.values())).dtype, (1 + MARGIN) * std

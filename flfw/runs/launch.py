@@ -20,6 +20,7 @@ from flfw.dp import message_cost
 from flfw.engines import apps, machine, ray_start, submit, superlink
 from flfw.engines.branches import summable
 from flfw.engines.federation import federate
+from flfw.engines.machine import available_resources
 from flfw.errors import RunError, require
 from flfw.experiment import Experiment, Scalar
 from flfw.messages.inprocess import InProcessGrid
@@ -27,8 +28,6 @@ from flfw.messages.message_batches import MessageBatches
 from flfw.messages.streaming import GRACE_S, GridWrapper
 from flfw.plans.run_plan import RunPlan
 from flfw.task.client_plan import ClientPlan
-
-_LOUD = ("flwr", "ray")
 
 
 def run_on_engine(run_plan: RunPlan, site: Site) -> None:
@@ -43,7 +42,7 @@ def run_on_engine(run_plan: RunPlan, site: Site) -> None:
         RunError: a client or the engine failed.
     """
     experiment = run_plan.experiment
-    for name in _LOUD:
+    for name in ("flwr", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
         submit.run(experiment)
@@ -73,7 +72,7 @@ def check_resources(experiment: Experiment) -> None:
     require(alone, "--engine ray where Ray is running in this process, or ray.shutdown() before", engine="flwr-sim")
     if experiment.engine != "inproc":
         with ray_start.joined(experiment.ray_address):
-            machine.check(experiment, experiment.attack_gpus, machine.resources(experiment.ray_address))
+            machine.check(experiment, experiment.attack_gpus, available_resources(experiment.ray_address))
 
 
 def _run_in_process(run_plan: RunPlan, site: Site) -> None:
@@ -95,7 +94,7 @@ def _summable(run_plan: RunPlan) -> bool:
 
 def store_bytes(run_plan: RunPlan) -> int:
     """Return the size of a new object store of Ray."""
-    at_work = machine.at_once(run_plan.engine, run_plan.audit.settings.attack_gpus, machine.resources(""))
+    at_work = machine.at_once(run_plan.engine, run_plan.audit.settings.attack_gpus, available_resources(""))
     replies = min(run_plan.client.local.together, run_plan.client.rounds.per_round)
     return machine.object_store_bytes(at_work, replies, nets.numel(run_plan.client.model.state_dict()))
 
@@ -113,7 +112,7 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
 
     run_config, address = experiment.to_run_config(), experiment.ray_address
     with ray_start.started(address, site, partial(store_bytes, run_plan)) as options:
-        actors, shares = machine.actors_and_resources(experiment, experiment.attack_gpus, machine.resources(address))
+        actors, shares = machine.actors_and_shares(experiment, experiment.attack_gpus, available_resources(address))
         sums = _summable(run_plan)
         grid = RayGrid(
             apps.client,
@@ -152,7 +151,7 @@ def _run_on_flowers_engine(run_plan: RunPlan, site: Site) -> None:
     store = partial(store_bytes, run_plan)
     with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, ray_start.started(address, site, store):
         superlink.write_app(Path(folder), run_config)
-        shares = machine.client_resources(experiment, experiment.attack_gpus, machine.resources(address))
+        shares = machine.flower_client_resources(experiment, experiment.attack_gpus, available_resources(address))
         try:
             _run_simulation(
                 num_supernodes=experiment.clients,
