@@ -228,7 +228,7 @@ class RunAccountant:
     @cached_property
     def schedules(self) -> list[ClientSchedule]:
         """Schedules of the run's clients."""
-        again = self.again if getattr(self.plan.settings, "secure", False) else 0
+        again = self.again if getattr(self.plan.settings, "secure", True) else 0
         return schedules(self.plan, self.split, again, self.summed)
 
     @cached_property
