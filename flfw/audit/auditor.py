@@ -17,7 +17,7 @@ from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, requi
 from flfw.audit.conclude import MALICIOUS, POSITIVE, with_groups_needed
 from flfw.audit.control_runs import ControlRunner
 from flfw.audit.job_planner import JobPlanner
-from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
+from flfw.audit.jobs import ANALYTIC, AttackJob, JobResult, ProbeSet
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.perceptual import Extractors
 from flfw.audit.measures.public import PublicData
@@ -33,7 +33,6 @@ from flfw.audit.verdict import ControlResult
 from flfw.audit.verdict_entries import EntryBuilder, control, easy, easy_words
 from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE, Point
-from flfw.files.earlier_names import CONTROLS
 from flfw.files.progress import Steps
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.net import Tensors
@@ -260,15 +259,11 @@ class Auditor(AbstractContextManager["Auditor"]):
         Raises:
             InputError: no upload was recorded.
         """
-        ended, game, adaptation = (
-            self.audit.rounds if last is None else last,
-            self._game,
-            self.audit.settings.adaptation,
-        )
+        ended, game, settings = self.audit.rounds if last is None else last, self._game, self.audit.settings
         requested = [
             request
             for name, attack in self._of_membership.items()
-            for request in with_informed(self._clients, adaptation, attack, game.requests(name, ended))
+            for request in with_informed(self._clients, settings.adaptation, attack, game.requests(name, ended))
         ]
         return [(request, self._plan.game_job(request)) for request in requested]
 
@@ -301,9 +296,9 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     def _control(self) -> ControlResult:
         recordings = Recordings(self.source / "observations")
-        probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes("control", 0)]
+        probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes(ANALYTIC, 0)]
         self._note(recordings.refused)
-        requested = len(recordings.probe_lines("control", 0))
+        requested = len(recordings.probe_lines(ANALYTIC, 0))
         return control(
             [(observation, truth) for observation, truth in probes if truth is not None], requested, self._task.inputs
         )
@@ -315,9 +310,7 @@ class Auditor(AbstractContextManager["Auditor"]):
             "attack": job.attack,
             "vantage": job.vantage,
             "source": probe_set.source,
-            "rung": CONTROLS.get(probe_set.control, probe_set.control),
-        }
-        common |= {
+            "rung": probe_set.control,
             "curve": probe_set.curve,
             "batch": probe_set.batch,
             "steps": probe_set.steps,
@@ -329,12 +322,8 @@ class Auditor(AbstractContextManager["Auditor"]):
             threat_model = threat_model_of(
                 plan.clients, self.audit.settings, job, self._named[job.attack], defence != "none"
             )
-            where: ScoreRow = {
-                "defence": defence,
-                "adaptive": threat_model.adaptive,
-                "adaptation": threat_model.adaptation,
-            }
-            where["round"] = probe_set.round
+            where: ScoreRow = {"defence": defence, "adaptive": threat_model.adaptive}
+            where |= {"adaptation": threat_model.adaptation, "round": probe_set.round}
             where |= {"client": exchange.client, "probe_slot": exchange.slot, "seed": seed}
             names = truth_keys(probe_set, exchange)
             attacked = reconstruction is not None and not probe_set.fresh

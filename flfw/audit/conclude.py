@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, final
 
 from flfw.audit.measures.statistics import most_missed
@@ -236,12 +237,8 @@ def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
     >>> min_safe_sum_size({1: True, 2: None, 5: None}), min_safe_sum_size({1: True, 2: None, 5: False})
     (None, 5)
     """
-    last = max((size for size, leaked in reached.items() if leaked), default=None)
-    return (
-        None
-        if last is None
-        else min((size for size in reached if size > last and reached[size] is False), default=None)
-    )
+    last = max((size for size, leaked in reached.items() if leaked), default=inf)
+    return min((size for size in reached if size > last and reached[size] is False), default=None)
 
 
 def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[str]) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ Opened = tuple[Observation, Knowledge, Truth]
 
 @final
 class ControlRunner:
-    """Rungs of one audit.
+    """Controls of one audit.
 
     Args:
         clients: what the run's clients do.
@@ -82,8 +82,8 @@ class ControlRunner:
         """Return the result of a job's attack on a control beside its target.
 
         Args:
-            job: attack on a target; on ``told`` its adapted form runs, on ``matched`` its plain one.
-            control: ``matched`` or ``told``.
+            job: attack on a target; behind the weak defence its adapted form runs, else its plain one.
+            control: ``undefended`` or ``weak_defence``.
         """
         at = job.attack, job.probe_set.name, control
         if at not in self._done:
@@ -116,7 +116,7 @@ class ControlRunner:
         Args:
             job: attack on a target, without an adaptation.
             clients: the clients in question.
-            hidden: whether something hides the data; then the messages of the ``matched`` control are checked.
+            hidden: whether something hides the data; then the messages of the undefended control are checked.
         """
         checked = self._job(job, UNDEFENDED) if hidden else job
         if checked is None:
@@ -292,7 +292,7 @@ def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: Att
     probe_set = job.probe_set
     group = (
         probe_set.group if probe_set.isolated is None else 1 / max(1, probe_set.group)
-    )  # of an isolated client, the sum
+    )  # of an isolated one, the sum
     if not probe_set.group or not shown:
         return 0.0
     names = [n for n in shown if n in observation.sent]
@@ -302,11 +302,8 @@ def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: Att
         return inf
     if probe_set.colluding:
         step = 1.0 if weights else float(job.run_config["lr"])
-        return (
-            of_the_model(observation.received, names, probe_set.group + probe_set.colluding, probe_set.group)
-            / step
-            / length
-        )
+        everyone = probe_set.group + probe_set.colluding
+        return of_the_model(observation.received, names, everyone, probe_set.group) / step / length
     # Rounding at random has at most a deviation of half a step in each number of each client.
     return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 

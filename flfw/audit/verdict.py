@@ -15,8 +15,8 @@ from flfw.audit.measures.statistics import most_missed, significant
 
 _TO_SHOW = {
     "consistency": ("consistency", "the attacker's model of the client explains the message"),
-    "weak_defence": ("told", "the attack works through this defence where it is weak"),
-    "undefended": ("matched", "the attack works on this case without the defence"),
+    "weak_defence": ("weak_defence", "the attack works through this defence where it is weak"),
+    "undefended": ("undefended_control", "the attack works on this case without the defence"),
 }
 """Controls that a failure must pass to count, with the cause where one does not, and what it shows."""
 
@@ -147,8 +147,8 @@ class Evidence:
 def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict:
     """Return the verdict, its cause and its reason.
 
-    >>> ladder = ControlResults(ControlResult(150.0, True), ControlResult(9.0, False))
-    >>> verdict_on_messages(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
+    >>> controls = ControlResults(ControlResult(150.0, True), ControlResult(9.0, False))
+    >>> verdict_on_messages(controls, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
     ('inconclusive', 'easy')
     """
     return (
@@ -167,7 +167,7 @@ def _positive(controls: ControlResults, evidence: Evidence) -> Verdict | None:
         reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
         return Verdict(
             "attack broken",
-            "control",
+            "analytic",
             f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
             "faulty, and this says nothing about the method.",
         )

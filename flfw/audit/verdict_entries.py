@@ -1,4 +1,4 @@
-"""Entries of an audit: for each attacked target its facts, its ladder and its evidence, and the verdict on them."""
+"""Entries of an audit: for each attacked target its facts, its controls and its evidence, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel, threat_model_of, unseen
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, ControlResult, ControlResults, Searched
 from flfw.experiment import PEER
-from flfw.files.earlier_names import CONTROLS
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Observation, Truth
@@ -144,7 +143,7 @@ class EntryBuilder:
             return controls
         mild = self._control_runner.beside(job, WEAK_DEFENCE)
         if mild.passed:
-            shown = f"shown by the control {CONTROLS[WEAK_DEFENCE]}: {mild.reason}"
+            shown = f"shown by the control {WEAK_DEFENCE}: {mild.reason}"
             return replace(controls, weak_defence=mild, undefended=replace(mild, seconds=0.0, reason=shown))
         return replace(controls, weak_defence=mild, undefended=self._control_runner.beside(job, UNDEFENDED))
 

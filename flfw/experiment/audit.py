@@ -149,7 +149,7 @@ class RecordingSettings:
     """Whether the report shows clients' samples; auto: not those of a user's own data (csv:, folder:, hf:,
     parquet:, text:)."""
     keep_recorded_rounds: int = -1
-    """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all. >=
+    """After the audit, keep the recordings of the last so many recorded rounds (0 has the controls); -1: of all. >=
     -1."""
 
     def __post_init__(self) -> None:

@@ -63,7 +63,7 @@ SHORT, REACHED = (Searched(1.0, 2.0, 9.0, short, 8) for short in (5, 4))
 # What differs from an audit that earned "no leak found" -> verdict and cause.
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "all is well": ({}, "no leak found", "nothing"),
-    "the control fails": ({"analytic": failed()}, "attack broken", "control"),
+    "the control fails": ({"analytic": failed()}, "attack broken", "analytic"),
     "one of eight is recovered": ({"recovered": 1}, "leaks", "recovered"),
     "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "leaks", "recovered"),
     "recovered, undefended": ({"recovered": 8, "defended": False}, "leaks", "recovered"),
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "leaks",
         "recovered",
     ),
-    "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "attack broken", "control"),
+    "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "attack broken", "analytic"),
     "identified": ({"identified": BEYOND}, "identifies", "identified"),
     "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identifies", "identified"),
     "identified, undefended": ({"identified": BEYOND, "defended": False}, "identifies", "identified"),
@@ -106,9 +106,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "undefended": ({"defended": False}, "inconclusive", "undefended"),
     "undefended, the head is private": ({"defended": False, "private": True}, "inconclusive", "undefended"),
     "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "inconclusive", "outdone"),
-    "told fails": ({"weak_defence": failed()}, "inconclusive", "told"),
-    "told was not climbed": ({"weak_defence": ControlResult(None, None)}, "inconclusive", "told"),
-    "matched fails": ({"undefended": failed()}, "inconclusive", "matched"),
+    "the weak defence fails": ({"weak_defence": failed()}, "inconclusive", "weak_defence"),
+    "the weak defence was not tried": ({"weak_defence": ControlResult(None, None)}, "inconclusive", "weak_defence"),
+    "undefended fails": ({"undefended": failed()}, "inconclusive", "undefended_control"),
     "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
@@ -141,7 +141,7 @@ def test_verdict(case: str) -> None:
     assert concluded(**changes)[:2] == (word, cause)
 
 
-def test_a_rung_without_a_number_counts_as_none_recovered() -> None:
+def test_a_control_without_a_number_counts_as_none_recovered() -> None:
     assert "(0.0 dB)" in concluded(weak_defence=ControlResult(None, None)).reason
 
 
@@ -251,7 +251,7 @@ def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path
     (entry,) = entries(folder)
     assert entry["verdict"] == "static only" and entry["share_recovered"] == 0.0
     assert entry["adaptive"] is False and entry["defence"] == NOTHING
-    assert entry["ladder"][1]["passed"] is True and entry["ladder"][1]["psnr"] > 100  # the ladder is undefended
+    assert entry["ladder"][1]["passed"] is True and entry["ladder"][1]["psnr"] > 100  # the controls are undefended
     assert any("not granted" in line and NOTHING in line for line in entry["granted"])
     assert {row["recovered"] for row in rows(folder, "target")} == {"False"}
     assert {row["recovered"] for row in rows(folder, "easy")} == {"True"}
@@ -320,9 +320,9 @@ def tampered(leaking: tuple[Path, Experiment], folder: Path, change: Any) -> dic
     shutil.copytree(leaking[0], folder)
     manifest = folder / "observations" / "manifest.jsonl"
     lines = [json.loads(line) for line in manifest.read_text().splitlines()]
-    controls = [line for line in lines if line.get("config", {}).get("rung") == "control"]
+    controls = [line for line in lines if line.get("config", {}).get("control") == "analytic"]
     controls.sort(key=lambda line: line["config"]["slot"])
-    probes = Recordings(folder / "observations").probes("control", 0)
+    probes = Recordings(folder / "observations").probes("analytic", 0)
     for line, observation, answer in zip(controls, probes, change([seen.sent for seen in probes]), strict=True):
         record_answer(folder / "observations", line, answer, observation.received)
     rewrite(folder / "observations", lines)
@@ -374,7 +374,7 @@ def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
     assert breakdowns([broke("not applicable: no layer", "not applicable: no layer")]) == []
 
 
-def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
+def test_an_easy_control_that_broke_is_not_called_too_weak() -> None:
     easy = ControlResult(0.0, False, failure_reason="crashed: it")
     word, _, reason = concluded(easy=easy)
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
@@ -443,7 +443,7 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
     assert result["verdict"] == "inconclusive" and "1 of 2 examples reconstructed" in result["reason"]
 
 
-def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
+def test_an_easy_control_of_few_recordings_is_not_passed() -> None:
     rows, result = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
     assert not verdict_entries.easy(rows, 8, result).passed
     assert verdict_entries.easy(rows, 2, result).passed

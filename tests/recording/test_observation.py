@@ -21,7 +21,7 @@ TRUTH = Truth(
 
 @pytest.mark.parametrize(
     ("server_round", "control", "slot", "name"),
-    [(0, "control", 0, "r0000-control-000"), (12, "target", 7, "r0012-target-007"), (3, "easy", 45, "r0003-easy-045")],
+    [(0, "analytic", 0, "r0000-analytic-000"), (2, "target", 7, "r0002-target-007"), (3, "easy", 45, "r0003-easy-045")],
 )
 def test_key_names_round_control_and_slot(server_round: int, control: str, slot: int, name: str) -> None:
     assert key(server_round, control, slot) == name
