@@ -1,4 +1,4 @@
-"""Observation, granted knowledge, and ground truth, kept apart; only scoring opens the truth."""
+"""Observation, granted knowledge, and ground truth, kept apart; attacks never open the truth."""
 
 from __future__ import annotations
 
@@ -169,7 +169,9 @@ def truth_file(folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Truth:
-    """Ground truth of a probe; written by the client into its own folder, opened only for scoring.
+    """Ground truth of a probe, written by the client into its own folder.
+
+    The trusted side of an audit opens it: to score, to grant labels and for the controls.
 
     Attributes:
         samples: (batch, ...) raw inputs in [0, 1].

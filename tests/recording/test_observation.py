@@ -54,7 +54,7 @@ def test_an_observation_holds_no_truth_and_cannot_be_changed() -> None:
 # --- truth ---
 
 
-def test_only_scoring_opens_the_truth() -> None:
+def test_only_the_trusted_side_opens_the_truth() -> None:
     root = ROOT
     sources = [
         path for package in ("flfw", "attacks", "strategies", "clients") for path in (root / package).rglob("*.py")
