@@ -16,6 +16,9 @@ from pydantic_core import PydanticCustomError
 
 from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS
 
+POSITIVE = ("leaks", "identifies")
+"""Verdicts of an audit that are evidence of a leak."""
+
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
 NodeId: TypeAlias = Annotated[int, Ge(0), Lt(2**64)]
 """Number of a Flower node: it has 64 bits and no sign."""

@@ -25,15 +25,15 @@ from torch.nn.functional import cross_entropy
 import flfw
 from flfw import nets
 from flfw.adversary.attack import Attack, tuned_on
-from flfw.audit import verdict_entries
+from flfw.audit import entry_builder
 from flfw.audit.entries import AuditedTarget, entry
+from flfw.audit.entry_builder import easy
 from flfw.audit.jobs import ANALYTIC, EASY, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel
 from flfw.audit.verdict import ControlResult, ControlResults
-from flfw.audit.verdict_entries import easy
 from flfw.errors import InputError, require
 from flfw.files.progress import Steps
 from flfw.files.provenance import code_hash, environment, requirements_hash
@@ -180,7 +180,7 @@ def analytic(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: in
     with initialising(seed, "control"):  # its first name: the weights stay the same
         net = nets.build("linear", inputs.shape, classes)
     pairs = [(observation, singles[observation.slot]) for observation in probes(ANALYTIC, net, singles, inputs)]
-    return verdict_entries.control(pairs, len(singles), inputs)
+    return entry_builder.analytic(pairs, len(singles), inputs)
 
 
 def _gradient(net: nn.Module, single: Truth, inputs: InputSpec) -> nets.Tensors:
@@ -395,7 +395,7 @@ class _Audit:
         target = AuditedTarget(
             private=any(pair[1].model.unknown for pair in granting.pairs if pair),
             defended=self._case.defence != "none",
-            settings=len(self._attacks) * len(self._chosen.groups),
+            num_tests=len(self._attacks) * len(self._chosen.groups),
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
             unread=self._unread(granting.pairs),

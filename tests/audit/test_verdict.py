@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.audit import verdict_entries
+from flfw.audit import entry_builder
 from flfw.audit.auditor import auditing
 from flfw.audit.entries import AuditedTarget
 from flfw.audit.entries import entry as summed
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "identified",
     ),
     "identified by chance": ({"identified": CHANCE}, "no leak found", "nothing"),
-    "identified in one of three settings": ({"identified": BEYOND, "settings": 3}, "no leak found", "nothing"),
+    "identified in one of three tests": ({"identified": BEYOND, "num_tests": 3}, "no leak found", "nothing"),
     "the description is wrong": ({"consistency": failed()}, "attack broken", "consistency"),
     "the description is wrong, static": (
         {"consistency": failed(), "adaptive": False},
@@ -113,16 +113,16 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
     "noise of unknown structure": ({"assumes": True}, "inconclusive", "noise"),
-    "the messages point to the truth": ({"pointed": BEYOND}, "identifies", "candidates"),
+    "the messages point to the truth": ({"candidate_test": BEYOND}, "identifies", "candidates"),
     "they do, whatever the controls": (
-        {"pointed": BEYOND, "weak_defence": failed()},
+        {"candidate_test": BEYOND, "weak_defence": failed()},
         "identifies",
         "candidates",
     ),
-    "they do, static": ({"pointed": BEYOND, "adaptive": False}, "identifies", "candidates"),
-    "they do by chance": ({"pointed": CHANCE}, "no leak found", "nothing"),
-    "they do in one of three tests": ({"pointed": BEYOND, "settings": 3}, "no leak found", "nothing"),
-    "the results do, and the messages": ({"identified": BEYOND, "pointed": BEYOND}, "identifies", "identified"),
+    "they do, static": ({"candidate_test": BEYOND, "adaptive": False}, "identifies", "candidates"),
+    "they do by chance": ({"candidate_test": CHANCE}, "no leak found", "nothing"),
+    "they do in one of three tests": ({"candidate_test": BEYOND, "num_tests": 3}, "no leak found", "nothing"),
+    "the results do, and the messages": ({"identified": BEYOND, "candidate_test": BEYOND}, "identifies", "identified"),
     "luck": ({"chance_match": 2}, "inconclusive", "chance"),
     "luck beside a recovery": ({"chance_match": 2, "recovered": 1}, "leaks", "recovered"),
     "luck, and the easy control fails": ({"chance_match": 2, "easy": failed()}, "inconclusive", "chance"),
@@ -147,7 +147,7 @@ def test_a_control_without_a_number_counts_as_none_recovered() -> None:
 
 def test_no_leak_found_says_whether_candidates_were_held_against_the_messages() -> None:
     assert "not with the message itself, which may tell more" in concluded().reason
-    held = concluded(pointed=CHANCE, settings=4).reason
+    held = concluded(candidate_test=CHANCE, num_tests=4).reason
     assert "held against 1 messages" in held and "explain 1 of them best (p = 0.02, no finding among 4 tests)" in held
 
 
@@ -445,12 +445,12 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
 
 def test_an_easy_control_of_few_recordings_is_not_passed() -> None:
     rows, result = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
-    assert not verdict_entries.easy(rows, 8, result).passed
-    assert verdict_entries.easy(rows, 2, result).passed
+    assert not entry_builder.easy(rows, 8, result).passed
+    assert entry_builder.easy(rows, 2, result).passed
 
 
 @pytest.mark.parametrize(("psnr", "text"), [(90.0, "90.0 dB"), (None, "passed")])
 def test_only_images_have_decibels_on_the_terminal(psnr: float | None, text: str) -> None:
     rows, result = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
-    assert verdict_entries.easy_words(rows, verdict_entries.easy(rows, 1, result)) == text
-    assert verdict_entries.easy_words([], verdict_entries.easy([], 1, result)) == "no example gave a result"
+    assert entry_builder.easy_words(rows, entry_builder.easy(rows, 1, result)) == text
+    assert entry_builder.easy_words([], entry_builder.easy([], 1, result)) == "no example gave a result"
