@@ -26,7 +26,7 @@ class MaliciousServer(GridWrapper):
     """Grid that replaces the tensors that a `ModelModification` crafts, in each message with arrays.
 
     A server that isolates a client lies in probes of the target alone: the numbers that make an update zero would end
-    up in the strategy's mean, and the ladder is that of an honest network.
+    up in the strategy's mean, and the fresh controls are those of an honest network.
 
     A recorder belongs behind it, so that the recording has what clients received. The strategy goes on with its own
     tensors: in the next round those that training left in the changed part of the network are overwritten again.
@@ -80,7 +80,7 @@ class MaliciousServer(GridWrapper):
 def _is_target(message: Message) -> bool:
     """Return whether a message is a probe of the audit's target, in which such a server lies."""
     config = message.content.config_records.get("config", {})
-    return message.metadata.message_type == "train.probe" and config.get("rung") == "target"
+    return message.metadata.message_type == "train.probe" and config.get("control") == "target"
 
 
 def tampered(grid: Grid, plan: TaskPlan) -> Grid:

@@ -14,10 +14,11 @@ import numpy as np
 
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, require_gpu
-from flfw.audit.conclude import MALICIOUS, POSITIVE, with_groups_needed
+from flfw.audit.conclude import FINDINGS, with_min_safe_sum_size
 from flfw.audit.control_runs import ControlRunner
+from flfw.audit.entry_builder import EntryBuilder, analytic, easy, easy_words
 from flfw.audit.job_planner import JobPlanner
-from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
+from flfw.audit.jobs import ANALYTIC, AttackJob, JobResult, ProbeSet
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.perceptual import Extractors
 from flfw.audit.measures.public import PublicData
@@ -30,10 +31,8 @@ from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import threat_model_of
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdict import ControlResult
-from flfw.audit.verdict_entries import EntryBuilder, control, easy, easy_words
 from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE, Point
-from flfw.files.earlier_names import CONTROLS
 from flfw.files.progress import Steps
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.net import Tensors
@@ -111,7 +110,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         out: Path,
         place: AttackPlace | None = None,
     ) -> None:
-        self._clients, self.audit, self._task, self.source, self._out = clients, audit, task, source, out
+        self._client_plan, self.audit, self._task, self.source, self._out = clients, audit, task, source, out
         self._named, self._of_membership = audit.reconstructions, audit.memberships
         weights = audit.settings.lpips_weights
         self._perceptual = perceptual.load(weights) if weights else None
@@ -121,7 +120,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.remarks: list[str] = []
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
-        self._plan = self._planner_of(clients)
+        self._job_planner = self._planner_of(clients)
         self._attacks = place(self._queue, self.jobs) if place else self._place()
         self._control_runner = ControlRunner(clients, audit, self._planner_of, self._attempt, source / "truth", task)
 
@@ -151,7 +150,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     def _scorer(self) -> Scorer:
         """Scorer, built on first use: training does not need its public data."""
         sides = (self._perceptual, self._task.own_side, self._task.dataset)
-        return Scorer(self._public, self.source / "truth", self._out, self._clients.seed, *sides)
+        return Scorer(self._public, self.source / "truth", self._out, self._client_plan.seed, *sides)
 
     @cached_property
     def _public(self) -> PublicData:
@@ -160,7 +159,7 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     @cached_property
     def _extractors(self) -> Extractors:
-        return Extractors(self._clients, Recordings(self.source / "observations"), self._task.inputs)
+        return Extractors(self._client_plan, Recordings(self.source / "observations"), self._task.inputs)
 
     def _granted_public(self) -> tuple[str, int]:
         """Return the file of the public data, for jobs that grant it, and its number of examples."""
@@ -184,11 +183,11 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     def probe_sets(self, last: int | None = None) -> list[ProbeSet]:
         """Return the probe sets of a run that ended after round ``last``; see `flfw.audit.job_planner.JobPlanner`."""
-        return self._plan.probe_sets(last) if self._named else []
+        return self._job_planner.probe_sets(last) if self._named else []
 
     def jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
         """Return the jobs of a probe set that is recorded; see `flfw.audit.job_planner.JobPlanner`."""
-        return self._plan.jobs(probe_set)
+        return self._job_planner.jobs(probe_set)
 
     def run(
         self, last: int | None = None, privacy: Sequence[Mapping[str, Any]] = ()
@@ -212,14 +211,14 @@ class Auditor(AbstractContextManager["Auditor"]):
         entries = self._reconstructed(jobs) if self._named else []
         answers = (self._attacks.wait(job) for _, job in games)
         requested = [request for request, _ in games]
-        self.membership = self._game.play(requested, answers, self._note, self._plan, privacy) if games else []
+        self.membership = self._game.play(requested, answers, self._note, self._job_planner, privacy) if games else []
         self.remarks = self._game.remarks if games else []
         return entries, self._scored
 
     def _reconstructed(self, jobs: Sequence[AttackJob]) -> list[dict[str, Any]]:
         """Score the jobs of attacks that reconstruct, as they come; return the entries of ``audit``."""
         entry_builder = EntryBuilder(
-            self._plan, self._task, self._control_runner, self._scorer, self._control(), self._settings(jobs)
+            self._job_planner, self._task, self._control_runner, self._scorer, self._analytic(), self._num_tests(jobs)
         )
         entries: list[dict[str, Any]] = []
         inferring: list[tuple[AttackJob, JobResult]] = []
@@ -234,8 +233,9 @@ class Auditor(AbstractContextManager["Auditor"]):
                         steps.done(f"{name} at round {job.probe_set.round}: {result.stopped or 'done'}")
                         continue
                     started = time.monotonic()
-                    scored = self._rows(self._plan, job, result)
-                    self._scored += [row | {"vantage": v} for v in self._plan.vantages(job.probe_set) for row in scored]
+                    scored = self._rows(self._job_planner, job, result)
+                    views = self._job_planner.vantages(job.probe_set)
+                    self._scored += [row | {"vantage": view} for view in views for row in scored]
                     if job.probe_set.control == "easy":
                         entry_builder.below[name] = below = easy(scored, self.audit.probes.images, result)
                         steps.done(f"{name} on the easy control: {easy_words(scored, below)}")
@@ -249,7 +249,7 @@ class Auditor(AbstractContextManager["Auditor"]):
                     words = " and ".join(e["verdict"] for e in summaries if e["vantage"] == job.vantage)
                     steps.done(f"{name} at round {job.probe_set.round}{_which(job)}: {words}")
         self.inference = entry_builder.inferred(inferring)
-        return with_groups_needed(entries, (*POSITIVE, MALICIOUS))
+        return with_min_safe_sum_size(entries, FINDINGS)
 
     def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, AttackJob]]:
         """Return the requests to the attacks on membership, each with its job.
@@ -260,21 +260,17 @@ class Auditor(AbstractContextManager["Auditor"]):
         Raises:
             InputError: no upload was recorded.
         """
-        ended, game, adaptation = (
-            self.audit.rounds if last is None else last,
-            self._game,
-            self.audit.settings.adaptation,
-        )
+        ended, game, settings = self.audit.rounds if last is None else last, self._game, self.audit.settings
         requested = [
             request
             for name, attack in self._of_membership.items()
-            for request in with_informed(self._clients, adaptation, attack, game.requests(name, ended))
+            for request in with_informed(self._client_plan, settings.adaptation, attack, game.requests(name, ended))
         ]
-        return [(request, self._plan.game_job(request)) for request in requested]
+        return [(request, self._job_planner.game_job(request)) for request in requested]
 
     @cached_property
     def _game(self) -> MembershipAudit:
-        clients, task = self._clients, self._clients.task
+        clients, task = self._client_plan, self._client_plan.task
         fresh = lambda: control_net("easy", task.network, clients.seed, *task.input_space)  # noqa: E731
         folder = self.source / "observations"
         put, inputs = self._queue.put_candidates, self._task.inputs
@@ -286,38 +282,36 @@ class Auditor(AbstractContextManager["Auditor"]):
 
         return MembershipAudit(clients, self.audit, self._task, folder, put, fresh, held)
 
-    def _settings(self, jobs: Sequence[AttackJob]) -> int:
+    def _num_tests(self, jobs: Sequence[AttackJob]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
         tested = (job for job in jobs if job.probe_set.control == "target" and self._named[job.attack].reconstructs)
-        return 2 * sum(len(self._plan.defences_of(job)) for job in tested) or 1
+        return 2 * sum(len(self._job_planner.defences_of(job)) for job in tested) or 1
 
-    def _attempt(self, plan: JobPlanner, job: AttackJob) -> tuple[JobResult, list[ScoreRow]]:
+    def _attempt(self, planner: JobPlanner, job: AttackJob) -> tuple[JobResult, list[ScoreRow]]:
         """Run a job that was not foreseen; return its solution and rows, which are kept."""
         self._queue.put(job)
         result = self._attacks.wait(job)
-        rows = self._rows(plan, job, result)
+        rows = self._rows(planner, job, result)
         self._scored += rows
         return result, rows
 
-    def _control(self) -> ControlResult:
+    def _analytic(self) -> ControlResult:
         recordings = Recordings(self.source / "observations")
-        probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes("control", 0)]
+        probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes(ANALYTIC, 0)]
         self._note(recordings.refused)
-        requested = len(recordings.probe_lines("control", 0))
-        return control(
+        requested = len(recordings.probe_lines(ANALYTIC, 0))
+        return analytic(
             [(observation, truth) for observation, truth in probes if truth is not None], requested, self._task.inputs
         )
 
-    def _rows(self, plan: JobPlanner, job: AttackJob, result: JobResult) -> list[ScoreRow]:
-        probe_set, seed = job.probe_set, self._clients.seed
+    def _rows(self, planner: JobPlanner, job: AttackJob, result: JobResult) -> list[ScoreRow]:
+        probe_set, seed = job.probe_set, self._client_plan.seed
         self._note(result.refused)
         common: ScoreRow = {
             "attack": job.attack,
             "vantage": job.vantage,
             "source": probe_set.source,
-            "rung": CONTROLS.get(probe_set.control, probe_set.control),
-        }
-        common |= {
+            "rung": probe_set.control,
             "curve": probe_set.curve,
             "batch": probe_set.batch,
             "steps": probe_set.steps,
@@ -325,16 +319,12 @@ class Auditor(AbstractContextManager["Auditor"]):
         }
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):
-            defence = "none" if probe_set.fresh else plan.defence_of(exchange.client)
+            defence = "none" if probe_set.fresh else planner.defence_of(exchange.client)
             threat_model = threat_model_of(
-                plan.clients, self.audit.settings, job, self._named[job.attack], defence != "none"
+                planner.clients, self.audit.settings, job, self._named[job.attack], defence != "none"
             )
-            where: ScoreRow = {
-                "defence": defence,
-                "adaptive": threat_model.adaptive,
-                "adaptation": threat_model.adaptation,
-            }
-            where["round"] = probe_set.round
+            where: ScoreRow = {"defence": defence, "adaptive": threat_model.adaptive}
+            where |= {"adaptation": threat_model.adaptation, "round": probe_set.round}
             where |= {"client": exchange.client, "probe_slot": exchange.slot, "seed": seed}
             names = truth_keys(probe_set, exchange)
             attacked = reconstruction is not None and not probe_set.fresh
@@ -343,7 +333,7 @@ class Auditor(AbstractContextManager["Auditor"]):
             scored = self._scorer.rows(job, exchange, common | where, names, reconstruction, extractor, ceiling)
             each = len(scored) // max(1, len(exchange.slots))
             for row, slot in zip(scored, np.repeat(exchange.slots, each), strict=False):
-                row["client"] = int(slot) % self._clients.rounds.clients  # of a sum, the owner of the example
+                row["client"] = int(slot) % self._client_plan.rounds.clients  # of a sum, the owner of the example
             rows += scored
         groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
         controlled = [row for group in groups for row in self._scorer.controlled(job, group)]

@@ -1,6 +1,6 @@
-"""Conclusion of an audit on one attack at one round: the verdict, and its limits in settings of their own.
+"""Conclusion of an audit on one attack at one round: the verdict of `flfw.audit.verdict`, and three cases beyond it.
 
-Sums over clients, a server that changed the network, and statistics that no attack reads each have a rule. A sum hides
+Sums over clients, a server that changed the network, and statistics that no attack reads have rules here. A sum hides
 single clients' data behind the other clients'. That an attack fails on it counts only if the same attack works on
 groups of one client in the same audit, and only for groups of `MIN_SUM_CLIENTS` clients or more.
 """
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, final
 
 from flfw.audit.measures.statistics import most_missed
 from flfw.audit.verdict import EASY_SHARE, MESSAGES, ControlResults, Evidence, Verdict, verdict_on_messages
 from flfw.experiment.curves import SUM_SIZE
+from flfw.files.result_entries import POSITIVE
 
 MALICIOUS = "malicious server only"
-"""Verdict on a network that a malicious server changed, where `verdict_on_messages` would find a leak."""
-
-POSITIVE = ("leaks", "identifies")
+"""Verdict on a network that a malicious server changed, where messages or sums leak."""
+FINDINGS = (*POSITIVE, MALICIOUS)
+"""Verdicts of an attack that reached something."""
 MIN_SUM_CLIENTS = 10
 """Least number of clients in a sum for ``no leak found``, those that work together with the attacker not counted."""
 
@@ -236,15 +238,11 @@ def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
     >>> min_safe_sum_size({1: True, 2: None, 5: None}), min_safe_sum_size({1: True, 2: None, 5: False})
     (None, 5)
     """
-    last = max((size for size, leaked in reached.items() if leaked), default=None)
-    return (
-        None
-        if last is None
-        else min((size for size in reached if size > last and reached[size] is False), default=None)
-    )
+    last = max((size for size, leaked in reached.items() if leaked), default=inf)
+    return min((size for size in reached if size > last and reached[size] is False), default=None)
 
 
-def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[str]) -> list[dict[str, Any]]:
+def with_min_safe_sum_size(entries: Sequence[dict[str, Any]], positive: Collection[str]) -> list[dict[str, Any]]:
     """Return an audit's entries, those of sums with the smallest group from which on their attack reaches nothing.
 
     An attack that could look through the clients' operations in a sum over one client, and not in a larger one, is the
@@ -276,7 +274,7 @@ def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
     return None if unknown else False
 
 
-def memberships_with_groups_needed(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def memberships_with_min_safe_sum_size(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the items of membership, those of sums with the smallest group from which on nothing is found.
 
     A size counts only if its controls passed and its pairs were enough to find something: then nothing was found, or it

@@ -52,12 +52,12 @@ Opened = tuple[Observation, Knowledge, Truth]
 
 @final
 class ControlRunner:
-    """Rungs of one audit.
+    """Controls of one audit.
 
     Args:
         clients: what the run's clients do.
         audit: the attacks and what they see.
-        plan_of: builds the planner of the jobs of clients under a control.
+        planner_of: builds the planner of the jobs of clients under a control.
         attempt: runs a job of a plan.
         truth: the folder of the clients' examples.
         task: the source of further examples of the clients.
@@ -67,23 +67,23 @@ class ControlRunner:
         self,
         clients: ClientPlan,
         audit: AuditPlan,
-        plan_of: Callable[[ClientPlan], JobPlanner],
+        planner_of: Callable[[ClientPlan], JobPlanner],
         attempt: Attempt,
         truth: Path,
         task: Task,
     ) -> None:
-        self._clients, self._audit = clients, audit
-        self._plan_of, self._attempt, self._truth = plan_of, attempt, truth
+        self._client_plan, self._audit = clients, audit
+        self._planner_of, self._attempt, self._truth = planner_of, attempt, truth
         self._task = task
-        self._plans: dict[str, JobPlanner | None] = {}
+        self._job_planners: dict[str, JobPlanner | None] = {}
         self._done: dict[tuple[str, str, str], ControlResult] = {}
 
     def beside(self, job: AttackJob, control: str) -> ControlResult:
         """Return the result of a job's attack on a control beside its target.
 
         Args:
-            job: attack on a target; on ``told`` its adapted form runs, on ``matched`` its plain one.
-            control: ``matched`` or ``told``.
+            job: attack on a target; behind the weak defence its adapted form runs, else its plain one.
+            control: ``undefended`` or ``weak_defence``.
         """
         at = job.attack, job.probe_set.name, control
         if at not in self._done:
@@ -91,10 +91,10 @@ class ControlRunner:
         return self._done[at]
 
     def _run_control(self, job: AttackJob, control: str) -> ControlResult:
-        plan, beside = self._plan(control), self._job(job, control)
-        if plan is None:
-            protection_name = self._clients.defences.name
-            protection_name = self._clients.name if protection_name == "none" else protection_name
+        planner, beside = self._job_planner(control), self._job(job, control)
+        if planner is None:
+            protection_name = self._client_plan.defences.name
+            protection_name = self._client_plan.name if protection_name == "none" else protection_name
             return ControlResult(
                 None,
                 None,
@@ -102,7 +102,7 @@ class ControlRunner:
             )
         if beside is None or not beside.exchanges:
             return ControlResult(None, None, failure_reason="its probes were not recorded")
-        result, rows = self._attempt(plan, beside)
+        result, rows = self._attempt(planner, beside)
         values = [row["db"] for row in rows if row["db"] is not None]
         share = sum(row["recovered"] for row in rows) / max(1, len(rows))
         mean = sum(values) / len(values) if values else None
@@ -116,7 +116,7 @@ class ControlRunner:
         Args:
             job: attack on a target, without an adaptation.
             clients: the clients in question.
-            hidden: whether something hides the data; then the messages of the ``matched`` control are checked.
+            hidden: whether something hides the data; then the messages of the undefended control are checked.
         """
         checked = self._job(job, UNDEFENDED) if hidden else job
         if checked is None:
@@ -199,7 +199,7 @@ class ControlRunner:
         for client in dict.fromkeys(observation.client for observation, _, _ in opened):
             mine = [index for index, (observation, _, _) in enumerate(opened) if observation.client == client]
             pool = np.setdiff1d(self._task.victim_pool(client), taken)
-            rng = numpy_generator(self._clients.seed, "candidates", client)
+            rng = numpy_generator(self._client_plan.seed, "candidates", client)
             dataset = self._task.dataset
             labels = [dataset.kinds(opened[index][2].labels.numpy()) for index in mine]
             there = dataset.kinds(dataset.train_y[pool])
@@ -220,12 +220,12 @@ class ControlRunner:
         results = _by_slot(job, result)
         values: list[tuple[float, float, float]] = []
         for opened in self._open(job):
-            observation, _, truth = opened
-            if observation.client not in clients or observation.slot not in results:
+            o, _, truth = opened
+            if o.client not in clients or o.slot not in results:
                 continue
-            rng = torch_generator(self._clients.seed, f"random guess {job.attack}", observation.round, observation.slot)
+            rng = torch_generator(self._client_plan.seed, f"random guess {job.attack}", o.round, o.slot)
             noise = torch.rand(truth.samples.shape, generator=rng)
-            fits = self._fits(job, attack, opened, [truth, results[observation.slot], Reconstruction(noise)])
+            fits = self._fits(job, attack, opened, [truth, results[o.slot], Reconstruction(noise)])
             if fits is None:
                 return None
             truth_at, found_at, noise_at = (fit.objective for fit in fits)
@@ -243,7 +243,7 @@ class ControlRunner:
     ) -> list[Fit] | None:
         """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
         observation, knowledge, _ = opened
-        rng = torch_generator(self._clients.seed, f"objective {job.attack}", observation.round, observation.slot)
+        rng = torch_generator(self._client_plan.seed, f"objective {job.attack}", observation.round, observation.slot)
         placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
         try:
             return attack.objective(observation, knowledge, placed, rng)
@@ -252,7 +252,7 @@ class ControlRunner:
 
     def _open(self, job: AttackJob) -> list[Opened]:
         """Return the observations of a job with the knowledge granted about each, and the truth."""
-        clients = under_control(self._clients, job.probe_set.control)
+        clients = under_control(self._client_plan, job.probe_set.control)
         assert clients is not None, "a job is made only under controls that there are"
         clients = clients.with_input_space(job.shape, job.classes)
         recordings = Recordings(job.recordings)
@@ -273,16 +273,16 @@ class ControlRunner:
                 opened.append((o, knowledge, Truth.joined(whole) if job.probe_set.group else whole[0]))
         return opened
 
-    def _plan(self, control: str) -> JobPlanner | None:
-        if control not in self._plans:
-            changed = under_control(self._clients, control)
-            self._plans[control] = None if changed is None else self._plan_of(changed)
-        return self._plans[control]
+    def _job_planner(self, control: str) -> JobPlanner | None:
+        if control not in self._job_planners:
+            changed = under_control(self._client_plan, control)
+            self._job_planners[control] = None if changed is None else self._planner_of(changed)
+        return self._job_planners[control]
 
     def _job(self, job: AttackJob, control: str) -> AttackJob | None:
         """Return the same attack on a control beside the target."""
-        plan = self._plan(control)
-        jobs = [] if plan is None else plan.jobs(job.probe_set.at(control))
+        planner = self._job_planner(control)
+        jobs = [] if planner is None else planner.jobs(job.probe_set.at(control))
         matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (control == WEAK_DEFENCE)]
         return matching[0] if matching else None
 
@@ -292,7 +292,7 @@ def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: Att
     probe_set = job.probe_set
     group = (
         probe_set.group if probe_set.isolated is None else 1 / max(1, probe_set.group)
-    )  # of an isolated client, the sum
+    )  # of an isolated one, the sum
     if not probe_set.group or not shown:
         return 0.0
     names = [n for n in shown if n in observation.sent]
@@ -302,11 +302,8 @@ def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: Att
         return inf
     if probe_set.colluding:
         step = 1.0 if weights else float(job.run_config["lr"])
-        return (
-            of_the_model(observation.received, names, probe_set.group + probe_set.colluding, probe_set.group)
-            / step
-            / length
-        )
+        everyone = probe_set.group + probe_set.colluding
+        return of_the_model(observation.received, names, everyone, probe_set.group) / step / length
     # Rounding at random has at most a deviation of half a step in each number of each client.
     return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 

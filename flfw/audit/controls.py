@@ -5,9 +5,8 @@
     weak_defence   what hides the data acts in its weakest form, through which a message is known to leak; of a
                    pipeline, every stage does
 
-Messages and recordings call the first ``matched`` and the second ``told``. Clients answer the probes of both with their
-own code, as they answer the target's. The controls are recorded where an attack can adapt to what hides the data, and
-attacked only where the target's failure could count.
+Clients answer the probes of both with their own code, as they answer the target's. The controls are recorded where an
+attack can adapt to what hides the data, and attacked only where the target's failure could count.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from flfw.audit.jobs import ProbeSet
 from flfw.task.client_plan import ClientPlan
 from flfw.task.pipeline import Pipeline, PipelineSettings
 
-UNDEFENDED, WEAK_DEFENCE = "matched", "told"
+UNDEFENDED, WEAK_DEFENCE = "undefended", "weak_defence"
 TARGET_CONTROLS = (UNDEFENDED, WEAK_DEFENCE)
 
 

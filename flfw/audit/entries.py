@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flfw.audit.conclude import MALICIOUS, POSITIVE, SumFacts, verdict_on_attack
+from flfw.audit.conclude import FINDINGS, SumFacts, verdict_on_attack
 from flfw.audit.jobs import JobResult
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
@@ -75,11 +75,11 @@ class AuditedTarget:
     Attributes:
         private: whether clients keep tensors of the model private.
         defended: whether a defence, or the method's own mechanism, changed what was sent.
-        settings: number of tests of identification in the run.
+        num_tests: number of tests of identification in the run.
         searched: values of the attack's objective, if it has one.
         identified: identification among look-alikes; None: nothing was compared.
-        pointed: messages that their true data explain better than candidates do; None: no candidates were held against
-            them.
+        candidate_test: messages that their true data explain better than candidates do; None: no candidates were held
+            against them.
         columns: of a table, for each column how often it was recovered, and by guessing.
         noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
         expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
@@ -91,10 +91,10 @@ class AuditedTarget:
 
     private: bool = False
     defended: bool = False
-    settings: int = 1
+    num_tests: int = 1
     searched: Searched | None = None
     identified: Identified | None = None
-    pointed: Identified | None = None
+    candidate_test: Identified | None = None
     columns: Sequence[Mapping[str, float | None]] | None = None
     noise: str = ""
     expected: float | None = None
@@ -129,7 +129,7 @@ def entry(
     failures = sum(row["failed"] for row in rows) + requested - len(rows)
     evidence = _evidence(description, rows, failures / requested, target, static_rows, seed)
     word, cause, reason = verdict_on_attack(controls, evidence, target.sums, target.tampered_by, target.unread)
-    if result.stopped and word not in (*POSITIVE, MALICIOUS):
+    if result.stopped and word not in FINDINGS:
         reason = f"{reason} {description['attack']} gave nothing: {result.stopped.rstrip('.')}."
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
     return {
@@ -141,7 +141,7 @@ def entry(
         "messages": evidence.messages,
         **_closeness(rows, seed),
         **_identification(rows, target.identified),
-        "candidate_test": _candidates(target.pointed),
+        "candidate_test": _candidates(target.candidate_test),
         "distance": {
             "rmsd": _mean(rows, "rmsd"),
             "success": _share(rows, "succeeded"),
@@ -188,9 +188,9 @@ def _evidence(
         size=_size(description),
         outdone=_outdone(_gained(rows, static_rows, seed), rows, static_rows, count),
         identified=target.identified,
-        pointed=target.pointed,
+        candidate_test=target.candidate_test,
         chance_match=sum(row["chance_match"] for row in rows),
-        settings=target.settings,
+        num_tests=target.num_tests,
         searched=target.searched,
         noise=target.noise,
     )
@@ -219,10 +219,10 @@ def _identification(rows: Sequence[ScoreRow], identified: Identified | None) -> 
     }
 
 
-def _candidates(pointed: Identified | None) -> dict[str, float | None] | None:
-    if pointed is None:
+def _candidates(test: Identified | None) -> dict[str, float | None] | None:
+    if test is None:
         return None
-    return {"first": pointed.count, "messages": pointed.compared, "null": pointed.chance, "p": pointed.p}
+    return {"first": test.count, "messages": test.compared, "null": test.chance, "p": test.p}
 
 
 def _share_interval(evidence: Evidence) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any, final
 from flfw.adversary.attack import Attack
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import protection_of
-from flfw.audit.jobs import EASY, UPLOAD, AttackJob, Exchange, ProbeSet, round_probe_sets
+from flfw.audit.jobs import ANALYTIC, EASY, UPLOAD, AttackJob, Exchange, ProbeSet, round_probe_sets
 from flfw.audit.knowledge import hidden
 from flfw.audit.membership.request import MembershipRequest
 from flfw.audit.membership_views import InformedAttacker
@@ -122,7 +122,7 @@ class JobPlanner:
         return [job for each in (probe_set, *self.sums(probe_set)) for job in self._jobs(each)]
 
     def _jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
-        if probe_set.control == "control" or not self.vantages(probe_set):
+        if probe_set.control == ANALYTIC or not self.vantages(probe_set):
             return []
         exchanges, updates = self._exchanges(probe_set), self._probes.audit_source == "update"
         inferring = probe_set.control == "target" and probe_set.point == (UPLOAD if updates else "target")

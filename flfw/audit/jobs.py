@@ -23,10 +23,10 @@ from flfw.recording.observation import Reconstruction
 
 @dataclass(frozen=True)
 class ProbeSet:
-    """A note that a group of probes is recorded.
+    """Probes, or uploads, of one kind and round that attacks run on.
 
     Attributes:
-        control: control: ``control``, ``easy``, ``matched``, ``told`` or ``target``.
+        control: ``target``, or the control: ``analytic``, ``easy``, ``undefended`` or ``weak_defence``.
         round: the round after which they were sent.
         curve: the curve to which they belong as a point, if any.
         batch: examples in each probe.
@@ -116,10 +116,11 @@ class ProbeSet:
         return replace(self, control=control, point=f"{self.point}-{control}")
 
 
-FRESH = ("control", "easy")
-"""Rungs on a fresh network."""
+ANALYTIC = "analytic"
+FRESH = (ANALYTIC, "easy")
+"""Controls on a fresh network."""
 EASY = ProbeSet("easy", 0, "", 1, 1, "easy")
-"""Probe set of the ladder's middle control, which is attacked once."""
+"""Probe set of the easy control, which is attacked once."""
 UPLOAD = "update"
 """Point of uploads: what clients send in a round of training."""
 EXAMPLE = "example"

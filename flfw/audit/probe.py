@@ -3,17 +3,16 @@
 A probe goes out before the first round or after a round's aggregation. It uses the same client code, defence, sharing
 check and recorder as training, and does not change the client. An audit has five kinds, the target and its controls:
 
-    control        one example through softmax regression, undefended: the closed form must find it, or the audit is
+    analytic       one example through softmax regression, undefended: the closed form must find it, or the audit is
                    broken
     easy           one example through the method's network with fresh weights, all of it shared, undefended
     undefended     as the target, without what hides the data: neither a defence nor the method's own mechanism
     weak_defence   as the target, with the weakest form of what hides the data
     target         the method itself
 
-Messages and recordings call the two before the target ``matched`` and ``told``. All but the last reveal a client's
-examples, so a client answers probes only if its own site keeps truth for them. One more probe has no answer: the
-gradient of one example, read by an observer on the client during local training, stays in a folder of the client's
-site, for an audit there.
+All but the last reveal a client's examples, so a client answers probes only if its own site keeps truth for them. One
+more probe has no answer: the gradient of one example, read by an observer on the client during local training, stays in
+a folder of the client's site, for an audit there.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from flfw.audit.controls import TARGET_CONTROLS
-from flfw.audit.jobs import EXAMPLE, FRESH, ProbeSet
+from flfw.audit.jobs import ANALYTIC, EXAMPLE, FRESH, ProbeSet
 from flfw.client.site import Site
 from flfw.experiment.audit import ProbeSettings
 from flfw.messages.reasons import RequestDeclinedError
@@ -45,15 +44,15 @@ from flfw.task.pipeline import NetworkPlan
 from flfw.task.task import Task, TaskPlan
 
 AUDITED = (*FRESH, "target")
-"""Rungs of every audit."""
+"""Kinds of probes of every audit."""
 _ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
 
 def control_net(control: str, network: NetworkPlan, seed: int, shape: tuple[int, ...], classes: int) -> Net:
     """Build the fresh, fully shared network of the analytic or the easy control; both sides know it."""
-    with initialising(seed, control):
-        if control == "control":
+    with initialising(seed, "control" if control == ANALYTIC else control):  # its first name: the weights stay the same
+        if control == ANALYTIC:
             return network.plain(shape, classes, "linear")
         return network.tampered(network.plain(shape, classes))
 
@@ -77,7 +76,7 @@ def send_probes(
     failed: list[Failure] = []
     for probe in range(images):
         client, slot = probe % clients, probe // clients
-        config: dict[str, Any] = {"rung": probe_set.control, "client": client, "slot": probe, "own_slot": slot}
+        config: dict[str, Any] = {"control": probe_set.control, "client": client, "slot": probe, "own_slot": slot}
         config |= {"batch": probe_set.batch, "steps": probe_set.steps, "point": probe_set.point}
         config |= _ON_THE_CLIENT if probe_set.on_client else {}
         if client in strategy.client_directory.unfit:
@@ -162,7 +161,7 @@ def answer(
             examples, where these are requested; or it gives away too few examples, or none to this run, which is not
             recorded.
     """
-    kind, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
+    kind, numbers = config["control"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, audit.probes) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise RequestDeclinedError(f"client {partition} was asked for a probe that does not exist: {kind}, {numbers}")
     if site.truth is None:
@@ -187,9 +186,9 @@ def answer(
     if watched and site.examples:
         examples.record(site.examples, partition, config, received, example(x, y), "compact")
         return {}
-    if config["rung"] not in FRESH:
+    if config["control"] not in FRESH:
         return target(x, y, int(config["steps"]))
-    net = control_net(config["rung"], task.network, seed, task.dataset.shape, task.dataset.classes)
+    net = control_net(config["control"], task.network, seed, task.dataset.shape, task.dataset.classes)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
     return _gradient(net, task, x, y)
 
@@ -209,7 +208,7 @@ def needed(probes: ProbeSettings, clients: int) -> int:
 
 def _exists(config: Mapping[str, Any], probes: ProbeSettings) -> bool:
     """Return whether an audit with these settings sends such a probe."""
-    control, point, vantage = config["rung"], config["point"], config.get("vantage", "server")
+    control, point, vantage = config["control"], config["point"], config.get("vantage", "server")
     base = point.removesuffix(f"-{control}") if control in TARGET_CONTROLS else point
     if control not in (*AUDITED, *TARGET_CONTROLS):
         return False
@@ -217,7 +216,7 @@ def _exists(config: Mapping[str, Any], probes: ProbeSettings) -> bool:
         sizes = (config["batch"], config["steps"])
         known = control not in FRESH and (base, vantage, sizes) == (EXAMPLE, "client_example", (1, 1))
         return known and vantage in probes.vantage
-    return base in ("control", "easy", *(point.name for point in probes.points))
+    return base in (*FRESH, *(point.name for point in probes.points))
 
 
 def _is_watched(config: Mapping[str, Any]) -> bool:

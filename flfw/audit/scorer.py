@@ -25,7 +25,7 @@ from flfw.audit.uploads import is_unusable, joined_truth, label_accuracy, opened
 from flfw.data import Dataset
 from flfw.nets.inputs import InputSpec
 from flfw.recording import format as file_format
-from flfw.recording.observation import Reconstruction, Truth
+from flfw.recording.observation import Reconstruction, Truth, truth_file
 from flfw.rng import numpy_generator
 
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
@@ -91,7 +91,7 @@ class Scorer:
         """
         stem = f"r{job.probe_set.round:04d}-{job.probe_set.point}-{exchange.slot:03d}"
         parts = [opened(self._truth, name) for name in names]
-        recorded, path = joined_truth(parts, self._truth / f"{names[0]}.safetensors", self._out, stem)
+        recorded, path = joined_truth(parts, truth_file(self._truth, names[0]), self._out, stem)
         truth = replace(recorded, labels=from_numpy(self._kinds(recorded.labels.numpy())))
         samples, agreement = None, None
         if reconstruction is not None and not is_unusable(reconstruction, truth):

@@ -469,7 +469,7 @@ def isolation(recordings: Recordings, tampering: ModelModification) -> list[str]
     largest: dict[tuple[int, str], dict[bool, float]] = defaultdict(dict)
     left_out: list[str] = []
     for line in recordings.lines:
-        if line["type"] != "train.probe" or line["config"].get("rung") != "target":
+        if line["type"] != "train.probe" or line["config"].get("control") != "target":
             continue
         (observation,) = recordings.observations([line["id"]])
         if observation is None:

@@ -15,8 +15,8 @@ from flfw.audit.measures.statistics import most_missed, significant
 
 _TO_SHOW = {
     "consistency": ("consistency", "the attacker's model of the client explains the message"),
-    "weak_defence": ("told", "the attack works through this defence where it is weak"),
-    "undefended": ("matched", "the attack works on this case without the defence"),
+    "weak_defence": ("weak_defence", "the attack works through this defence where it is weak"),
+    "undefended": ("undefended_control", "the attack works on this case without the defence"),
 }
 """Controls that a failure must pass to count, with the cause where one does not, and what it shows."""
 
@@ -122,8 +122,8 @@ class Evidence:
         outdone: in words, by how much the same attack got further without knowing the defence, if it did.
         chance_match: examples that were as close as reconstructed ones, but no closer than by chance.
         identified: identification among look-alikes by the attack's results, where it was tested.
-        pointed: messages that their true data explain better than candidates do, where it was tested.
-        settings: number of these tests in the run.
+        candidate_test: messages that their true data explain better than candidates do, where it was tested.
+        num_tests: number of these tests in the run.
         searched: values of the objective, where the attack has one.
         noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
     """
@@ -139,8 +139,8 @@ class Evidence:
     outdone: str = ""
     chance_match: int = 0
     identified: Identified | None = None
-    pointed: Identified | None = None
-    settings: int = 1
+    candidate_test: Identified | None = None
+    num_tests: int = 1
     searched: Searched | None = None
     noise: str = ""
 
@@ -148,12 +148,13 @@ class Evidence:
 def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict:
     """Return the verdict, its cause and its reason.
 
-    >>> ladder = ControlResults(ControlResult(150.0, True), ControlResult(9.0, False))
-    >>> verdict_on_messages(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
+    >>> controls = ControlResults(ControlResult(150.0, True), ControlResult(9.0, False))
+    >>> verdict_on_messages(controls, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
     ('inconclusive', 'easy')
     """
     return (
-        _positive(controls, evidence)
+        _broken_measurement(controls.analytic)
+        or _positive(evidence, controls.consistency)
         or _invalid(controls)
         or _incapable(controls.easy, evidence)
         or _unearned(controls, evidence)
@@ -161,38 +162,41 @@ def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict
     )
 
 
-def _positive(controls: ControlResults, evidence: Evidence) -> Verdict | None:
+def _broken_measurement(analytic: ControlResult) -> Verdict | None:
+    if analytic.passed:
+        return None
+    reached = "nothing" if analytic.psnr is None else f"{analytic.psnr:.1f} dB"
+    return Verdict(
+        "attack broken",
+        "analytic",
+        f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
+        "faulty, and this says nothing about the method.",
+    )
+
+
+def _positive(evidence: Evidence, consistency: ControlResult) -> Verdict | None:
     """Conclude from reconstruction or identification; this needs only a sound measurement."""
-    control, identified, pointed = controls.analytic, evidence.identified, evidence.pointed
-    if not control.passed:
-        reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
-        return Verdict(
-            "attack broken",
-            "control",
-            f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
-            "faulty, and this says nothing about the method.",
-        )
+    identified, test = evidence.identified, evidence.candidate_test
     if evidence.recovered:
         share = f"{evidence.recovered / evidence.attacked:.0%} of the"
         share = f"{evidence.recovered} of {evidence.attacked}" if share == "0% of the" else share
-        unlike = controls.consistency.passed is False
-        beside = f" {_UNEXPLAINED} {controls.consistency.reason}".rstrip() * unlike
+        beside = f" {_UNEXPLAINED} {consistency.reason}".rstrip() * (consistency.passed is False)
         return Verdict("leaks", "recovered", f"{share} attacked examples were reconstructed.{beside}")
-    if identified and significant(identified.p, evidence.settings):
+    if identified and significant(identified.p, evidence.num_tests):
         return Verdict(
             "identifies",
             "identified",
             f"Nothing was reconstructed, but {identified.count} of {identified.compared} results point to the true one "
             f"among look-alikes of its class; guesses that saw nothing do so in {identified.chance or 0:.1%} "
-            f"(p = {identified.p:.1g}, one of {evidence.settings} tests).",
+            f"(p = {identified.p:.1g}, one of {evidence.num_tests} tests).",
         )
-    if pointed and significant(pointed.p, evidence.settings):
+    if test and significant(test.p, evidence.num_tests):
         return Verdict(
             "identifies",
             "candidates",
-            f"Nothing was reconstructed, but {pointed.count} of {pointed.compared} messages are explained better by "
+            f"Nothing was reconstructed, but {test.count} of {test.compared} messages are explained better by "
             "their true data than by any other data of the same client and classes; messages that do not depend on the "
-            f"data are so in {pointed.chance or 0:.1%} (p = {pointed.p:.1g}, one of {evidence.settings} tests). Who "
+            f"data are so in {test.chance or 0:.1%} (p = {test.p:.1g}, one of {evidence.num_tests} tests). Who "
             "holds a client's records can tell which were used, without any search.",
         )
     return None
@@ -296,12 +300,12 @@ def _unearned(controls: ControlResults, evidence: Evidence) -> Verdict | None:
 
 
 def _nothing_found(evidence: Evidence) -> Verdict:
-    pointed = evidence.pointed
+    test = evidence.candidate_test
     held = "Candidates were compared with its results, not with the message itself, which may tell more."
-    if pointed:
+    if test:
         held = (
-            f"Other data of the same clients and classes were held against {pointed.compared} messages: the true data "
-            f"explain {pointed.count} of them best (p = {pointed.p:.2g}, no finding among {evidence.settings} tests)."
+            f"Other data of the same clients and classes were held against {test.compared} messages: the true data "
+            f"explain {test.count} of them best (p = {test.p:.2g}, no finding among {evidence.num_tests} tests)."
         )
     return Verdict(
         "no leak found",

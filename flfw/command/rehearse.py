@@ -1,8 +1,8 @@
 """Rehearsal of a site's leakage before it takes part: ``python -m flfw.command.rehearse --dataset folder:PATH``.
 
-The site's own app runs on the site's own data, in this process. An audit climbs a ladder of probes, from one example
-and one local step to the requested settings, and says where leakage stops. Nothing leaves the machine: no data are
-downloaded, and messages between the two halves of the app stay in memory.
+The site's own app runs on the site's own data, in this process. An audit sends probes of growing sizes, from one
+example and one local step to the requested settings, and says where leakage stops. Nothing leaves the machine: no data
+are downloaded, and messages between the two halves of the app stay in memory.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ DEFAULT = Experiment(engine="inproc", images=4, rounds=3, clients=1, defence_ran
 LIMITS = (
     "One client, this site: nobody else's data are here, so what other sites add to the average or to the model that "
     "comes back is not rehearsed.",
-    "A probe of several steps takes each of them on the same batch, where training goes through all data: the highest "
-    "rung is the probe closest to the real update, and still kinder to the attacker.",
+    "A probe of several steps takes each of them on the same batch, where training goes through all data: the largest "
+    "size is the probe closest to the real update, and still kinder to the attacker.",
     "This is of these attacks with this budget on few examples: a rare leak would not have been seen, and a stronger "
     "attacker may reach more. It is the record of a technical test, no proof that data are safe or anonymous.",
 )
@@ -93,7 +93,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     if command.write_policy:
         require_pinnable(command.experiment, command.write_policy, policy)
     rehearsal = plan_rehearsal(command.experiment, command.max_steps)
-    experiment, sizes = rehearsal.experiment, rehearsal.rungs
+    experiment, sizes = rehearsal.experiment, rehearsal.sizes
     draws = draws_at_sites(command.experiment)
     wanted = replace(without_auto(command.experiment), defence_randomness=draws)
     warned = breaches(policy, wanted, sent(experiment)) if policy else []
@@ -117,7 +117,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     record = {
         "flfw": flfw.__version__,
         "real": dict(zip(("batch", "steps"), rehearsal.real, strict=True)),
-        "rungs": [{"batch": batch, "steps": steps} for batch, steps in sizes],
+        "sizes": [{"batch": batch, "steps": steps} for batch, steps in sizes],
         "images": experiment.images,
         "found": [asdict(one) for one in tried],
         "answers": sentences,
@@ -139,13 +139,13 @@ def rehearse(command: RehearsalCommand) -> Path:
 
 
 def _costs(experiment: Experiment, sizes: Sequence[tuple[int, int]]) -> list[str]:
-    """Return the costs of the ladder's searches, in a line; none for a rehearsal of membership alone."""
+    """Return the costs of the searches of all sizes, in a line; none for a rehearsal of membership alone."""
     from flfw.plans.run_plan import plan
 
     if not any(attack.reconstructs for attack in plan(experiment).audit.reconstructions.values()):
         return []
     work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in sizes)
-    each = f"Probes on each of {len(sizes)} rungs: {experiment.images}."
+    each = f"Probes of each of {len(sizes)} sizes: {experiment.images}."
     return [f"{each} Searches in all of them take about {work:,} times as long as in one of one example and one step."]
 
 

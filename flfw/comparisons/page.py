@@ -15,7 +15,7 @@ from flfw.comparisons.findings import Combination, Comparison
 from flfw.comparisons.ranking_page import listed, section
 from flfw.comparisons.significance import CombinationRanking
 from flfw.comparisons.utility import Utility, claimed, family, shown
-from flfw.report.ranking import POSITIVE
+from flfw.files.result_entries import POSITIVE
 from flfw.report.template.style import STYLE
 
 

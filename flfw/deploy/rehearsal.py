@@ -1,6 +1,6 @@
 """Rehearsal of a run at one client: its plan and probes, its results, and its check against the site's policy.
 
-The plan has a site's own settings at one client, and a ladder of probes that leads up to them. For each attack one
+The plan has a site's own settings at one client, and probes of growing sizes up to them. For each attack one
 sentence says where leakage stops. The check names breaches and budget, and writes a policy for this run alone.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flfw.deploy.policy import Policy
     from flfw.task.task import Task
 
-_FACTOR = 4  # from rung to rung
+_FACTOR = 4  # from size to size
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Rehearsal:
     """Settings of a rehearsal.
 
     Attributes:
-        experiment: the run, without `auto`: one client, with the ladder as a curve.
-        rungs: batch and local steps of each rung, from the easiest up.
+        experiment: the run, without `auto`: one client, with the sizes as a curve.
+        sizes: batch and local steps of each size of probes, from the easiest up.
         real: batch and local steps of real training at this site.
         examples: number of training examples of this site.
         messages: the differences from the requested settings, a sentence each.
     """
 
     experiment: Experiment
-    rungs: tuple[tuple[int, int], ...]
+    sizes: tuple[tuple[int, int], ...]
     real: tuple[int, int]
     examples: int
     messages: tuple[str, ...]
@@ -56,10 +56,10 @@ def growth(end: int) -> list[int]:
     return [*sizes, end] if end > 1 else sizes
 
 
-def ladder(batch: int, steps: int) -> tuple[tuple[int, int], ...]:
-    """Return rungs from one example and one step: growing batches to ``batch``, then growing steps to ``steps``.
+def growing_sizes(batch: int, steps: int) -> tuple[tuple[int, int], ...]:
+    """Return sizes from one example and one step: growing batches to ``batch``, then growing steps to ``steps``.
 
-    >>> ladder(16, 6)
+    >>> growing_sizes(16, 6)
     ((1, 1), (4, 1), (16, 1), (16, 6))
     """
     return tuple([(size, 1) for size in growth(batch)] + [(batch, count) for count in growth(steps)[1:]])
@@ -87,7 +87,7 @@ def plan_rehearsal(experiment: Experiment, max_steps: int) -> Rehearsal:
     batch = min(experiment.batch_size, held)
     real = batch, experiment.local_epochs * -(-held // batch)
     steps = min(real[1], max_steps)
-    sizes = ladder(batch, steps)
+    sizes = growing_sizes(batch, steps)
     curve = f"size={','.join(f'{b}x{s}' for b, s in sizes)}"
     audit = replace(site, victim_batch=batch, victim_steps=steps, curve=(curve,))
     audit = replace(audit, images=_max_probes(audit, task, experiment.images))
@@ -100,12 +100,12 @@ def plan_rehearsal(experiment: Experiment, max_steps: int) -> Rehearsal:
         )
     if steps < real[1]:
         messages.append(
-            f"The ladder ends at {'one local step' if steps == 1 else f'{steps} local steps'} and not at the real "
-            f"{real[1]}: --max-steps {real[1]} climbs them all, and takes about {real[1] / steps:.2g} times as long."
+            f"The sizes end at {'one local step' if steps == 1 else f'{steps} local steps'} and not at the real "
+            f"{real[1]}: --max-steps {real[1]} probes them all, and takes about {real[1] / steps:.2g} times as long."
         )
     if audit.images < experiment.images:
         messages.append(
-            f"Probes on each rung: {audit.images} and not {experiment.images}; the client's data fill no more."
+            f"Probes of each size: {audit.images} and not {experiment.images}; the client's data fill no more."
         )
     return Rehearsal(audit, sizes, real, held, tuple(messages))
 
@@ -128,7 +128,7 @@ def _at_one_site(experiment: Experiment) -> Experiment:
         "victim_batch": experiment.victim_batch,
         "victim_steps": experiment.victim_steps,
     }
-    require(default_probe, "--batch-size and --local-epochs alone, of which the ladder is made", **given)
+    require(default_probe, "--batch-size and --local-epochs alone, of which the sizes are made", **given)
     noise = "the noise itself (--set noise_multiplier=...), since what keeps an epsilon depends on all clients"
     require(not experiment.target_epsilon, noise, target_epsilon=experiment.target_epsilon)
     require(
@@ -199,7 +199,7 @@ def _max_probes(experiment: Experiment, task: Task, requested: int) -> int:
 
 
 Sizes = Sequence[tuple[int, int]]
-"""Batch and local steps of each rung, from the easiest up."""
+"""Batch and local steps of each size, from the easiest up."""
 
 # The weakest evidence first; only the last is evidence of protection, and only to a degree.
 _MEANS = {
@@ -214,7 +214,7 @@ _IDENTIFIES = "But the true example can be told from public look-alikes there mo
 
 @dataclass(frozen=True)
 class SizeAttack:
-    """An attack on the probes of one rung after one round.
+    """An attack on the probes of one size after one round.
 
     Attributes:
         attack: the attack's name, with the defence that it knows.
@@ -246,12 +246,12 @@ class SizeAttack:
 
 
 def attempts(folder: Path) -> list[SizeAttack]:
-    """Return all attempts of a run folder's audit on its target and its ladder."""
+    """Return all attempts of a run folder's audit on its target and all sizes."""
     entries = read_result(folder).get("audit") or []
     tried = []
     for setting in read_settings(folder, entries, pictures=False):
         entry = setting.entry
-        passed = {rung["rung"]: bool(rung["passed"]) for rung in entry["ladder"]}
+        passed = {control["rung"]: bool(control["passed"]) for control in entry["ladder"]}
         tried.append(
             SizeAttack(
                 attack=setting_name(entry, entries, kind=False),
@@ -272,7 +272,7 @@ def attempts(folder: Path) -> list[SizeAttack]:
 
 
 def table(tried: Iterable[SizeAttack]) -> str:
-    """Format a line per rung, in a block for each attack and audited round."""
+    """Format a line per size, in a block for each attack and audited round."""
     blocks: dict[tuple[str, int], list[SizeAttack]] = {}
     for one in tried:
         blocks.setdefault((one.attack, one.round), []).append(one)
@@ -291,8 +291,8 @@ def answers(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) ->
 
     Args:
         tried: the attempts from `attempts`.
-        sizes: the climbed rungs.
-        real: batch and local steps of real training; the last rung equals them, unless it was capped.
+        sizes: the probed sizes.
+        real: batch and local steps of real training; the last size equals them, unless it was capped.
     """
     names = dict.fromkeys(one.attack for one in tried)
     return {name: _answer([one for one in tried if one.attack == name], sizes, real) for name in names}
@@ -304,17 +304,17 @@ def _answer(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) ->
     leaking = [one for one in tried if one.verdict == "leaks"]
     if not leaking:
         below = ", and so was the easy case" if all(one.easy for one in tried) else ", but not the easy case"
-        return f"nothing was recovered on any rung; the control was{below}. {_means(tried)}"
+        return f"nothing was recovered at any size; the control was{below}. {_means(tried)}"
     height = max(sizes.index((one.batch, one.steps)) for one in leaking)
     there = [one for one in leaking if (one.batch, one.steps) == sizes[height]]
     best, size = max(there, key=lambda one: one.recovered), words(*sizes[height])
     when = f"{best.recovered} of {best.examples} examples recovered {turn(best.round)}"
-    gaps = [rung for rung in sizes[:height] if rung not in {(one.batch, one.steps) for one in leaking}]
-    but = f", though not at {' or '.join(words(*rung) for rung in gaps)}" if gaps else ""
+    gaps = [size for size in sizes[:height] if size not in {(one.batch, one.steps) for one in leaking}]
+    but = f", though not at {' or '.join(words(*gap) for gap in gaps)}" if gaps else ""
     if sizes[height] == real:
         return f"leaks at the real settings, {size} ({when}){but}."
     if height == len(sizes) - 1:
-        return f"leaks on the highest rung, {size} ({when}){but}; the real {words(*real)} were not tried."
+        return f"leaks at the largest size, {size} ({when}){but}; the real {words(*real)} were not tried."
     above = [one for one in tried if sizes.index((one.batch, one.steps)) > height]
     stops = f"at {words(*sizes[height + 1])} nothing was recovered"
     stops += ", nor above" if len(sizes) > height + 2 else ""
@@ -322,7 +322,7 @@ def _answer(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) ->
 
 
 def _means(tried: Sequence[SizeAttack]) -> str:
-    """Return the worth of the failure on some rungs: that of the rung with the weakest evidence."""
+    """Return the worth of the failure at some sizes: that of the size with the weakest evidence."""
     identified = _IDENTIFIES if any(one.verdict == "identifies" for one in tried) else ""
     for verdict, sentence in _MEANS.items():
         causes = [one.because for one in tried if one.verdict == verdict]
@@ -333,7 +333,7 @@ def _means(tried: Sequence[SizeAttack]) -> str:
 
 
 def words(batch: int, steps: int) -> str:
-    """Return a rung in words.
+    """Return a size in words.
 
     >>> words(16, 1)
     'batch 16 and one step'

@@ -102,7 +102,7 @@ def _schedule(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: 
     """Return one round of this site alone; of a probe its steps, all on the same examples, as a pass over them each."""
     batch, passes = plan.local.batch_size, plan.local.local_epochs
     if kind == PROBE:
-        if config.get("rung") != _TARGET:
+        if config.get("control") != _TARGET:
             raise BudgetExceededError("a probe is answered only as training answers, so on the audit's target")
         batch, passes = config.get("batch"), config.get("steps")
         if not (isinstance(batch, int) and isinstance(passes, int) and batch >= 1 and passes >= 1):

@@ -262,7 +262,7 @@ def _checked_client(
     if config["round"] > (maximum := plan.rounds.rounds + (kind == message_cost.EVALUATE)):
         raise RequestDeclinedError(f"was asked for round {config['round']} of a run that has {maximum}")
     probed = kind == message_cost.PROBE
-    now = _under_control(plan, config["rung"]) if probed else plan
+    now = _under_control(plan, config["control"]) if probed else plan
     if budgeted(context.node_config) is not None:
         message_cost.require_countable(plan, kind, config)
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
@@ -281,7 +281,7 @@ def _checked_client(
         _require_enough(context, len(ctx.task.split.train[partition]))
         now.method.check_client(ctx.task, partition, now.settings)
         worker, received = now.client_class(ctx), _received(arrays, partition)
-        below = config["rung"] if probed and config["rung"] in probe.FRESH else ""
+        below = config["control"] if probed and config["control"] in probe.FRESH else ""
         validator = _control_validator(ctx, below) if below else worker.validator
         validator.check_received(received)
         if "check-broadcast" in context.node_config:

@@ -173,9 +173,10 @@ class Federation:
         )
 
     def _should_record(self, message: Message, reply: Message) -> bool:
-        """Return whether to record an exchange: a usable probe, or an upload of an audited round, never an evaluation.
+        """Return whether to record an exchange: a usable probe, or an upload, never an evaluation.
 
-        Uploads are recorded where attacks on them are asked for, or ``record`` is.
+        Uploads are recorded where attacks on them are asked for, or ``record`` is: those of audited rounds and, with
+        patience, of a round that may be the last.
         """
         if probe.is_usable_probe(message, reply):
             return True

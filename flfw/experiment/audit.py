@@ -111,7 +111,7 @@ class AttackSettings:
     """Beside an attacker who does not know of a defence, one who does: with what is written for the defence, else with
     its own code in the objective; defence_code: always with its own code; none: without."""
     attack_gpus: float = 0
-    """Fraction of a GPU that clients leave free for the attacks (ray)."""
+    """Fraction of a GPU that clients leave free for the attacks (ray, flwr-sim)."""
     attack_process: Literal["auto", "concurrent", "after", "inline"] = "auto"
     """Attacks run in a process of their own, concurrent with training or after it, or inline, in this one; auto:
     concurrent, but inline with --engine inproc."""
@@ -149,7 +149,7 @@ class RecordingSettings:
     """Whether the report shows clients' samples; auto: not those of a user's own data (csv:, folder:, hf:,
     parquet:, text:)."""
     keep_recorded_rounds: int = -1
-    """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all. >=
+    """After the audit, keep the recordings of the last so many recorded rounds (0 has the controls); -1: of all. >=
     -1."""
 
     def __post_init__(self) -> None:

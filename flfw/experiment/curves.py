@@ -1,4 +1,4 @@
-"""Points that an audit probes: the target, and curves over batch size, local steps, or both on a ladder.
+"""Points that an audit probes: the target, and curves over batch size, local steps, or both as they grow.
 
 A curve over the size of a group needs no further probes: the same messages are summed in groups of other sizes.
 """
@@ -42,7 +42,7 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
     """Return the target first, then the curves' points that differ from it.
 
     Args:
-        curves: ``batch=1,4``, ``steps=1,5`` or ``size=1x1,4x1,4x5``, whose rungs only grow; ``sum_size=1,5`` has no
+        curves: ``batch=1,4``, ``steps=1,5`` or ``size=1x1,4x1,4x5``, whose sizes only grow; ``sum_size=1,5`` has no
             points, see `groups`.
         batch: examples in the target's probe.
         steps: local steps in the target's probe.
@@ -63,10 +63,10 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
             )
         if axis == SUM_SIZE:
             continue
-        rungs = [_sizes(axis, value, word, batch, steps) for value in values.split(",")]
-        if axis == LADDER and not all(_grows(*two) for two in pairwise(rungs)):
-            raise InputError(f"Expected rungs that only grow, got curve={word}.")
-        new = [Point(axis, *sizes) for sizes in dict.fromkeys(rungs) if Point("", *sizes) not in result]
+        sizes = [_sizes(axis, value, word, batch, steps) for value in values.split(",")]
+        if axis == LADDER and not all(_grows(*two) for two in pairwise(sizes)):
+            raise InputError(f"Expected sizes that only grow, got curve={word}.")
+        new = [Point(axis, *size) for size in dict.fromkeys(sizes) if Point("", *size) not in result]
         result += [point for point in new if point not in result]
     return tuple(result)
 
@@ -92,7 +92,7 @@ def _sizes(axis: str, value: str, word: str, batch: int, steps: int) -> tuple[in
     """Parse batch size and steps of one point."""
     parts = value.split("x") if axis == LADDER else [value]
     if axis == LADDER and len(parts) != 2:
-        raise InputError(f"Expected rungs as BATCHxSTEPS, such as 4x1, got {value!r} in curve={word}.")
+        raise InputError(f"Expected sizes as BATCHxSTEPS, such as 4x1, got {value!r} in curve={word}.")
     if not all(part.strip().isdecimal() for part in parts):
         raise InputError(f"Expected whole numbers for curve, got {value!r}.")
     numbers = [int(part) for part in parts]

@@ -31,9 +31,10 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.apps": "flfw.engines.apps",
         "flfw.audit.attack_server": "flfw.audit.attack_process",
         "flfw.audit.climb": "flfw.audit.control_runs",
-        "flfw.audit.judge": "flfw.audit.verdict_entries",
+        "flfw.audit.judge": "flfw.audit.entry_builder",
         "flfw.audit.rungs": "flfw.audit.controls",
         "flfw.audit.standing": "flfw.audit.threat_model",
+        "flfw.audit.verdict_entries": "flfw.audit.entry_builder",
         "flfw.audit.verdicts.conclude": "flfw.audit.conclude",
         "flfw.audit.verdicts.evidence": "flfw.audit.verdict",
         "flfw.audit.verdicts.groups_needed": "flfw.audit.conclude",
@@ -323,7 +324,34 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
 
 
 CONTROLS: Mapping[str, str] = MappingProxyType({"control": "analytic", "matched": "undefended", "told": "weak_defence"})
-"""Name in results of each control that probes and recordings name otherwise, as earlier results did."""
+"""Name of today of each control that earlier messages, recordings and results name otherwise."""
+
+CAUSES: Mapping[str, str] = MappingProxyType({**CONTROLS, "matched": "undefended_control"})
+"""Name of today of each cause of a verdict that earlier results name otherwise."""
+
+_OF_CONTROLS = re.compile(rf"(?<![^-])({'|'.join(CONTROLS)})$")
+
+
+def probe_of_today(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded message's scalars, with its control and its point under their names of today.
+
+    >>> probe_of_today({"rung": "told", "point": "batch-4-told", "slot": 2})
+    {'control': 'weak_defence', 'point': 'batch-4-weak_defence', 'slot': 2}
+    """
+    today = {"control" if name == "rung" else name: value for name, value in config.items()}
+    words = {name: today[name] for name in ("control", "point") if isinstance(today.get(name), str)}
+    return today | {name: _OF_CONTROLS.sub(lambda found: CONTROLS[found[1]], word) for name, word in words.items()}
+
+
+def earlier_key(key: str) -> str:
+    """Return the earlier name of a file with the truth of a probe, such as ``r0000-control-000``.
+
+    >>> earlier_key("r0002-target-undefended-003")
+    'r0002-target-matched-003'
+    """
+    for earlier, today in CONTROLS.items():
+        key = key.replace(f"-{today}-", f"-{earlier}-")
+    return key
 
 
 CURVES: Mapping[str, str] = MappingProxyType({"group": "sum_size"})

@@ -14,7 +14,10 @@ from annotated_types import Ge, Gt, Len, Lt
 from pydantic import AfterValidator, AliasChoices, AliasGenerator, BaseModel, ConfigDict, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from flfw.files.earlier_names import CONTROLS, CURVES, KEYS
+from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS
+
+POSITIVE = ("leaks", "identifies")
+"""Verdicts of an audit that are evidence of a leak."""
 
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
 NodeId: TypeAlias = Annotated[int, Ge(0), Lt(2**64)]
@@ -32,6 +35,7 @@ JsonNumber: TypeAlias = Annotated[int | float | Literal["inf", "-inf"] | None, P
 """Number of a result, or None; JSON has no infinity, so it is written in letters."""
 
 ControlName: TypeAlias = Annotated[str, AfterValidator(lambda name: CONTROLS.get(name, name))]
+CauseName: TypeAlias = Annotated[str, AfterValidator(lambda name: CAUSES.get(name, name))]
 CurveName: TypeAlias = Annotated[str, AfterValidator(lambda name: CURVES.get(name, name))]
 Interval: TypeAlias = Annotated[list[float], Len(2, 2)]
 
@@ -67,7 +71,7 @@ class ScoreFigures(ResultModel):
 
 
 class ControlFigures(ResultModel):
-    """Rung below a target."""
+    """Control below a target."""
 
     rung: ControlName
     passed: bool | None
@@ -255,7 +259,7 @@ class EntryFields(ResultModel):
     ladder: list[ControlFigures] | None = None
     objective: ObjectiveFigures | None = None
     verdict: str | None = None
-    cause: str | None = None
+    cause: CauseName | None = None
     reason: str | None = None
     search_limit: str | None = None
     attempts: Int | None = None

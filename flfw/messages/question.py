@@ -17,7 +17,7 @@ _COUNTS = ("round", "client", "state_version", "slot", "own_slot", "batch", "ste
 
 
 class MessageConfig(TypedDict):
-    """Scalars of a message to a client; those from ``rung`` on are of probes.
+    """Scalars of a message to a client; those from ``control`` on are of probes.
 
     Attributes:
         round: number of the round, >= 0.
@@ -26,7 +26,7 @@ class MessageConfig(TypedDict):
         experiment: id of the experiment, letters and digits.
         code: hash of the server's code.
         deadline: seconds for the answer, > 0.
-        rung: control of the audit, or ``target``.
+        control: control of the audit, or ``target``.
         slot: place among all probes.
         own_slot: place among the client's probes.
         batch: number of examples.
@@ -41,7 +41,7 @@ class MessageConfig(TypedDict):
     code: str
     deadline: float
     client: NotRequired[int]
-    rung: NotRequired[str]
+    control: NotRequired[str]
     slot: NotRequired[int]
     own_slot: NotRequired[int]
     batch: NotRequired[int]
@@ -50,7 +50,7 @@ class MessageConfig(TypedDict):
     vantage: NotRequired[str]
 
 
-_OF_PROBES = ("rung", "slot", "own_slot", "batch", "steps", "point")
+_OF_PROBES = ("control", "slot", "own_slot", "batch", "steps", "point")
 
 
 def read_question(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRecord]:

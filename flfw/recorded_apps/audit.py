@@ -25,17 +25,16 @@ from torch.nn.functional import cross_entropy
 import flfw
 from flfw import nets
 from flfw.adversary.attack import Attack, tuned_on
-from flfw.audit import verdict_entries
+from flfw.audit import entry_builder
 from flfw.audit.entries import AuditedTarget, entry
-from flfw.audit.jobs import EASY, AttackJob, Exchange, JobResult, ProbeSet
+from flfw.audit.entry_builder import easy
+from flfw.audit.jobs import ANALYTIC, EASY, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel
 from flfw.audit.verdict import ControlResult, ControlResults
-from flfw.audit.verdict_entries import easy
 from flfw.errors import InputError, require
-from flfw.files.earlier_names import CONTROLS
 from flfw.files.progress import Steps
 from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_entries import breakdowns
@@ -63,7 +62,7 @@ from flfw.runs.provenance import now, outside_code
 _NOTES = (
     "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
     "audit, and accuracy is the app's own affair.",
-    "The ladder, control and easy case, was climbed on this machine with single examples of the clients' data: it did "
+    "The analytic and the easy control ran on this machine with single examples of the clients' data: they did "
     "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
 )
 
@@ -154,11 +153,11 @@ def probes(control: str, net: nn.Module, singles: Sequence[Truth], inputs: Input
         return Message(RecordDict({"arrays": pack(gradients[slot])}), reply_to=message)
 
     def ask(slot: int) -> Message:
-        config = {"rung": control, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
+        config = {"control": control, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
         content = RecordDict({"arrays": pack(nets.tensors(net)), "config": ConfigRecord(config)})
         return Message(content, dst_node_id=1, message_type="train.probe", group_id="0")
 
-    with tempfile.TemporaryDirectory(prefix="flfw-ladder-") as folder:
+    with tempfile.TemporaryDirectory(prefix="flfw-controls-") as folder:
         grid = RecordingGrid(InProcessGrid(app, 1, {}), folder)
         for slot in range(len(singles)):
             list(grid.send_and_receive([ask(slot)]))
@@ -178,10 +177,10 @@ def crafted(net: nn.Module, attack: Attack, case: ForeignCase) -> nn.Module:
 
 def analytic(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: int) -> ControlResult:
     """Run the closed form on softmax regression, which must recover every example."""
-    with initialising(seed, "control"):
+    with initialising(seed, "control"):  # its first name: the weights stay the same
         net = nets.build("linear", inputs.shape, classes)
-    pairs = [(observation, singles[observation.slot]) for observation in probes("control", net, singles, inputs)]
-    return verdict_entries.control(pairs, len(singles), inputs)
+    pairs = [(observation, singles[observation.slot]) for observation in probes(ANALYTIC, net, singles, inputs)]
+    return entry_builder.analytic(pairs, len(singles), inputs)
 
 
 def _gradient(net: nn.Module, single: Truth, inputs: InputSpec) -> nets.Tensors:
@@ -289,7 +288,7 @@ def _describe(
 
 @final
 class _Audit:
-    """An audit: its ladder, its attacks and their results.
+    """An audit: its controls, its attacks and their results.
 
     Args:
         case: the setting.
@@ -396,12 +395,12 @@ class _Audit:
         target = AuditedTarget(
             private=any(pair[1].model.unknown for pair in granting.pairs if pair),
             defended=self._case.defence != "none",
-            settings=len(self._attacks) * len(self._chosen.groups),
+            num_tests=len(self._attacks) * len(self._chosen.groups),
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
             unread=self._unread(granting.pairs),
         )
-        # Here the controls become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
+        # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.
         summary = entry(description, result, rows, sum(sizes), controls, self._case.seed, target)
         summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
@@ -436,9 +435,7 @@ class _Audit:
             "adaptive": threat_model.adaptive,
             "vantage": "server",
             "source": source,
-        }
-        common |= {
-            "rung": CONTROLS.get(probe_set.control, probe_set.control),
+            "rung": probe_set.control,
             "curve": "",
             "round": probe_set.round,
             "seed": self._case.seed,

@@ -240,7 +240,7 @@ def _sampled(truth: Truth, sample: int | None, seed: int, client: int) -> Truth:
 
 
 def lone_examples(chosen: Chosen, maximum: int = 8) -> list[tuple[int, Truth]]:
-    """Return single examples for the ladder, one of each client in turn, each with its client."""
+    """Return single examples for the fresh controls, one of each client in turn, each with its client."""
     by_client = {v.line["client"]: v.truth for group in chosen.groups.values() for v in group}
     turns = max(len(truth.labels) for truth in by_client.values())
     lone = [

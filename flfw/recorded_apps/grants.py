@@ -197,7 +197,7 @@ class Grants:
         """Return the knowledge with all that does not come from one update.
 
         Args:
-            knowledge: the knowledge about an update, or about a probe of the ladder.
+            knowledge: the knowledge about an update, or about a probe of a control.
             attack: the attack.
             more: further sentences.
         """

@@ -5,8 +5,8 @@ No server sees them. Each client has its own folder below the folder of its site
 
     client-003/manifest.jsonl, manifest.head
     client-003/received/SHA256.safetensors
-    client-003/round-0002/client-003-000.safetensors         of client 3's first victim, after round 2
-    client-003/round-0002/client-003-000-told.safetensors    of the same victim, for a control
+    client-003/round-0002/client-003-000.safetensors               of client 3's first victim, after round 2
+    client-003/round-0002/client-003-000-undefended.safetensors    of the same victim, for a control
 
 File names identify the exchange, so a run that continues from a checkpoint overwrites its earlier files.
 """
@@ -58,7 +58,7 @@ def record(
     after = file_format.PlainTensors.of({name: value.numpy() for name, value in gradient.items()}).encoded(
         compression, received
     )
-    control = "" if config["rung"] == "target" else f"-{config['rung']}"
+    control = "" if config["control"] == "target" else f"-{config['control']}"
     files = (
         at,
         f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{control}{after.suffix}",

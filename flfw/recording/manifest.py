@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from flfw.errors import InputError
+from flfw.files.earlier_names import probe_of_today
 from flfw.files.sealed import read_checked, write_atomic, write_checked
 from flfw.files.typed import from_json
 from flfw.recording.format import COMPRESSIONS, FORMAT, MANIFEST, Line
@@ -130,7 +131,8 @@ def _rows(lines: Sequence[bytes], all_sealed: bool) -> tuple[list[Line], list[st
             continue
         if row is not None and (is_exchange(row) or "skipped" in row or _forgotten(row)):
             damaged += _earlier(row)
-            rows.append({name: value for name, value in row.items() if name not in _OWN})
+            kept = {name: value for name, value in row.items() if name not in _OWN}
+            rows.append(kept | {"config": probe_of_today(row["config"])} if is_exchange(row) else kept)
         elif line:
             damaged.append(left_out + "it describes no exchange.")
     return rows, damaged, last + loose

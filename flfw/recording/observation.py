@@ -1,4 +1,4 @@
-"""Observation, granted knowledge, and ground truth, kept apart; only scoring opens the truth."""
+"""Observation, granted knowledge, and ground truth, kept apart; attacks never open the truth."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from flfw.files.earlier_names import earlier_key
 from flfw.files.sealed import write_atomic
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
@@ -36,7 +37,7 @@ class Observation:
     Attributes:
         vantage: position of the adversary.
         source: ``probe`` (a requested gradient) or ``update`` (an update of training).
-        control: for a probe, ``control``, ``easy`` or ``target``.
+        control: for a probe, ``target``, or a control such as ``easy``.
         round: the observation is after this round; 0 is before training.
         client: partition of the client.
         slot: index of the probe in its round.
@@ -160,9 +161,17 @@ class Reconstruction:
     unguided: Tensor | None = None
 
 
+def truth_file(folder: Path, name: str) -> Path:
+    """Return the file of a truth, which an earlier version may have named otherwise."""
+    path = folder / f"{name}.safetensors"
+    return path if path.exists() else folder / f"{earlier_key(name)}.safetensors"
+
+
 @dataclass(frozen=True)
 class Truth:
-    """Ground truth of a probe; written by the client into its own folder, opened only for scoring.
+    """Ground truth of a probe, written by the client into its own folder.
+
+    The trusted side of an audit opens it: to score, to grant labels and for the controls.
 
     Attributes:
         samples: (batch, ...) raw inputs in [0, 1].
@@ -204,7 +213,7 @@ class Truth:
         Raises:
             ValueError: it holds something else, or numbers that are not finite.
         """
-        tensors = load((folder / f"{name}.safetensors").read_bytes())
+        tensors = load(truth_file(folder, name).read_bytes())
         samples = tensors.get("samples")
         full = [part for name, part in tensors.items() if name not in ("samples", "labels")]
         full += [part for name, part in tensors.items() if name == "labels" and part.dtype != torch.float32]

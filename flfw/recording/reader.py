@@ -90,7 +90,7 @@ class Recordings:
         """Return the manifest's lines of the probes of one control and round, by slot; no tensors are read.
 
         Args:
-            control: ``control``, ``easy`` or ``target``.
+            control: ``target``, or a control such as ``easy``.
             server_round: the round after which the probes were sent.
             batch: select probes with this number of examples.
             steps: select probes with this number of local steps.
@@ -100,7 +100,7 @@ class Recordings:
         def meant(line: Line) -> bool:
             config = line["config"]
             return (
-                config.get("rung") == control
+                config.get("control") == control
                 and line["round"] == server_round
                 and type(config.get("slot")) is int
                 and (batch is None or config.get("batch") == batch)
@@ -178,7 +178,7 @@ class Recordings:
         key = (entry["file"], entry["sha256"])
         if key not in received:
             received[key] = read(folder, entry, line["compression"])
-        probe = "rung" in config and type(config.get("slot")) is int
+        probe = "control" in config and type(config.get("slot")) is int
         sent = read(folder, line["sent_by_client"], line["compression"], received[key])
         try:  # an attacker at the server can expand factors as the server does
             sent = expand(sent, {name: value.numpy() for name, value in received[key].items()})
@@ -187,7 +187,7 @@ class Recordings:
         return Observation(
             vantage=Vantage.CLIENT_EXAMPLE if line["place"] else Vantage.SERVER,
             source="probe" if probe else "update",
-            control=str(config["rung"]) if probe else "target",
+            control=str(config["control"]) if probe else "target",
             round=line["round"],
             client=line["client"],
             slot=config["slot"] if probe else self._place(line),

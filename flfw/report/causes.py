@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flfw.files.earlier_names import CONTROLS
 from flfw.report.findings import AuditEntry, number, setting_name, sum_words
 
 BRIEF = {
     "tampered": "the network was changed by a malicious server ({by})",
-    "control": "the positive control of {name} failed",
+    "analytic": "the positive control of {name} failed",
     "consistency": "the description of the client does not explain the messages that {name} attacked",
     "easy": "it did not solve the undefended easy case either",
     "easy, stopped": "it gave nothing on the undefended easy case ({below})",
@@ -23,10 +22,10 @@ BRIEF = {
     "chance": "results for other messages fit its examples as well, so that closeness tells nothing",
     "outdone": "it got further without knowing of the defence",
     "consistency, untried": "it was not shown that its model of the client explains the message",
-    "told": "it does not get through the weakest form of the protection either",
-    "told, untried": "it was not shown that it gets through the weakest form of the protection",
-    "matched": "it does not work on these clients without the protection either",
-    "matched, untried": "it was not shown that it works on these clients without the protection",
+    "weak_defence": "it does not get through the weakest form of the protection either",
+    "weak_defence, untried": "it was not shown that it gets through the weakest form of the protection",
+    "undefended_control": "it does not work on these clients without the protection either",
+    "undefended_control, untried": "it was not shown that it works on these clients without the protection",
     "search": "its search ended short of the true data in {short} of {searched} messages",
     "noise": "it took the defence's randomness for normal noise, independent in each entry, and it is another one",
     "unread": "clients send running statistics as well, which no attack reads",
@@ -39,7 +38,7 @@ BRIEF = {
 }
 PLAIN = {
     "tampered": "the server broke the rules and changed the network",
-    "control": "a check that must always succeed has failed, so the measurement itself is at fault",
+    "analytic": "a check that must always succeed has failed, so the measurement itself is at fault",
     "consistency": "what the clients computed is not what the test takes it for: the true {unit} do not lead to the "
     "messages that were attacked",
     "easy": "the same attack fails on an unprotected easy case as well",
@@ -51,10 +50,10 @@ PLAIN = {
     "a reconstruction from luck",
     "outdone": "the same attack got further without knowing of the defence",
     "consistency, untried": "it could not be checked that the attack takes the messages for what they are",
-    "told": "the same attack does not get through the protection at its weakest either",
-    "told, untried": "it was not shown that the same attack gets through the protection at its weakest",
-    "matched": "the same attack fails for these clients without the protection as well",
-    "matched, untried": "it was not shown that the same attack succeeds for these clients without the protection",
+    "weak_defence": "the same attack does not get through the protection at its weakest either",
+    "weak_defence, untried": "it was not shown that the same attack gets through the protection at its weakest",
+    "undefended_control": "the same attack fails for these clients without the protection as well",
+    "undefended_control, untried": "it was not shown that the attack succeeds for these clients without the protection",
     "search": "the attack ended its search too early: in {short} of {searched} messages the true {unit} explain the "
     "message better than what it gave",
     "noise": "the protection's noise is not the normal and independent one that the attack took it for; somebody who "
@@ -140,8 +139,11 @@ def _filled(clauses: Mapping[str, str], setting: AuditEntry, unit: str) -> str:
 
 def _variant(setting: AuditEntry) -> str:
     """Return the cause, with the reason for a missing result where that is the cause."""
-    cause, control = setting.cause, setting.controls.get(CONTROLS.get(setting.cause, setting.cause), {})
-    if cause in ("matched", "told", "consistency") and setting.entry.get("verdict") == "inconclusive":
+    cause, control = setting.cause, setting.controls.get(setting.cause.removesuffix("_control"), {})
+    if (
+        cause in ("undefended_control", "weak_defence", "consistency")
+        and setting.entry.get("verdict") == "inconclusive"
+    ):
         return f"{cause}, untried" if control.get("passed") is None else cause
     ended = (
         setting.entry.get("failure_reason")

@@ -112,12 +112,12 @@ _KEYS = {SUM_SIZE: "sum_size"}  # an entry's key of a curve with another name
 
 
 def _sizes(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
-    """Return the position of a setting on a curve: the sizes of a ladder have larger batches first, then more steps."""
+    """Return the position of a setting on a curve: where both sizes grow, by batch and then by steps."""
     return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (_KEYS.get(kind, kind),)))
 
 
 def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
-    """Return each size's position on the axis: equal factors are equally far apart, and so are a ladder's sizes."""
+    """Return each size's position on the axis: equal factors are equally far apart, and so are batches with steps."""
     ordered = sorted(set(sizes))
     return {size: float(index) if kind == LADDER else math.log2(size[0]) for index, size in enumerate(ordered)}
 

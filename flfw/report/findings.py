@@ -77,7 +77,7 @@ class AuditEntry:
         name: the attack, with its differences from the run's other entries.
         key: its id, unique on the page.
         samples: samples of the target itself.
-        checks: samples of the ladder below it.
+        checks: samples of the controls below it.
     """
 
     entry: Mapping[str, Any]
@@ -138,7 +138,7 @@ class AuditEntry:
         if self.entry.get("cause"):
             return str(self.entry["cause"])
         if self.entry.get("verdict") == "attack broken":
-            return "control"
+            return "analytic"
         if self.entry.get("verdict") != "inconclusive":
             return ""
         easy = self.controls.get("easy")
@@ -219,12 +219,12 @@ def _is_below(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     """Return whether the control of a row belongs to an entry of the same attack."""
     if row["rung"] not in _BESIDE:
         return True
-    climbed = {control["rung"] for control in entry.get("ladder") or [] if control["passed"] is not None}
+    tried = {control["rung"] for control in entry.get("ladder") or [] if control["passed"] is not None}
     same = all(number(row.get(key)) == number(entry.get(key)) for key in ("round", "batch", "steps"))
     same &= (row.get("curve") or None) == (entry.get("curve") or None)
     # The two other vantages see the same bytes, whose controls are recorded once.
     same &= (row.get("vantage") == "client_example") == (entry.get("vantage") == "client_example")
-    return same and row["rung"] in climbed
+    return same and row["rung"] in tried
 
 
 def was_informed(row: Mapping[str, str]) -> bool | None:

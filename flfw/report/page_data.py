@@ -180,7 +180,7 @@ def read_failures(
     if skipped := int(kept.get("skipped") or 0):
         reason = "Not recorded: the recordings had reached the size that they may take."
         failures.append(FailureLine("recording", "training", _count(skipped, "message"), reason, skipped))
-    # Settings of one attack share the ladder below them, and so its failures.
+    # Settings of one attack share the controls below them, and so its failures.
     return list(dict.fromkeys(failures))
 
 

@@ -8,19 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from flfw.files.result_entries import POSITIVE
 from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
 ORDER = (
-    "leaks",
-    "identifies",
+    *POSITIVE,
     "malicious server only",
     "attack broken",
     "inconclusive",
     "static only",
     "no leak found",
 )
-POSITIVE = ORDER[:2]  # verdicts that are evidence of a leak
 
 
 def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:

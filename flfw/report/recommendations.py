@@ -24,7 +24,7 @@ _STRONGER = {
     "group": "with more clients in a sum (--expert sum_size)",
     "untried": "with other attacks on the sums",
     "noise": "with an attack that knows how the randomness is drawn",
-    "control": "once the failed check is mended",
+    "analytic": "once the failed check is mended",
     "consistency": "once the test describes what clients compute",
 }
 

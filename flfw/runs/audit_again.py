@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from flfw.audit.jobs import EXAMPLE
+from flfw.audit.jobs import EXAMPLE, FRESH
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import AuditPlan, RunPlan, needs_pairs
@@ -106,9 +106,9 @@ def _plugin(assignment: str) -> str:
 
 def _require_probes(audit: AuditPlan, source: Path) -> None:
     recordings = Recordings(source / "observations")
-    if not all(recordings.probe_lines(control, 0) for control in ("control", "easy")):
+    if not all(recordings.probe_lines(control, 0) for control in FRESH):
         raise InputError(
-            f"Expected the ladder of the audit in {source}, got none; --expert keep_recorded_rounds removed it."
+            f"Expected the controls of the audit in {source}, got none; --expert keep_recorded_rounds removed it."
         )
     for server_round in audit.audited:
         if audit.attacks_uploads_of(server_round):
@@ -147,6 +147,6 @@ def _require_examples(experiment: Experiment, source: Path) -> None:
 
 def _recorded_targets(recordings: Recordings) -> list[str]:
     """List the recorded probes of the method itself: ``target at round 0`` and so on."""
-    lines = [line for line in recordings.lines if line["config"].get("rung") == "target"]
+    lines = [line for line in recordings.lines if line["config"].get("control") == "target"]
     points = {(line["round"], str(line["config"].get("point", "target"))) for line in lines}
     return [f"{name} at round {server_round}" for server_round, name in sorted(points)]

@@ -343,7 +343,7 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
     kinds = {"once_s": 0.0, "probes_s": 0.0, "uploads_s": 0.0, "games_s": 0.0}
     for job, seconds in attacks.seconds:
         kinds[_kind(job)] += seconds + scores
-    messages = [row for row in _recorded(folder) if row["round"] == last and row["config"].get("rung") not in FRESH]
+    messages = [row for row in _recorded(folder) if row["round"] == last and row["config"].get("control") not in FRESH]
     uploads = sum(row["type"] == TRAIN for row in messages)
     written = [path for name in ("observations", "examples") for path in (folder / name).rglob("*") if path.is_file()]
     once_bytes = sum(path.stat().st_size for path in written if last and path.parent.name == "round-0000")

@@ -497,7 +497,7 @@ def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
 ) -> None:
     run = attacked(name)
     more = sees_more_than_it_may(run.attack, run.situation, tmp_path, monkeypatch)
-    reads = "its result depends on the truth on disk, or on the vantage, source, rung, round, client or slot"
+    reads = "its result depends on the truth on disk, or on the vantage, source, control, round, client or slot"
     way = "use only `sent` and `received` of an Observation, and of a Knowledge all but `granted`"
     assert not more, breach(name, reads, way)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_sums, with_groups_needed
+from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_sums, with_min_safe_sum_size
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs import run as whole
@@ -120,7 +120,7 @@ def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
 def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
     entries: list[dict[str, Any]], needed: int | None
 ) -> None:
-    judged = with_groups_needed(entries, ("leaks",))
+    judged = with_min_safe_sum_size(entries, ("leaks",))
     assert {one["min_safe_sum_size"] for one in judged if one["vantage"] == "aggregate"} == {needed}
 
 

@@ -138,7 +138,7 @@ def test_a_view_has_the_uploads_of_those_who_received_the_same_its_own_first() -
     assert {(one.lr, one.steps) for one in view.rounds} == {(0.5, 7)}
 
 
-def test_the_easy_rung_is_read_from_its_file() -> None:
+def test_the_easy_control_is_read_from_its_file() -> None:
     received, sent = {"w": torch.zeros(2)}, [{"w": torch.ones(2)}, {"w": torch.full((2,), 2.0)}]
     held = own_exchanges(received, sent) | {
         "samples": torch.zeros(4, 1, 1, 1),

@@ -238,7 +238,7 @@ def test_of_many_settings_one_must_stand_out_more() -> None:
         (lambda: most_missed(0), "Expected messages >= 1, got messages=0"),
         (lambda: significant(1.5, 1), "Expected 0 <= p <= 1, got p=1.5"),
         (lambda: significant(float("nan"), 1), "Expected 0 <= p <= 1, got p=nan"),
-        (lambda: significant(0.5, 0), "Expected settings >= 1, got settings=0"),
+        (lambda: significant(0.5, 0), "Expected num_tests >= 1, got num_tests=0"),
         (lambda: significant(0.5, 1, alpha=1.0), "Expected 0 < alpha < 1, got alpha=1.0"),
     ],
 )

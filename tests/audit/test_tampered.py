@@ -93,7 +93,7 @@ def test_clients_build_train_and_send_the_changed_network_and_the_server_crafts_
     trained = unpack(last.arrays)[f"{MEASURE}.weight"]
     assert trained.shape == (64, 64) and not torch.equal(trained, trained[:1].expand_as(trained))
     assert not torch.equal(before.received["classifier.weight"], after.received["classifier.weight"])
-    (control,) = {tuple(sorted(o.received)) for o in recordings.probes("control", 0)}
+    (control,) = {tuple(sorted(o.received)) for o in recordings.probes("analytic", 0)}
     assert control == ("classifier.bias", "classifier.weight")
 
 
@@ -271,14 +271,14 @@ def test_a_client_is_sent_what_is_for_it_alone_beside_what_is_for_all() -> None:
 
 
 def test_who_would_notice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Client 1 has its own numbers in a round, with two parallel rows too many; the ladder's messages do not count."""
+    """Client 1 has its own numbers in a round, with two parallel rows too many; messages of controls do not count."""
     rng = torch.Generator().manual_seed(0)
     sound = torch.randn(8, 8, generator=rng)
     crafted, folder = sound[:1].expand(8, 8), Path("nowhere")
 
     def line(client: int, sha256: str, control: str = "target") -> dict[str, Any]:
         sent = {"sha256": sha256}
-        where = {"round": 3, "type": "train.probe", "place": "", "compression": "none", "config": {"rung": control}}
+        where = {"round": 3, "type": "train.probe", "place": "", "compression": "none", "config": {"control": control}}
         return {"client": client, "sent_to_client": sent, **where}
 
     def read(path: Path, entry: dict[str, str], compression: str) -> Tensors:

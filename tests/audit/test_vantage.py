@@ -176,7 +176,7 @@ def test_nothing_of_it_is_on_the_wire_or_in_the_servers_record(watched: Watched)
         assert reply.has_content() and not any(reply.content.array_records.values())
         assert {name for r in reply.content.metric_records.values() for name in r} == {"num-examples", "partition"}
     lines = Recordings(watched.folder / "observations").lines
-    assert len(lines) == 2 * 3 + 2 * 2 * 3  # the ladder; target and curve in both rounds
+    assert len(lines) == 2 * 3 + 2 * 2 * 3  # the fresh controls; target and curve in both rounds
     assert not any("vantage" in line["config"] or line["config"]["point"] == "example" for line in lines)
 
 
@@ -215,7 +215,7 @@ def test_the_update_on_the_client_is_what_the_server_saw(watched: Watched) -> No
     assert len(one) == 2 * (3 * 2 + 3 * 2) and [{**row, "vantage": SERVER} for row in other] == one
 
 
-def test_the_same_bytes_are_attacked_once_and_the_ladder_is_climbed_once(watched: Watched) -> None:
+def test_the_same_bytes_are_attacked_once_and_so_are_the_controls(watched: Watched) -> None:
     kinds = [(Vantage.SERVER, point) for point in ("target", "steps-3")] + [(Vantage.CLIENT_EXAMPLE, "example")]
     expected = [(Vantage.SERVER, 0, "easy", slot) for slot in range(3)]
     expected += [(vantage, r, point, slot) for r in (0, 1) for vantage, point in kinds for slot in range(3)]
@@ -278,7 +278,7 @@ def test_nothing_is_written_unless_the_audit_asks(
         ({"point": "target"}, EXAMPLE),
         ({"batch": 2}, EXAMPLE),
         ({"steps": 2}, EXAMPLE),
-        ({"rung": "easy"}, EXAMPLE),
+        ({"control": "easy"}, EXAMPLE),
         ({}, SERVER),
     ],
     ids=str,
@@ -287,7 +287,7 @@ def test_a_client_lets_nobody_read_what_its_audit_does_not(
     tmp_path: Path, changes: dict[str, Any], vantage: str
 ) -> None:
     experiment = without_auto(asked(tmp_path, vantage=(vantage,)))
-    config = {"rung": "target", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
+    config = {"control": "target", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     config |= {"point": "example", "vantage": EXAMPLE, **changes}
     site, task = Site(truth=tmp_path / "truth", examples=tmp_path / "examples"), plan(experiment).task.load(None)
     with pytest.raises(RuntimeError, match="asked for a probe that does not exist"):
@@ -325,7 +325,7 @@ def written(
     folder: Path, server_round: int, slot: int, value: float, compression: str = "none", client: int = 0
 ) -> str:
     """Record one number for a slot, which is the client's own too; the name of its file."""
-    config = {"rung": "target", "round": server_round, "slot": slot, "own_slot": slot, "point": "example"}
+    config = {"control": "target", "round": server_round, "slot": slot, "own_slot": slot, "point": "example"}
     received = {"w": np.full(2, server_round, dtype=np.float32)}
     examples.record(folder, client, config, received, {"w": torch.tensor([value, 0.0])}, compression)
     suffix = ".gz" if compression == "gzip" else ""

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.audit import verdict_entries
+from flfw.audit import entry_builder
 from flfw.audit.auditor import auditing
 from flfw.audit.entries import AuditedTarget
 from flfw.audit.entries import entry as summed
@@ -63,7 +63,7 @@ SHORT, REACHED = (Searched(1.0, 2.0, 9.0, short, 8) for short in (5, 4))
 # What differs from an audit that earned "no leak found" -> verdict and cause.
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "all is well": ({}, "no leak found", "nothing"),
-    "the control fails": ({"analytic": failed()}, "attack broken", "control"),
+    "the control fails": ({"analytic": failed()}, "attack broken", "analytic"),
     "one of eight is recovered": ({"recovered": 1}, "leaks", "recovered"),
     "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "leaks", "recovered"),
     "recovered, undefended": ({"recovered": 8, "defended": False}, "leaks", "recovered"),
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "recovered",
     ),
     "recovered, though the description is wrong": ({"recovered": 1, "consistency": failed()}, "leaks", "recovered"),
-    "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "attack broken", "control"),
+    "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "attack broken", "analytic"),
     "identified": ({"identified": BEYOND}, "identifies", "identified"),
     "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identifies", "identified"),
     "identified, undefended": ({"identified": BEYOND, "defended": False}, "identifies", "identified"),
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "identified",
     ),
     "identified by chance": ({"identified": CHANCE}, "no leak found", "nothing"),
-    "identified in one of three settings": ({"identified": BEYOND, "settings": 3}, "no leak found", "nothing"),
+    "identified in one of three tests": ({"identified": BEYOND, "num_tests": 3}, "no leak found", "nothing"),
     "the description is wrong": ({"consistency": failed()}, "attack broken", "consistency"),
     "the description is wrong, static": (
         {"consistency": failed(), "adaptive": False},
@@ -107,23 +107,23 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "undefended": ({"defended": False}, "inconclusive", "undefended"),
     "undefended, the head is private": ({"defended": False, "private": True}, "inconclusive", "undefended"),
     "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "inconclusive", "outdone"),
-    "told fails": ({"weak_defence": failed()}, "inconclusive", "told"),
-    "told was not climbed": ({"weak_defence": ControlResult(None, None)}, "inconclusive", "told"),
-    "matched fails": ({"undefended": failed()}, "inconclusive", "matched"),
+    "the weak defence fails": ({"weak_defence": failed()}, "inconclusive", "weak_defence"),
+    "the weak defence was not tried": ({"weak_defence": ControlResult(None, None)}, "inconclusive", "weak_defence"),
+    "undefended fails": ({"undefended": failed()}, "inconclusive", "undefended_control"),
     "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
     "noise of another law": ({"noise": "in weight its law is not the normal one"}, "inconclusive", "noise"),
-    "the messages point to the truth": ({"pointed": BEYOND}, "identifies", "candidates"),
+    "the messages point to the truth": ({"candidate_test": BEYOND}, "identifies", "candidates"),
     "they do, whatever the controls": (
-        {"pointed": BEYOND, "weak_defence": failed()},
+        {"candidate_test": BEYOND, "weak_defence": failed()},
         "identifies",
         "candidates",
     ),
-    "they do, static": ({"pointed": BEYOND, "adaptive": False}, "identifies", "candidates"),
-    "they do by chance": ({"pointed": CHANCE}, "no leak found", "nothing"),
-    "they do in one of three tests": ({"pointed": BEYOND, "settings": 3}, "no leak found", "nothing"),
-    "the results do, and the messages": ({"identified": BEYOND, "pointed": BEYOND}, "identifies", "identified"),
+    "they do, static": ({"candidate_test": BEYOND, "adaptive": False}, "identifies", "candidates"),
+    "they do by chance": ({"candidate_test": CHANCE}, "no leak found", "nothing"),
+    "they do in one of three tests": ({"candidate_test": BEYOND, "num_tests": 3}, "no leak found", "nothing"),
+    "the results do, and the messages": ({"identified": BEYOND, "candidate_test": BEYOND}, "identifies", "identified"),
     "luck": ({"chance_match": 2}, "inconclusive", "chance"),
     "luck beside a recovery": ({"chance_match": 2, "recovered": 1}, "leaks", "recovered"),
     "luck, and the easy control fails": ({"chance_match": 2, "easy": failed()}, "inconclusive", "chance"),
@@ -142,13 +142,13 @@ def test_verdict(case: str) -> None:
     assert concluded(**changes)[:2] == (word, cause)
 
 
-def test_a_rung_without_a_number_counts_as_none_recovered() -> None:
+def test_a_control_without_a_number_counts_as_none_recovered() -> None:
     assert "(0.0 dB)" in concluded(weak_defence=ControlResult(None, None)).reason
 
 
 def test_no_leak_found_says_whether_candidates_were_held_against_the_messages() -> None:
     assert "not with the message itself, which may tell more" in concluded().reason
-    held = concluded(pointed=CHANCE, settings=4).reason
+    held = concluded(candidate_test=CHANCE, num_tests=4).reason
     assert "held against 1 messages" in held and "explain 1 of them best (p = 0.02, no finding among 4 tests)" in held
 
 
@@ -258,7 +258,7 @@ def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path
     (entry,) = entries(folder)
     assert entry["verdict"] == "static only" and entry["share_recovered"] == 0.0
     assert entry["adaptive"] is False and entry["defence"] == NOTHING
-    assert entry["ladder"][1]["passed"] is True and entry["ladder"][1]["psnr"] > 100  # the ladder is undefended
+    assert entry["ladder"][1]["passed"] is True and entry["ladder"][1]["psnr"] > 100  # the controls are undefended
     assert any("not granted" in line and NOTHING in line for line in entry["granted"])
     assert {row["recovered"] for row in rows(folder, "target")} == {"False"}
     assert {row["recovered"] for row in rows(folder, "easy")} == {"True"}
@@ -327,9 +327,9 @@ def tampered(leaking: tuple[Path, Experiment], folder: Path, change: Any) -> dic
     shutil.copytree(leaking[0], folder)
     manifest = folder / "observations" / "manifest.jsonl"
     lines = [json.loads(line) for line in manifest.read_text().splitlines()]
-    controls = [line for line in lines if line.get("config", {}).get("rung") == "control"]
+    controls = [line for line in lines if line.get("config", {}).get("control") == "analytic"]
     controls.sort(key=lambda line: line["config"]["slot"])
-    probes = Recordings(folder / "observations").probes("control", 0)
+    probes = Recordings(folder / "observations").probes("analytic", 0)
     for line, observation, answer in zip(controls, probes, change([seen.sent for seen in probes]), strict=True):
         record_answer(folder / "observations", line, answer, observation.received)
     rewrite(folder / "observations", lines)
@@ -381,7 +381,7 @@ def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
     assert breakdowns([broke("not applicable: no layer", "not applicable: no layer")]) == []
 
 
-def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
+def test_an_easy_control_that_broke_is_not_called_too_weak() -> None:
     easy = ControlResult(0.0, False, failure_reason="crashed: it")
     word, _, reason = concluded(easy=easy)
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
@@ -450,14 +450,14 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
     assert result["verdict"] == "inconclusive" and "1 of 2 examples reconstructed" in result["reason"]
 
 
-def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
+def test_an_easy_control_of_few_recordings_is_not_passed() -> None:
     rows, result = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
-    assert not verdict_entries.easy(rows, 8, result).passed
-    assert verdict_entries.easy(rows, 2, result).passed
+    assert not entry_builder.easy(rows, 8, result).passed
+    assert entry_builder.easy(rows, 2, result).passed
 
 
 @pytest.mark.parametrize(("psnr", "text"), [(90.0, "90.0 dB"), (None, "passed")])
 def test_only_images_have_decibels_on_the_terminal(psnr: float | None, text: str) -> None:
     rows, result = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
-    assert verdict_entries.easy_words(rows, verdict_entries.easy(rows, 1, result)) == text
-    assert verdict_entries.easy_words([], verdict_entries.easy([], 1, result)) == "no example gave a result"
+    assert entry_builder.easy_words(rows, entry_builder.easy(rows, 1, result)) == text
+    assert entry_builder.easy_words([], entry_builder.easy([], 1, result)) == "no example gave a result"

@@ -70,7 +70,7 @@ def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], fol
     config: dict[str, Any] = {"code": code_hash(), "experiment": "test", "deadline": 60, "round": 1, "state_version": 0}
     if kind == "train.probe":
         config |= {
-            "rung": "target",
+            "control": "target",
             "slot": 1,
             "own_slot": 0,
             "batch": 2,
@@ -185,15 +185,15 @@ def test_a_server_that_sends_nan_leaves_the_private_state_as_it_was(tiny: Experi
     ask(experiment, "train", honest, tmp_path, round=4, state_version=1)
 
 
-@pytest.mark.parametrize("control", ["control", "easy"])
-def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(
+@pytest.mark.parametrize("control", ["analytic", "easy"])
+def test_on_fresh_controls_their_network_crosses_and_nothing_else(
     tiny: Experiment, tmp_path: Path, control: str
 ) -> None:
     experiment = by_method(tiny, "fedper")
     with torch.no_grad():
         build = make_client(experiment, 1, tmp_path).ctx.task.build_net
-        net = build("linear") if control == "control" else build()
-    arrays, details = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": control, "point": control}
+        net = build("linear") if control == "analytic" else build()
+    arrays, details = {n: v.numpy() for n, v in net.state_dict().items()}, {"control": control, "point": control}
     assert set(ask(experiment, "train.probe", arrays, tmp_path, **details)) == set(arrays)
     with pytest.raises(SharingViolationError) as caught:
         ask(experiment, "train.probe", {**arrays, "head": np.zeros(1)}, tmp_path, **details)

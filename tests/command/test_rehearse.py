@@ -1,4 +1,4 @@
-"""A rehearsal: which rungs are climbed, what is said of them, what is refused; and the ladder as any audit's curve."""
+"""A rehearsal: which sizes are probed, what is said of them, what is refused; and the sizes as any audit's curve."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from flfw.deploy.rehearsal import (
     answers,
     attempts,
     breaches,
+    growing_sizes,
     growth,
-    ladder,
     over_budget,
     plan_rehearsal,
     table,
@@ -106,7 +106,7 @@ def about(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "rehearsal.json").read_text())
 
 
-# --- the rungs ----------------------------------------------------------------------------------------------------
+# --- the sizes ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_sizes_grow_fourfold_and_end_where_they_are_to(end: int, sizes: list[int
 
 
 def test_batches_grow_before_steps() -> None:
-    assert ladder(50, 20) == ((1, 1), (4, 1), (16, 1), (50, 1), (50, 4), (50, 20))
-    assert ladder(1, 1) == ((1, 1),)
-    assert ladder(1, 5) == ((1, 1), (1, 5))
+    assert growing_sizes(50, 20) == ((1, 1), (4, 1), (16, 1), (50, 1), (50, 4), (50, 20))
+    assert growing_sizes(1, 1) == ((1, 1),)
+    assert growing_sizes(1, 5) == ((1, 1), (1, 5))
 
 
 def planned(chosen: Path, max_steps: int = 20, **changes: Any) -> Rehearsal:
@@ -139,10 +139,10 @@ def planned(chosen: Path, max_steps: int = 20, **changes: Any) -> Rehearsal:
     return plan_rehearsal(experiment, max_steps)
 
 
-def test_the_highest_rung_is_what_the_settings_ask_of_this_site(chosen: Path) -> None:
+def test_the_largest_size_is_what_the_settings_ask_of_this_site(chosen: Path) -> None:
     result = planned(chosen, clients=12, sample=3, local_epochs=3, batch_size=10, images=3, split="auto")
     assert result.real == (10, 12)  # 32 examples make 4 batches
-    assert result.rungs == ((1, 1), (4, 1), (10, 1), (10, 4), (10, 12))
+    assert result.sizes == ((1, 1), (4, 1), (10, 1), (10, 4), (10, 12))
     given = result.experiment
     assert (given.clients, given.sample, given.split, given.images) == (1, 0, "iid", 3)
     assert [point.name for point in given.points] == [
@@ -154,15 +154,15 @@ def test_the_highest_rung_is_what_the_settings_ask_of_this_site(chosen: Path) ->
 
 def test_what_is_lowered_is_said(chosen: Path) -> None:
     result = planned(chosen, max_steps=2, local_epochs=3, batch_size=10, images=8)
-    assert (result.rungs[-1], result.real, result.experiment.images) == ((10, 2), (10, 12), 3)
+    assert (result.sizes[-1], result.real, result.experiment.images) == ((10, 2), (10, 12), 3)
     capped, images = result.messages
-    assert capped.startswith("The ladder ends at 2 local steps and not at the real 12: --max-steps 12")
-    assert images == "Probes on each rung: 3 and not 8; the client's data fill no more."
+    assert capped.startswith("The sizes end at 2 local steps and not at the real 12: --max-steps 12")
+    assert images == "Probes of each size: 3 and not 8; the client's data fill no more."
 
 
 def test_a_batch_is_no_larger_than_what_the_site_holds(chosen: Path) -> None:
     result = planned(chosen, local_epochs=2, batch_size=100, images=1)
-    assert (result.rungs[-1], result.real) == ((32, 2), (32, 2))
+    assert (result.sizes[-1], result.real) == ((32, 2), (32, 2))
     assert result.messages == ("A local step has 32 examples, all that the client holds, and not 100.",)
 
 
@@ -184,12 +184,12 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
         (["--vantage", "client_update"], "Expected --vantage server, got vantage=client_update."),
         (
             ["--curve", "batch=1,2"],
-            "Expected --batch-size and --local-epochs alone, of which the ladder is made, got curve=batch=1,2, "
+            "Expected --batch-size and --local-epochs alone, of which the sizes are made, got curve=batch=1,2, "
             "victim_batch=1, victim_steps=1.",
         ),
         (
             ["--victim-batch", "2"],
-            "Expected --batch-size and --local-epochs alone, of which the ladder is made, got curve=, victim_batch=2, "
+            "Expected --batch-size and --local-epochs alone, of which the sizes are made, got curve=, victim_batch=2, "
             "victim_steps=1.",
         ),
         (
@@ -274,18 +274,18 @@ def test_leakage_stops_where_the_attack_does(done: Path) -> None:
     result = attempts(done)
     expected = [(1, 1, 4, 4), (4, 1, 0, 16), (8, 1, 0, 32), (8, 4, 0, 32), (8, 12, 0, 32)]
     for server_round in (0, 1):
-        rungs = [one for one in result if one.round == server_round]
-        assert [(one.batch, one.steps, one.recovered, one.examples) for one in rungs] == expected
-        assert [one.verdict for one in rungs] == ["leaks", *["inconclusive"] * 4]
-        assert all("nothing protects the data" in one.because for one in rungs[1:])
-        assert (rungs[0].best_psnr or 0) > 40 > (rungs[1].best_psnr or 0)
+        probed = [one for one in result if one.round == server_round]
+        assert [(one.batch, one.steps, one.recovered, one.examples) for one in probed] == expected
+        assert [one.verdict for one in probed] == ["leaks", *["inconclusive"] * 4]
+        assert all("nothing protects the data" in one.because for one in probed[1:])
+        assert (probed[0].best_psnr or 0) > 40 > (probed[1].best_psnr or 0)
 
 
 @pytest.mark.slow
 def test_what_was_found_is_written_down(done: Path) -> None:
     message = about(done)
     assert message["real"] == {"batch": 8, "steps": 12}
-    assert [(rung["batch"], rung["steps"]) for rung in message["rungs"]] == [(1, 1), (4, 1), (8, 1), (8, 4), (8, 12)]
+    assert [(size["batch"], size["steps"]) for size in message["sizes"]] == [(1, 1), (4, 1), (8, 1), (8, 4), (8, 12)]
     assert (message["images"], len(message["found"]), message["warnings"]) == (4, 10, [])
     assert message["answers"][ONE_ONLY].startswith(
         "leaks up to batch 1 and one step (4 of 4 examples recovered before training); at batch 4 and one step nothing "
@@ -302,7 +302,7 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
     assert message.startswith(
         f"Rehearsal of fedavg on {chosen.name}, at one client, up to batch 8 and one step; "
         "nothing leaves this machine.\n"
-        "The ladder ends at one local step and not at the real 12: "
+        "The sizes end at one local step and not at the real 12: "
     )
     assert re.search(
         r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  inconclusive", message
@@ -342,17 +342,17 @@ def test_membership_is_rehearsed_beside_or_without_reconstruction(
     assert list(both["answers"]) == ["analytic"] and len(both["membership"]) == len(record["membership"])
 
 
-def test_the_report_shows_the_ladder(done: Path) -> None:
+def test_the_report_shows_the_sizes(done: Path) -> None:
     page = (done / "report.html").read_text()
     assert "By batch size and local steps" in page
-    # Narrow and wide; the plain target is the highest rung.
-    rungs = ("1x1", "4x1", "8x1", "8x4", "8x12")
-    drawn = [[(text, x) for text, x, _ in texts_at(svg) if text in rungs] for svg in charts_in(page)]
+    # Narrow and wide; the plain target is the largest size.
+    sizes = ("1x1", "4x1", "8x1", "8x4", "8x12")
+    drawn = [[(text, x) for text, x, _ in texts_at(svg) if text in sizes] for svg in charts_in(page)]
     drawn = [ticks for ticks in drawn if ticks]
-    assert [[text for text, _ in ticks] for ticks in drawn] == [list(rungs)] * 2
+    assert [[text for text, _ in ticks] for ticks in drawn] == [list(sizes)] * 2
     for ticks in drawn:
         at = [x for _, x in ticks]
-        assert np.diff(at) == pytest.approx(np.full(4, at[1] - at[0]), abs=0.2)  # a rung is a rung, whatever its size
+        assert np.diff(at) == pytest.approx(np.full(4, at[1] - at[0]), abs=0.2)  # a size is a size, however large
         assert at[1] > at[0]
     assert page.count("<td>8 x 12</td>") == 2  # rounds 0 and 1
     assert "With a batch of 1 and 1 local step, however, it does leak" in re.sub(r"\s+", " ", page)
@@ -367,7 +367,7 @@ def test_a_search_reads_one_example_and_its_settings_count(
     assert main("--dataset", f"folder:{chosen}", *flags.split(), "--out", tmp_path / "run") == 0
     (one,) = attempts(tmp_path / "run")
     assert (one.verdict, one.easy, one.recovered) == ("leaks", True, 2)
-    assert "ig: leaks on the highest rung, batch 1 and one step (2 of 2 examples" in capsys.readouterr().out
+    assert "ig: leaks at the largest size, batch 1 and one step (2 of 2 examples" in capsys.readouterr().out
 
 
 @pytest.mark.nightly
@@ -533,11 +533,11 @@ def test_no_policy_is_no_rehearsal(chosen: Path, tmp_path: Path, capsys: pytest.
 
 # --- the sentences ------------------------------------------------------------------------------------------------
 
-RUNGS = ((1, 1), (4, 1), (4, 3))
+SIZES = ((1, 1), (4, 1), (4, 3))
 
 
-def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> SizeAttack:
-    batch, steps = RUNGS[rung]
+def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> SizeAttack:
+    batch, steps = SIZES[size]
     got = 1 if verdict == "leaks" else 0
     made = SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, "why", True, True)
     return replace(made, **changes)
@@ -554,7 +554,7 @@ def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> S
         (
             ("leaks", "leaks", "leaks"),
             (4, 9),
-            "leaks on the highest rung, batch 4 and 3 steps (1 of 8 examples recovered before training); the real "
+            "leaks at the largest size, batch 4 and 3 steps (1 of 8 examples recovered before training); the real "
             "batch 4 and 9 steps were not tried.",
         ),
         (
@@ -574,7 +574,7 @@ def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> S
         (
             ("no leak found", "no leak found", "no leak found"),
             (4, 3),
-            "nothing was recovered on any rung; the control was, and so was the easy case. The attack knew what hides "
+            "nothing was recovered at any size; the control was, and so was the easy case. The attack knew what hides "
             "the data, and works on the same messages without it and where it is mild; that is not proof of safety.",
         ),
         (
@@ -595,29 +595,29 @@ def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> S
     ],
 )
 def test_where_leakage_stops_is_one_sentence(verdicts: tuple[str, ...], real: tuple[int, int], sentence: str) -> None:
-    result = [attempt(rung, verdict) for rung, verdict in enumerate(verdicts)]
-    assert answers(result, RUNGS, real) == {"a": sentence}
+    result = [attempt(size, verdict) for size, verdict in enumerate(verdicts)]
+    assert answers(result, SIZES, real) == {"a": sentence}
 
 
 def test_a_weak_attack_and_a_broken_control_say_nothing_of_the_data() -> None:
-    weak = [attempt(rung, "inconclusive", easy=False, because="it fails") for rung in range(3)]
-    assert answers(weak, RUNGS, (4, 3))["a"] == (
-        "nothing was recovered on any rung; the control was, but not the easy case. That is no evidence of protection: "
+    weak = [attempt(size, "inconclusive", easy=False, because="it fails") for size in range(3)]
+    assert answers(weak, SIZES, (4, 3))["a"] == (
+        "nothing was recovered at any size; the control was, but not the easy case. That is no evidence of protection: "
         "it fails."
     )
-    broken = [attempt(rung, "attack broken", control=False, recovered=1) for rung in range(3)]
-    assert answers(broken, RUNGS, (4, 3))["a"] == (
+    broken = [attempt(size, "attack broken", control=False, recovered=1) for size in range(3)]
+    assert answers(broken, SIZES, (4, 3))["a"] == (
         "the control was not recovered. The check of the measurement failed, so the result is void."
     )
     other = [attempt(0, "leaks"), attempt(1, "attack broken", because="it is something else")]
-    message = answers([*other, attempt(2, "static only")], RUNGS, (4, 3))["a"]
+    message = answers([*other, attempt(2, "static only")], SIZES, (4, 3))["a"]
     assert message.endswith("nothing was recovered, nor above. The result is void: it is something else.")
 
 
 def test_one_round_that_leaks_is_enough() -> None:
-    later = [attempt(rung, "leaks", 3, recovered=2) for rung in (0, 1)]
-    result = [attempt(0, "leaks"), *(attempt(rung, "no leak found") for rung in (1, 2)), *later]
-    message = answers([*result, attempt(2, "no leak found", 3)], RUNGS, (4, 3))["a"]
+    later = [attempt(size, "leaks", 3, recovered=2) for size in (0, 1)]
+    result = [attempt(0, "leaks"), *(attempt(size, "no leak found") for size in (1, 2)), *later]
+    message = answers([*result, attempt(2, "no leak found", 3)], SIZES, (4, 3))["a"]
     assert message.startswith(
         "leaks up to batch 4 and one step (2 of 8 examples recovered after round 3); at batch 4 and 3"
     )
@@ -631,13 +631,13 @@ def test_rows_of_numbers_have_no_decibels() -> None:
     ]
 
 
-# --- the ladder as a curve ----------------------------------------------------------------------------------------
+# --- the sizes as a curve ----------------------------------------------------------------------------------------
 
 
-def test_a_ladder_is_a_curve_of_both_sizes() -> None:
+def test_growing_sizes_are_a_curve_of_both_sizes() -> None:
     result = Experiment(victim_batch=4, victim_steps=2, curve=("size=1x1,4x1,4x2,8x3",)).points
-    rungs = [Point("ladder", 1, 1), Point("ladder", 4, 1), Point("ladder", 8, 3)]
-    assert result == (Point("", 4, 2), *rungs)
+    probed = [Point("ladder", 1, 1), Point("ladder", 4, 1), Point("ladder", 8, 3)]
+    assert result == (Point("", 4, 2), *probed)
     assert [point.name for point in result] == ["target", "ladder-1x1", "ladder-4x1", "ladder-8x3"]
 
 
@@ -649,14 +649,14 @@ def test_a_ladder_is_a_curve_of_both_sizes() -> None:
             "Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve=rungs=1x1.",
         ),
         ("ladder", "Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve=ladder."),
-        ("size=4", "Expected rungs as BATCHxSTEPS, such as 4x1, got '4' in curve=size=4."),
-        ("size=1x2x3", "Expected rungs as BATCHxSTEPS, such as 4x1, got '1x2x3' in curve=size=1x2x3."),
+        ("size=4", "Expected sizes as BATCHxSTEPS, such as 4x1, got '4' in curve=size=4."),
+        ("size=1x2x3", "Expected sizes as BATCHxSTEPS, such as 4x1, got '1x2x3' in curve=size=1x2x3."),
         ("size=1xa", "Expected whole numbers for curve, got '1xa'."),
         ("size=0x1", "Expected whole numbers >= 1 for curve, got curve=size=0x1."),
         ("batch=0", "Expected whole numbers >= 1 for curve, got curve=batch=0."),
         ("steps=x", "Expected whole numbers for curve, got 'x'."),
-        ("size=4x1,1x4", "Expected rungs that only grow, got curve=size=4x1,1x4."),
-        ("size=4x1,4x1", "Expected rungs that only grow, got curve=size=4x1,4x1."),
+        ("size=4x1,1x4", "Expected sizes that only grow, got curve=size=4x1,1x4."),
+        ("size=4x1,4x1", "Expected sizes that only grow, got curve=size=4x1,4x1."),
     ],
 )
 def test_a_curve_that_is_none_is_refused(word: str, message: str) -> None:
@@ -684,7 +684,7 @@ EXPECTED = [
 
 
 @pytest.mark.slow
-def test_a_ladder_is_attacked_again_from_its_recordings(
+def test_growing_sizes_are_attacked_again_from_its_recordings(
     chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -705,7 +705,7 @@ def test_a_ladder_is_attacked_again_from_its_recordings(
 
 
 @pytest.mark.slow
-def test_a_ladder_that_was_cut_short_is_climbed_to_its_end(
+def test_growing_sizes_that_were_cut_short_are_probed_to_their_end(
     chosen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Pipelines of defences: their order, the settings of each stage, their rungs, and who adapts to all of them."""
+"""Pipelines of defences: their order, the settings of each stage, their controls, and who adapts to all of them."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_in_a_matrix_a_pipeline_is_one_value_and_each_cell_keeps_the_settings_of
 # --- the controls beside an audit ---
 
 
-def test_the_rungs_of_a_pipeline() -> None:
+def test_the_controls_of_a_pipeline() -> None:
     given = resolved("soteria+prune", set=("prune.ratio=0.7",), defended="1").client
     matched, mild = under_control(given, UNDEFENDED), under_control(given, WEAK_DEFENCE)
     assert matched is not None and mild is not None

@@ -96,7 +96,7 @@ def test_all_clients_have_the_network_and_only_defended_ones_draw(tmp_path: Path
     assert not torch.equal(*(gradient[name] for gradient in sent[1]))
 
 
-def test_the_rungs_beside_an_audit_keep_the_network_and_lower_the_noise() -> None:
+def test_the_controls_beside_an_audit_keep_the_network_and_lower_the_noise() -> None:
     experiment = asked()
     for control, scale in ((UNDEFENDED, 0.0), (WEAK_DEFENCE, 0.01)):
         changed = under_control(plan(experiment).client, control)

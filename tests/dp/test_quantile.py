@@ -215,7 +215,7 @@ def test_a_defence_does_not_touch_the_answer(tiny: Experiment, tmp_path: Path) -
     assert sent[FACTOR].tolist() == [-0.5]
 
 
-def test_rungs_without_clipping_and_with_faint_noise_still_do_what_they_say(tiny: Experiment, tmp_path: Path) -> None:
+def test_controls_without_clipping_and_with_faint_noise_do_what_they_say(tiny: Experiment, tmp_path: Path) -> None:
     settings = plan(of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3")).client.settings
     assert settings.disabled().follows_quantile and settings.weakest().follows_quantile  # the entry is sent to them too
     assert settings.disabled().clip > 1e6 and settings.disabled().server_multiplier == 0

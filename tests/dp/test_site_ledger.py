@@ -121,11 +121,11 @@ def test_a_probe_costs_each_of_its_steps() -> None:
     for method in ("fed_cdp", "dp_fedavg"):
         for batches in ("shuffled", "poisson"):
             result = cost(
-                asked(method, f"batches={batches}").client, PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25
+                asked(method, f"batches={batches}").client, PROBE, {"control": "target", "batch": 4, "steps": 3}, 25
             )
             assert result is not None
             assert (result.phase().sampling_rate, result.phase().steps) == (1.0, 3)
-    update = cost(asked("fed_sdp").client, PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
+    update = cost(asked("fed_sdp").client, PROBE, {"control": "target", "batch": 4, "steps": 3}, 25)
     assert update is not None and update.phase().steps == 1
 
 
@@ -155,7 +155,7 @@ def test_the_ways_around_least_noise_are_closed(
     method: str, assignments: tuple[str, ...], message: str, kind: str
 ) -> None:
     with pytest.raises(BudgetExceededError, match=f"^this site's budget: {message}") as caught:
-        cost(asked(method, *assignments).client, kind, {"rung": "target", "batch": 1, "steps": 1}, 25)
+        cost(asked(method, *assignments).client, kind, {"control": "target", "batch": 1, "steps": 1}, 25)
     assert "\n" not in str(caught.value)
 
 
@@ -177,12 +177,12 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "buffers": (lambda: asked("fed_sdp", net="resnet18"), TRAIN, {}, "Expected layers without buffers"),
     "a plug-in": (lambda: asked(FOREIGN), TRAIN, {}, f"{FOREIGN} is no plug-in of "),
     "a voiding defence": (lambda: asked(defence="ats"), TRAIN, {}, "ats changes batches"),
-    "the control rung": (lambda: asked(), PROBE, {"rung": "control", "batch": 1, "steps": 1}, "a probe is answered"),
-    "the matched rung": (lambda: asked(), PROBE, {"rung": "matched", "batch": 1, "steps": 1}, "a probe is answered"),
-    "the told rung": (lambda: asked(), PROBE, {"rung": "told", "batch": 1, "steps": 1}, "a probe is answered"),
-    "no steps": (lambda: asked(), PROBE, {"rung": "target", "batch": 1, "steps": 0}, "a probe is of one example"),
-    "half an example": (lambda: asked(), PROBE, {"rung": "target", "batch": 0.5, "steps": 1}, "a probe is of one"),
-    "a draw for each": (lambda: asked("fed_cdp", "draws=example"), PROBE, {"rung": "target", "batch": 4, "steps": 1},
+    "the analytic control": (asked, PROBE, {"control": "analytic", "batch": 1, "steps": 1}, "a probe is answered"),
+    "the undefended control": (asked, PROBE, {"control": "undefended", "batch": 1, "steps": 1}, "a probe is answered"),
+    "behind a weak defence": (asked, PROBE, {"control": "weak_defence", "batch": 1, "steps": 1}, "a probe is answered"),
+    "no steps": (lambda: asked(), PROBE, {"control": "target", "batch": 1, "steps": 0}, "a probe is of one example"),
+    "half an example": (lambda: asked(), PROBE, {"control": "target", "batch": 0.5, "steps": 1}, "a probe is of one"),
+    "a draw for each": (lambda: asked("fed_cdp", "draws=example"), PROBE, {"control": "target", "batch": 4, "steps": 1},
                         "a probe with a draw of noise for each example"),
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ def recorded(folder: Path) -> list[tuple]:
     lines = Recordings(folder / "observations").lines
     sides = ("sent_to_client", "sent_by_client")
     return [
-        (line["config"]["rung"], line["config"]["slot"], *(line[side]["plain_sha256"] for side in sides))
+        (line["config"]["control"], line["config"]["slot"], *(line[side]["plain_sha256"] for side in sides))
         for line in lines
     ]
 
@@ -54,7 +54,7 @@ def same_on_ray(small: Experiment, tmp_path: Path, method: str, engine: str = "r
         run_plan.client, run_plan.audit.reconstructions.values(), experiment.adaptation, target
     )
     beside = {probe_set.control: 4 for probe_set in probe_sets}  # where something hides the data
-    assert controls == {"control": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
+    assert controls == {"analytic": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
 
 
 @pytest.mark.slow

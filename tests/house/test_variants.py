@@ -111,7 +111,7 @@ def test_all_who_take_part_begin_with_glorots_weights(tmp_path: Path) -> None:
     )
     folder = run.run(given)
     lines = [json.loads(text) for text in (folder / "observations" / "manifest.jsonl").read_text().splitlines()]
-    line = next(one for one in lines if one.get("config", {}).get("rung") == "target")
+    line = next(one for one in lines if one.get("config", {}).get("control") == "target")
     sent = load_file(folder / "observations" / line["sent_to_client"]["file"])
     with initialising(given.seed, "model"):
         planned = plan(given).client.build_model().state_dict()

@@ -16,7 +16,7 @@ from flfw.messages.question import read_question
 from flfw.runs.final import final_accuracies
 
 CONFIG: dict[str, Any] = {"round": 1, "client": 0, "state_version": 0, "experiment": "abc", "code": "x", "deadline": 60}
-PROBE = {"rung": "easy", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "easy"}
+PROBE = {"control": "easy", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "easy"}
 
 
 def message(config: dict[str, Any], kind: str = "train", **records: Any) -> Message:
@@ -51,7 +51,7 @@ def test_a_missing_scalar_is_refused_by_its_name(name: str) -> None:
 
 
 def test_a_probe_has_its_scalars_and_every_message_its_records() -> None:
-    with pytest.raises(InputError, match=r"^Expected rung in a message of the server for a probe, got none"):
+    with pytest.raises(InputError, match=r"^Expected control in a message of the server for a probe, got none"):
         read_question(message(CONFIG, "train.probe"), "train.probe")
     with pytest.raises(InputError, match=r"^Expected records arrays and config .* got records=arrays, config\.$"):
         read_question(message(CONFIG, arrays=ConfigRecord()), "train")

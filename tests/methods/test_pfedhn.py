@@ -339,8 +339,8 @@ def test_an_audit_sees_what_each_client_was_sent(asked: Experiment, tmp_path: Pa
     experiment = having(asked, attack=("idlg",), images=3, audit_rounds="0,last")
     train_by_engine(experiment, tmp_path / "run")
     recordings = Recordings(tmp_path / "run" / "observations")
-    for control, different in (("easy", 1), ("control", 1), ("target", 6)):
-        lines = [line for line in recordings.lines if line.get("config", {}).get("rung") == control]
+    for control, different in (("easy", 1), ("analytic", 1), ("target", 6)):
+        lines = [line for line in recordings.lines if line.get("config", {}).get("control") == control]
         assert len({line["sent_to_client"]["sha256"] for line in lines}) == different
     strategy = server(experiment)
     for line in recordings.probe_lines("target", 0, point=experiment.points[0].name):

@@ -73,7 +73,7 @@ def readers(finished_run: Path, scratch: Path) -> dict[str, Reader]:
     manifest: dict[str, Change] = {"manifest.jsonl": relined, "manifest.head": missummed(changed_json)}
     received, gradient = {"a.weight": torch.ones(2, 3).numpy()}, {"a.weight": torch.zeros(2, 3)}
     for server_round in (0, 1):
-        config = {"round": server_round, "own_slot": 0, "rung": "target", "slot": 0}
+        config = {"round": server_round, "own_slot": 0, "control": "target", "slot": 0}
         record(scratch / "made-examples", 1, config, received, gradient)
     examples = Folder.of(scratch / "examples", scratch / "made-examples")
     truths = Folder.of(scratch / "truths", finished_run / "truth")

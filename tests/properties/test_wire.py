@@ -235,7 +235,7 @@ def test_replies_in_any_order_twice_or_to_another_message_are_streamed_once(data
 
 @given(data=st.data())
 def test_a_recorder_keeps_skips_or_refuses_what_passes_it(data: DataObject, scratch: Path) -> None:
-    config = {"round": 1, "client": 1, "rung": "target", "slot": 0}
+    config = {"round": 1, "client": 1, "control": "target", "slot": 0}
     folder = Folder(scratch / "tap", {})
     config_record = ConfigRecord(config)
     if data.draw(st.booleans()):

@@ -49,7 +49,7 @@ def require_both(result: dict[str, Any]) -> None:
 def test_recordings_of_today_are_attacked(tmp_path: Path) -> None:
     result = audited(copied(FOLDER, tmp_path / "recordings"), tmp_path / "out")
     require_both(result)
-    assert [rung["passed"] for rung in result["audit"][0]["ladder"]] == [True, True, True]
+    assert [control["passed"] for control in result["audit"][0]["ladder"]] == [True, True, True]
 
 
 def manifest(folder: Path) -> list[dict[str, Any]]:

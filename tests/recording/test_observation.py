@@ -21,7 +21,7 @@ TRUTH = Truth(
 
 @pytest.mark.parametrize(
     ("server_round", "control", "slot", "name"),
-    [(0, "control", 0, "r0000-control-000"), (12, "target", 7, "r0012-target-007"), (3, "easy", 45, "r0003-easy-045")],
+    [(0, "analytic", 0, "r0000-analytic-000"), (2, "target", 7, "r0002-target-007"), (3, "easy", 45, "r0003-easy-045")],
 )
 def test_key_names_round_control_and_slot(server_round: int, control: str, slot: int, name: str) -> None:
     assert key(server_round, control, slot) == name
@@ -54,7 +54,7 @@ def test_an_observation_holds_no_truth_and_cannot_be_changed() -> None:
 # --- truth ---
 
 
-def test_only_scoring_opens_the_truth() -> None:
+def test_only_the_trusted_side_opens_the_truth() -> None:
     root = ROOT
     sources = [
         path for package in ("flfw", "attacks", "strategies", "clients") for path in (root / package).rglob("*.py")

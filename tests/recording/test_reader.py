@@ -47,14 +47,14 @@ def _within_a_task() -> None:
 
 
 def message(client: int, server_round: int, number: float, model: float = 1.0, **config: Any) -> Message:
-    kind = "train.probe" if "rung" in config else "train"
+    kind = "train.probe" if "control" in config else "train"
     details = ConfigRecord({"round": server_round, "client": client, "number": number, **config})
     content = RecordDict({"arrays": pack({"w": torch.tensor([model, 7.0])}), "config": details})
     return Message(content, dst_node_id=client + 1, message_type=kind)
 
 
 def probe(slot: int, number: float, control: str = "target", server_round: int = 1, **more: Any) -> Message:
-    return message(more.pop("client", slot % 3), server_round, number, rung=control, slot=slot, **more)
+    return message(more.pop("client", slot % 3), server_round, number, control=control, slot=slot, **more)
 
 
 def record(folder: Path, *messages: Message, compression: str = "none") -> Path:
@@ -81,7 +81,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], number: int =
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_probes_are_loaded_by_rung_and_round_in_the_order_of_their_slots(tmp_path: Path, compression: str) -> None:
+def test_probes_are_loaded_by_control_and_round_in_the_order_of_their_slots(tmp_path: Path, compression: str) -> None:
     requested = [probe(slot, float(slot)) for slot in (2, 0, 10, 1)]  # as they arrived
     requested += [probe(0, 100.0, server_round=0), probe(0, 200.0, control="easy")]
     recordings = Recordings(record(tmp_path, *requested, compression=compression))
@@ -93,7 +93,7 @@ def test_probes_are_loaded_by_rung_and_round_in_the_order_of_their_slots(tmp_pat
         (observation.vantage, observation.source, observation.control, observation.round) for observation in probes
     } == {(Vantage.SERVER, "probe", "target", 1)}
     assert sent(recordings.probes("easy", 1)) == [200.0]
-    assert recordings.probes("control", 0) == [] and recordings.refused == []
+    assert recordings.probes("analytic", 0) == [] and recordings.refused == []
 
 
 @pytest.mark.parametrize("compression", ["none", "compact"])

@@ -58,8 +58,8 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     federation.federate(sites(recorded, tmp_path, ["3 1", "0 2", "5 4"]), plan(recorded))
     assert f"warning: what clients send in rounds 0,last is recorded in {out}" in capsys.readouterr().err
     recordings = Recordings(out / "observations")
-    kinds = {(line["type"], line["config"].get("rung")) for line in recordings.lines}
-    assert kinds == {("train.probe", control) for control in ("control", "easy", "target")} | {("train", None)}
+    kinds = {(line["type"], line["config"].get("control")) for line in recordings.lines}
+    assert kinds == {("train.probe", control) for control in ("analytic", "easy", "target")} | {("train", None)}
     task = plan(recorded).task.load(None)
     for client, indices in enumerate([(3, 1), (0, 2), (5, 4)]):
         folder = only(tmp_path / f"truth-{client}")
@@ -110,7 +110,7 @@ def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: 
     task, audit = plan(recorded).task.load(None), plan(recorded).audit
     stored = partial(task.examples, "train")
     site = Site(truth=tmp_path / "truth", volunteered=(7, 1_000_000))
-    config = {"rung": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
+    config = {"control": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     for own_slot in (1, 2):
         requested = {**config, "own_slot": own_slot}
         with pytest.raises(RuntimeError, match="this site volunteers 2 of its examples, and was asked for others"):
@@ -140,7 +140,7 @@ def test_a_site_answers_probes_of_a_recorded_run_alone(recorded: Experiment, tmp
     """A run that does not say that it is recorded would else get what the site's log never announced."""
     requested = dataclasses.replace(recorded, record=record)
     start = {name: torch.tensor(value) for name, value in initial_tensors(requested).items()}
-    config = {"rung": "target", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "target", "round": 1}
+    config = {"control": "target", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "target", "round": 1}
     config |= {"state_version": 0, "code": code_hash(), "experiment": "test", "deadline": 600.0}
     content = RecordDict({"arrays": pack(start), "config": ConfigRecord(config)})
     grid = sites(requested, tmp_path, ["3 1", "0 2", "5 4"])

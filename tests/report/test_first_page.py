@@ -65,7 +65,7 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
             Severity.RULES_BROKEN,
             "leaks to a server that breaks the rules: 2 of 3",
         ),
-        (judged("attack broken", "control"), Severity.UNKNOWN, "recovered: a check of the test itself failed."),
+        (judged("attack broken", "analytic"), Severity.UNKNOWN, "recovered: a check of the test itself failed."),
         (
             judged("inconclusive", "few"),
             Severity.UNKNOWN,
@@ -94,7 +94,7 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
     assert any(text.startswith("No leak was found: ") for text in both.meaning)
     leak = decided(tmp_path, found_none, membership=[member_row("whitened", "leaks")])
     assert leak.level is Severity.LEAKS and "leaks who took part" in leak.headline
-    for entry in (found_none, few, judged("static only", "static"), judged("attack broken", "control")):
+    for entry in (found_none, few, judged("static only", "static"), judged("attack broken", "analytic")):
         words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
         assert re.search("no proof that there is none|Nothing follows from that: neither that the data are safe", words)
         assert not re.search(r"\b(anonymous|protected|secure)\b", words)
@@ -397,7 +397,7 @@ def test_facts_beside_the_opinion_are_of_the_most_serious_result(tmp_path: Path)
         ),
         (judged("inconclusive", "few"), "Not answered: 0 of 8 images recovered, which shows nothing.", "Not known."),
         (judged("static only", "static"), "Not answered: 0 of 8", "Not known."),
-        (judged("attack broken", "control"), "Not answered: the test is void.", "Not known."),
+        (judged("attack broken", "analytic"), "Not answered: the test is void.", "Not known."),
         ({"share_interval": None}, "Yes: 2 of 3 images recovered.", "2 of 3 here; no interval is recorded."),
         (
             judged("identifies", "identified", identification_rate=0.875),

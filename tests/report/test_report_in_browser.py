@@ -92,7 +92,7 @@ def test_answer_comes_first_and_nothing_scrolls_sideways(opened: Callable[..., A
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_rungs_and_objective_are_read_without_moving_the_page(opened: Callable[..., Any], width: int) -> None:
+def test_controls_and_objective_are_read_without_moving_the_page(opened: Callable[..., Any], width: int) -> None:
     page = opened("judged", width)
     assert page.locator("h1").inner_text().startswith("It is not known whether ")
     assert page.locator("#finding").inner_text().startswith("Inconclusive: ")

@@ -24,7 +24,7 @@ from tests.support.reported_runs import a_run, control, full_entry, judged
 WITHOUT_A_CLAUSE = {"recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
 STOPPED = {"failure_reason": "crashed: no memory."}
 CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
-    ("attack broken", "control", {}, "the positive control of ig", "check that must always succeed"),
+    ("attack broken", "analytic", {}, "the positive control of ig", "check that must always succeed"),
     (
         "attack broken",
         "consistency",
@@ -71,28 +71,28 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ),
     (
         "inconclusive",
-        "told",
+        "weak_defence",
         control("weak_defence", False),
         "does not get through the weakest form",
         "at its weakest either",
     ),
     (
         "inconclusive",
-        "told",
+        "weak_defence",
         control("weak_defence", None),
         "not shown that it gets through the weakest",
         "at its weakest.",
     ),
     (
         "inconclusive",
-        "matched",
+        "undefended_control",
         control("undefended", False),
         "without the protection either",
         "fails for these clients",
     ),
     (
         "inconclusive",
-        "matched",
+        "undefended_control",
         control("undefended", None),
         "not shown that it works on these",
         "succeeds for these clients",
@@ -226,7 +226,7 @@ def test_an_unknown_cause_and_an_unknown_verdict_leave_a_page(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"verdict": "attack broken"}, "control"),
+        ({"verdict": "attack broken"}, "analytic"),
         ({"verdict": "inconclusive", "ladder": [{"rung": "easy", "psnr": 9.0, "passed": False}]}, "easy"),
         ({"verdict": "inconclusive", "ladder": []}, "easy"),
         ({"verdict": "inconclusive", "failures": 2}, "failures"),
@@ -337,7 +337,7 @@ def test_each_control_has_a_line_in_plain_words(tmp_path: Path) -> None:
     assert "give the recorded message not tried 0 – Clients keep tensors private." in controls
     assert "the same attack on the same clients, weights and sizes yes 0 60.0 As undefended." in controls
     assert "at its weakest settings yes 0 45.0 As weak_defence." in controls
-    failed = page_of(tmp_path / "failed", judged("inconclusive", "told", **control("weak_defence", False)))
+    failed = page_of(tmp_path / "failed", judged("inconclusive", "weak_defence", **control("weak_defence", False)))
     assert "at its weakest settings no 0 – As weak_defence." in section(failed, "Control Shown Round", "Floors:")
     old = section(read(a_run(tmp_path / "old")), "Control Shown Round", "Floors:")
     assert "must find every sample yes all 60.0 –" in old

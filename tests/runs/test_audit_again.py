@@ -227,7 +227,7 @@ def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
     result = started(tmp_path / "run", f"{RUN} --expert keep_recorded_rounds=1")
     assert {line["round"] for line in Recordings(tmp_path / "run" / "observations").lines} == {1}
     assert {e["round"] for e in result["audit"]} == {0, 1}
-    assert sim.main(["--from", str(tmp_path / "run")]) == 2  # the ladder is gone
+    assert sim.main(["--from", str(tmp_path / "run")]) == 2  # the controls are gone
 
 
 @pytest.mark.slow

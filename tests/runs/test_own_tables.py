@@ -133,11 +133,11 @@ def test_a_regression_has_errors_and_no_accuracy_and_its_rows_come_back(table: P
 
 
 @pytest.mark.slow
-def test_a_rehearsal_on_a_table_climbs_to_the_real_batch(table: Path, tmp_path: Path) -> None:
+def test_a_rehearsal_on_a_table_grows_to_the_real_batch(table: Path, tmp_path: Path) -> None:
     flags = f"--dataset csv:{table}@cost --set csv.drop=died --method fedavg --attack analytic --rounds 1 --images 2"
     assert rehearse([*flags.split(), "--batch-size", "4", "--max-steps", "1", "--out", str(tmp_path / "r")]) == 0
     record = json.loads((tmp_path / "r" / "rehearsal.json").read_text())
-    assert record["rungs"] == [{"batch": 1, "steps": 1}, {"batch": 4, "steps": 1}]
+    assert record["sizes"] == [{"batch": 1, "steps": 1}, {"batch": 4, "steps": 1}]
     assert any("Regression of cost" in note for note in record["notes"])
 
 

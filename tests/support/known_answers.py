@@ -84,7 +84,7 @@ def controls(change: Callable[[Answers], Answers]) -> Callable[[Path], None]:
 
     def doctor(folder: Path) -> None:
         rows = _manifest(folder)
-        lines = [row for row in rows if row.get("config", {}).get("rung") == "control"]
+        lines = [row for row in rows if row.get("config", {}).get("control") == "analytic"]
         seen = [Recordings(folder / "observations").observation(exchange_id(_sent(line)["file"])) for line in lines]
         for line, one, answer in zip(lines, seen, change([one.sent for one in seen]), strict=True):
             record_answer(folder / "observations", line, answer, one.received)
@@ -111,7 +111,7 @@ def damaged(control: str, *slots: int) -> Callable[[Path], None]:
     def doctor(folder: Path) -> None:
         for row in _manifest(folder):
             config = row.get("config", {})
-            if config.get("rung") == control and config["slot"] in slots:
+            if config.get("control") == control and config["slot"] in slots:
                 path = folder / "observations" / row["sent_by_client"]["file"]
                 data = bytearray(path.read_bytes())
                 data[-1] ^= 1
@@ -121,10 +121,10 @@ def damaged(control: str, *slots: int) -> Callable[[Path], None]:
 
 
 def unrecorded(control: str) -> Callable[[Path], None]:
-    """A rung of which nothing is there."""
+    """A control of which nothing is there."""
 
     def doctor(folder: Path) -> None:
-        _rewrite(folder, [row for row in _manifest(folder) if row.get("config", {}).get("rung") != control])
+        _rewrite(folder, [row for row in _manifest(folder) if row.get("config", {}).get("control") != control])
 
     return doctor
 
@@ -172,7 +172,7 @@ def swapped_files(kind: str, control: str) -> Callable[[Path], None]:
             _swap(sorted((folder / "truth").glob(f"*-{control}-[0-9]*.safetensors")))
             return
         rows = _manifest(folder)
-        lines = [row for row in rows if row.get("config", {}).get("rung") == control]
+        lines = [row for row in rows if row.get("config", {}).get("control") == control]
         lines.sort(key=lambda row: row["config"]["slot"])
         for one, other in zip(lines[::2], lines[1::2], strict=True):
             one["sent_by_client"], other["sent_by_client"] = other["sent_by_client"], one["sent_by_client"]

@@ -19,7 +19,7 @@ from flfw.recording.manifest import HEAD, rewrite
 from flfw.recording.reader import Recordings, is_recorded, places
 
 _POISON = "poisoned"
-_READ_BY_JOBS = ("rung", "slot", "point")  # the keys of a probe's message that jobs read
+_READ_BY_JOBS = ("control", "slot", "point")  # the keys of a probe's message that jobs read
 _RECORDINGS = ("observations", "examples")
 _SIDES = ("sent_to_client", "sent_by_client")
 

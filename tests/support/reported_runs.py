@@ -89,7 +89,7 @@ def judged(verdict: str, cause: str, **changes: Any) -> dict[str, Any]:
 
 
 def control(name: str, passed: bool | None, **changes: Any) -> dict[str, Any]:
-    """Return a ladder with one control changed."""
+    """Return the controls with one of them changed."""
     controls = judged("", "")["ladder"]
     return {
         "ladder": [

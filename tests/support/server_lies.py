@@ -40,7 +40,7 @@ BUDGET, DIED, NOTHING = "this site's budget: ", "its process died", "(nothing)"
 WEIGHT, BIAS, HYPERNET = "classifier.weight", "classifier.bias", "hypernet.trunk.weight"
 CODE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os')._exit(9),), }                \n"
 FILE = b"\x93NUMPY\x01\x00" + len(CODE).to_bytes(2, "little") + CODE
-TARGET = {"rung": "target", "batch": 1, "steps": 1, "slot": 0, "own_slot": 0, "point": "-", "seed": 0}
+TARGET = {"control": "target", "batch": 1, "steps": 1, "slot": 0, "own_slot": 0, "point": "-", "seed": 0}
 ODD_LOT = {"=cmd|' /C calc'!A0": 1, **{f"k{i}": i for i in range(5000)}}
 
 
@@ -149,8 +149,8 @@ LIES = (
     Lie("client that it is not, which the site does not ask", "", scalar(client=2), 1),
     # kinds of messages
     Lie("probe of training examples that nobody volunteered", DECLINED, kind("train.probe", scalar(**TARGET)), 1),
-    Lie("probe on a control without noise", BUDGET, kind("train.probe", scalar(**{**TARGET, "rung": "fresh"}))),
-    Lie("probe on a control that there is not", BUDGET, kind("train.probe", scalar(**{**TARGET, "rung": "../x"}))),
+    Lie("probe on a control without noise", BUDGET, kind("train.probe", scalar(**{**TARGET, "control": "fresh"}))),
+    Lie("probe on a control that there is not", BUDGET, kind("train.probe", scalar(**{**TARGET, "control": "../x"}))),
     Lie("probe of minus one example", DECLINED, kind("train.probe", scalar(**{**TARGET, "batch": -1}))),
     Lie("message of an unknown type", HIDDEN, kind("train.steal")),
     Lie("message of no type", NOTHING, metadata(message_type="")),

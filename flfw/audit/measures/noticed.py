@@ -33,7 +33,7 @@ def noticed(recordings: Recordings, one_model: bool, at_first: Collection[str] =
         one_model: whether an honest server sends all clients the same; else different messages are no alarm.
         at_first: names of the tensors that are zeros before training.
     """
-    lines = [line for line in recordings.lines if line["config"].get("rung", "target") == "target"]
+    lines = [line for line in recordings.lines if line["config"].get("control", "target") == "target"]
     alarms: dict[str, list[str]] = {}
     for line in lines:
         if (sha256 := line["sent_to_client"]["sha256"]) not in alarms:

@@ -197,24 +197,24 @@ def most_missed(messages: int) -> float:
     return 1 - 0.05 ** (1 / messages)
 
 
-def significant(p: float, settings: int, alpha: float = 0.01) -> bool:
+def significant(p: float, num_tests: int, alpha: float = 0.01) -> bool:
     """Return whether a p-value is small enough, although it is one of many (Bonferroni's correction).
 
     Args:
         p: the p-value of one setting, in [0, 1].
-        settings: number of settings whose p-values are looked at, this one included.
-        alpha: the greatest probability with which any of the settings may be called significant by chance.
+        num_tests: number of tests whose p-values are looked at, this one included.
+        alpha: the greatest probability with which any of the tests may be called significant by chance.
 
     Raises:
-        InputError: ``p`` or ``alpha`` is no probability, or there are no settings.
+        InputError: ``p`` or ``alpha`` is no probability, or there are no tests.
 
     >>> significant(0.004, 1), significant(0.004, 5)
     (True, False)
     """
     require(0 <= p <= 1, "0 <= p <= 1", p=p)
-    require(settings >= 1, "settings >= 1", settings=settings)
+    require(num_tests >= 1, "num_tests >= 1", num_tests=num_tests)
     require(0 < alpha < 1, "0 < alpha < 1", alpha=alpha)
-    return p * settings <= alpha
+    return p * num_tests <= alpha
 
 
 def paired(

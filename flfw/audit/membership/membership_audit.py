@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from flfw.audit.conclude import memberships_with_groups_needed
+from flfw.audit.conclude import memberships_with_min_safe_sum_size
 from flfw.audit.membership.candidates import GameCandidates, candidates_of, untrained_pairs
 from flfw.audit.membership.entry import MembershipControls, SumSeen, claim_against, entry
 from flfw.audit.membership.game import MembershipGame, final_tensors, own_exchanges
@@ -172,7 +172,7 @@ class Controls:
         return float(losses(scores, x, y).mean())
 
 
-class Clients(Protocol):
+class ClientProtections(Protocol):
     """Defences of a run's clients, and the method's own operation."""
 
     @property
@@ -224,7 +224,7 @@ class MembershipAudit:
         fresh: Callable[[], Net],
         model: Callable[[Tensors], VictimModel],
     ) -> None:
-        self._clients, self._audit, self._task, self._observations = clients, audit, task, observations
+        self._client_plan, self._audit, self._task, self._observations = clients, audit, task, observations
         self._put, self._fresh, self._model = put, fresh, model
         self._controls: dict[tuple[int, ...], Controls] = {}
         self.remarks = said_of_copies(task.split.train, task.dataset.train_x, task.split.patients)
@@ -252,12 +252,12 @@ class MembershipAudit:
 
     def _target(self, attack: str, lines: Sequence[Line], vantage: str, group: int, last: int) -> MembershipRequest:
         """Return the request to an attack at one vantage, of as many clients as there are to be probes."""
-        everyone, local = self._clients.rounds.clients, self._clients.local
+        everyone, local = self._client_plan.rounds.clients, self._client_plan.local
         peers = tuple(range(everyone - self._audit.colluding, everyone)) if vantage == PEER else ()
         clients = self._targets(line for line in lines if line["client"] not in peers)
         dataset = self._task.dataset
         pairs, labels = self._pairs, dataset.kinds(np.asarray(dataset.train_y))
-        null = untrained_pairs(pairs, clients, labels, self._clients.seed)
+        null = untrained_pairs(pairs, clients, labels, self._client_plan.seed)
         candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
         train = sizes(self._task.split.train)
@@ -291,7 +291,7 @@ class MembershipAudit:
         return sorted({line["client"] for line in lines})[: self._audit.probes.images]
 
     def _say_who_is_missing(self, attack: str, took_part: int, scored: int) -> None:
-        every, images = self._clients.rounds.clients, self._audit.probes.images
+        every, images = self._client_plan.rounds.clients, self._audit.probes.images
         if scored < every:
             absent = [f"{every - took_part} sent nothing in its rounds"] * (took_part < every)
             beyond = took_part - scored
@@ -303,7 +303,7 @@ class MembershipAudit:
         """Return the controls, which all attacks share."""
         if clients not in self._controls:
             pairs = [self._pairs[client] for client in clients]
-            self._controls[clients] = Controls(self._task, pairs, self._fresh, self._put, self._clients.seed)
+            self._controls[clients] = Controls(self._task, pairs, self._fresh, self._put, self._client_plan.seed)
         return self._controls[clients]
 
     @cached_property
@@ -313,15 +313,15 @@ class MembershipAudit:
 
     def _steps(self, client: int) -> int:
         """Return the local steps of a client in a round; the server knows its number of examples."""
-        batches = -(-sizes(self._task.split.train)[client] // self._clients.local.batch_size)
-        return max(1, self._clients.local.local_epochs * batches)
+        batches = -(-sizes(self._task.split.train)[client] // self._client_plan.local.batch_size)
+        return max(1, self._client_plan.local.local_epochs * batches)
 
     def play(
         self,
         requests: Sequence[MembershipRequest],
         answers: Iterable[GameAnswer],
         note: Callable[[Sequence[str]], None],
-        clients: Clients,
+        protections: ClientProtections,
         privacy: Sequence[Mapping[str, Any]],
     ) -> list[dict[str, Any]]:
         """Take the scores as they come; return the items of ``membership`` in result.json.
@@ -330,7 +330,7 @@ class MembershipAudit:
             requests: what is asked of the attacks.
             answers: their answers, in the same order, as they come.
             note: notes what could not be used.
-            clients: what hides the data of the clients.
+            protections: what hides the data of the clients.
             privacy: the run's claims.
 
         Raises:
@@ -349,18 +349,18 @@ class MembershipAudit:
                 steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
         targets = [request for request in requests if request.kind == TARGET]
         each = [len(_statistics(scores[one.place, one.adaptive][TARGET])) for one in targets]
-        tests = sum(each) * len(clients.defences()) or 1
+        tests = sum(each) * len(protections.defences()) or 1
         played = ((o, scores[o.controls, o.adaptive] | scores[o.place, o.adaptive]) for o in targets)
-        common = {"clients": clients, "tests": tests, "privacy": privacy}
+        common = {"protections": protections, "tests": tests, "privacy": privacy}
         items = [item for one, by in played for item in self.entries(one, by, **common)]
-        return memberships_with_groups_needed(items)
+        return memberships_with_min_safe_sum_size(items)
 
     def entries(
         self,
         request: MembershipRequest,
         scores: Mapping[str, Scores],
         *,
-        clients: Clients,
+        protections: ClientProtections,
         tests: int,
         privacy: Sequence[Mapping[str, Any]],
     ) -> list[dict[str, Any]]:
@@ -369,16 +369,16 @@ class MembershipAudit:
         Args:
             request: what was asked of the attack.
             scores: its scores for each kind of game.
-            clients: what hides the data of the clients.
+            protections: what hides the data of the clients.
             tests: number of statistics and defences that are tried.
             privacy: the run's claims.
         """
-        seed, items, defence_of = self._clients.seed, [], clients.defence_of
+        seed, items, defence_of = self._client_plan.seed, [], protections.defence_of
         unit = "example" if self._task.split.patients is None else "patient"
         easy, one_step, null = (scores.get(kind, {}) for kind in (OVERFITTED, ONE_STEP, NULL))
         for defence in sorted({defence_of(client) for client in request.game.clients}, key=lambda name: name == "none"):
             first = next(client for client in request.game.clients if defence_of(client) == defence)
-            missed = clients.missed(request, first) if request.adaptive else ""
+            missed = protections.missed(request, first) if request.adaptive else ""
             targets = scores[TARGET].items()
             mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in targets}
             for statistic, rows in mine.items():
@@ -396,7 +396,7 @@ class MembershipAudit:
                         adaptive=request.adaptive and not missed,
                         adaptation="written" if request.adaptive else None,
                         missed=missed,
-                        unread=clients.unread(request.attack),
+                        unread=protections.unread(request.attack),
                         floors=floors,
                         vantage=request.game.vantage,
                         sums=SumSeen(request.game.group, request.anonymity_set_size, len(request.game.peers)),
@@ -404,7 +404,7 @@ class MembershipAudit:
                         unit=unit,
                         controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
                         tests=tests,
-                        protected_by=clients.protecting_method,
+                        protected_by=protections.protecting_method,
                         accuracy_gap=self._accuracy_gap(request, there),
                         attack=request.attack,
                         seed=seed,

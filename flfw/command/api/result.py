@@ -82,7 +82,7 @@ class Result:
 
     @property
     def images(self) -> pd.DataFrame:
-        """Reconstructed examples, a row for each example, attack and target, with its scores; also of the ladder."""
+        """Reconstructed examples, a row for each example, attack and target, with its scores; also of the controls."""
         from flfw.command.api.frames import IMAGES, read_table, typed
 
         path = self._folder() / "audit.csv"

@@ -1,4 +1,4 @@
-"""Entries of an audit: for each attacked target its facts, its ladder and its evidence, and the verdict on them."""
+"""Entries of an audit: for each attacked target its facts, its controls and its evidence, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel, threat_model_of, unseen
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, ControlResult, ControlResults, Searched
 from flfw.experiment import PEER
-from flfw.files.earlier_names import CONTROLS
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Observation, Truth
@@ -40,12 +39,12 @@ class EntryBuilder:
     """Author of the entries of one audit.
 
     Args:
-        plan: planner of the audit's jobs.
+        job_planner: planner of the audit's jobs.
         task: the source of the clients' classes.
         control_runner: the controls beside the targets.
         scorer: holds the guesses of every attempt.
-        control: result of the analytic control.
-        settings: number of tests of identification in the run.
+        analytic: result of the analytic control.
+        num_tests: number of tests of identification in the run.
 
     Attributes:
         below: the easy control of each attack, by its name, once it was tried.
@@ -53,17 +52,17 @@ class EntryBuilder:
 
     def __init__(
         self,
-        plan: JobPlanner,
+        job_planner: JobPlanner,
         task: Task,
         control_runner: ControlRunner,
         scorer: Scorer,
-        control: ControlResult,
-        settings: int,
+        analytic: ControlResult,
+        num_tests: int,
     ) -> None:
-        self._plan, self._task, self._control_runner, self._scorer = plan, task, control_runner, scorer
-        self._control, self._settings = control, settings
-        self._clients_plan, self._audit = plan.clients, plan.audit
-        self._named = plan.attacks
+        self._job_planner, self._task, self._control_runner, self._scorer = job_planner, task, control_runner, scorer
+        self._analytic, self._num_tests = analytic, num_tests
+        self._client_plan, self._audit = job_planner.clients, job_planner.audit
+        self._named = job_planner.attacks
         self.below: dict[str, ControlResult] = {}
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
         self._noise: dict[str, str] = {}
@@ -73,9 +72,9 @@ class EntryBuilder:
     ) -> list[dict[str, Any]]:
         """Return an entry for each vantage and defence; an adaptive job covers only defences that it can adapt to."""
         entries = []
-        for vantage, defence in product(self._plan.vantages(job.probe_set), self._plan.defences_of(job)):
+        for vantage, defence in product(self._job_planner.vantages(job.probe_set), self._job_planner.defences_of(job)):
             threat_model = threat_model_of(
-                self._clients_plan, self._audit.settings, job, self._named[job.attack], defence != "none", vantage
+                self._client_plan, self._audit.settings, job, self._named[job.attack], defence != "none", vantage
             )
             description, requested = self._about(job, vantage, defence, threat_model), self._requested(job, defence)
             selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, static_rows))
@@ -84,26 +83,26 @@ class EntryBuilder:
             target = AuditedTarget(
                 private=threat_model.private,
                 defended=threat_model.protected_by is not None,
-                settings=self._settings,
+                num_tests=self._num_tests,
                 searched=self._searched(job, defence, threat_model, result, selected),
                 identified=self._scorer.identified(job, {row["probe_slot"] for row in selected}),
-                pointed=self._pointed(job, defence, threat_model, result, selected),
+                candidate_test=self._candidate_test(job, defence, threat_model, result, selected),
                 sums=self._sums(job, defence, selected),
                 columns=self._scorer.columns(job, {row["probe_slot"] for row in selected}),
                 expected=self._expected(job, threat_model),
-                tampered_by=self._clients_plan.task.network.malicious_name,
+                tampered_by=self._client_plan.task.network.malicious_name,
                 bounded=self._named[job.attack].bounded,
-                unread=self._clients_plan.unread_statistics,
+                unread=self._client_plan.unread_statistics,
                 noise=self._departure_of_noise(vantage) if threat_model.adaptation == "automatic" else "",
             )
             entries.append(
-                entry(description, result, selected, requested, controls, self._clients_plan.seed, target, other)
+                entry(description, result, selected, requested, controls, self._client_plan.seed, target, other)
             )
         return entries
 
     def _departure_of_noise(self, vantage: str) -> str:
         if vantage not in self._noise:
-            self._noise[vantage] = departure_of_noise(self._clients_plan, vantage)
+            self._noise[vantage] = departure_of_noise(self._client_plan, vantage)
         return self._noise[vantage]
 
     def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
@@ -114,11 +113,10 @@ class EntryBuilder:
         at = job.attack, job.vantage, job.adaptive, defence, probe_set.round, probe_set.recorded
         if probe_set.group == 1:
             self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
-        computed = probe_set.vantage == PEER and not unseen(self._clients_plan, PEER)
+        computed = probe_set.vantage == PEER and not unseen(self._client_plan, PEER)
         size, lost = probe_set.group + probe_set.colluding, computed and self._control_runner.lost(job)
-        return SumFacts(
-            size, self._colluding(probe_set), self._recovered_alone.get(at), self._untried(), computed, lost
-        )
+        colluding, alone = self._colluding(probe_set), self._recovered_alone.get(at)
+        return SumFacts(size, colluding, alone, self._untried(), computed, lost)
 
     def _colluding(self, probe_set: ProbeSet) -> int:
         """Return the number of clients of a sum that work together with the attacker."""
@@ -137,19 +135,18 @@ class EntryBuilder:
     def _controls(
         self, job: AttackJob, defence: str, threat_model: ThreatModel, rows: Sequence[ScoreRow]
     ) -> ControlResults:
-        """Climb as far as the verdict needs it: the controls beside a target only where its failure could count."""
-        controls = ControlResults(self._control, self.below.get(job.attack, _NOT_ATTACKED))
+        """Run what the verdict needs: the controls beside a target only where its failure could count."""
+        controls = ControlResults(self._analytic, self.below.get(job.attack, _NOT_ATTACKED))
         if not threat_model.adaptive:
             return controls
         hidden = threat_model.protected_by is not None
-        controls = replace(
-            controls, consistency=self._control_runner.consistency(job, self._clients(job, defence), hidden)
-        )
+        consistency = self._control_runner.consistency(job, self._clients(job, defence), hidden)
+        controls = replace(controls, consistency=consistency)
         if not hidden or not controls.easy.passed or any(row["recovered"] for row in rows):
             return controls
         mild = self._control_runner.beside(job, WEAK_DEFENCE)
         if mild.passed:
-            shown = f"shown by the control {CONTROLS[WEAK_DEFENCE]}: {mild.reason}"
+            shown = f"shown by the control {WEAK_DEFENCE}: {mild.reason}"
             return replace(controls, weak_defence=mild, undefended=replace(mild, seconds=0.0, reason=shown))
         return replace(controls, weak_defence=mild, undefended=self._control_runner.beside(job, UNDEFENDED))
 
@@ -161,7 +158,7 @@ class EntryBuilder:
             return None
         return self._control_runner.searched(job, self._named[job.attack], self._clients(job, defence), result)
 
-    def _pointed(
+    def _candidate_test(
         self, job: AttackJob, defence: str, threat_model: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
     ) -> Identified | None:
         """Hold candidates against the messages, where something hides the data and nothing was recovered.
@@ -182,11 +179,11 @@ class EntryBuilder:
     def _clients(self, job: AttackJob, defence: str) -> list[int]:
         """Return the clients with a defence among those whose messages a job attacks."""
         seen = dict.fromkeys(exchange.client for exchange in job.exchanges)
-        return [client for client in seen if self._plan.defence_of(client) == defence]
+        return [client for client in seen if self._job_planner.defence_of(client) == defence]
 
     def _presence(self, result: JobResult, defence: str) -> dict[str, float] | None:
         """Return how often the classes inferred for clients are right, beside the better constant answer."""
-        inferred = [(client, held) for client, held in result.present if self._plan.defence_of(client) == defence]
+        inferred = [(one, held) for one, held in result.present if self._job_planner.defence_of(one) == defence]
         if not inferred:
             return None
         labels, split = self._task.dataset.train_y, self._task.split.train
@@ -205,10 +202,10 @@ class EntryBuilder:
         for job, result in jobs:
             answers = dict([*result.present, *result.shares])
             if answers or not self._named[job.attack].reconstructs:
-                clients = answers or dict(job.examples) or range(self._clients_plan.rounds.clients)
-                for defence in dict.fromkeys(map(self._plan.defence_of, clients)):
+                clients = answers or dict(job.examples) or range(self._client_plan.rounds.clients)
+                for defence in dict.fromkeys(map(self._job_planner.defence_of, clients)):
                     cases[job.attack, defence].append((job, result))
-        rng = numpy_generator(self._clients_plan.seed, "inference of classes")
+        rng = numpy_generator(self._client_plan.seed, "inference of classes")
         inferences = [self._inference(defence, solved) for (_, defence), solved in cases.items()]
         compared = [one.compared(rng) for one in inferences]
         tests = sum(map(len, compared)) or 1
@@ -235,7 +232,7 @@ class EntryBuilder:
             clients,
             public / public.sum(),
             threat_model_of(
-                self._clients_plan, self._audit.settings, job, self._named[job.attack], defence != "none"
+                self._client_plan, self._audit.settings, job, self._named[job.attack], defence != "none"
             ).protected_by,
             first.stopped if not held else None,
         )
@@ -244,21 +241,21 @@ class EntryBuilder:
         """Return the mean over the rounds of the inferences about each client with a defence."""
         answers: dict[int, list[Sequence[float]]] = defaultdict(list)
         for client, values in (one for each in rounds for one in each):
-            if self._plan.defence_of(client) == defence:
+            if self._job_planner.defence_of(client) == defence:
                 answers[client].append(values)
         return {client: np.mean(values, axis=0) for client, values in answers.items()}
 
     def _requested(self, job: AttackJob, defence: str) -> int:
         """Return the number of examples that a job should give: also those of probes that were not recorded."""
         if job.probe_set.source == "update":
-            return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
-        slots, clients = range(self._audit.probes.images), self._clients_plan.rounds.clients
+            return sum(e.examples or 0 for e in job.exchanges if self._job_planner.defence_of(e.client) == defence)
+        slots, clients = range(self._audit.probes.images), self._client_plan.rounds.clients
         if job.probe_set.group:  # a sum stands for its first or isolated client, whose defence is everybody's
             size, alone = job.probe_set.group + job.probe_set.colluding, job.probe_set.isolated
             groups = groups_of(len(slots), clients, size)
             slots = [s for members in groups for s in (members[:1] if alone is None else members)]
             slots = [slot for slot in slots if alone is None or slot % clients == alone]
-        return job.probe_set.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
+        return job.probe_set.batch * sum(self._job_planner.defence_of(slot % clients) == defence for slot in slots)
 
     def _about(self, job: AttackJob, vantage: str, defence: str, threat_model: ThreatModel) -> dict[str, Any]:
         return {
@@ -279,11 +276,11 @@ class EntryBuilder:
             "num_colluding": self._colluding(job.probe_set) if job.probe_set.group else None,
             "mode": "train",
             **asdict(self._named[job.attack].cost),
-            "seeds": [self._clients_plan.seed],
+            "seeds": [self._client_plan.seed],
         }
 
 
-def control(probes: Iterable[tuple[Observation, Truth]], requested: int, inputs: InputSpec) -> ControlResult:
+def analytic(probes: Iterable[tuple[Observation, Truth]], requested: int, inputs: InputSpec) -> ControlResult:
     """Run the closed form on softmax regression: it must recover the example of every usable recording.
 
     Args:

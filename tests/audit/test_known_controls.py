@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Models
+from flfw.audit.controls import WEAK_DEFENCE
 from flfw.inversion.fit import Fit
 from flfw.nets import Tensors
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
@@ -114,11 +115,11 @@ class EasyAlone(OnControls):
 
 
 class UndefendedAlone(OnControls):
-    controls = ("easy", "matched")
+    controls = ("easy", "undefended")
 
 
-class NotOnMatched(OnControls):
-    controls = ("easy", "told")
+class NotOnUndefended(OnControls):
+    controls = ("easy", WEAK_DEFENCE)
 
 
 class OnTarget(OnControls):
@@ -126,7 +127,7 @@ class OnTarget(OnControls):
 
 
 class BelowTheTarget(OnControls):
-    controls = ("easy", "matched", "told")
+    controls = ("easy", "undefended", WEAK_DEFENCE)
 
 
 class ConfusedByKnowledge(Steadfast):
@@ -226,20 +227,22 @@ EARNED = {
     "drowned, at the truth": told(NO_LEAK, "the search reached the truth's value", EndsAtTheTruth, "nothing"),
     "drowned, below the truth": told(NO_LEAK, "others explain the message better", EndsBelowTheTruth, "nothing"),
     "drowned, sixteen probes": told(NO_LEAK, "more messages", Steadfast, "nothing", fields={**NOISY, "images": 16}),
-    "a matched message damaged": told(
-        NO_LEAK, "seven are left to check", Steadfast, "nothing", doctor=damaged("matched", 0)
+    "an undefended message damaged": told(
+        NO_LEAK, "seven are left to check", Steadfast, "nothing", doctor=damaged("undefended", 0)
     ),
 }
 
 NOT_EARNED = {
     "drowned, not told": Setup(STATIC, "it does not know", plug_in(Steadfast), NOISY, cause="static"),
     "no claim about the noise": told(INCONCLUSIVE, "rounding takes it off", Steadfast, "noise", fields=noisy(Stepped)),
-    "no weakest form": told(INCONCLUSIVE, "nobody knows whether it copes", Steadfast, "told", fields=noisy(Undeclared)),
-    "a weakest form too strong": told(
-        INCONCLUSIVE, "nothing leaks there either", Steadfast, "told", fields=noisy(StrongEvenIfMild)
+    "no weakest form": told(
+        INCONCLUSIVE, "nobody knows whether it copes", Steadfast, WEAK_DEFENCE, fields=noisy(Undeclared)
     ),
-    "works on the easy control alone": told(INCONCLUSIVE, "not on these clients", EasyAlone, "told"),
-    "works undefended alone": told(INCONCLUSIVE, "not through the defence's code", UndefendedAlone, "told"),
+    "a weakest form too strong": told(
+        INCONCLUSIVE, "nothing leaks there either", Steadfast, WEAK_DEFENCE, fields=noisy(StrongEvenIfMild)
+    ),
+    "works on the easy control alone": told(INCONCLUSIVE, "not on these clients", EasyAlone, WEAK_DEFENCE),
+    "works undefended alone": told(INCONCLUSIVE, "not through the defence's code", UndefendedAlone, WEAK_DEFENCE),
     "confused by what it knows": told(INCONCLUSIVE, "noise, once it is told", ConfusedByKnowledge, "outdone"),
     "seven probes": told(INCONCLUSIVE, "35 % could leak", Steadfast, "few", fields={**NOISY, "images": 7}),
     "two probes": told(INCONCLUSIVE, "78 % could leak", Steadfast, "few", fields={**NOISY, "images": 2}),
@@ -252,14 +255,14 @@ NOT_EARNED = {
     "a search that ends short": told(INCONCLUSIVE, "the truth explains it better", EndsShort, "search"),
     "worse than a random guess": told(INCONCLUSIVE, "no search at all", WorseThanRandom, "search"),
     "half without a result": told(INCONCLUSIVE, "every other one is NaN", HalfNaN, "failures"),
-    "matched not recorded": told(
-        INCONCLUSIVE, "the description was not checked", Steadfast, "consistency", doctor=unrecorded("matched")
+    "undefended not recorded": told(
+        INCONCLUSIVE, "the description was not checked", Steadfast, "consistency", doctor=unrecorded("undefended")
     ),
-    "matched all damaged": told(
-        INCONCLUSIVE, "nothing left to check", Steadfast, "consistency", doctor=damaged_all("matched")
+    "undefended all damaged": told(INCONCLUSIVE, "none", Steadfast, "consistency", doctor=damaged_all("undefended")),
+    "weakest not recorded": told(INCONCLUSIVE, "not shown", Steadfast, WEAK_DEFENCE, doctor=unrecorded(WEAK_DEFENCE)),
+    "weakest all damaged": told(
+        INCONCLUSIVE, "nothing to attack", Steadfast, WEAK_DEFENCE, doctor=damaged_all(WEAK_DEFENCE)
     ),
-    "told not recorded": told(INCONCLUSIVE, "not shown to work", Steadfast, "told", doctor=unrecorded("told")),
-    "told all damaged": told(INCONCLUSIVE, "nothing to attack there", Steadfast, "told", doctor=damaged_all("told")),
     "the easy control not recorded": told(INCONCLUSIVE, "nothing below", Steadfast, "easy", doctor=unrecorded("easy")),
     "data changed as well": Setup(
         STATIC, "no adaptation to changed data", plug_in(Steadfast), noisy(SwapsTheBatch), cause="static"
@@ -282,12 +285,12 @@ LEAKING = {
     "leaks without a weakest form": told(
         LEAKS, "1e-9", Steadfast, fields=noisy(Undeclared, set=("Undeclared.size=1e-9",))
     ),
-    "leaks with matched unrecorded": told(
+    "leaks with undefended unrecorded": told(
         LEAKS,
         "no control is needed",
         Steadfast,
         fields={**NOISY, "set": ("Drowned.size=1e-9",)},
-        doctor=unrecorded("matched"),
+        doctor=unrecorded("undefended"),
     ),
     "one client in two undefended": Setup(
         LEAKS, "the other one leaks", plug_in(Steadfast), {**NOISY, "images": 16, "defended": "1"}
@@ -330,11 +333,11 @@ BY_CHANCE = {
 }
 
 BROKEN_ONES = {
-    "matched messages swapped": told(
-        BROKEN, "each explains the other's", Steadfast, "consistency", doctor=swapped_files("observations", "matched")
+    "undefended messages swapped": told(
+        BROKEN, "each explains another", Steadfast, "consistency", doctor=swapped_files("observations", "undefended")
     ),
-    "matched truth swapped": told(
-        BROKEN, "of the other client", Steadfast, "consistency", doctor=swapped_files("truth", "matched")
+    "undefended truth swapped": told(
+        BROKEN, "of the other client", Steadfast, "consistency", doctor=swapped_files("truth", "undefended")
     ),
     "target truth swapped": Setup(
         BROKEN,
@@ -376,7 +379,7 @@ def test_no_leak_found_is_said_where_it_is_earned_and_nowhere_else(laboratory: L
 
 
 @pytest.mark.nightly
-def test_the_rungs_are_climbed_once_and_where_they_are_needed(laboratory: Laboratory) -> None:
+def test_the_controls_are_attacked_once_and_where_they_are_needed(laboratory: Laboratory) -> None:
     earned, leaking = (laboratory.entry(name) for name in ("drowned in noise", "hardly any noise"))
     assert [control["rung"] for control in earned["ladder"]] == [
         "analytic",
