@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from flfw.errors import InputError, require, suggestion, unknown
@@ -77,8 +76,8 @@ def short_name(plugin: str) -> str:
 
 def names(kind: PluginKind) -> tuple[str, ...]:
     """List the plug-ins of a kind that come with the project, without importing any of them."""
-    folder = _home(kind.package)
-    return tuple(sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg))
+    folder = importlib.import_module(kind.package).__path__[0]
+    return tuple(sorted(m.name for m in pkgutil.iter_modules([folder]) if not m.ispkg))
 
 
 def load_class(kind: PluginKind, name: str, base: type[T]) -> type[T]:
@@ -127,10 +126,6 @@ def _is_concrete(candidate: object, base: type) -> bool:
     if not inspect.isclass(candidate) or candidate is base:
         return False
     return issubclass(candidate, base) and not inspect.isabstract(candidate)
-
-
-def _home(package: str) -> Path:
-    return Path(importlib.import_module(package).__path__[0])
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import final
 
-from torch import Tensor
-
 from flfw.inversion.client_models.operator import TRAITS, Operator, Trait
 from flfw.nets.bottleneck import BOTTLENECK
 from flfw.nets.net import Tensors
@@ -51,8 +49,4 @@ class SoteriaAdaptation(Operator):
     def _name(self, sent: Tensors) -> str:
         """Name the defended weight: the chosen layer's, or the last one of a fully connected layer."""
         layer = str(self.settings.get("layer", ""))
-        return f"{layer}.weight" if layer else [name for name, value in sent.items() if _is_matrix(value)][-1]
-
-
-def _is_matrix(value: Tensor) -> bool:
-    return value.dim() == 2
+        return f"{layer}.weight" if layer else [name for name, value in sent.items() if value.dim() == 2][-1]

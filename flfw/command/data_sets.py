@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flfw import data
+from flfw.data import download
 from flfw.data.files.dataset import DatasetCard
 from flfw.files.exit_code import exit_code
 from flfw.files.parser import Parser
@@ -56,12 +57,7 @@ def _presence(name: str, card: DatasetCard, root: Path | None) -> str:
 
 
 def _get(args: argparse.Namespace) -> int:
-    for name in args.names:
-        data.fetch(name, args.root)
-        ready = data.load(name, args.root)
-        examples = "all" if ready.is_generated else len(ready.train_y)
-        print(f"{name}: {examples} training examples are ready")
-    return 0
+    return download.get(args.names, args.root)
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -25,9 +25,14 @@ def _do(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="+", metavar="NAME", help="a data set, as for --dataset")
     parser.add_argument("--root", type=Path, help="data root; default: $FLFW_DATA, else the user cache")
     chosen = parser.parse_args(arguments)
-    for name in chosen.names:
-        data.fetch(name, chosen.root)
-        ready = data.load(name, chosen.root)
+    return get(chosen.names, chosen.root)
+
+
+def get(names: Iterable[str], root: Path | None) -> int:
+    """Download data sets, say of each that it is ready, and return the exit code."""
+    for name in names:
+        data.fetch(name, root)
+        ready = data.load(name, root)
         examples = "all" if ready.is_generated else len(ready.train_y)
         print(f"{name}: {examples} training examples are ready")
     return 0

@@ -177,7 +177,7 @@ class RecordingGrid(GridWrapper):
         metrics = scalars(reply.content)
         exchange = requested.identity(metrics)
         try:
-            answered, arrays = self._records.sent_arrays(reply.content), requested.tensors
+            answered, arrays = self._records.arrays(reply.content, self._records.sent), requested.tensors
         except NoRecord as error:
             self._skip(exchange, str(error))
             return
@@ -256,7 +256,7 @@ class _Request:
     def now(cls, message: Message, records: RecordMap) -> _Request:
         arrays: dict[str, Array] | NoRecord
         try:
-            arrays = records.received_arrays(message.content)
+            arrays = records.arrays(message.content, records.received)
         except NoRecord as error:  # it matters only if its reply is to be recorded
             arrays = error
         return cls(message, scalars(message.content), arrays, records)

@@ -41,22 +41,6 @@ class RecordMap:
     def __post_init__(self) -> None:
         require(not isinstance(self.types, str) and bool(self.types), "a tuple of message types", types=self.types)
 
-    def sent_arrays(self, content: RecordDict) -> dict[str, Array]:
-        """Return the arrays of a client's reply by name.
-
-        Raises:
-            NoRecord: it has no such record.
-        """
-        return self._arrays(content, self.sent)
-
-    def received_arrays(self, content: RecordDict) -> dict[str, Array]:
-        """Return the arrays of a server's message by name.
-
-        Raises:
-            NoRecord: it has no such record.
-        """
-        return self._arrays(content, self.received)
-
     def type_of(self, message_type: str) -> str:
         """Return the type under which a message is recorded.
 
@@ -67,7 +51,16 @@ class RecordMap:
             return "train"
         return "train.default" if message_type == "train" else message_type
 
-    def _arrays(self, content: RecordDict, name: str) -> dict[str, Array]:
+    def arrays(self, content: RecordDict, name: str) -> dict[str, Array]:
+        """Return the arrays of a message by name.
+
+        Args:
+            content: of the message.
+            name: of the record, ``sent`` or ``received``.
+
+        Raises:
+            NoRecord: it has no such record.
+        """
         records = content.array_records
         if name and name not in records:
             raise NoRecord(f"there is no array record {name} among {', '.join(records) or 'none'}")

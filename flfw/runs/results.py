@@ -35,6 +35,7 @@ from flfw.task.task import Task
 
 UNKNOWN = "unknown"
 """Licence or citation of data of which none is stated here."""
+_OF_THE_AUDIT = ("audit", "membership", "inference", "recordings", "secure_aggregation")
 _NOTHING = {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 _TRANSPORT = {
     "ray": "actors on Ray",
@@ -193,11 +194,7 @@ def finish_audit(run_plan: RunPlan, source: Path, out: Path, notes: list[str], a
             f"recordings of {source.name}: {earlier['environment'].get('transport', 'unknown')}"
         ),
         "notes": notes,
-        "audit": audited["audit"],
-        "membership": audited["membership"],
-        "inference": audited["inference"],
-        "recordings": audited["recordings"],
-        "secure_aggregation": audited["secure_aggregation"],
+        **{name: audited[name] for name in _OF_THE_AUDIT},
     }
     _publish(out, {**earlier, **again})
     shutil.rmtree(out / "queue", ignore_errors=True)
@@ -278,11 +275,7 @@ def _write(
         "rounds": training["rounds"],
         "final": finals(run_plan.experiment, training),
         "privacy": audited["privacy"],
-        "audit": audited["audit"],
-        "membership": audited["membership"],
-        "inference": audited["inference"],
-        "recordings": audited["recordings"],
-        "secure_aggregation": audited["secure_aggregation"],
+        **{name: audited[name] for name in _OF_THE_AUDIT},
     }
     failures = _failures(training)
     if failures:

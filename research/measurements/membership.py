@@ -40,10 +40,11 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import data, nets
+from flfw.adversary.membership.adapted import effective_dimension
 from flfw.adversary.membership.gradients import Products, derivatives_along, norm, sketched_gradients
 from flfw.adversary.membership.operating_points import area
 from flfw.adversary.membership.statistics import cosine, gradient_difference
-from flfw.adversary.membership.whitening import Whitening, effective_dimension, predicted_auc
+from flfw.adversary.membership.whitening import Whitening, predicted_auc
 from flfw.inversion.sketch import Sketch
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Examples
@@ -126,7 +127,7 @@ def scored(net: Net, draw: Draw, seed: int) -> Scores:
     sketches, norms = sketched_gradients(losses, at, sketch, *draw.candidates)
     products = Products(*derivatives_along(losses, at, update, *draw.candidates), norms, float(norm(update)))
     half = Whitening.fit(public[: len(public) // 2])
-    predicted = predicted_auc(effective_dimension(half, public[len(public) // 2 :]), len(draw.members[0]))
+    predicted = predicted_auc(effective_dimension(half, public[len(public) // 2 :], 0.0), len(draw.members[0]))
     whitened = Whitening.fit(public).scores(sketches, sketch.of(update))
     by_name = {"cosine": cosine(products), "gradient_difference": gradient_difference(products)}
     return Scores(by_name | {"whitened": whitened}, predicted)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.adversary.membership.adapted import chosen_ridge, fitted, joined, noisy_dimension, projections, scale_of
+from flfw.adversary.membership.adapted import chosen_ridge, effective_dimension, fitted, joined, projections, scale_of
 from flfw.adversary.membership.whitening import RIDGE, Whitening, predicted_auc
 from flfw.errors import InputError
 from flfw.inversion.client_models.operator import ResidualMechanism
@@ -113,7 +113,7 @@ def test_with_noise_the_area_is_the_predicted_one_and_above_that_without_knowled
     std = 0.5
     noise = std**2
     whitening = fitted(gradients(1000), N, noise)
-    dimension = noisy_dimension(whitening, gradients(1000, 7), N * noise)
+    dimension = effective_dimension(whitening, gradients(1000, 7), N * noise)
     exact = float((LOUD**2 / (LOUD**2 + N * noise)).sum())  # tr S (S + n I)^-1
     assert dimension == pytest.approx(exact, rel=0.1)
     result = areas(adapted(ResidualMechanism(), noise), noisy(std))
@@ -181,4 +181,4 @@ def test_values_out_of_range_are_refused() -> None:
     with pytest.raises(InputError, match=r"scale > 0, got scale=0\.0"):
         fitted(gradients(9), 1, scale=0.0)
     with pytest.raises(InputError, match="at least 2 public examples, got public=1"):
-        noisy_dimension(STATIC, gradients(1), 0.0)
+        effective_dimension(STATIC, gradients(1), 0.0)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flfw.adversary.membership.adapted import effective_dimension
 from flfw.adversary.membership.gradients import compared_gradients
-from flfw.adversary.membership.whitening import Whitening, effective_dimension, predicted_auc
+from flfw.adversary.membership.whitening import Whitening, predicted_auc
 from flfw.adversary.membership_attack import MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.sums import Protocol
 from flfw.attacks.membership import Membership, MembershipSettings
@@ -77,7 +78,7 @@ def dimension(public: Examples, received: Tensors) -> float:
         return victim.gradient(x, y, {}, {})
 
     rows = compared_gradients(gradient, sketch, [like], public.samples, public.labels).sketches
-    return effective_dimension(Whitening.fit(rows[:800]), rows[800:])
+    return effective_dimension(Whitening.fit(rows[:800]), rows[800:], 0.0)
 
 
 def outside(members: Examples, trained_on: Examples, steps: int) -> dict[str, float]:

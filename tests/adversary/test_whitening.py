@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.adversary.membership.whitening import Whitening, effective_dimension, predicted_auc
+from flfw.adversary.membership.adapted import effective_dimension
+from flfw.adversary.membership.whitening import Whitening, predicted_auc
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
@@ -42,7 +43,7 @@ def test_it_finds_members_where_the_cosine_is_drowned_by_one_loud_direction():
 
 def test_the_effective_dimension_is_that_of_the_space_for_normal_gradients():
     fitted = Whitening.fit(_gradients(4000, 0))
-    assert effective_dimension(fitted, _gradients(2000, 1)) == pytest.approx(4, rel=0.05)
+    assert effective_dimension(fitted, _gradients(2000, 1), 0.0) == pytest.approx(4, rel=0.05)
 
 
 def test_the_effective_dimension_of_few_examples_by_a_loop_over_pairs():
@@ -50,13 +51,13 @@ def test_the_effective_dimension_of_few_examples_by_a_loop_over_pairs():
     rows = fitted.whitened(others)
     shares = [float(rows[i] @ rows[j]) ** 2 / float(rows[i] @ rows[i]) for i in range(3) for j in range(3) if i != j]
     expected = float((rows * rows).sum(1).mean()) / np.mean(shares)
-    assert effective_dimension(fitted, others) == pytest.approx(expected)
+    assert effective_dimension(fitted, others, 0.0) == pytest.approx(expected)
 
 
 def test_the_effective_dimension_is_small_where_few_examples_are_loud():
     tails = torch.from_numpy(numpy_generator(0, "tails").standard_t(2.5, size=(4000, 1)))
     heavy = _gradients(4000, 1) * tails
-    assert effective_dimension(Whitening.fit(heavy[:2000]), heavy[2000:]) < 4
+    assert effective_dimension(Whitening.fit(heavy[:2000]), heavy[2000:], 0.0) < 4
 
 
 def test_known_noise_makes_directions_quiet_that_it_drowns():
@@ -76,7 +77,10 @@ def test_values_out_of_range_are_refused():
         (lambda: Whitening.fit(torch.ones(1, 2)), "at least 2 public examples, got public=1"),
         (lambda: Whitening.fit(torch.ones(2, 2), ridge=0.0), "ridge > 0, got ridge=0.0"),
         (lambda: Whitening.fit(torch.ones(2, 2), noise=-1.0), "noise >= 0, got noise=-1.0"),
-        (lambda: effective_dimension(Whitening.fit(_gradients(9, 0)), _gradients(1, 1)), "at least 2 public examples"),
+        (
+            lambda: effective_dimension(Whitening.fit(_gradients(9, 0)), _gradients(1, 1), 0.0),
+            "at least 2 public examples",
+        ),
         (lambda: predicted_auc(-1, 1), "dimension >= 0, got dimension=-1"),
         (lambda: predicted_auc(1, 0), "examples >= 1, got examples=0"),
     ):

@@ -76,7 +76,7 @@ def chosen_ridge(public: Tensor, noise: Tensor | float = 0.0) -> float:
     half, other = public[::2], public[1::2]
     if len(other) < _FEWEST:
         return RIDGE
-    dimensions = {ridge: noisy_dimension(Whitening.fit(half, ridge, noise), other, noise) for ridge in _RIDGES}
+    dimensions = {ridge: effective_dimension(Whitening.fit(half, ridge, noise), other, noise) for ridge in _RIDGES}
     return max(dimensions, key=lambda ridge: dimensions[ridge])
 
 
@@ -125,16 +125,18 @@ def joined(rounds: Sequence[Projections]) -> Tensor:
     return torch.where(squares > 0, products / squares.clamp(min=_TINY).sqrt(), 0.0)
 
 
-def noisy_dimension(whitening: Whitening, others: Tensor, noise: Tensor | float) -> float:
-    """Estimate d_eff of a message with noise, for `flfw.adversary.membership.whitening.predicted_auc`.
+def effective_dimension(whitening: Whitening, others: Tensor, noise: Tensor | float) -> float:
+    """Estimate d_eff, the number of directions in which a test may tell an example, from public examples only.
 
-    As `effective_dimension`, but the variance of a candidate's score has the part of the noise, which public examples
-    do not show: with a = L^-1 (g - m) and L L^T = S + n I, it is the mean of a^T L^-1 n L^-T a / |a|^2.
+    With whitened gradients a_i = L^-1 (g_i - m), L L^T = S + n I, of examples that the covariance S was not fitted on,
+    a candidate's score moves by |a_i|/N if it is a member, and otherwise has the variance v/N, with v the mean of
+    (a_i^T a_j / |a_i|)^2 over pairs, and of the noise's part a^T L^-1 n L^-T a / |a|^2. So d_eff is the mean of |a_i|^2
+    over v. On the fitted examples themselves it would be too large.
 
     Args:
         whitening: fitted with the noise on one part of the public examples.
         others: (P, width) of the other part, P >= 2.
-        noise: n, the variance of the noise times N over c^2; one, or (width,).
+        noise: n, the variance of the noise times N over c^2; one, or (width,); 0: none.
 
     Raises:
         InputError: too few examples.

@@ -90,36 +90,13 @@ class Whitening:
         return torch.where(lengths > 0, products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny), 0.0)
 
 
-def effective_dimension(fitted: Whitening, others: Tensor) -> float:
-    """Estimate d_eff, the number of directions in which a test may tell an example, from public examples only.
-
-    With whitened gradients a_i of examples that the covariance was not fitted on, a candidate's score moves by |a_i|/N
-    if it is a member, and otherwise has the variance v/N, with v the mean of (a_i^T a_j / |a_i|)^2 over pairs. So
-    d_eff is the mean of |a_i|^2 over v. On the fitted examples themselves it would be too large.
-
-    Args:
-        fitted: from one part of the public examples.
-        others: (P, width) sketched gradients of the other part, P >= 2.
-
-    Raises:
-        InputError: too few examples.
-    """
-    require(len(others) >= 2, "at least 2 public examples", public=len(others))
-    rows = fitted.whitened(others)
-    squares = (rows * rows).sum(1)
-    products = (rows @ rows.T) ** 2 / squares.clamp(min=torch.finfo(squares.dtype).tiny)[:, None]
-    pairs = len(rows) * (len(rows) - 1)
-    variance = float(products.sum() - products.diagonal().sum()) / pairs
-    return float(squares.mean()) / variance if variance > 0 else 0.0
-
-
 def predicted_auc(dimension: float, examples: int) -> float:
     """Return the AUC, in [0.5, 1], that normal gradients allow for a mean gradient of N examples at one point.
 
     It is Phi(sqrt(d_eff / (2 N))). Gradients of a trained network have heavy tails, for which it does not hold.
 
     Args:
-        dimension: d_eff >= 0 of `effective_dimension`.
+        dimension: d_eff >= 0 of `flfw.adversary.membership.adapted.effective_dimension`.
         examples: N >= 1.
 
     >>> round(predicted_auc(260, 80), 2), round(predicted_auc(260, 320), 2)

@@ -7,9 +7,10 @@ the members of an overfitted client, finds none where there is none, knows what 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 from flfw.audit.membership.evidence import MembershipEvidence, PairGuesses
+from flfw.audit.verdict import Verdict
 from flfw.privacy.rounding import at_least
 
 LEAKS, NOTHING, OPEN = "leaks", "no leak found", "inconclusive"
@@ -21,20 +22,6 @@ EASY_AUC, EASY_PAIRS = 0.9, 8
 NULL_PAIRS = 100
 NULL_LEVEL = 0.001  # share of sound runs that the null control may call faulty: what is faulty tells far more than that
 CLIENTS = 10  # clients in a sum that "no leak found" needs
-
-
-class MembershipVerdict(NamedTuple):
-    """Verdict on membership.
-
-    Attributes:
-        verdict: ``leaks``, ``no leak found`` or ``inconclusive``.
-        cause: what decided it, in one word.
-        reason: what decided it, in sentences.
-    """
-
-    verdict: str
-    cause: str
-    reason: str
 
 
 @final
@@ -71,7 +58,7 @@ class MembershipFacts:
     summed: int = 0
 
 
-def verdict_on_membership(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict:
+def verdict_on_membership(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict:
     """Return the verdict, its cause and its reason."""
     concluded = (
         _void(facts)
@@ -102,10 +89,10 @@ def finds_none(null: PairGuesses | None) -> bool | None:
     return None if null is None else null.low <= 0.5 <= null.high
 
 
-def _void(facts: MembershipFacts) -> MembershipVerdict | None:
+def _void(facts: MembershipFacts) -> Verdict | None:
     """Conclude that the measurement cannot be trusted, in either direction."""
     if finds_none(facts.null) is False and (null := facts.null):
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "null",
             f"Where both examples of each pair were held out, {null.correct} of {null.guesses} guesses were right, "
@@ -114,10 +101,10 @@ def _void(facts: MembershipFacts) -> MembershipVerdict | None:
     return None
 
 
-def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict | None:
+def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict | None:
     leak = _found(evidence, facts)
     if leak and facts.label_separable is None:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "floor",
             f"{leak.reason} But it was not measured what labels alone tell, and they may explain it.",
@@ -128,21 +115,21 @@ def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVer
     return leak
 
 
-def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict | None:
+def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict | None:
     """Conclude from bounds that hold together, also where examples of one run depend on each other."""
     guessed, tail, worst = evidence.guessed, evidence.tail, evidence.worst
     if guessed.low > RIGHT:
         opening = f"Of {_count(guessed.guesses)}, the member has the higher score in {_share(guessed)}."
-        return MembershipVerdict(LEAKS, "pairs", f"{opening} A coin gives 50 %.")
+        return Verdict(LEAKS, "pairs", f"{opening} A coin gives 50 %.")
     if tail and tail.tpr_low > RATIO * tail.fpr_high:
-        return MembershipVerdict(
+        return Verdict(
             LEAKS,
             "tail",
             f"{tail.tpr:.1%} of the members score above all but {tail.fpr:.2%} of the held-out examples: at least "
             f"{tail.tpr_low:.1%} against at most {tail.fpr_high:.2%}, more than {RATIO:g} times as many.",
         )
     if worst and worst.guessed.low > RIGHT:
-        return MembershipVerdict(
+        return Verdict(
             LEAKS,
             "client",
             f"At client {worst.client}, the worst of {evidence.clients}, the member has the higher score in "
@@ -150,14 +137,14 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVe
             "worst one.",
         )
     if facts.claimed is not None and evidence.epsilon_low > facts.claimed:
-        return MembershipVerdict(
+        return Verdict(
             LEAKS,
             "claim",
             f"The guesses show an epsilon of {at_least(evidence.epsilon_low)} or more for one {facts.unit}, above "
             f"the claimed {facts.claimed:.3g}: the claim does not hold.",
         )
     if guessed.high < 1 - RIGHT:
-        return MembershipVerdict(
+        return Verdict(
             LEAKS,
             "reversed",
             f"Of {_count(guessed.guesses)}, the member has the higher score in only {_share(guessed)}: who reads the "
@@ -166,24 +153,24 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVe
     return None
 
 
-def _incapable(facts: MembershipFacts) -> MembershipVerdict | None:
+def _incapable(facts: MembershipFacts) -> Verdict | None:
     """Conclude that the statistic is not shown to see a leak that is there."""
     if facts.protected_by and facts.missed:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "static",
             f"The statistic takes account of {facts.protected_by}, which hides the data, but for {facts.missed}: that "
             "it finds no members is no evidence of protection.",
         )
     if facts.protected_by and not facts.adaptive:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "static",
             f"The statistic takes no account of {facts.protected_by}, which hides the data: that it finds no members "
             "is no evidence of protection.",
         )
     if facts.unread:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "static",
             f"The statistic does not read {facts.unread}, which clients send as well. They are means of the clients' "
@@ -192,28 +179,28 @@ def _incapable(facts: MembershipFacts) -> MembershipVerdict | None:
         )
     easy = finds_members(facts.easy_auc)
     if easy is None:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "easy",
             "It was not tried whether the statistic finds the members of an overfitted client: that it finds none here "
             "means nothing.",
         )
     if not easy:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "easy",
             f"The statistic does not even find the members of an overfitted client (AUC {facts.easy_auc:.2f}, where "
             f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
         )
     if finds_members(facts.step_auc) is False:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "easy",
             f"The statistic does not even find the one example behind a single step (AUC {facts.step_auc:.2f}, where "
             f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
         )
     if facts.null is None:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "null",
             "It was not tried whether the measurement finds nothing where there is nothing, on at least "
@@ -222,16 +209,16 @@ def _incapable(facts: MembershipFacts) -> MembershipVerdict | None:
     return None
 
 
-def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict | None:
+def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict | None:
     """Conclude that the pairs are too few, or show something that is too little for a leak."""
     guessed = evidence.guessed
     total = _pairs_in_all(evidence, facts)
     if facts.failed >= FAILED_SHARE * total or (facts.failed > FEW_FAILED * total and guessed.guesses >= PAIRS):
-        return MembershipVerdict(
+        return Verdict(
             OPEN, "failures", f"The attack gave no score for {facts.failed} of {_count(total)}: they may be members."
         )
     if signs := _signs(evidence):
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "faint",
             f"Something is there: {signs}. That is more than a coin explains, and less than what is called a leak here "
@@ -239,14 +226,14 @@ def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Membershi
         )
     if guessed.guesses < PAIRS:
         apart = f" Labels alone tell {facts.label_separable} more apart." if facts.label_separable else ""
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "few",
             f"Nothing was found, but on {_count(guessed.guesses)} with different scores; at least {PAIRS:,} are "
             f"needed. Up to {guessed.high:.0%} of such guesses could be right.{apart}",
         )
     if 1 < facts.summed < CLIENTS:
-        return MembershipVerdict(
+        return Verdict(
             OPEN,
             "group",
             f"Nothing was found in sums over {facts.summed} clients, but at least {CLIENTS} are needed: a stronger "
@@ -272,7 +259,7 @@ def _signs(evidence: MembershipEvidence) -> str:
     return ", and ".join(signs)
 
 
-def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict:
+def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict:
     guessed, tail = evidence.guessed, evidence.tail
     rare = f", and {tail.tpr_high:.1%} of the members stand out" if tail else ""
     hidden = (
@@ -282,7 +269,7 @@ def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> Memb
         if facts.summed > 1
         else " Nothing hides the data: they leave little trace in these models, which is no protection."
     )
-    return MembershipVerdict(
+    return Verdict(
         NOTHING,
         "nothing",
         f"The same statistic finds the members of an overfitted client. Here the member has the higher score in "

@@ -57,6 +57,9 @@ def halves(
     return DatasetArrays(*train, *test, *(np.array(domain, dtype=np.int64) for domain in places))
 
 
+_card = partial(
+    DatasetCard, shape=(3, 32, 32), net="lenet5", split="domains", mean=IMAGENET_MEAN, std=IMAGENET_STD, augment="flip"
+)
 _FOLDER = "office_caltech_10"
 _DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 _CLASSES = 10
@@ -89,8 +92,7 @@ def office_caltech(word: str) -> DatasetCard:
         InputError: there is no such domain.
     """
     domains = chosen("office_caltech", word, _DOMAINS)
-    return DatasetCard(
-        shape=(3, 32, 32),
+    return _card(
         classes=_CLASSES,
         files={f"{_FOLDER}/{domain}": None for domain in domains},
         read=partial(_read, domains=domains),
@@ -100,11 +102,6 @@ def office_caltech(word: str) -> DatasetCard:
             "a copy of http://www.stat.ucla.edu/~jxie/iFRAME/code/imageClassification.rar, unpacked as "
             f"{_FOLDER}/DOMAIN/CLASS/*.jpg below the data root"
         ),
-        net="lenet5",
-        split="domains",
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
-        augment="flip",
         domains=domains,
     )
 
@@ -167,8 +164,7 @@ def domainnet(word: str) -> DatasetCard:
     """
     domains = chosen("domainnet", word, _DOMAINNET_DOMAINS)
     published = [remote for domain in domains for remote in _published(domain)]
-    return DatasetCard(
-        shape=(3, 32, 32),
+    return _card(
         classes=_DOMAINNET_CLASSES,
         files={f"domainnet/{domain}{what}": None for domain in domains for what in ("", "_train.txt", "_test.txt")},
         read=partial(_read_domainnet, domains=domains),
@@ -176,11 +172,6 @@ def domainnet(word: str) -> DatasetCard:
         licence="for academic research; the publishers do not hold the images' copyrights",
         citation="Peng, Bai, Xia et al., Moment matching for multi-source domain adaptation, ICCV 2019",
         fetch=remotes(*published),
-        net="lenet5",
-        split="domains",
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
-        augment="flip",
         domains=domains,
         held_out=_HELD_OUT if _HELD_OUT in domains else "",
     )

@@ -6,6 +6,7 @@ CIFAR-10's pickled batches are read with a restricted unpickler: an unrestricted
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,12 @@ def cifar10(root: Path, side: int | None) -> DatasetArrays:
     return DatasetArrays(np.concatenate(train_x), np.concatenate(train_y), *test)
 
 
-CIFAR10 = DatasetCard(
-    shape=(3, 32, 32),
-    classes=10,
+# Victims: of CIFAR-10 lossless even in the project's JPEG-coded copy; the papers' split starts after them.
+_card = partial(
+    DatasetCard, shape=(3, 32, 32), classes=10, net="cnn2", augment="crop_flip", victims=2000, test_start=500
+)
+
+CIFAR10 = _card(
     files={
         "cifar-10-batches-py/data_batch_1": "c99cafc152244af753f735de768cd75f",
         "cifar-10-batches-py/data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -79,14 +83,9 @@ CIFAR10 = DatasetCard(
     licence="none stated by the publishers",
     citation="Krizhevsky, Learning multiple layers of features from tiny images, technical report, 2009",
     fetch=torchvision_set("CIFAR10"),
-    net="cnn2",
     per_client={"dominant": (600, 300), "shards": (400, 0), "pools": (2000, 0)},
-    augment="crop_flip",
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2023, 0.1994, 0.2010),
-    # Lossless even in the project's JPEG-coded copy; the pointers of the papers' split start after them.
-    victims=2000,
-    test_start=500,
 )
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -103,9 +102,7 @@ def cinic10(root: Path, side: int | None) -> DatasetArrays:
     return DatasetArrays(*decode_labelled(train, side=None), *decode_labelled(test, side=None))
 
 
-CINIC10 = DatasetCard(
-    shape=(3, 32, 32),
-    classes=10,
+CINIC10 = _card(
     # One entry per class: a folder's time changes when files are added or removed in it, but not below it.
     files={f"CINIC-10/{part}/{label}": None for part in ("train", "test") for label in _CLASSES},
     read=cinic10,
@@ -120,11 +117,7 @@ CINIC10 = DatasetCard(
             unpack="CINIC-10",
         )
     ),
-    net="cnn2",
     per_client={"dominant": (600, 300)},
-    augment="crop_flip",
     mean=(0.47889522, 0.47227842, 0.43047404),
     std=(0.24205776, 0.23828046, 0.25874835),
-    victims=2000,
-    test_start=500,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +45,10 @@ def _bytes(path: Path, axes: int) -> np.ndarray:
     return content[start:].reshape(content[4:start].view(">u4"))
 
 
+_card = partial(DatasetCard, shape=(1, 28, 28), mean=(0.1307,), std=(0.3081,))
+
 # torchvision publishes the sums of the packed files; these are the sums of the unpacked files.
-MNIST = DatasetCard(
-    shape=(1, 28, 28),
+MNIST = _card(
     classes=10,
     files={
         "MNIST/raw/train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
@@ -60,12 +62,9 @@ MNIST = DatasetCard(
     citation="LeCun, Bottou, Bengio and Haffner: Gradient-based learning applied to document recognition. IEEE, 1998",
     fetch=torchvision_set("MNIST"),
     per_client={"dominant": (600, 600), "shards": (500, 0), "pools": (200, 0)},
-    mean=(0.1307,),
-    std=(0.3081,),
 )
 
-FASHION_MNIST = DatasetCard(
-    shape=(1, 28, 28),
+FASHION_MNIST = _card(
     classes=10,
     files={
         "FashionMNIST/raw/train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
@@ -79,13 +78,10 @@ FASHION_MNIST = DatasetCard(
     citation="Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, 2017",
     fetch=torchvision_set("FashionMNIST"),
     per_client={"dominant": (600, 600)},
-    mean=(0.1307,),
-    std=(0.3081,),
 )
 
 # By class: 10 digits, 26 capital and 26 small letters. The files hold every image transposed.
-EMNIST = DatasetCard(
-    shape=(1, 28, 28),
+EMNIST = _card(
     classes=62,
     files=dict.fromkeys(
         f"EMNIST/raw/emnist-byclass-{half}-{kind}-ubyte"
@@ -97,6 +93,4 @@ EMNIST = DatasetCard(
     citation="Cohen, Afshar, Tapson and van Schaik, EMNIST, arXiv:1702.05373, 2017",
     fetch=torchvision_set("EMNIST", split="byclass"),
     per_client={"dominant": (1000, 600)},
-    mean=(0.1307,),
-    std=(0.3081,),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,17 +91,15 @@ _USPS_FILES = (
     Remote(f"{_LIBSVM}/usps.t.bz2", "USPS/usps.t.bz2", "8ea070ee2aca1ac39742fdd1ef5ed118"),
 )
 
-SVHN = DatasetCard(
-    shape=(3, 32, 32),
-    classes=10,
+_card = partial(DatasetCard, shape=(3, 32, 32), classes=10, net="cnn2", split="iid")
+
+SVHN = _card(
     files={remote.file: remote.md5 for remote in _SVHN_FILES},
     read=_both(_svhn),
     source=_HOUSE_NUMBERS,
     licence="non-commercial use only",
     citation="Netzer, Wang, Coates, Bissacco, Wu and Ng, Reading digits in natural images, NIPS workshop, 2011",
     fetch=remotes(*_SVHN_FILES),
-    net="cnn2",
-    split="iid",
 )
 
 USPS = DatasetCard(
@@ -114,9 +113,7 @@ USPS = DatasetCard(
     split="iid",
 )
 
-MNIST_M = DatasetCard(
-    shape=(3, 32, 32),
-    classes=10,
+MNIST_M = _card(
     files=dict.fromkeys(f"mnist_m/mnist_m_{part}" for part in ("train", "test", "train_labels.txt", "test_labels.txt")),
     read=_both(_mnist_m),
     source="http://yaroslav.ganin.net (MNIST-M)",
@@ -129,18 +126,12 @@ MNIST_M = DatasetCard(
             unpack="mnist_m",
         )
     ),
-    net="cnn2",
-    split="iid",
 )
 
-SYNTHETIC_DIGITS = DatasetCard(
-    shape=(3, 32, 32),
-    classes=10,
+SYNTHETIC_DIGITS = _card(
     files={"SynthDigits/synth_train_32x32.mat": None, "SynthDigits/synth_test_32x32.mat": None},
     read=_both(_synthetic_digits),
     source="http://yaroslav.ganin.net (Synthetic Digits)",
     citation="Ganin and Lempitsky, Unsupervised domain adaptation by backpropagation, ICML 2015",
     fetch="a browser: SynthDigits.zip on http://yaroslav.ganin.net, to be unpacked into SynthDigits",
-    net="cnn2",
-    split="iid",
 )

@@ -38,11 +38,6 @@ class Reading:
     gradient: Tensors
     embedding: Tensor | None = None
 
-    @property
-    def silent(self) -> bool:
-        """True where the gradient is zero, and holds no information."""
-        return not any(bool(value.any()) for value in self.gradient.values())
-
 
 def read(targets: Mapping[str, torch.Size], hypernetwork: Tensors, gradient: Tensors) -> Reading:
     """Read the generated network, its gradient and the embedding off a hypernetwork and its gradient.
