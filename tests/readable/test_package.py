@@ -1,7 +1,7 @@
 """A package of a reader's own, with the forms of docs/extending.md.
 
-`ownlab` is of version 0.1.0. Its files with names that are others today are refused with them; `fieldlab` has these
-files with the names of today.
+`ownlab` is of version 0.1.0. Its files with names that are others today are refused with them; `fieldlab` is a copy in
+which they have the names of today.
 """
 
 from __future__ import annotations
@@ -28,9 +28,39 @@ RUN = (
 )
 
 
+NAMES = {
+    "flfw.adversary.attack import Budget": "flfw.adversary.attack import AttackCost",
+    "flfw.adversary.attack import NotApplicable": "flfw.adversary.attack import ClosedFormAttack, NotApplicable",
+    "from flfw.adversary.closed_form import ClosedFormAttack\n": "",
+    "flfw.adversary.observation": "flfw.recording.observation",
+    "flfw.defence": "flfw.task.defence",
+    "flfw.inversion.descent": "flfw.inversion.search_optimisers",
+    "flfw.training.optimisers": "flfw.nets.training.optimisers",
+    "flfw.victims.local_steps": "flfw.nets.training.local_steps",
+    "flfw.victims.operator": "flfw.inversion.client_models.operator",
+    "def budget": "def cost",
+    "-> Budget": "-> AttackCost",
+    "return Budget": "return AttackCost",
+    "AdamDescent": "AdamSearch",
+    "Automatic": "DifferentiableDefence",
+    "BadInput": "InputError",
+    "broadcasted": "last_broadcast",
+    "LastingTraining": "PersistentTraining",
+    "NotApplicable": "NotApplicableError",
+    "Recipe": "SearchConfig",
+}
+
+
 @pytest.mark.slow
 def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE / "package"))  # as PYTHONPATH does
+    (tmp_path / "fieldlab").mkdir()
+    for file in (HERE / "package" / "ownlab").glob("*.py"):
+        text = file.read_text()
+        for earlier, name in NAMES.items():
+            text = text.replace(earlier, name)
+        (tmp_path / "fieldlab" / file.name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
     simulation(*RUN.split(), "--out", tmp_path / "run").require_done()
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["config"]["method_settings"]["beta"] == 0.5
