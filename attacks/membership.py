@@ -164,7 +164,7 @@ class Membership(MembershipAttack):
         }
         if len(updates) > 2:
             others = torch.stack([cosine(other) for other in products[1:]])
-            scores["fedmia"] = fedmia(scores["cosine"][None], others[None])
+            scores["fedmia"] = fedmia(scores["cosine"], others)
         if self.settings.shadows and not self._without_shadows(view, victim):
             shadows = self._shadows(view, victim, torch_generator(seed, "shadows", one.round, view.client))
             inside = shadows.sets.inside

@@ -182,23 +182,21 @@ class EmbeddingSpan:
         return len(self.basis)
 
 
-def span_of(gradient: Tensor, smallest: float = _SMALLEST_VALUE) -> EmbeddingSpan:
+def span_of(gradient: Tensor) -> EmbeddingSpan:
     """Compute the span of the rows of a summed gradient of a head's weight.
 
     Args:
         gradient: (P, width) of P generated parameters and embeddings of ``width`` numbers.
-        smallest: singular values below so much of the largest count as 0, in (0, 1).
 
     Raises:
-        InputError: no matrix, or a share out of range.
+        InputError: no matrix.
     """
     require(gradient.dim() == 2 and gradient.numel() > 0, "a matrix (P, width)", shape=tuple(gradient.shape))
-    require(0 < smallest < 1, "0 < smallest < 1", smallest=smallest)
     # The rows' space is that of the small matrix R of a QR decomposition; P may be millions.
     tall = len(gradient) >= gradient.shape[1]
     small = torch.linalg.qr(gradient.double(), mode="r").R if tall else gradient.double()
     _, values, rows = torch.linalg.svd(small, full_matrices=False)
-    kept = (values > smallest * values.max()) & (values > 0)
+    kept = (values > _SMALLEST_VALUE * values.max()) & (values > 0)
     return EmbeddingSpan(rows[kept], values)
 
 

@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import data, nets
-from flfw.data.image_files import images
 from flfw.data.splits import partition
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
@@ -164,15 +163,6 @@ def test_images_become_rgb_and_of_the_networks_side(tmp_path: Path) -> None:
     with Image.open(root / "cat" / "00.png") as image:
         expected = np.asarray(image.convert("RGB").resize((4, 4), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     np.testing.assert_array_equal(chosen.train_x[0], expected)
-
-
-def test_colour_stays_refused_among_grey_images_of_a_folder(tmp_path: Path) -> None:
-    written(tmp_path / "own", COLOUR)
-    (path, *_) = sorted((tmp_path / "own" / "cat").iterdir())
-    with pytest.raises(InputError, match="it is in colour"):
-        images.decode([path], 4, channels=1)
-    assert images.decode([path], (2, 5), channels=1, lossy=True).shape == (1, 1, 2, 5)
-    assert images.decode([], (2, 5), channels=1).shape == (0, 1, 2, 5)
 
 
 def test_parts_of_their_own_are_kept(tmp_path: Path) -> None:

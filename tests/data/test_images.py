@@ -32,40 +32,37 @@ def test_jpeg_comes_back_nearly(tmp_path):
     np.testing.assert_allclose(x[0].astype(int), ramp, atol=4)
 
 
-def test_grey_becomes_colour_but_colour_never_grey(tmp_path):
-    grey, colour = save(tmp_path / "g.png", noise(4, 4)), save(tmp_path / "c.png", noise(3, 4, 4))
+def test_grey_becomes_colour(tmp_path):
+    grey = save(tmp_path / "g.png", noise(4, 4))
     np.testing.assert_array_equal(images.decode([grey], side=None), [[noise(4, 4)] * 3])
-    with pytest.raises(InputError, match=r"got \S+c.png .*it is in colour, and those before it are grey"):
-        images.decode([grey, colour], side=None, channels=1)
 
 
 def test_sixteen_bits_of_grey_keep_the_upper_eight(tmp_path):
     deep = np.array([[0, 255, 256, 0x1234, 0xFFFF]], dtype=np.uint16)
     path = save(tmp_path / "deep.png", deep)
-    assert images.decode([path], side=None, channels=1).tolist() == [[[[0, 0, 1, 0x12, 0xFF]]]]
-    assert images.decode([path], side=None)[0, :, 0, 3].tolist() == [0x12] * 3
+    assert images.decode([path], side=None).tolist() == [[[[0, 0, 1, 0x12, 0xFF]]] * 3]
 
 
 def test_resizing_by_hand(tmp_path):
     # Pixel centres at -1/4, 1/4, 3/4, 5/4: 24.75 and 74.25 in between, rounded.
     ramp = save(tmp_path / "ramp.png", np.array([[0, 99], [0, 99]], dtype=np.uint8))
-    assert images.decode([ramp], side=4, channels=1)[0, 0].tolist() == [[0, 25, 74, 99]] * 4
+    assert images.decode([ramp], side=4)[0, 0].tolist() == [[0, 25, 74, 99]] * 4
     # Every 16th column is white; without antialiasing a pixel of 16 columns would miss it.
     comb = np.zeros((64, 64), dtype=np.uint8)
     comb[:, ::16] = 255
-    small = images.decode([save(tmp_path / "comb.png", comb)], side=4, channels=1)
+    small = images.decode([save(tmp_path / "comb.png", comb)], side=4)
     np.testing.assert_allclose(small[0, 0, :, 1:3], 16, atol=1)
 
 
 def test_the_crop_comes_before_the_resizing(tmp_path):
     numbered = np.arange(12, dtype=np.uint8).reshape(3, 4)
     path = save(tmp_path / "a.png", numbered)
-    whole = images.decode([path], side=None, channels=1, crop=images.center_square)
-    assert whole.tolist() == [[numbered[:, :3].tolist()]]
+    whole = images.decode([path], side=None, crop=images.center_square)
+    assert whole.tolist() == [[numbered[:, :3].tolist()] * 3]
     framed = np.full((8, 8), 255, dtype=np.uint8)
     framed[2:6, 2:6] = 40
     framed_path = save(tmp_path / "b.png", framed)
-    middle = images.decode([framed_path], side=3, channels=1, crop=lambda image: images.center_square(image, edge=4))
+    middle = images.decode([framed_path], side=3, crop=lambda image: images.center_square(image, edge=4))
     assert np.unique(middle).tolist() == [40]
 
 
@@ -105,7 +102,7 @@ def test_a_damaged_image_is_named_with_the_reason(tmp_path, name, damage, why):
 
 
 def test_no_images_are_no_images():
-    assert images.decode([], side=8, channels=1).shape == (0, 1, 8, 8)
+    assert images.decode([], side=8).shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize(("terminal", "many", "shown"), [("1", 3, True), ("1", 4, False), ("", 3, False)])
@@ -118,18 +115,12 @@ def test_a_bar_shows_many_images_on_a_terminal(tmp_path, monkeypatch, capsys, te
 
 
 @pytest.mark.parametrize(
-    ("pixels", "expected"),
-    [
-        (np.zeros((4, 6), np.uint8), (1, 4, 6)),
-        (np.zeros((4, 6), bool), (1, 4, 6)),
-        (np.zeros((4, 6), np.uint16), (1, 4, 6)),
-        (np.zeros((3, 4, 6), np.uint8), (3, 4, 6)),
-        (np.zeros((4, 4, 6), np.uint8), (3, 4, 6)),  # with transparency
-    ],
+    "pixels",
+    [np.zeros((4, 6), kind) for kind in (np.uint8, bool, np.uint16)]
+    + [np.zeros((channels, 4, 6), np.uint8) for channels in (3, 4)],  # the last with transparency
 )
-def test_the_shape_of_a_file(tmp_path, pixels, expected):
-    path = save(tmp_path / "a.png", pixels)
-    assert images.decode([path], None, channels=expected[0]).shape == (1, *expected)
+def test_the_shape_of_a_file(tmp_path, pixels):
+    assert images.decode([save(tmp_path / "a.png", pixels)], None).shape == (1, 3, 4, 6)
 
 
 def write_cinic(root, per_class=3):

@@ -60,27 +60,21 @@ def excess_loss_drop(before: Tensor, after: Tensor, others: Tensor) -> Tensor:
     return (before - after) - (before - others).mean(0)
 
 
-def against_others(target: Tensor, others: Tensor, prior: float = 4.0) -> Tensor:
+def against_others(target: Tensor, others: Tensor) -> Tensor:
     """Compute z-scores (N,) of a measurement at the target client in the world where the candidate is out.
 
-    That world is what the same measurement gives at the other clients of the round. A variance from few of them is
-    poor, so that it is drawn to the mean variance of all candidates, which counts as ``prior`` degrees of freedom.
+    That world is what the same measurement gives at the other clients of the round.
 
     Args:
         target: (N,) the measurement at the target client.
         others: (K, N) the same at K >= 2 other clients, which must not hold the candidates.
-        prior: degrees of freedom of the mean variance, >= 0; 0: each candidate's own variance alone, as in FedMIA.
 
     Raises:
-        InputError: shapes that do not belong together, fewer than 2 other clients, or a negative prior.
+        InputError: shapes that do not belong together, or fewer than 2 other clients.
     """
     fitting = others.dim() == 2 and len(others) >= 2 and others.shape[1:] == target.shape
     require(fitting, "(N,) and (K, N) of K >= 2 other clients", shapes=f"{tuple(target.shape)}, {tuple(others.shape)}")
-    require(prior >= 0, "prior >= 0", prior=prior)
-    free = len(others) - 1
-    variances = others.var(0)
-    variance = (prior * variances.mean() + free * variances) / (prior + free) + _STABILITY
-    return (target - others.mean(0)) / variance.sqrt()
+    return (target - others.mean(0)) / (others.var(0) + _STABILITY).sqrt()
 
 
 def trajectory(scores: Tensor) -> Tensor:
@@ -98,19 +92,11 @@ def trajectory(scores: Tensor) -> Tensor:
 
 
 def fedmia(target: Tensor, others: Tensor) -> Tensor:
-    """Compute FedMIA's score (N,): the mean over rounds of the normal distribution function of each round's z-score.
+    """Compute FedMIA's score (N,) of a round: the normal distribution function of `against_others`.
 
     Zhu et al., CVPR 2025, arXiv 2402.06289: each candidate's mean and variance are those of the other clients.
-
-    Args:
-        target: (T, N) the measurement at the target client in T rounds.
-        others: (T, K, N) the same at K >= 2 other clients.
-
-    Raises:
-        InputError: shapes that do not belong together, or fewer than 2 other clients.
     """
-    rounds = [against_others(one, rest, prior=0.0) for one, rest in zip(target, others, strict=True)]
-    return torch.special.ndtr(torch.stack(rounds)).mean(0)
+    return torch.special.ndtr(against_others(target, others))
 
 
 def label_only(labels: Tensor, members: Tensor, others: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # Every client process imports the cards and this file with t
 
 Example: TypeAlias = tuple[str | Path, int]  # file and label
 Crop: TypeAlias = "Callable[[Image], Image]"
-Size: TypeAlias = int | tuple[int, int]  # side of a square, or height and width
 
 _MANY = 2000  # number of images from which a progress bar is shown
 
@@ -56,20 +55,17 @@ def center_square(image: Image, edge: int | None = None) -> Image:
     return image.crop((left, top, left + edge, top + edge))
 
 
-def _pixels(path: Path, side: Size | None, channels: int, crop: Crop | None, lossy: bool) -> np.ndarray:
-    """Decode the pixels (C, H, W) uint8 of one file."""
+def _pixels(path: Path, side: int | None, crop: Crop | None) -> np.ndarray:
+    """Decode the pixels (3, H, W) uint8 of one file."""
     from PIL import Image
 
     with _opened(path) as image:
         if image.mode == "F":
             raise ValueError("its grey levels are fractions, which have no known range")
-        if channels == 1 and not lossy and not is_grey(image):
-            raise ValueError("it is in colour, and those before it are grey")
-        image = plain(image, channels)
+        image = plain(image, 3)
         image = crop(image) if crop else image
         if side is not None:
-            height, width = (side, side) if isinstance(side, int) else side
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
+            image = image.resize((side, side), Image.Resampling.BILINEAR)
         return array(image)
 
 
@@ -91,30 +87,25 @@ def _size(pixels: np.ndarray) -> str:
     return f"{pixels.shape[2]}x{pixels.shape[1]}"
 
 
-def decode(
-    paths: Sequence[Path], side: Size | None, channels: int = 3, crop: Crop | None = None, *, lossy: bool = False
-) -> np.ndarray:
-    """Decode image files to pixels (N, C, H, W) uint8 on all cores, with a progress bar on a terminal.
+def decode(paths: Sequence[Path], side: int | None, crop: Crop | None = None) -> np.ndarray:
+    """Decode image files to RGB (N, 3, H, W) uint8 on all cores, with a progress bar on a terminal.
 
     Args:
         paths: paths of N files.
-        side: side, or height and width, in pixels to resize to, by PIL: bilinear, antialiased; None: no resizing, and
-            all images must have one size.
-        channels: 3: convert to RGB; 1: to grey, with the upper 8 bits of 16-bit grey levels.
+        side: side in pixels to resize to, by PIL: bilinear, antialiased; None: no resizing, and all images must have
+            one size. Of 16-bit grey levels the upper 8 bits count.
         crop: function that crops each image before it is resized.
-        lossy: whether colour images may be converted to grey.
 
     Raises:
-        InputError: an image is missing, damaged, of another size than the first one, or in colour when not allowed.
+        InputError: an image is missing, damaged, or of another size than the first one.
     """
     if not paths:
-        height, width = side if isinstance(side, tuple) else (side or 0, side or 0)
-        return np.empty((0, channels, height, width), dtype=np.uint8)
-    first = _pixels(paths[0], side, channels, crop, lossy)
+        return np.empty((0, 3, side or 0, side or 0), dtype=np.uint8)
+    first = _pixels(paths[0], side, crop)
     images = np.empty((len(paths), *first.shape), dtype=np.uint8)
 
     def place(row: int) -> None:
-        pixels = _pixels(paths[row], side, channels, crop, lossy)
+        pixels = _pixels(paths[row], side, crop)
         if pixels.shape != first.shape:
             raise InputError(
                 f"Expected images of one size, got {paths[0]} of {_size(first)} and {paths[row]} of {_size(pixels)} "
@@ -140,15 +131,10 @@ def shown(done: Iterable[None], total: int) -> Iterable[None]:
 
 
 def decode_labelled(
-    examples: Sequence[Example],
-    side: Size | None,
-    channels: int = 3,
-    crop: Crop | None = None,
-    *,
-    lossy: bool = False,
+    examples: Sequence[Example], side: int | None, crop: Crop | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode N examples to pixels (N, C, H, W) uint8, as `decode` does, and labels (N,) int64."""
-    pixels = decode([Path(path) for path, _ in examples], side, channels, crop, lossy=lossy)
+    """Decode N examples to pixels (N, 3, H, W) uint8, as `decode` does, and labels (N,) int64."""
+    pixels = decode([Path(path) for path, _ in examples], side, crop)
     return pixels, np.array([label for _, label in examples], dtype=np.int64)
 
 

@@ -66,7 +66,7 @@ def _mnist_m(root: Path, part: str) -> _Half:
             )
         paths.append(folder / name)
         labels.append(int(label))
-    return images.decode(paths, side=None, channels=3), np.array(labels)
+    return images.decode(paths, side=None), np.array(labels)
 
 
 def _synthetic_digits(root: Path, part: str) -> _Half:
