@@ -85,7 +85,8 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
         if given != found:
             raise InputError(f"Expected no {name}, got {name}={given}; it is found, and a site's policy may pin it.")
     _refuse_without_value(command, arguments, program)
-    if stored is None and not (command.table or command.cell):
+    secure = any(word.endswith("noise_source=secure") for word in experiment.set)
+    if stored is None and (experiment.federation or secure) and not (command.table or command.cell):
         named = {word.removeprefix("--expert=").partition("=")[0] for word in arguments}
         metrics = experiment.metrics if "--metrics" in named else "auto"
         decided = "defence_randomness" in named or not experiment.federation

@@ -17,6 +17,7 @@ import torch
 
 import sim
 from flfw.client.context import ClientContext
+from flfw.command.api.arguments import experiment_of
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
@@ -141,6 +142,21 @@ def test_a_claim_says_who_must_ignore_the_numbers() -> None:
     assert silent.epsilon == trusting.epsilon
     assert "ignores" not in " ".join(silent.assumptions)
     assert "report no number" in " ".join(silent.assumptions)
+
+
+def test_secure_noise_reports_nothing_unless_told_to() -> None:
+    secure = {"method": "dp_fedavg", "set": {"noise_source": "secure"}}
+    assert sim.parse(["--method", "dp_fedavg", "--set", "noise_source=secure"]).experiment.metrics == "auto"
+    assert sim.parse(["--metrics", "all", "--set", "noise_source=secure"]).experiment.metrics == "all"
+    assert (
+        experiment_of(None, secure).metrics == "auto" and experiment_of(None, {"method": "dp_fedavg"}).metrics == "all"
+    )
+    assert experiment_of(None, {**secure, "metrics": "private"}).metrics == "private"
+    assert without_auto(experiment_of(None, secure)).metrics == "none"
+    assert (
+        without_auto(experiment_of(None, {"metrics": "auto", "set": ("dp_gaussian.noise_source=secure",)})).metrics
+        == "all"
+    )
 
 
 def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_against_its_server() -> None:

@@ -261,7 +261,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.engine, "run_on_engine", interrupt)
+    monkeypatch.setattr(module.launch, "run_on_engine", interrupt)
     requested = dataclasses.replace(small, out=tmp_path / "a run")
     hint = f"the run is cut short; python sim.py --resume '{tmp_path}/a run' goes on with it\n"
     for go in [module.run, module.resume]:

@@ -23,19 +23,19 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
 def experiment_of(given: Experiment | None, fields: dict[str, Any]) -> Experiment:
     """Return the experiment of a call: the given one, or the defaults, with the fields that were given beside it.
 
-    As on the command line, ``metrics`` is ``auto`` if nothing else is asked for, and so is ``defence_randomness`` for a
-    federation of real sites; but an experiment that was made before is taken as it is.
+    As on the command line, ``metrics`` is ``auto`` with secure noise, and ``defence_randomness``, too, for a federation
+    of real sites, if nothing else is asked for; but an experiment that was made before is taken as it is.
 
     Raises:
         InputError: a field does not exist, or does not fit.
     """
     require(given is None or isinstance(given, Experiment), "an Experiment or its fields", given=type(given).__name__)
     require_fields(fields, _FIELDS)
-    if given is None:
-        fields = {"metrics": "auto", **fields}
     if given is None and fields.get("federation") is not None:
-        fields = {"defence_randomness": "auto", **fields}
-    return dataclasses.replace(given or Experiment(), **fields)
+        fields = {"metrics": "auto", "defence_randomness": "auto", **fields}
+    experiment = dataclasses.replace(given or Experiment(), **fields)
+    secure = given is None and any(word.endswith("noise_source=secure") for word in experiment.set)
+    return dataclasses.replace(experiment, metrics="auto") if secure and "metrics" not in fields else experiment
 
 
 def changed(stored: Experiment, fields: dict[str, Any]) -> Experiment:
