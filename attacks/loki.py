@@ -43,13 +43,7 @@ from torch import Tensor, nn
 
 from flfw.adversary.attack import ClosedFormAttack, NotApplicableError, Private
 from flfw.errors import require
-from flfw.inversion.closed_form.client_columns import (
-    ClientColumns,
-    bin_ends,
-    client_convolution,
-    read_columns,
-    shared,
-)
+from flfw.inversion.closed_form.client_columns import ClientColumns, bin_ends, client_convolution, read_columns, shared
 from flfw.inversion.closed_form.imprint import BinSettings, dct_query, expected_alone, mean_query, thresholds
 from flfw.nets.malicious_model import ModelModification, in_front
 from flfw.nets.net import Net, Tensors

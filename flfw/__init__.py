@@ -31,16 +31,7 @@ _INTERFACE = {
     "Experiment": "flfw.experiment",
     **dict.fromkeys(("TableResult", "reproduce_table"), "flfw.command.api.tables"),
     **dict.fromkeys(
-        (
-            "MatrixResult",
-            "RehearsalResult",
-            "Result",
-            "estimate",
-            "resume",
-            "run",
-            "run_matrix",
-            "run_rehearsal",
-        ),
+        ("MatrixResult", "RehearsalResult", "Result", "estimate", "resume", "run", "run_matrix", "run_rehearsal"),
         "flfw.command.api",
     ),
 }

@@ -66,10 +66,7 @@ Status = Literal["measured", "not run", "failed"]
 OURS = "variant=ours"
 """Name of the figure that the variant ``ours`` gives, beside that of ``authors``."""
 
-_WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {
-    "plan": planned,
-    "clock": timing.clocked,
-}
+_WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {"plan": planned, "clock": timing.clocked}
 
 
 @dataclass(frozen=True)

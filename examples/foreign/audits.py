@@ -94,9 +94,7 @@ EXAMPLES = {
     "sends_deltas": ForeignExample(sends_deltas.build, TrainingDescription(0.1, sends="delta")),
     "sends_gradients": ForeignExample(sends_gradients.make_net, TrainingDescription(sends="gradient"), HALVES),
     "adam_epochs": ForeignExample(
-        perceptron(32, nn.ReLU),
-        TrainingDescription(1e-3, "adam", batch_size=4, epochs=3, augment=brighter),
-        images=8,
+        perceptron(32, nn.ReLU), TrainingDescription(1e-3, "adam", batch_size=4, epochs=3, augment=brighter), images=8
     ),
     "fedprox_baseline": ForeignExample(
         fedprox_baseline.MODELS["mlp"], TrainingDescription(0.05, proximal=1.0, epochs=4)

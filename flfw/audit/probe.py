@@ -58,12 +58,7 @@ def control_net(control: str, network: NetworkPlan, seed: int, shape: tuple[int,
 
 
 def send_probes(
-    grid: Grid,
-    strategy: FederatedStrategy,
-    images: int,
-    clients: int,
-    probe_set: ProbeSet,
-    arrays: ArrayRecord,
+    grid: Grid, strategy: FederatedStrategy, images: int, clients: int, probe_set: ProbeSet, arrays: ArrayRecord
 ) -> list[Failure]:
     """Send the probes of a probe set, so many ``images``, spread over the clients; the recorder keeps the answers.
 

@@ -122,11 +122,7 @@ GROUPS = (
         ExecutionSettings,
     ),
     Group(
-        "Output",
-        "--out runs/first --show-samples no",
-        ("out", "show-samples", "pdf", "track"),
-        Command,
-        ("expert",),
+        "Output", "--out runs/first --show-samples no", ("out", "show-samples", "pdf", "track"), Command, ("expert",)
     ),
 )
 

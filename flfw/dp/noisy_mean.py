@@ -28,12 +28,7 @@ from flfw.server.aggregation import Update
 
 
 def noisy_mean(
-    updates: Iterable[Update],
-    sent: Tensors,
-    cohort: int,
-    settings: DPSettings | None,
-    std: float,
-    noise: GaussianNoise,
+    updates: Iterable[Update], sent: Tensors, cohort: int, settings: DPSettings | None, std: float, noise: GaussianNoise
 ) -> Tensors:
     """Compute W + (sum_k (W_k - W) + N(0, std^2)) / cohort, a trusted server's mean of clipped updates.
 

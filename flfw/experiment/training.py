@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from flfw.errors import require
-from flfw.experiment.fields import (
-    MOST,
-    integer,
-    require_at_least,
-    require_at_most,
-    require_finite,
-    word_and_number,
-)
+from flfw.experiment.fields import MOST, integer, require_at_least, require_at_most, require_finite, word_and_number
 
 RobustName: TypeAlias = Literal["none", "median", "trimmed_mean", "krum", "clipping"]
 """Rules that combine the updates of a round; none: their mean."""

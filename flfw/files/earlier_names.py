@@ -246,11 +246,7 @@ _WITHOUT_NUMBERS = (
 """Settings that are gone and decided no numbers: of what is stored any value is read."""
 
 WORDS: Mapping[tuple[str, str], str] = MappingProxyType(
-    {
-        ("curve", "group="): "sum_size=",
-        ("curve", "ladder="): "size=",
-        ("set", "drawn."): "sampled_on_demand.",
-    }
+    {("curve", "group="): "sum_size=", ("curve", "ladder="): "size=", ("set", "drawn."): "sampled_on_demand."}
 )
 """Beginning of today of each word of a flag of several words."""
 

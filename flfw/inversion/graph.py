@@ -150,10 +150,7 @@ class _Step:
     """
 
     def __init__(
-        self,
-        listed: _Listed[GraphModule],
-        records: tuple[Any, ...],
-        ready: Callable[[GraphModule], Callable[..., Any]],
+        self, listed: _Listed[GraphModule], records: tuple[Any, ...], ready: Callable[[GraphModule], Callable[..., Any]]
     ) -> None:
         leaves, self._form = tree_leaves(records), tree_flatten(records[0])[1]
         pure = _without_mutations(listed.operations, leaves)

@@ -38,12 +38,7 @@ NaN where it failed."""
 
 
 def simulated_pairs(
-    victim: VictimModel,
-    example: Tensors,
-    held: tuple[Tensor, Tensor],
-    batch: int,
-    search: Search,
-    rng: torch.Generator,
+    victim: VictimModel, example: Tensors, held: tuple[Tensor, Tensor], batch: int, search: Search, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Attack clients of one kind that hold given data, and return the results with the truths.
 

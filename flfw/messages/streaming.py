@@ -138,10 +138,7 @@ def _guard(module: ModuleType, name: str, guard: Callable[..., Any]) -> None:
 
 
 def _pulled(
-    pull: Callable[..., dict[str, bytes]],
-    object_ids: Sequence[str],
-    pull_object_fn: Callable[[str], bytes],
-    **how: Any,
+    pull: Callable[..., dict[str, bytes]], object_ids: Sequence[str], pull_object_fn: Callable[[str], bytes], **how: Any
 ) -> dict[str, bytes]:
     """Replace Flower's function that fetches the parts of a message."""
     if (bounds := _BOUNDS.get()) is None:

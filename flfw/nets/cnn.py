@@ -96,12 +96,7 @@ def lenet5(shape: tuple[int, ...], classes: int) -> Net:
         nn.Conv2d(shape[0], 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid()
     )
     classifier = nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(16 * 5 * 5, 120),
-        nn.Sigmoid(),
-        nn.Linear(120, 84),
-        nn.Sigmoid(),
-        nn.Linear(84, classes),
+        nn.Flatten(), nn.Linear(16 * 5 * 5, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, classes)
     )
     return Net(extractor, classifier)
 

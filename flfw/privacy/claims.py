@@ -327,7 +327,7 @@ def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
     return [
         f"A sum has the noise of {_span(summed)} client{'s' * (max(summed) > 1)} or more in it, also where clients drop"
         f" out, and nobody takes it off: together {_span(noises)} times the bound. Clients that add none, or that work"
-        " together with the adversary, are not among these (--expert colluding_clients).",
+        " together with the adversary, are not among these (--expert colluding_clients)."
     ]
 
 

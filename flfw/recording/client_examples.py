@@ -59,10 +59,7 @@ def record(
         compression, received
     )
     control = "" if config["control"] == "target" else f"-{config['control']}"
-    files = (
-        at,
-        f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{control}{after.suffix}",
-    )
+    files = (at, f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{control}{after.suffix}")
     line: Line = {"type": "train.probe", "round": config["round"], "client": client, "config": dict(config)}
     line |= {"metrics": {}, "compression": compression}
     for side, file, encoded in zip(SIDES, files, (before, after), strict=True):

@@ -12,14 +12,7 @@ from flfw.files.result_entries import POSITIVE
 from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
-ORDER = (
-    *POSITIVE,
-    "malicious server only",
-    "attack broken",
-    "inconclusive",
-    "static only",
-    "no leak found",
-)
+ORDER = (*POSITIVE, "malicious server only", "attack broken", "inconclusive", "static only", "no leak found")
 
 
 def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:

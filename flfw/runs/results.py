@@ -136,12 +136,7 @@ def last_round(done: Mapping[str, Any], experiment: Experiment) -> int:
 
 
 def audit(
-    run_plan: RunPlan,
-    auditor: Auditor,
-    out: Path,
-    notes: list[str],
-    last: int,
-    privacy: Sequence[Mapping[str, Any]],
+    run_plan: RunPlan, auditor: Auditor, out: Path, notes: list[str], last: int, privacy: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Run an audit and write its rows; return its part of result.json.
 
@@ -240,12 +235,7 @@ def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _write(
-    folder: Path,
-    run_plan: RunPlan,
-    task: Task,
-    training: dict[str, Any],
-    audited: dict[str, Any],
-    notes: list[str],
+    folder: Path, run_plan: RunPlan, task: Task, training: dict[str, Any], audited: dict[str, Any], notes: list[str]
 ) -> None:
     card = data.describe(run_plan.experiment.dataset)
     result = {

@@ -277,11 +277,7 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
         print(f"changed: {line}", flush=True)
     run_plan, task, _ = run.check(dataclasses.replace(requested, out=out))
     differs = {
-        "code": [
-            *_changed_plugins(result),
-            *_moved_plugins(result, outside_of(run_plan)),
-            *_changed_code(result),
-        ],
+        "code": [*_changed_plugins(result), *_moved_plugins(result, outside_of(run_plan)), *_changed_code(result)],
         "environment": _changed_environment(result, folder),
         "data": _changed_data(result, task.dataset.digest or "", run_plan.experiment.weights_sha256 or ""),
         "hardware": changed_hardware(result),

@@ -152,12 +152,7 @@ def trained(seed: int, x: Tensor, y: Tensor, epochs: int = 3, batch: int = 10, l
 
 
 def areas(
-    name: str,
-    build: Callable[[int], Net],
-    draws: int,
-    public: int,
-    kept: int,
-    counts: tuple[int, ...] = _EXAMPLES,
+    name: str, build: Callable[[int], Net], draws: int, public: int, kept: int, counts: tuple[int, ...] = _EXAMPLES
 ) -> dict[str, Any]:
     """Return mean and standard error of each statistic's AUC, by the number of examples."""
     result: dict[str, Any] = {}

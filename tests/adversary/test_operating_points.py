@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from flfw.adversary.membership.operating_points import (
-    area,
-    at_rate,
-    corrected,
-    smallest_fpr,
-)
+from flfw.adversary.membership.operating_points import area, at_rate, corrected, smallest_fpr
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 

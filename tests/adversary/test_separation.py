@@ -44,9 +44,6 @@ def test_with_30_of_100_clients_a_round_the_separation_is_well_posed_from_about_
 
 
 def test_shapes_that_do_not_belong_together_are_refused():
-    for call in (
-        lambda: separation(np.zeros((0, 2))),
-        lambda: separation(np.array([[np.nan]])),
-    ):
+    for call in (lambda: separation(np.zeros((0, 2))), lambda: separation(np.array([[np.nan]]))):
         with pytest.raises(InputError, match="Expected "):
             call()

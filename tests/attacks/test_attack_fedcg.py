@@ -368,13 +368,7 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 BRIEF = tuple(
     f"fedcg.{assignment}"
-    for assignment in (
-        "search_iterations=2",
-        "surrogates=1",
-        "surrogate_epochs=1",
-        "decoder_epochs=1",
-        "width=8",
-    )
+    for assignment in ("search_iterations=2", "surrogates=1", "surrogate_epochs=1", "decoder_epochs=1", "width=8")
 )
 
 

@@ -22,13 +22,7 @@ from flfw.attacks.loki import Loki, LokiSettings
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import InputError
 from flfw.inversion.client_models.victim import PlainVictim
-from flfw.inversion.closed_form.client_columns import (
-    ClientColumns,
-    bin_ends,
-    client_convolution,
-    read_columns,
-    shared,
-)
+from flfw.inversion.closed_form.client_columns import ClientColumns, bin_ends, client_convolution, read_columns, shared
 from flfw.inversion.closed_form.imprint import expected_alone
 from flfw.nets.net import Tensors
 from flfw.recording.observation import Knowledge, Observation

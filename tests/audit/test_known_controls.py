@@ -247,10 +247,7 @@ NOT_EARNED = {
     "seven probes": told(INCONCLUSIVE, "35 % could leak", Steadfast, "few", fields={**NOISY, "images": 7}),
     "two probes": told(INCONCLUSIVE, "78 % could leak", Steadfast, "few", fields={**NOISY, "images": 2}),
     "one message of eight": told(
-        INCONCLUSIVE,
-        "eight examples in one message",
-        BelowTheTarget,
-        fields={**NOISY, "images": 1, "victim_batch": 8},
+        INCONCLUSIVE, "eight examples in one message", BelowTheTarget, fields={**NOISY, "images": 1, "victim_batch": 8}
     ),
     "a search that ends short": told(INCONCLUSIVE, "the truth explains it better", EndsShort, "search"),
     "worse than a random guess": told(INCONCLUSIVE, "no search at all", WorseThanRandom, "search"),

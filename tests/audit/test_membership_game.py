@@ -308,9 +308,7 @@ def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: P
     game = auditor._game  # pyright: ignore[reportPrivateUsage]
     assert game.play(requested, answers, lambda sentences: noted.extend(sentences), SomeDefended(), []) == []
     unknown = "Whether members can be told is not known."
-    assert game.remarks == [
-        f"membership on 2 clients gave no scores: not applicable: nothing to compare. {unknown}",
-    ]
+    assert game.remarks == [f"membership on 2 clients gave no scores: not applicable: nothing to compare. {unknown}"]
     assert noted == []
 
 

@@ -134,10 +134,7 @@ def test_a_peers_failure_needs_ten_others_and_the_same_attack_on_one() -> None:
     ("changes", "message"),
     [
         ({"colluding_clients": 4}, "0 <= colluding-clients < 4 clients, got colluding_clients=4"),
-        (
-            {"sum_size": 2, "colluding_clients": 2},
-            "more than 2 clients, the peer and who works with it, in a sum",
-        ),
+        ({"sum_size": 2, "colluding_clients": 2}, "more than 2 clients, the peer and who works with it, in a sum"),
         ({"audit_source": "both"}, "audit-source=probe with --vantage peer"),
     ],
     ids=["everybody", "nobody left", "source"],

@@ -12,15 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, binomtest, bootstrap
 
-from flfw.audit.measures.statistics import (
-    Interval,
-    interval,
-    most_missed,
-    paired,
-    share_interval,
-    significant,
-    worst,
-)
+from flfw.audit.measures.statistics import Interval, interval, most_missed, paired, share_interval, significant, worst
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 

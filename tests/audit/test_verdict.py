@@ -68,10 +68,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "leaks", "recovered"),
     "recovered, undefended": ({"recovered": 8, "defended": False}, "leaks", "recovered"),
     "recovered, whatever the controls": (
-        {
-            "recovered": 1,
-            **{control: failed() for control in ("easy", "consistency", "undefended", "weak_defence")},
-        },
+        {"recovered": 1, **{control: failed() for control in ("easy", "consistency", "undefended", "weak_defence")}},
         "leaks",
         "recovered",
     ),
@@ -88,11 +85,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "identified by chance": ({"identified": CHANCE}, "no leak found", "nothing"),
     "identified in one of three tests": ({"identified": BEYOND, "num_tests": 3}, "no leak found", "nothing"),
     "the description is wrong": ({"consistency": failed()}, "attack broken", "consistency"),
-    "the description is wrong, static": (
-        {"consistency": failed(), "adaptive": False},
-        "attack broken",
-        "consistency",
-    ),
+    "the description is wrong, static": ({"consistency": failed(), "adaptive": False}, "attack broken", "consistency"),
     "the description was not checked": (
         {"consistency": ControlResult(None, None, failure_reason="no truth")},
         "inconclusive",

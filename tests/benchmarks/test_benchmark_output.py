@@ -136,11 +136,7 @@ def test_figures_without_their_parts_are_left_out() -> None:
     assert deploy.compared({"fedcg": row}) == {}
     assert deploy.compared({"fedavg": row}) == {"met": True}
     both = deploy.compared({"fedavg": row, "stock": {"round_s": 9.0}, "floor": {"round_s": 1.0}})
-    assert both == {
-        "over_floor_s": {"fedavg": 2.0, "stock": 8.0, "floor": 0.0},
-        "stock_over_ours": 3.0,
-        "met": True,
-    }
+    assert both == {"over_floor_s": {"fedavg": 2.0, "stock": 8.0, "floor": 0.0}, "stock_over_ours": 3.0, "met": True}
     assert attacks.compared(["bf16", "crossover"]) == {} and set(attacks.compared(["psnr"])) == {"lenet_8"}
     assert attacks.lines({"bf16": {"lenet": 1.0}}) == ["bf16: {'lenet': 1.0}"]
 

@@ -79,11 +79,7 @@ def messages(engine: str, rounds: int) -> dict[str, float]:
     start = few.first - alone.first - actors * float(printed("-c", _IMPORTS))
     two, hundred = few.round - alone.round, many.round - all_alone.round
     message = (hundred - two) / (_MANY - _FEW)
-    return {
-        "start_s": round(start, 2),
-        "exchange_s": round(two - _FEW * message, 4),
-        "message_s": round(message, 5),
-    }
+    return {"start_s": round(start, 2), "exchange_s": round(two - _FEW * message, 4), "message_s": round(message, 5)}
 
 
 def writes(engine: str, rounds: int, message_s: float) -> dict[str, float]:

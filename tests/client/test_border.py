@@ -327,8 +327,7 @@ def test_a_refusal_names_the_client_the_tensor_and_what_may_cross(
 
 
 @pytest.mark.parametrize(
-    ("patterns", "allowed"),
-    [((), "nothing"), (("a.*", "b"), "a.*, b"), (tuple("abdefg"), "a, b, d, e and 2 more")],
+    ("patterns", "allowed"), [((), "nothing"), (("a.*", "b"), "a.*, b"), (tuple("abdefg"), "a, b, d, e and 2 more")]
 )
 def test_a_refusal_lists_what_may_cross(patterns: tuple[str, ...], allowed: str) -> None:
     with pytest.raises(SharingViolationError) as caught:

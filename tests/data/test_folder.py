@@ -100,10 +100,7 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
     assert {str(chosen / file) for file in card.files} == {path for path, _ in theirs.samples}
 
 
-@pytest.mark.parametrize(
-    ("size", "shape", "net"),
-    [((6, 8), (1, 6, 8), "cnn1"), ((3, 6, 8), (3, 6, 8), "cnn2")],
-)
+@pytest.mark.parametrize(("size", "shape", "net"), [((6, 8), (1, 6, 8), "cnn1"), ((3, 6, 8), (3, 6, 8), "cnn2")])
 def test_the_first_image_says_the_shape(tmp_path, size, shape, net):
     pixels = write(tmp_path, {"a": 2, "b": 2}, size)
     chosen, card = load(f"folder:{tmp_path}"), describe(f"folder:{tmp_path}")

@@ -202,10 +202,7 @@ def test_a_client_computes_the_gradient_of_the_transformed_images(tmp_path: Path
     experiment = asked(clients=2, set=("ats.policy=0-15",))
     plain = make_client(experiment, 0, tmp_path)
     ctx = replace(plain.ctx, defence=plan(experiment).client.defences.of_client(0))
-    client, bare = (
-        plan(experiment).client_class(ctx),
-        plan(experiment).client_class(replace(ctx, defence=None)),
-    )
+    client, bare = (plan(experiment).client_class(ctx), plan(experiment).client_class(replace(ctx, defence=None)))
     x, y = client.examples("train", client.indices("train")[:1])
     sent = client.gradient(x, y)
     options = [bare.gradient(replayed(x, steps), y) for steps in patterns(sequences("0-15"))]

@@ -625,15 +625,7 @@ def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
 
 @pytest.mark.nightly
 def test_with_too_few_clients_the_run_ends(federation: FederationLayout, tmp_path: Path) -> None:
-    flags = (
-        *COMMON,
-        "--method",
-        "fedavg",
-        "--rounds",
-        "2",
-        "--expert",
-        "on_client_failure=drop:3",
-    )
+    flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--expert", "on_client_failure=drop:3")
     with other_policy(
         federation, 0, lambda chosen: re.sub("allowed_uploads = .*", 'allowed_uploads = ["nothing.*"]', chosen)
     ):

@@ -19,10 +19,7 @@ from tests.support.client_lies import DOZEN, ENROLMENT, FACTORS, TRAINING
 from tests.support.lying import EVIL, Lie
 from tests.support.told_lies import HONEST, Told, require_same_model, require_sound, require_told, without_the_liar
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
 
 DROP = ("--expert", "on_client_failure=drop", "round_deadline=20")
 ENROLLED = "tests.support.enrolled_again:EnrolledAgain"

@@ -19,24 +19,12 @@ from flfw.engines import processes
 from flfw.engines.layout import FederationLayout, environment
 from flfw.engines.submit import bundle
 from tests.support import sites_at_work as sites
-from tests.support.agreed_runs import (
-    AGREED,
-    POOR,
-    PRIVATE,
-    REASON,
-    RICH,
-    honest_question,
-    policy_of,
-    require_agreed,
-)
+from tests.support.agreed_runs import AGREED, POOR, PRIVATE, REASON, RICH, honest_question, policy_of, require_agreed
 from tests.support.asking import Question
 from tests.support.lying_superlink import LyingSuperLink, serving
 from tests.support.server_lies import LIES, NOTHING, OVER_GRPC, SPENDING, VERSIONS, Lie
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
 
 
 @dataclass

@@ -661,11 +661,7 @@ BAD = [
     ("noise_shares=2 noised_by=server", "", "Expected noise_shares=1 with noised_by=server, got noise_shares=2."),
     ("noise_shares=5", "", "Expected noise_shares <= 4, the updates that are surely in a round's sum"),
     ("noise_shares=3", "--sample 2", "Expected noise_shares <= 2, the updates"),
-    (
-        "noise_shares=3",
-        "--expert on_client_failure=drop:2",
-        "Expected noise_shares <= 2, the updates",
-    ),
+    ("noise_shares=3", "--expert on_client_failure=drop:2", "Expected noise_shares <= 2, the updates"),
     ("noise_shares=2", "--expert on_client_failure=drop", "Expected noise_shares <= 1, the updates"),
     ("noise_shares=2", "--sample 3 --sampling poisson", "Expected noise_shares <= 1, the updates"),
 ]

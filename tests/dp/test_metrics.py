@@ -99,14 +99,7 @@ def test_the_central_accuracy_is_that_of_the_mean_model(tmp_path: Path) -> None:
     for server_round in (1, 2):
         sums = []
         for partition in (0, 1):
-            ctx = ClientContext(
-                run_plan.client,
-                task,
-                partition,
-                server_round,
-                None,
-                None,
-            )
+            ctx = ClientContext(run_plan.client, task, partition, server_round, None, None)
             model = model or ctx.fresh_model()
             received = {n: v.numpy().copy() for n, v in model.state_dict().items()}
             sums.append(run_plan.client_class(ctx).fit_named(received, 0)[0])

@@ -557,13 +557,7 @@ def test_a_run_shows_noisy_numbers_and_says_so(method: str, tmp_path: Path, caps
 
 def test_a_weighted_mean_uses_the_noisy_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
-    words = [
-        *RUN.split(),
-        "--method",
-        "dp_fedavg",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    words = [*RUN.split(), "--method", "dp_fedavg", "--out", str(tmp_path / "run")]
     from flfw.dp.strategy import EitherUnitStrategy
 
     whole = EitherUnitStrategy.aggregate

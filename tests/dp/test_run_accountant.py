@@ -552,18 +552,12 @@ BAD = [
     ("--method fed_cdp --target-epsilon nan", "Expected 0 <= target-epsilon < inf, got target_epsilon=nan."),
     ("--method fed_cdp --target-epsilon -1", "Expected 0 <= target-epsilon < inf, got target_epsilon=-1.0."),
     ("--method fed_cdp --expert epsilon_budget=inf", "Expected 0 <= epsilon-budget < inf, got epsilon_budget=inf."),
-    (
-        "--method fed_cdp --expert patient_examples=-1",
-        "N or NxCLIENTS, each >= 1, got patient_examples=-1.",
-    ),
+    ("--method fed_cdp --expert patient_examples=-1", "N or NxCLIENTS, each >= 1, got patient_examples=-1."),
     (
         "--method fedavg --target-epsilon 1",
         "Expected a method that claims privacy for --target-epsilon, got method=fedavg.",
     ),
-    (
-        "--method fed_cdp --target-epsilon 1 --set noise_multiplier=2",
-        "got both, and with these settings 1 needs",
-    ),
+    ("--method fed_cdp --target-epsilon 1 --set noise_multiplier=2", "got both, and with these settings 1 needs"),
     ("--method fed_cdp --expert epsilon_budget=0.001", "epsilon-budget"),
     ("--method fed_cdp --sampling sometimes", "sampling"),
     *(

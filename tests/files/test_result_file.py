@@ -44,10 +44,7 @@ def test_numbers_stay_as_they_were_written(tmp_path: Path) -> None:
         ({"audit": [{**ATTACK, "client": 2**64}]}, r"audit\[0\].client as less than"),
         ({"audit": [{**ATTACK, "attack": 1}]}, r"audit\[0\].attack as a valid string, got 1"),
         ({"audit": [{**ATTACK, "adaptive": 1}]}, r"audit\[0\].adaptive as a valid boolean, got 1"),
-        (
-            {"audit": [{**ATTACK, "share_interval": [0.0]}]},
-            r"audit\[0\].share_interval as List should have",
-        ),
+        ({"audit": [{**ATTACK, "share_interval": [0.0]}]}, r"audit\[0\].share_interval as List should have"),
         ({"audit": {"attack": "ig"}}, "audit as a valid list, got a table"),
         ({"provenance": {"from": 1}}, r"provenance.from as a valid string, got 1"),
     ],

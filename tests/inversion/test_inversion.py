@@ -208,11 +208,7 @@ def test_cosine_distance_has_the_dense_derivative_in_image_and_unknown_tensors(s
         seen, constants = victim.observed(sent)
 
         def loss(
-            x: Tensor,
-            free: Tensors,
-            victim: VictimModel = victim,
-            seen: Tensors = seen,
-            constants: Tensors = constants,
+            x: Tensor, free: Tensors, victim: VictimModel = victim, seen: Tensors = seen, constants: Tensors = constants
         ) -> Tensor:
             return cosine_distance(victim.gradient(x, y, free, constants), seen)
 

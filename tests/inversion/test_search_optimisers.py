@@ -151,13 +151,7 @@ def torchs_lbfgs(guess: Guess, descent: LBFGS) -> Guess:
 
 @pytest.mark.parametrize(
     "descent",
-    [
-        LBFGS(3),
-        LBFGS(3, lr=0.5),
-        LBFGS(3, history=4),
-        LBFGS(6, inner=7),
-        LBFGS(2, history=1),
-    ],
+    [LBFGS(3), LBFGS(3, lr=0.5), LBFGS(3, history=4), LBFGS(6, inner=7), LBFGS(2, history=1)],
     ids=["as DLG has it", "lr 0.5", "history 4", "inner 7", "history 1"],
 )
 def test_lbfgs_goes_torchs_way(descent: LBFGS) -> None:

@@ -294,9 +294,7 @@ def test_a_liar_does_not_inherit_the_place_of_the_site_that_it_drove_out(late: b
     assert sorted(directory.unfit) == [0, 1]
 
 
-def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(
-    small: Experiment,
-) -> None:
+def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(small: Experiment) -> None:
     grid = Coming(small, 1, 2, 3)
     grid.mute = {2}
     directory, assignment = coming(grid)

@@ -145,13 +145,7 @@ class Server:
     ],
 )
 def test_two_rounds_equal_a_loop(
-    small: Experiment,
-    tmp_path: Path,
-    diversity: float,
-    start: str,
-    distance: str,
-    saturating: bool,
-    grain: float,
+    small: Experiment, tmp_path: Path, diversity: float, start: str, distance: str, saturating: bool, grain: float
 ) -> None:
     with rounds.exactly():
         settings = (f"diversity={diversity}", f"start={start}", f"distance={distance}", f"image_noise={grain}")
@@ -242,7 +236,7 @@ def test_what_is_private_is_kept_and_never_travels(small: Experiment, tmp_path: 
     result = rounds.play(experiment, tmp_path, 2)
     kept = ClientStore(tmp_path, "test", 1).load(2)
     assert {name.partition(".")[0].partition("/")[0] for name in kept} == {
-        *("extractor", "discriminator", "adam", "adam_generator", "adam_discriminator"),
+        *("extractor", "discriminator", "adam", "adam_generator", "adam_discriminator")
     }
     moved = {name.split("/", 2)[2] for name in kept if name.startswith("adam/mean/")}
     assert moved and {name.partition(".")[0] for name in moved} == {"extractor", "classifier"}

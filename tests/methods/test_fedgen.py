@@ -98,9 +98,7 @@ def test_what_is_private_is_kept_and_only_classifiers_are_sent(small: Experiment
     assert sent == {"classifier"}
     assert {name.partition(".")[0] for name in result.broadcasts[-1]} == {"classifier", "generator"}
     assert {float(v) for n, v in result.strategy.state.items() if n.startswith("steps/")} == {40}
-    assert {n.split("/")[1].partition(".")[0] for n in result.strategy.state} == {
-        *("embedding", "layers"),
-    }
+    assert {n.split("/")[1].partition(".")[0] for n in result.strategy.state} == {*("embedding", "layers")}
 
 
 def test_a_client_asks_only_for_labels_that_it_has(small: Experiment, tmp_path: Path) -> None:

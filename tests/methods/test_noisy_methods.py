@@ -185,10 +185,7 @@ CDP = {
     "lr of a constant bound": (("clip=0.4", "lr_decay=0.5"), {"bound": 0.4, "lr": 0.15, "server_round": 2}),
     "median": (("bound=median",), {"bound": medians}),
     "compressed before": (("clip=0.5", "compress=before", "compress_ratio=0.5"), {"bound": 0.5, "zeroed": 0.5}),
-    "compressed after": (
-        ("clip=0.5", "compress=after", "compress_ratio=0.6"),
-        {"bound": 0.5, "zeroed": 0.6},
-    ),
+    "compressed after": (("clip=0.5", "compress=after", "compress_ratio=0.6"), {"bound": 0.5, "zeroed": 0.6}),
 }
 
 

@@ -95,11 +95,7 @@ def test_fed_cdps_network_has_its_size_for_images_of_any_size(shape: tuple[int, 
 
 @pytest.mark.parametrize(
     ("name", "sides"),
-    [
-        ("cnn1", [24, 12, 12, 10, 5, 5]),
-        ("cnn2", [28, 14, 14, 12, 6, 6, 6, 3, 3]),
-        ("cnn3x3", [26, 13, 13, 11, 5, 5]),
-    ],
+    [("cnn1", [24, 12, 12, 10, 5, 5]), ("cnn2", [28, 14, 14, 12, 6, 6, 6, 3, 3]), ("cnn3x3", [26, 13, 13, 11, 5, 5])],
 )
 def test_extractors_go_through_the_papers_resolutions(name: str, sides: list[int]) -> None:
     x, seen = some_inputs(name), []

@@ -564,10 +564,7 @@ def test_two_tables_share_their_runs(copy: Path) -> None:
 
 
 def test_one_command_at_a_time_works_in_a_folder(done: Path) -> None:
-    with (
-        locked(done / "cells" / ".run"),
-        pytest.raises(InputError, match=rf"^Expected {done} to be nobody else's"),
-    ):
+    with locked(done / "cells" / ".run"), pytest.raises(InputError, match=rf"^Expected {done} to be nobody else's"):
         command.run(reproduction(done), "")
 
 

@@ -315,10 +315,7 @@ def entry(vantage: str, adaptation: str | None = None, **distance: float | None)
 def test_a_figure_is_that_of_its_vantage_wherever_the_entry_stands(tmp_path: Path) -> None:
     audits = (
         [entry("server", rmsd=0.2), entry("client_example", rmsd=0.1)],
-        [
-            entry("client_example", rmsd=0.3),
-            entry("server", rmsd=0.9),
-        ],
+        [entry("client_example", rmsd=0.3), entry("server", rmsd=0.9)],
     )
     outcome = cells.read(
         asked(), done(tmp_path, ResultMetric("audit.vantage=client_example.distance.rmsd", "", 1), *audits)

@@ -11,12 +11,7 @@ import pytest
 
 from flfw.errors import InputError
 from flfw.privacy.accountants import compute_epsilon
-from flfw.privacy.banded import (
-    inverse_coefficients,
-    optimised_coefficients,
-    root_coefficients,
-    running_deviations,
-)
+from flfw.privacy.banded import inverse_coefficients, optimised_coefficients, root_coefficients, running_deviations
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 
 

@@ -410,11 +410,7 @@ def test_a_sampled_groups_step_is_bounded() -> None:
 
 @pytest.mark.parametrize(
     ("q", "steps", "accountant", "measured"),
-    [
-        (0.1, 10000, "rdp", 11.62),
-        (1 / 12, 12000, "rdp", 10.63),
-        (0.1, 10000, "prv", 10.88),
-    ],
+    [(0.1, 10000, "rdp", 11.62), (1 / 12, 12000, "rdp", 10.63), (0.1, 10000, "prv", 10.88)],
 )
 def test_the_noise_of_a_published_target(q, steps, accountant, measured) -> None:
     """Section 1.7: Opacus' own search, which ends up to 0.01 below the target, i.e. with up to 0.3 % more noise."""

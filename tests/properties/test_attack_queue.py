@@ -95,10 +95,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
     begun = Folder(
         scratch / "begun",
         done.files
-        | {
-            f"{JOB.name}.started": with_checksum(json.dumps(note).encode()),
-            f"{JOB.name}.tries": with_checksum(b"1"),
-        },
+        | {f"{JOB.name}.started": with_checksum(json.dumps(note).encode()), f"{JOB.name}.tries": with_checksum(b"1")},
     )
     sealed = {f"{JOB.name}.solved.json": CHANGE, f"{JOB.name}.safetensors": broken(changed_tensors)}
     tries = {f"{JOB.name}.tries": either(resummed(changed_bytes), broken(changed_bytes))}

@@ -467,7 +467,7 @@ def test_a_purge_leaves_the_numbers_and_says_what_it_took(tmp_path: Path) -> Non
     (folder / "audit-plan").mkdir()
     text = purge(folder)
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("audit-2", "audit-plan", "audit.csv", "result.json", "rounds.csv"),
+        *("audit-2", "audit-plan", "audit.csv", "result.json", "rounds.csv")
     ]
     assert sorted(path.name for path in (folder / "audit-2").iterdir()) == ["audit.csv", "result.json", "rounds.csv"]
     assert "observations/: 1 file, 1.5 kB." in text and "audit-2/truth/: 1 file, 1.5 kB." in text

@@ -17,14 +17,7 @@ from flfw.report.findings import png_uri
 from flfw.report.page_data import FailureLine, first_screen
 from flfw.report.report import command, write_report
 from tests.support.drawn_charts import charts_in, lines_of, texts_of
-from tests.support.reported_runs import (
-    IMAGES,
-    ROUNDS,
-    a_full_run,
-    a_run,
-    full_entry,
-    nothing,
-)
+from tests.support.reported_runs import IMAGES, ROUNDS, a_full_run, a_run, full_entry, nothing
 
 VOID = {"meta", "link", "img", "br", "input", "hr"}
 
@@ -156,9 +149,7 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
     assert all(str(value).startswith(("data:", "#")) for value in loads)
     assert page.every("script") == [{}] and not page.every("link")
     policy = [meta["content"] for meta in page.every("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
-    assert policy == [
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
-    ]
+    assert policy == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"]
     assert not re.search(r"url\(|@import", (folder / "report.html").read_text(encoding="utf-8"))
 
 

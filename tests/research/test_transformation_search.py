@@ -14,14 +14,7 @@ from torch import Tensor, nn
 
 from flfw import nets
 from flfw.rng import initialising, numpy_generator, torch_generator
-from research.papers.transformation_search import (
-    Scored,
-    accuracy_score,
-    candidates,
-    main,
-    privacy_scores,
-    ranked,
-)
+from research.papers.transformation_search import Scored, accuracy_score, candidates, main, privacy_scores, ranked
 
 
 def network(name: str = "lenet") -> nn.Module:

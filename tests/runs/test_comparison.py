@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 
-from flfw.runs.run_comparison import (
-    DIFFERENT,
-    EQUAL,
-    REPETITION,
-    RESULT,
-    WITHIN,
-    ComparedValue,
-    compare,
-    farthest,
-)
+from flfw.runs.run_comparison import DIFFERENT, EQUAL, REPETITION, RESULT, WITHIN, ComparedValue, compare, farthest
 
 
 def outcomes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:

@@ -37,14 +37,7 @@ CLIENT = TrainingCosts(
     reply_s=0.1,
 )
 AUDIT = AuditCosts(
-    images=2,
-    imports_s=3.0,
-    once_s=10.0,
-    probes_s=20.0,
-    messages=2,
-    once_bytes=5e4,
-    round_bytes=1.3e6,
-    peak_gib=1.5,
+    images=2, imports_s=3.0, once_s=10.0, probes_s=20.0, messages=2, once_bytes=5e4, round_bytes=1.3e6, peak_gib=1.5
 )
 
 
@@ -242,11 +235,7 @@ def test_what_the_end_of_a_process_takes_counts(
 
 @pytest.mark.parametrize(("unsaid_s", "said"), [(0.0, 1), (60.0, 0)])
 def test_an_estimate_that_takes_long_says_so(
-    small: Experiment,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unsaid_s: float,
-    said: int,
+    small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unsaid_s: float, said: int
 ) -> None:
     def timed(phases: list[str], experiment: Experiment) -> list[dict[str, float]]:
         time.sleep(0.1)

@@ -157,10 +157,7 @@ def test_missing_answers_are_noted_in_the_order_of_the_questions() -> None:
     replies = [Message(RecordDict(), reply_to=requested[0]), Message(RecordDict(), reply_to=requested[3])]
     assert [
         partition for partition, _ in directory.receive(requested, replies, "round 1", lambda reply: 0, failed)
-    ] == [
-        1,
-        MILLION - 1,
-    ]
+    ] == [1, MILLION - 1]
     assert [failure.client for failure in failed] == [0, 1]
 
 

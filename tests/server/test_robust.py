@@ -173,10 +173,7 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        (
-            {"method": "fedcg", "net": "lenet5", "robust": "median"},
-            "Expected a method whose server takes the mean",
-        ),
+        ({"method": "fedcg", "net": "lenet5", "robust": "median"}, "Expected a method whose server takes the mean"),
         ({"robust": "krum:4"}, "Expected 11 clients or more in a round"),
         ({"robust": "trimmed_mean:5"}, "Expected 11 clients or more in a round"),
         ({"robust": "median:2", "sample": 0, "clients": 3}, "Expected 5 clients or more"),

@@ -62,10 +62,7 @@ class ColumnChance:
 
 
 def column_rates(
-    matches: np.ndarray,
-    floors: np.ndarray,
-    messages: np.ndarray | None = None,
-    chance: ColumnChance | None = None,
+    matches: np.ndarray, floors: np.ndarray, messages: np.ndarray | None = None, chance: ColumnChance | None = None
 ) -> list[ColumnRate]:
     """Sum up the matched features of rows, column by column.
 

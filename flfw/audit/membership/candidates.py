@@ -287,9 +287,7 @@ def _by_pair(client: int, pairs: PatientPairs, by_patient: Mapping[int, float]) 
 
 
 def candidates_of(
-    task: Task,
-    pairs: Mapping[int, MemberPairs | PatientGame],
-    null: Mapping[int, MemberPairs | PatientGame],
+    task: Task, pairs: Mapping[int, MemberPairs | PatientGame], null: Mapping[int, MemberPairs | PatientGame]
 ) -> GameCandidates | PatientCandidates:
     """Gather the candidates of some clients: of single examples, or of patients where these are in the pairs.
 

@@ -105,9 +105,7 @@ def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict | Non
     leak = _found(evidence, facts)
     if leak and facts.label_separable is None:
         return Verdict(
-            OPEN,
-            "floor",
-            f"{leak.reason} But it was not measured what labels alone tell, and they may explain it.",
+            OPEN, "floor", f"{leak.reason} But it was not measured what labels alone tell, and they may explain it."
         )
     if leak and facts.label_separable:
         set_aside = f" {_count(facts.label_separable)} that labels alone tell apart are not counted."

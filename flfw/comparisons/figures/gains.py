@@ -60,14 +60,7 @@ def gains(runs: Mapping[str, FinishedRun]) -> Rows:
         gained = {client: local.gain(value, baseline[client]) for client, value in values.items()}
         order = sorted(gained, key=lambda client: (gained[client], client))
         rows += [
-            {
-                "run": name,
-                "client": c,
-                "alone": baseline[c],
-                local.column: values[c],
-                "gain": gained[c],
-            }
-            for c in order
+            {"run": name, "client": c, "alone": baseline[c], local.column: values[c], "gain": gained[c]} for c in order
         ]
     return rows
 

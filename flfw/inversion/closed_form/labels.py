@@ -104,12 +104,7 @@ def counts(bias_gradient: Tensor, probabilities: Tensor, batch: int) -> Tensor:
 
 
 def recovered(
-    victim: VictimModel,
-    sent: Tensors,
-    batch: int,
-    how: str,
-    rng: torch.Generator,
-    operator: Operator | None = None,
+    victim: VictimModel, sent: Tensors, batch: int, how: str, rng: torch.Generator, operator: Operator | None = None
 ) -> Tensor:
     """Recover the labels behind an observation.
 

@@ -268,12 +268,7 @@ def _decoder(
 
 
 def _descend(
-    module: nn.Module,
-    loss: Callable[[Tensor], Tensor],
-    examples: int,
-    epochs: int,
-    lr: float,
-    rng: torch.Generator,
+    module: nn.Module, loss: Callable[[Tensor], Tensor], examples: int, epochs: int, lr: float, rng: torch.Generator
 ) -> None:
     """Run Adam on mini-batches, with a step size that falls to 0 along half a cosine."""
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}

@@ -6,10 +6,4 @@ from flfw.nets.backbones.adapters import AdapterSettings
 from flfw.nets.backbones.architectures import ARCHITECTURES, Architecture
 from flfw.nets.backbones.weights import WeightsMissing, look_in
 
-__all__ = [
-    "ARCHITECTURES",
-    "AdapterSettings",
-    "Architecture",
-    "WeightsMissing",
-    "look_in",
-]
+__all__ = ["ARCHITECTURES", "AdapterSettings", "Architecture", "WeightsMissing", "look_in"]

@@ -313,8 +313,7 @@ def _planes(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
     a = a.contiguous()
     image, channel, line, _ = a.stride()
     windows = a.as_strided(
-        (len(a), shape.input[1], *shape.kernel, h, w),
-        (image, channel, down * line, right, step * line, across),
+        (len(a), shape.input[1], *shape.kernel, h, w), (image, channel, down * line, right, step * line, across)
     )
     return _products(shape, chunk, windows, d, transposed=True)
 

@@ -217,13 +217,7 @@ class Follower:
     """
 
     def __init__(
-        self,
-        tracker: str,
-        experiment: Experiment,
-        folder: Path,
-        name: str,
-        journal: Path | None,
-        notes: TrackerNotes,
+        self, tracker: str, experiment: Experiment, folder: Path, name: str, journal: Path | None, notes: TrackerNotes
     ) -> None:
         self.tracker = tracker
         self._experiment, self._folder, self._name, self._journal = experiment, folder, name, journal
