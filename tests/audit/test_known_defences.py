@@ -196,32 +196,11 @@ class WholeSteps(Noisy):
         return 0.05 * torch.randint(-50, 50, value.shape, generator=rng)
 
 
-class RoundedNoise(Noisy):
-    """Normal noise, rounded to steps of 1.5."""
-
-    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
-        return 0.05 * (20 * super().noise(value, rng)).round()
-
-
 class NineTenths(Noisy):
     """Another tenth of the entries stays exact in each message."""
 
     def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
         return super().noise(value, rng) * (torch.rand(value.shape, generator=rng) < 0.9)
-
-
-class Coin(Noisy):
-    """One of two values."""
-
-    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
-        return 0.1 * (2 * torch.randint(0, 2, value.shape, generator=rng) - 1)
-
-
-class Uniform(Noisy):
-    """A bounded law, which tells which data are possible."""
-
-    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
-        return 2 * torch.rand(value.shape, generator=rng) - 1
 
 
 class Opposite(Noisy):
@@ -420,7 +399,7 @@ BY_SEARCH["told of a key under noise"] = searched(
     images=8,
     set=("ShufflesByKeyInNoise.size=0.1",),
 )
-for kind in (SparesRows, Mirrored, Common, WholeSteps, RoundedNoise, NineTenths, Coin, Uniform, Opposite):
+for kind in (SparesRows, Mirrored, Common, WholeSteps, NineTenths, Opposite):
     BY_SEARCH[f"told of noise with a structure: {kind.__name__}"] = searched(
         (INCONCLUSIVE, LEAKS, IDENTIFIES), "it can be removed", kind, images=8, set=(f"{kind.__name__}.size=30",)
     )

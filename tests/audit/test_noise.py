@@ -121,6 +121,10 @@ def one_size(message: Tensors, rng: torch.Generator) -> Tensors:
     return {name: value + size * normal(value, rng) for name, value in message.items()}
 
 
+def of_short_seed(message: Tensors, rng: torch.Generator) -> Tensors:
+    return adds(normal)(message, torch.Generator().manual_seed(int(torch.randint(0, 1 << 17, (), generator=rng))))
+
+
 @final
 class Remembers:
     """Noise of which each message has the negative of the last one's."""
@@ -137,13 +141,14 @@ UNSOUND: dict[str, tuple[Act, str]] = {
     "whole steps": (adds(lambda v, rng: 1.5 * torch.randint(-50, 50, v.shape, generator=rng)), "lattice"),
     "rounded noise": (lattice(1.5), "lattice"),
     "finely rounded noise": (lattice(SIZE / 10_000), "lattice"),
+    "noise rounded to 1e-6 of it": (lattice(SIZE / 1e6), "lattice"),
     "rounded noise with a jitter": (lattice(1.5, 1e-5), "lattice"),
     "noise in float16": (adds(lambda v, rng: normal(v, rng).half().float()), "lattice"),
     "a coin": (adds(lambda v, rng: 3 * (2 * (even(v, rng) < 0.5).float() - 1)), "lattice"),
     "a tenth left bare": (adds(lambda v, rng: normal(v, rng) * (even(v, rng) < 0.9)), "repeat"),
     "a hundredth left bare": (adds(lambda v, rng: normal(v, rng) * (even(v, rng) < 0.99)), "repeat"),
     "a bare tensor": (each(lambda v, rng: v + normal(v, rng) if v.dim() > 1 else v), "without noise"),
-    "uniform": (adds(lambda v, rng: 20 * (even(v, rng) - 0.5)), "normal"),
+    "uniform": (adds(lambda v, rng: 20 * (even(v, rng) - 0.5)), "lattice|normal"),
     "Laplace": (adds(laplace), "normal"),
     "Student": (adds(student), "less of it|normal"),
     "a mixture": (
@@ -156,12 +161,12 @@ UNSOUND: dict[str, tuple[Act, str]] = {
         "less of it",
     ),
     "on a sphere": (adds(on_sphere), "normal|unlike"),
-    "mirrored": (adds(mirrored), "sums|follow"),
+    "mirrored": (adds(mirrored), "repeat|sums|follow"),
     "of a low rank": (adds(of_rank_three), "normal|fewer"),
     "rows that cancel": (adds(without_mean(-1)), "sums"),
     "columns that cancel": (adds(without_mean(0)), "sums"),
     "a copy": (copied, "follow"),
-    "common to a tensor": (common, "normal|follow|sums"),
+    "common to a tensor": (common, "repeat|normal|follow|sums"),
     "a share of the values": (each(lambda v, rng: v * (even(v, rng) < 0.5)), "depends"),
     "signs": (each(lambda v, rng: v * (2 * (even(v, rng) < 0.5).float() - 1)), "depends"),
     "factors": (each(lambda v, rng: v * (1 + normal(v, rng))), "depends"),
@@ -171,6 +176,7 @@ UNSOUND: dict[str, tuple[Act, str]] = {
         "depends",
     ),
     "rounded at random": (each(lambda v, rng: torch.floor(v / 0.5 + even(v, rng)) * 0.5), "depends"),
+    "one of 131,072": (of_short_seed, "come again"),
     "opposite to the last": (Remembers(), "remembers"),
     "a generator of its own": (each(lambda v, rng: v + SIZE * torch.randn(v.shape)), "remembers"),
 }

@@ -27,11 +27,13 @@ Act: TypeAlias = Callable[[Tensors, torch.Generator], Tensors]
 
 LEVEL = 1e-6  # share of sound defences that each test refuses
 _DRAWS = 127  # prime, and so is the number of the first ones: what recurs does not fall on the same draws
+_MESSAGES = 2000  # a noise that comes again is found among a million
 _NUMBERS = 200_000_000  # drawn in all: fewer draws of a large network
 _ENTRIES, _PAIRED = 1 << 18, 4096  # entries of a network that are tested; those among them that are paired
 _FAINT = 0.1  # size of the messages in deviations of the noise
 _NOT_ADDED = 0.25  # share of the change between two messages that may vary with the random numbers
 _CLOSE = (0.0, *(2.0**-power for power in (24, 20, 16, 12, 8, 5)))  # in deviations; 0: equal
+_SMALL = 1e-3  # deviations: distances below it are compared with one another
 _MORE = 1.2  # times as many close values for equal messages as for unlike ones that rounding afterwards explains
 _CORRELATED = 0.75
 
@@ -79,8 +81,10 @@ def drawn(act: Act, like: Tensors) -> NoiseDraws | str:
     trial, again = (_outputs(act, unit[0], draws, numbers) for draws in (7, 1))
     if any(not torch.equal(value[0], again[name][0]) for name, value in trial.items()):
         return "with equal random numbers it sends something else, so that it remembers or draws elsewhere"
+    if _comes_again(act, unit[0], min(_MESSAGES, _NUMBERS // numbers)):
+        return "whole messages come again, so that it has few noises to choose from"
     sizes = {name: _FAINT * (float(_size(value)) or 1.0) for name, value in trial.items()}
-    first, second = (_scaled(one, sizes) for one in unit)
+    first, second = _scaled(unit[0], sizes), _scaled(unit[1], {name: size / 2 for name, size in sizes.items()})
     chosen = _chosen(like, numbers)
     change = {name: (second[name] - first[name]).flatten()[chosen[name]] for name in like}
     shapes = {name: tuple(value.shape) for name, value in like.items() if len(chosen[name]) == value.numel()}
@@ -107,6 +111,15 @@ def _outputs(act: Act, message: Tensors, count: int, numbers: int) -> Tensors:
         sent = act(copy, torch_generator(draw, "draws of noise"))
         outputs.append({name: sent[name].flatten()[places] for name, places in chosen.items()})
     return {name: torch.stack([one[name] for one in outputs]).double() for name in message}
+
+
+def _comes_again(act: Act, message: Tensors, count: int) -> bool:
+    """Return whether two of some messages have the same noise, as where it is drawn from a short seed."""
+    seen: set[int] = set()
+    for draw in range(count):
+        sent = act({name: value.clone() for name, value in message.items()}, torch_generator(draw, "draws of noise"))
+        seen.add(hash(b"".join(value.numpy().tobytes() for value in sent.values())))
+    return len(seen) < count
 
 
 def _size(outputs: Tensor) -> Tensor:
@@ -152,6 +165,8 @@ def _noise(outputs: Tensor) -> Tensor:
 def share_of_repeats(first: Tensor, second: Tensor, size: float) -> float | None:
     """Return the share of pairs of draws that lie close together by more than chance; None: no more than that.
 
+    So do the small distances between draws, which are whole steps of a lattice that is too fine for the draws to meet.
+
     Outputs for equal messages are held against outputs for unlike ones. Noise on a lattice repeats for equal messages
     alone; the rounding of what is sent, which reveals nothing, makes both repeat.
 
@@ -161,17 +176,22 @@ def share_of_repeats(first: Tensor, second: Tensor, size: float) -> float | None
         size: deviation of the noise.
     """
     first, second = first[:, :_PAIRED], second[:, :_PAIRED]
-    bounds = torch.tensor(_CLOSE, dtype=first.dtype)
-    same, unlike = np.zeros(len(_CLOSE), int), np.zeros(len(_CLOSE), int)
-    for shift in range(1, len(first)):
-        for counts, other in ((same, first), (unlike, second)):
-            apart = (other[shift:] - first[:-shift]).abs().flatten() / size
-            counts += torch.bucketize(apart, bounds).bincount(minlength=len(_CLOSE) + 1)[:-1].cumsum(0).numpy()
     pairs = len(first) * (len(first) - 1) // 2 * first.shape[1]
-    for one, other in zip(same.tolist(), unlike.tolist(), strict=True):
+    counts = []
+    for other in (first, second):
+        apart = [((other[shift:] - first[:-shift]).abs() / size).flatten() for shift in range(1, len(first))]
+        small = torch.cat([one[one < _SMALL] for one in apart]).sort().values
+        counts.append(torch.cat([torch.stack([*map(_close, apart)]).sum(0), _close(small.diff())]))
+    for one, other in zip(*(each.tolist() for each in counts), strict=True):
         if one > _MORE * other and stats.binomtest(one, one + other, 0.5, "greater").pvalue < LEVEL:
             return one / pairs
     return None
+
+
+def _close(apart: Tensor) -> Tensor:
+    """Count distances up to each of `_CLOSE`."""
+    bounds = torch.tensor(_CLOSE, dtype=apart.dtype)
+    return torch.bucketize(apart, bounds).bincount(minlength=len(_CLOSE) + 1)[:-1].cumsum(0)
 
 
 def unlike_sizes(outputs: Tensor) -> bool:
