@@ -24,7 +24,7 @@ from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
 from flfw.task.pipeline import refuse_beside_factors
 
-_TRIED = 5  # inputs of the trial whether a network mixes them
+_TRIED, _LARGEST = (2, 5, 8), 64  # inputs of the trials whether a network mixes them; those of a batch, up to these
 
 
 def check_clients(plan: ClientPlan) -> None:
@@ -235,8 +235,9 @@ def _require_separate(plan: ClientPlan) -> None:
         return
     modes = (True, False) if plan.privacy.metrics == "private" else (True,)
     with initialising(plan.seed, "trial"):
-        model, x = plan.build_model(), torch.rand(_TRIED, *plan.task.input_space[0])
-        mixed = any(mixes_examples(model, x, training) for training in modes)
+        model, shape = plan.build_model(), plan.task.input_space[0]
+        sizes = sorted({*_TRIED, min(plan.local.batch_size or _LARGEST, _LARGEST)})
+        mixed = any(mixes_examples(model, torch.rand(size, *shape), mode) for size in sizes for mode in modes)
     on = f"a network that computes each example's scores from that example alone, for method={plan.name}"
     require(not mixed, f"{on}, which clips single examples", net=network)
 

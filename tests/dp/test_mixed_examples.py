@@ -35,7 +35,9 @@ def checked(net: str, method: str, *settings: str, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["dp_fedavg", "fed_cdp", "centaur", "ppsgd"])
-@pytest.mark.parametrize("net", ["centred_inputs", "centred", "running", "remembering"])
+@pytest.mark.parametrize(
+    "net", ["centred_inputs", "centred_in_eights", "centred_if_unlike", "centred", "running", "remembering"]
+)
 def test_a_network_that_mixes_examples_is_refused_where_single_ones_are_clipped(net: str, method: str) -> None:
     with pytest.raises(InputError, match=f"scores from that example alone, for method={method}, which clips single"):
         checked(f"{ODD}:{net}", method)
