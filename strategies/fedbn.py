@@ -5,7 +5,7 @@ Paper       Li et al., "FedBN: Federated Learning on Non-IID Features via Local 
 Down        all tensors of the model but those of its BatchNorm layers.
 Up          the same after local training.
 Private     BatchNorm's gamma, beta and running statistics, kept by the client from round to round. They are found by
-            the layers' type; on a network without BatchNorm nothing is private, and FedBN is FedAvg.
+            the layers' type. A network without BatchNorm is refused: on it FedBN is FedAvg.
 Client      clients/sgd.py, which trains all of it together.
 A probe     one gradient of all that is shared, with the client's own gamma and beta, and the batch's statistics.
 An attacker is granted neither gamma nor beta: it searches for both, from the 1 and 0 that all clients start with. It
@@ -27,6 +27,7 @@ from typing import Literal, final
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from flfw.errors import require
 from flfw.inversion.client_models.batch_statistics import normalising_by_batch
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.messages.sharing import Sharing
@@ -53,6 +54,12 @@ class FedBN(FederatedStrategy):
     downloads = ("*",)
     uploads = ("*",)
     averaged = True
+
+    @classmethod
+    def check_model(cls, model: nn.Module, settings: FedBNSettings) -> None:
+        """Refuse a network without BatchNorm, on which nothing is private."""
+        there = any(isinstance(module, _BatchNorm) for module in model.modules())
+        require(there, "a network with BatchNorm for fedbn, such as --net resnet18; else choose fedavg", layers="none")
 
     @classmethod
     def shared(cls, model: nn.Module, settings: FedBNSettings) -> Sharing:

@@ -15,9 +15,12 @@ from torch.nn.functional import cross_entropy
 import sim
 from flfw import nets
 from flfw.client.store import ClientStore
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.batch_statistics import normalising_by_batch
 from flfw.nets import NetCard
+from flfw.plans.combinations import check_clients
+from flfw.plans.run_plan import plan, without_auto
 from flfw.strategies.fedbn import FedBN, FedBNSettings
 from tests.support import rounds
 from tests.support.method_rounds import normed
@@ -78,12 +81,10 @@ def test_batchnorm_and_nothing_else_is_private(small: Experiment) -> None:
     assert shared.uploads == shared.downloads
 
 
-def test_without_batchnorm_it_is_fedavg(small: Experiment, tmp_path: Path) -> None:
-    few = {"net": "lenet", "clients": 2, "split": "sampled", "set": ("sampled.train=30", "weights=examples")}
-    experiment = dataclasses.replace(small, method="fedbn", **few)  # type: ignore[arg-type]
-    result = rounds.play(experiment, tmp_path / "one", 2).broadcasts[-1]
-    other = rounds.play(dataclasses.replace(experiment, method="fedavg", set=few["set"][:1]), tmp_path / "two", 2)  # type: ignore[index, arg-type]
-    assert all(torch.equal(value, result[name]) for name, value in other.broadcasts[-1].items())
+def test_a_network_without_batchnorm_is_refused(small: Experiment) -> None:
+    plain = dataclasses.replace(small, method="fedbn", net="lenet")
+    with pytest.raises(InputError, match="a network with BatchNorm for fedbn, .* got layers=none"):
+        check_clients(plan(without_auto(plain)).client)
 
 
 def test_an_attacker_who_guesses_right_sees_what_was_sent(asked: Experiment, tmp_path: Path) -> None:
