@@ -83,7 +83,7 @@ def test_batchnorm_and_nothing_else_is_private(small: Experiment) -> None:
 
 def test_a_network_without_batchnorm_is_refused(small: Experiment) -> None:
     plain = dataclasses.replace(small, method="fedbn", net="lenet")
-    with pytest.raises(InputError, match="a network with BatchNorm for fedbn, .* got layers=none"):
+    with pytest.raises(InputError, match=r"a network with BatchNorm for fedbn, .* got layers=none"):
         check_clients(plan(without_auto(plain)).client)
 
 
