@@ -165,7 +165,7 @@ def notes_on_learning(rounds: Sequence[Mapping[str, Any]], final: Mapping[str, A
     """Return notes on a training that came to nothing: losses that are not finite, guesses, updates that were all cut.
 
     Args:
-        rounds: rows of rounds.csv, whose clients reported exact numbers.
+        rounds: rows of rounds.csv, if clients reported exact losses.
         final: accuracies after the last round.
         task: of the run.
     """

@@ -78,7 +78,7 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
     assert folder is not None, "the experiment was checked"
     training = read_training(folder)
     last = last_round(training, experiment)
-    exact = experiment.metrics == "all"
+    exact = experiment.metrics == "all" and any("loss" in row for row in training["clients"])
     learning = notes_on_learning(training["rounds"] if exact else [], finals(experiment, training), task)
     notes = [
         *notes,
