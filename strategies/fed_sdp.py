@@ -70,7 +70,7 @@ class FedSDPSettings(AdaptiveClippingSettings):
     def update_deviation(self) -> float:
         """Standard deviation of a client's own noise."""
         by_client = self.noised_by == "client"
-        return self.noise_multiplier * self.clip / sqrt(self.noise_shares) if by_client else 0.0
+        return self.sum_deviation / sqrt(self.noise_shares) if by_client else 0.0
 
 
 @final
@@ -112,7 +112,7 @@ class FedSDP(DPStrategy):
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average over the cohort, with the server's noise if the server adds it."""
         noisy = self.settings.noised_by == "server"
-        std = self.settings.noise_multiplier * self.settings.clip if noisy else 0.0
+        std = self.settings.sum_deviation if noisy else 0.0
         noise = self.settings.noise(self.seed, "server noise", self.round)
         if self.settings.follows_quantile:
             return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
@@ -120,5 +120,5 @@ class FedSDP(DPStrategy):
         return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, bounds, std, noise)
 
     def aggregate_empty(self) -> Tensors:
-        """Return noise alone, which hides that no client was drawn."""
+        """Return the model of a round without clients; the server's noise hides that no client was drawn."""
         return self.aggregate(())

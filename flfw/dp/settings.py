@@ -42,7 +42,7 @@ _FAINT = 1e-6  # noise multiplier; with a bound of 4 the noise is far below the 
 class DPSettings(LocalTraining):
     """Settings of clipping and noise that are the same for local steps and whole updates."""
 
-    noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum has deviation sigma C in each entry; 0: none
+    noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum of clipped parts, in bounds C; 0: none
     clip: float = 4.0  # C, the L2 bound of each group of tensors; from 1e-30 to 1e30
     grouping: Grouping = "layer"  # clipped together: a layer's tensors, each tensor, or all that are sent (flat)
     clipping: Clipping = "abadi"  # g min(1, C / |g|); or automatic: g C / (|g| + 0.01), so that C is only a step size
@@ -53,7 +53,7 @@ class DPSettings(LocalTraining):
         require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
         require_in_float32(clip=self.clip)
-        sent, held = self.noise_multiplier * self.clip, f"noise_multiplier * clip <= {LARGEST_DEVIATION:g}"
+        sent, held = self.sum_deviation, f"noise_multiplier * clip <= {LARGEST_DEVIATION:g}"
         require(sent <= LARGEST_DEVIATION, f"{held}, which float32 holds", noise_multiplier=self.noise_multiplier)
 
     def disabled(self) -> Self:
@@ -84,8 +84,13 @@ class DPSettings(LocalTraining):
         return not self.on_steps
 
     @property
+    def sum_deviation(self) -> float:
+        """Deviation of the noise on a sum of what is clipped."""
+        return self.noise_multiplier * self.clip
+
+    @property
     def update_deviation(self) -> float:
-        """Deviation of the noise that a client adds to its clipped update; 0: none."""
+        """Deviation of the noise that a client adds to its clipped update; 0, unless a method's settings have some."""
         return 0.0
 
     @property

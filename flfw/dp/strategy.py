@@ -73,7 +73,7 @@ class EitherUnitStrategy(DPStrategy, ABC):
         noise = self.settings.noise(self.seed, "server noise", self.round)
         if self.settings.follows_quantile:
             return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
-        std = self.settings.noise_multiplier * self.settings.clip
+        std = self.settings.sum_deviation
         return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, std, noise)
 
     def aggregate_empty(self) -> Tensors:

@@ -1,4 +1,4 @@
-"""The two Flower apps, the same in simulation and in deployment."""
+"""The two Flower apps. That of clients is the same in simulation and in deployment."""
 
 from __future__ import annotations
 

@@ -105,9 +105,7 @@ class Federation:
 
         audit, attacks = run.audit, run.audit.reconstructions
         self._probed = bool(audit.audited) and bool(attacks or audit.record)
-        uploads_attacked = any("uploads" in attack.uses for attack in attacks.values())
-        uploads_attacked |= audit.probes.audit_source != "probe" or bool(audit.memberships)
-        self._records_uploads = audit.record or uploads_attacked
+        self._records_uploads = audit.records_uploads
         self._grid: Grid = StreamingGrid(grid)
         self._recorder: RecordingGrid | None = None
         if audit.audited and self._strategy.uploads:  # else nothing leaves a client that could be attacked

@@ -113,11 +113,17 @@ class AuditPlan:
 
     @property
     def sees_updates(self) -> bool:
-        """Whether updates of single clients are attacked, or recorded for an attack."""
+        """Whether messages of single clients are attacked, probes or uploads, or recorded for an attack."""
         return bool(self.settings.attacks) or self.record
 
+    @property
+    def records_uploads(self) -> bool:
+        """Whether uploads of audited rounds are recorded: attacked as such, read by an attack beside, or asked for."""
+        read = bool(self.memberships) or any("uploads" in attack.uses for attack in self.reconstructions.values())
+        return self.record or read or self.probes.audit_source != "probe"
+
     def attacks_uploads_of(self, server_round: int) -> bool:
-        """Return whether the uploads of a round are attacked."""
+        """Return whether examples behind the uploads of a round are to be reconstructed; clients note these."""
         wanted = bool(self.settings.attacks) and self.probes.audit_source != "probe"
         return wanted and server_round > 0 and server_round in self.audited
 

@@ -361,9 +361,7 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
 
 def shortened(run_plan: RunPlan, folder: Path) -> RunPlan:
     """Return the plan of one audited round with few images; a local epoch is enough unless uploads are looked at."""
-    experiment, attacks = run_plan.experiment, run_plan.audit.reconstructions.values()
-    uploads = experiment.audit_source != "probe" or any("uploads" in attack.uses for attack in attacks)
-    uploads |= bool(run_plan.audit.memberships) or experiment.record
+    experiment, uploads = run_plan.experiment, run_plan.audit.records_uploads
     images = min(experiment.images, _MOST_VICTIMS if run_plan.audit.memberships else MOST_IMAGES)
     summed = run_plan.audit.sum_sizes if {AGGREGATE, PEER} & set(experiment.vantage) else ()
     few = min(experiment.per_round, max([images, experiment.min_clients, *summed]))

@@ -1,6 +1,6 @@
 """Checkpoints, from which a killed run continues: the experiment, and after every round the state of the server.
 
-    experiment-SHA256.json          the experiment, written before anything else
+    experiment-SHA256.json          the experiment, written before any round
     data-SHA256.txt                 the digest of the run's data
     round-00003-SHA256.safetensors  the last round: tensors model/*, server/*, ema/*, canaries/* and versions/*, which
                                     name the version of each client's state; the rest: metadata

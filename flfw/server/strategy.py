@@ -1,7 +1,7 @@
 """Server half of a method: Flower's Strategy with the functions that every method here needs.
 
-A method subclasses `FederatedStrategy`, declares the shared tensors and combines the uploads. Sampling, the mapping
-from Flower's random node ids to partitions, byte counts and histories are here.
+A method subclasses `FederatedStrategy`, declares the shared tensors and combines the uploads. A round is here: it draws
+a cohort (`flfw.server.cohorts`), maps nodes to partitions (`client_directory`) and adds to the history (`history`).
 """
 
 from __future__ import annotations

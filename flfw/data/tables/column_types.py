@@ -1,7 +1,7 @@
 """Kinds of the columns of a table, told by the values of all rows, also of test rows.
 
-The training rows alone give scales and categories. A column that has no value in them, or always the same, is dropped,
-too: see `fit_columns`.
+The training rows alone give scales and categories. A column without a value in them, or with equal numbers alone, is
+dropped, too: see `fit_columns`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3}){2,}(?:\.\d+)?|(?:,\d{3})+\.\
 _IDENTIFIER = re.compile(
     r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
 )
-_FEW = 20  # different values: up to so many are never identifiers, and a target of as few whole numbers is of classes
+_FEW = 20  # up to so many different values, or rows, are no identifiers; a target of as few whole numbers is of classes
 _LONG = 40  # characters of a value, on average, from which it is free text
 _MOSTLY = 0.8  # share of numbers from which the words among them are taken for a slip
 _MOST_CLASSES = 1000
@@ -80,6 +80,7 @@ def _infer_kind(name: str, words: np.ndarray) -> tuple[Kind, str]:
 
     Raises:
         _WordAmongNumbersError: most values are numbers, but not all.
+        InputError: numbers with separators of thousands, or that are not finite.
     """
     there = words[words != ""]
     values = _different(there)
