@@ -1,4 +1,4 @@
-"""Entries of an audit: for each attacked target its facts, its controls and its evidence, and the verdict on them."""
+"""Entries of an audit: for each attacked target its facts, its controls and its evidence, from which the verdict follows."""
 
 from __future__ import annotations
 

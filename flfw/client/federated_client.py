@@ -34,7 +34,7 @@ IN_THEIR_OWN_WAY = "whose clients take local steps in a way of their own"
 
 
 class ProbeResponder(LocalTrainer, ABC):
-    """Local descent of a client with answers to probes; base of `flfw.client.federated_client.FederatedClient`.
+    """Local descent of a client with answers to probes; base of `FederatedClient`.
 
     Args:
         ctx: the context.

@@ -173,8 +173,8 @@ class Federation:
     def _should_record(self, message: Message, reply: Message) -> bool:
         """Return whether to record an exchange: a usable probe, or an upload, never an evaluation.
 
-        Uploads are recorded where attacks on them are asked for, or ``record`` is: those of audited rounds and, with
-        patience, of a round that may be the last.
+        Uploads are recorded as `AuditPlan.records_uploads` says: those of audited rounds and, with patience, of a round
+        that may be the last.
         """
         if probe.is_usable_probe(message, reply):
             return True

@@ -47,7 +47,7 @@ class Sharing:
 class MessageValidator:
     """Check of the tensors of each message that a client answers, and of its reply: training, probes and evaluation.
 
-    A client builds it from its own copy of the method, so a server cannot widen it.
+    A client builds it from its own copy of the method, so a server cannot widen it; of fresh weights all may be sent.
 
     Attributes:
         client: number of the client.
@@ -86,7 +86,7 @@ class MessageValidator:
     def check_sent(self, sent: Mapping[str, Tensor]) -> None:
         """Refuse to send tensors other than the method's uploads, or the factors in their place.
 
-        Only names are checked here: the server checks forms and values (`flfw.messages.replies.read_update`), and a
+        Only names are checked here: forms and values are checked by who reads them (`flfw.messages.replies.read_update`), and a
         site's policy what leaves it (`flfw.deploy.policy.Policy.reply_rejection`).
 
         Raises:
