@@ -1,4 +1,4 @@
-"""Entries of an audit: for each attacked target its facts, its controls and its evidence, from which the verdict follows."""
+"""Entries of an audit: for each attacked target its facts, its controls and its evidence, for the verdict."""
 
 from __future__ import annotations
 

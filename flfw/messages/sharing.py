@@ -86,8 +86,8 @@ class MessageValidator:
     def check_sent(self, sent: Mapping[str, Tensor]) -> None:
         """Refuse to send tensors other than the method's uploads, or the factors in their place.
 
-        Only names are checked here: forms and values are checked by who reads them (`flfw.messages.replies.read_update`), and a
-        site's policy what leaves it (`flfw.deploy.policy.Policy.reply_rejection`).
+        Only names are checked here: whoever reads them checks forms and values (`flfw.messages.replies.read_update`),
+        and a site's policy what leaves it (`flfw.deploy.policy.Policy.reply_rejection`).
 
         Raises:
             SharingViolationError: names the client, the tensor and the allowed uploads.
