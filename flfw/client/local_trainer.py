@@ -121,7 +121,7 @@ class LocalTrainer(EarlierHooks, ABC):
 
         Args:
             parameters: the parameters to change, by name.
-            epochs: number of passes over the client's training data, reshuffled each time.
+            epochs: number of passes over the client's training data, in the order that ``example_order`` names.
             optimiser: optimiser of the steps; a new one has no memory of earlier calls.
             purpose: name of the generator of the shuffles; two calls in one round need different names.
             follow: function of a batch of raw inputs and labels, for its mean loss and the direction of a step;

@@ -47,7 +47,8 @@ class Sharing:
 class MessageValidator:
     """Check of the tensors of each message that a client answers, and of its reply: training, probes and evaluation.
 
-    A client builds it from its own copy of the method, so a server cannot widen it; of fresh weights all may be sent.
+    A client builds it from its own copy of the method, so no message widens it; for an audit's fresh controls it allows
+    all tensors.
 
     Attributes:
         client: number of the client.

@@ -204,7 +204,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         rows: list[dict[str, Any]] = []
         failed: list[Failure] = []
         updates = self._updates(server_round, replies, rows, failed)
-        self.round = server_round
+        self.round, self.round_metrics = server_round, {}
         arrays = pack(self.aggregate_round(broadcasted, updates, server_round) if messages else self.aggregate_empty())
         for _ in updates:  # reads the replies left by a method that combines nothing
             pass

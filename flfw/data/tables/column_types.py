@@ -1,7 +1,7 @@
 """Kinds of the columns of a table, told by the values of all rows, also of test rows.
 
 The training rows alone give scales and categories. A column without a value in them, or with equal numbers alone, is
-dropped, too: see `fit_columns`.
+dropped, too: see `fit_columns`. Tables are cached: who changes a rule raises ``_VERSION`` of `flfw.data.readers.table`.
 """
 
 from __future__ import annotations
