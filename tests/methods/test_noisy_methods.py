@@ -711,11 +711,13 @@ def test_a_round_without_anybody(tiny: Experiment, method: str) -> None:
     server_round = next(r for r in range(1, 50) if not drawn(range(10), 1, "poisson", experiment.seed, r))
     strategy = strategy_of(experiment, server_round)
     before = {name: torch.tensor(value) for name, value in initial_tensors(experiment).items()}
+    strategy.round_metrics = {"of the last round": 1.0}
     arrays, _ = strategy.aggregate_train(server_round, [])
     assert arrays is not None
     after = unpack(arrays)
     (row,) = strategy.history.rounds
     assert (row["clients"], row["loss"], row["failures"], row["upload_bytes"]) == (0, None, 0, 0)
+    assert not row["extra"]
     if method == "fed_sdp":
         scale_is({name: after[name] - before[name] for name in before}, 1.5)  # of one expected client
     else:
