@@ -15,7 +15,6 @@ from torch import nn
 
 from flfw import plugins
 from flfw.audit.jobs import ProbeSet
-from flfw.audit.measures.noise import departure_from_normal
 from flfw.files.tensor_names import matches
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import (
@@ -274,6 +273,8 @@ def departure_of_noise(plan: ClientPlan, vantage: str) -> str:
         return ""
     defence = plan.defences.build()
     assert defence is not None, "it acted"
+    from flfw.audit.measures.noise import departure_from_normal  # with scipy, which takes clients long to import
+
     acts = DifferentiableDefence(defence, finished=vantage != "client_example").defended
     return departure_from_normal(acts, dict(_shared_tensors(plan)))
 

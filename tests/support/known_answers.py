@@ -190,7 +190,7 @@ def _swap(paths: Sequence[Path]) -> None:
 
 def unkept_truth(folder: Path) -> None:
     """No client kept the truth of its control."""
-    for path in (folder / "truth").glob("*-control-*"):
+    for path in (folder / "truth").glob("*-analytic-*"):
         path.unlink()
 
 
