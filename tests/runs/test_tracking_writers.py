@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,16 +156,18 @@ def test_wandb_without_a_key_is_refused_before_the_run(places: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_wandb_with_a_key_is_not_refused_where_its_server_does_not_answer(
-    places: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "online")
-    monkeypatch.setenv("WANDB_API_KEY", 40 * "a")
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
+def test_wandb_with_a_key_is_taken_without_a_word_to_its_server(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
-    wandb.teardown()  # what an earlier test has set
-    WeightsAndBiases.check("wandb")
-    wandb.teardown()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("WANDB_MODE", "online")
+        monkeypatch.setenv("WANDB_API_KEY", 40 * "a")
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        wandb.teardown()  # what an earlier test has set
+        WeightsAndBiases.check("wandb")
+        wandb.teardown()
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has called
+            server.accept()
 
 
 def test_wandb_offline_of_the_folders_settings_needs_no_key(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:

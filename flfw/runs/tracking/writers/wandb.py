@@ -34,10 +34,11 @@ class WeightsAndBiases(Tracker):
         _be_quiet()
         import wandb
 
-        if not mode and wandb.setup().settings.mode in _OFFLINE:  # as `wandb offline` has noted
+        own = wandb.setup(wandb.Settings(x_disable_viewer=True))  # else login asks the server who this is, and waits
+        if not mode and own.settings.mode in _OFFLINE:  # as `wandb offline` has noted
             return
         try:
-            known = wandb.login(verify=False)  # a server that does not answer ends no run
+            known = wandb.login(verify=False)
         except Exception as error:  # also where there is no terminal to ask at
             known, why = False, f" ({error})"
         else:
