@@ -617,9 +617,10 @@ def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
         deploy("up", str(federation.folder))
     assert running.returncode == 143 and message.count("client 2 has joined") == 1
     rounds = failures(out)
-    absent = {"client": 2, "reason": "did not join within 3 s"}
     first = rounds.index([])
-    assert first >= 2 and rounds[:first] == [[absent]] * first
+    assert first >= 2 and [[failure["client"] for failure in failed] for failed in rounds[:first]] == [[2]] * first
+    reasons = {failure["reason"] for (failure,) in rounds[:first]}  # the second until Flower misses a heartbeat
+    assert all(reason.startswith(("did not join within 30 s", "Error: Node Unavailable")) for reason in reasons)
     assert {failure["client"] for failed in rounds[first:] for failure in failed} == {1} and rounds[-1] == []
 
 
@@ -654,14 +655,14 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Federation
 
 @pytest.mark.nightly
 def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: FederationLayout, tmp_path: Path) -> None:
-    out, away = tmp_path / "run", federation.site(2)
+    out, absentee = tmp_path / "run", federation.site(2)
     flags = ("--method", "hyperfl", "--net", "lenet", "--rounds", "12", *COMMON, *SMALL)
     flags += ("--expert", "on_client_failure=drop", "round_deadline=30")
     with begun(federation, out, *flags) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
         running.send_signal(signal.SIGTERM)
         running.communicate(timeout=60)
-    processes.stop(away, "supernode")
+    processes.stop(absentee, "supernode")
     try:
         call("sim.py", "--resume", str(out))
     finally:
@@ -669,7 +670,9 @@ def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Federa
     rounds = json.loads((out / "result.json").read_text())["rounds"]
     absent = [row["round"] for row in rounds if row["failed"]]
     assert absent and absent == list(range(absent[0], 13)) and absent[0] >= 2
-    assert all(row["failed"] == [{"client": 2, "reason": "did not join within 3 s"}] for row in rounds[absent[0] - 1 :])
+    assert all(
+        row["failed"] == [{"client": 2, "reason": "did not join within 30 s"}] for row in rounds[absent[0] - 1 :]
+    )
 
 
 # --- what is recorded ----------------------------------------------------------------------------------------------

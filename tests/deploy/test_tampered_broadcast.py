@@ -60,7 +60,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationL
         layout = FederationLayout.read(folder)
         for number in (0, 1):
             allow(layout, number, "reject_suspicious_weights")
-        allow(layout, 0, "tampered")
+        allow(layout, 0, "allow_malicious_server")
         with at_work(layout):
             yield layout
 
@@ -115,7 +115,7 @@ def test_two_sites_notice_a_malicious_server_in_three_ways(federation: Federatio
     )
 
     # 3. Where both let the network be changed, each alone sees crafted weights, and the hashes differ.
-    allow(federation, 1, "tampered")
+    allow(federation, 1, "allow_malicious_server")
     processes.stop(federation.site(1), "supernode")
     deploy("up", str(federation.folder))
     flags = ("--method", "fedavg", "--malicious-server", "loki")
