@@ -35,7 +35,8 @@ class Analytic(ClosedFormAttack):
 
 
 def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
-    victim, first = knowledge.model, FirstLayer.of(knowledge.model)
+    victim = knowledge.model
+    first = FirstLayer.of(victim.model, victim.inputs.shape)
     gradient = mean_gradient(observation, knowledge)
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
     if not first.dense or weight is None or bias is None:

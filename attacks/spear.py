@@ -94,7 +94,7 @@ def _rectified_first_layer(victim: VictimModel, sent: Tensors) -> str:
     Raises:
         NotApplicableError: there is none, or the model is not wholly known.
     """
-    name, kind, dense = FirstLayer.of(victim)
+    name, kind, dense = FirstLayer.of(victim.model, victim.inputs.shape)
     weight, bias = f"{name}.weight", f"{name}.bias"
     if not dense or not {weight, bias} <= {*victim.shared} & victim.known.keys():
         raise NotApplicableError(f"spear needs a known, shared, fully connected first layer with a bias, got {kind}")

@@ -20,7 +20,7 @@ from typing import final
 
 import torch
 
-from flfw.inversion.client_models.operator import ResidualMechanism
+from flfw.inversion.client_models.operator import TRAITS, ResidualMechanism, Trait
 from flfw.inversion.clipped import Clipped
 from flfw.nets.net import Tensors
 from flfw.nets.training.clipping import grouped
@@ -85,6 +85,11 @@ class FedCDPAdaptation(Clipped):
     def noise(self) -> float | None:
         """1 where the bound is read off, because `apply` then counts in deviations; else that of the base class."""
         return 1.0 if self._reads_bound and self.is_noisy else super().noise
+
+    @property
+    def requires(self) -> frozenset[Trait]:
+        """All traits where the bound or the zeroed entries are read off, else as in the base class."""
+        return TRAITS if self._reads_bound or self._compresses != "none" else super().requires
 
     def bounds(self, observed: Tensors) -> Tensors:
         """Read C of each group off the observation, where it is the client's median."""

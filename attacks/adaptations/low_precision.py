@@ -7,6 +7,7 @@ Does        with 1 or 2 bits and nearest rounding most entries keep only their s
             to its own grid, with the derivative of the trial itself. In all other cases the error is almost independent
             of the entry: the trial's residual is counted in deviations of its tensor's error, so `noise` is 1. An
             attack then minimises half the sum of their squares plus a prior, both in nats.
+            Behind noise of a known size, rounding errors add to its variance, as they hardly depend on it.
 Departures  1. with coarse rounding an entry is known to lie in a cell around the sent value. An objective that is flat
                within the cells leads to their edges: worse than no adaptation at 4 bits, and than rounding at 2.
             2. stochastic rounding has no single deviation. The estimate is step * mean|sent|, which holds for entries
@@ -15,7 +16,8 @@ Departures  1. with coarse rounding an entry is known to lie in a cell around th
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -29,7 +31,25 @@ _TINY = 1e-30  # a tensor of zeros is rounded to zeros
 
 @final
 class LowPrecisionAdaptation(Operator):
-    """Client's rounding, or the size of its errors."""
+    """Client's rounding, or the size of its errors.
+
+    Args:
+        settings: the defence's hyper-parameters by name.
+        before: deviation of the noise in each entry before the rounding; 0: there is none.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], before: float = 0.0) -> None:
+        super().__init__(settings)
+        self._before = before
+
+    @property
+    def holds_noise(self) -> bool:
+        """True behind noise: deviations are then those of noise and rounding errors together."""
+        return self._before > 0
+
+    def after_noise(self, deviation: float) -> LowPrecisionAdaptation | None:
+        """Return the rounding of entries with noise; None where it is coarse: signs of noise are no noise."""
+        return None if self._coarse else LowPrecisionAdaptation(self.settings, deviation)
 
     @property
     def _coarse(self) -> bool:
@@ -42,9 +62,10 @@ class LowPrecisionAdaptation(Operator):
 
     @property
     def preserves(self) -> frozenset[Trait]:
-        """The scale, and zeros unless one stochastic bit turns them into other levels; noise is rounded."""
+        """The scale, noise that it holds, and zeros unless one stochastic bit turns them into other levels."""
         drawn = self.settings["rounding"] == "stochastic" and self.settings["bits"] == 1
-        return frozenset(("scale",)) if drawn else frozenset(("scale", "zeros"))
+        left: frozenset[Trait] = frozenset(("scale",)) if drawn else frozenset(("scale", "zeros"))
+        return left | {"noise"} if self.holds_noise else left
 
     @property
     def noise(self) -> float | None:
@@ -79,7 +100,10 @@ class LowPrecisionAdaptation(Operator):
         return not self._coarse
 
     def _deviation(self, sent: Tensor) -> Tensor:
-        """Estimate the root mean square of a tensor's rounding errors."""
+        """Estimate the root mean square of a tensor's rounding errors and of the noise before them."""
+        return (self._error(sent).square() + self._before**2).sqrt()
+
+    def _error(self, sent: Tensor) -> Tensor:
         largest, bits = sent.abs().amax(), self.settings["bits"]
         if bits == 1:
             return largest  # the deviation of stochastic rounding, for entries much smaller than the largest

@@ -24,7 +24,7 @@ from flfw.inversion.client_models.operator import (
     MethodOperator,
     Operator,
     Scaled,
-    composes,
+    fitted,
 )
 from flfw.rng import torch_generator
 from flfw.task.client_plan import ClientPlan
@@ -48,6 +48,7 @@ class Protection:
         how: the kind of adaptation to ``by``.
         by: name of the defence, or of the method if only the method acts; empty if neither could act.
         method: whether ``by`` is the method.
+        before: the method, if it acts before a defence; the attacker adapts to both, one after the other.
         beside: the method, if it acts as well as a defence; the attacker adapts to the defence only.
         idle: the defence, if it does not change the observation and the method does.
         operator: the operator written for the method, if any.
@@ -60,6 +61,7 @@ class Protection:
     how: How = "nothing to adapt to"
     by: str = ""
     method: bool = False
+    before: str = ""
     beside: str = ""
     idle: str = ""
     operator: MethodOperator | None = None
@@ -75,11 +77,11 @@ class Protection:
         Args:
             factor: the tensor that a defence acts on, divided by the tensor that the attack compares.
         """
-        if self.method:
+        if not self.adapts or self.method:
             return self.operator if self.adapts else None
-        return (
-            defence_operator(self.plan, self.adaptation, self.probe_set, self.vantage, factor) if self.adapts else None
-        )
+        if self.before:
+            return Composed(_after(self.operator, _acting(self.plan.defences, self.vantage), factor) or ())
+        return defence_operator(self.plan, self.adaptation, self.probe_set, self.vantage, factor)
 
     @property
     def unmodelled_part(self) -> str:
@@ -106,6 +108,9 @@ class Protection:
             yield self._of_defence(adaptive, against)
             if adaptive and self.unmodelled_part:
                 yield f"not made use of: {self.unmodelled_part}"
+        if self.before and self.operator:
+            known = f"that before it {self.before} {self.operator.known}, to which it adapts as well"
+            yield known if adaptive else f"not granted: that {self.before} {self.operator.action}"
         if self.beside:
             action = f"that {self.beside} {self.operator.action}" if self.operator else _unwritten(self.beside)
             yield f"not made use of: {action}, beside the defence"
@@ -163,9 +168,17 @@ def protection_of(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantag
     how, acts = adapted(*at), bool(by_method.by) and by_method.how != "nothing to adapt to"
     if how == "nothing to adapt to" and acts:
         return replace(by_method, idle=plan.defences.name)
-    return Protection(
-        *at, how=how, by=plan.defences.name, beside=by_method.by if acts else "", operator=by_method.operator
-    )
+    name, operator = by_method.by if acts else "", by_method.operator
+    both = by_method.how == how == "written" and probe_set.source == "probe" and probe_set.steps == 1
+    both = both and bool(_after(operator, _acting(plan.defences, vantage)))
+    before, beside = (name, "") if both else ("", name)
+    return Protection(*at, how=how, by=plan.defences.name, before=before, beside=beside, operator=operator)
+
+
+def _after(method: MethodOperator | None, acting: Acting, factor: float = 1.0) -> list[Operator] | None:
+    """Return a method's operator and after it those of the defences on its update; None: they do not compose."""
+    on_updates = method is not None and all(hooks == {"update"} for _, hooks in acting)
+    return _written_for(acting, factor, method) if on_updates else None
 
 
 def _of_method(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str) -> Protection:
@@ -324,14 +337,15 @@ def _adaptation_to(defence: str) -> type[Operator] | None:
     return plugins.load_class(plugins.ADAPTATION, defence, Operator)
 
 
-def _written_for(acting: Acting, factor: float = 1.0) -> list[Operator] | None:
+def _written_for(acting: Acting, factor: float = 1.0, method: MethodOperator | None = None) -> list[Operator] | None:
     """Return the operators written for the acting defences, in order; None: one is missing, or they do not compose.
 
     Args:
         acting: from `_acting`.
         factor: as for `mechanism`; defences of steps and of the network act on the compared tensors themselves.
+        method: a method's operator, which acts before them; None: none does.
     """
-    operators: list[Operator] = []
+    operators: list[Operator] = [] if method is None else [method]
     for stage, hooks in acting:
         cls, changes_update = _adaptation_to(stage.name), "update" in hooks
         # One that acts on steps and on updates acts both before and after other stages.
@@ -339,7 +353,7 @@ def _written_for(acting: Acting, factor: float = 1.0) -> list[Operator] | None:
         if cls is None or around or not hooks & {"batch", "update", "step", "network"}:
             return None
         written = cls(asdict(stage.settings))
-        if isinstance(written, DataOperator) and len(acting) > 1:
+        if isinstance(written, DataOperator) and (method or len(acting) > 1):
             return None  # its work begins after a search, the others' is in the objective
         operators.append(Scaled(written, factor) if changes_update and factor != 1 else written)
-    return operators if composes(operators) else None
+    return fitted(operators)

@@ -17,6 +17,7 @@ from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import GRAMS
 from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
+from flfw.audit.measures.statistics import significant
 from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
 from flfw.audit.verdict import ControlResults, Evidence, Searched
 from flfw.rng import numpy_generator
@@ -78,6 +79,7 @@ class AuditedTarget:
         num_tests: number of tests of identification in the run.
         searched: values of the attack's objective, if it has one.
         identified: identification among look-alikes; None: nothing was compared.
+        static_identified: for an attack that adapts to a defence, identification by its static form on the same images.
         candidate_test: messages that their true data explain better than candidates do; None: no candidates were held
             against them.
         columns: of a table, for each column how often it was recovered, and by guessing.
@@ -94,6 +96,7 @@ class AuditedTarget:
     num_tests: int = 1
     searched: Searched | None = None
     identified: Identified | None = None
+    static_identified: Identified | None = None
     candidate_test: Identified | None = None
     columns: Sequence[Mapping[str, float | None]] | None = None
     noise: str = ""
@@ -186,7 +189,7 @@ def _evidence(
         private=target.private,
         defended=target.defended,
         size=_size(description),
-        outdone=_outdone(_gained(rows, static_rows, seed), rows, static_rows, count),
+        outdone=_outdone(_gained(rows, static_rows, seed), rows, static_rows, count, _finds(static_rows, target, seed)),
         identified=target.identified,
         candidate_test=target.candidate_test,
         chance_match=sum(row["chance_match"] for row in rows),
@@ -243,19 +246,32 @@ def _gained(rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], seed: int
 
 
 def _outdone(
-    gained: Mapping[str, float | None] | None, rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], count: int
+    gained: Mapping[str, float | None] | None,
+    rows: Sequence[ScoreRow],
+    static_rows: Sequence[ScoreRow],
+    count: int,
+    finds: bool,
 ) -> str:
-    """Return in words by how much the static attack is better; empty where it is not, or may not be."""
+    """Return in words by how much the static attack is better; empty where it is not, may not be, or finds nothing."""
     others = sum(row["recovered"] for row in static_rows)
     if others > count:
         return f"{others} of {len(static_rows)} examples reconstructed"
     given, those = (sum(row["db"] is not None for row in group) for group in (rows, static_rows))
     if static_rows and given < those:
         return f"it gave something for {those} examples instead of {given}"
-    if gained is None or gained["mean"] is None:
+    if gained is None or gained["mean"] is None or not finds:
         return ""
     maximum = gained["mean"] if gained["high"] is None else gained["high"]
     return f"{-gained['mean']:.1f} dB on average" if maximum < 0 else ""
+
+
+def _finds(static_rows: Sequence[ScoreRow], target: AuditedTarget, seed: int) -> bool:
+    """Return whether the static attack identified examples, or came closer to them than guesses without a message."""
+    identified, gain = target.static_identified, _spread(static_rows, "gain", seed)
+    if identified and significant(identified.p, target.num_tests):
+        return True
+    least = gain and (gain["mean"] if gain["low"] is None else gain["low"])
+    return least is not None and least > 0
 
 
 def _size(description: Mapping[str, Any]) -> str:

@@ -80,15 +80,17 @@ class EntryBuilder:
             selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, static_rows))
             description["label_presence"] = self._presence(result, defence)
             controls = self._controls(job, defence, threat_model, selected)
+            slots, static = {row["probe_slot"] for row in selected}, replace(job, adaptive=False)
             target = AuditedTarget(
                 private=threat_model.private,
                 defended=threat_model.protected_by is not None,
                 num_tests=self._num_tests,
                 searched=self._searched(job, defence, threat_model, result, selected),
-                identified=self._scorer.identified(job, {row["probe_slot"] for row in selected}),
+                identified=self._scorer.identified(job, slots),
+                static_identified=self._scorer.identified(static, slots) if job.adaptive else None,
                 candidate_test=self._candidate_test(job, defence, threat_model, result, selected),
                 sums=self._sums(job, defence, selected),
-                columns=self._scorer.columns(job, {row["probe_slot"] for row in selected}),
+                columns=self._scorer.columns(job, slots),
                 expected=self._expected(job, threat_model),
                 tampered_by=self._client_plan.task.network.malicious_name,
                 bounded=self._named[job.attack].bounded,

@@ -121,7 +121,7 @@ class InformedAttacker:
             operator.unmodelled_clause if isinstance(operator, MethodOperator) else "",
         ]
         if protection.how != "nothing to adapt to" and operator is None:
-            parts.append(f"what {protection.by} does")
+            parts += [f"what {name} does" for name in (protection.before, protection.by) if name]
         if kept := hidden(self.plan):
             instead = "in whose place stands what public data teach" if self.replaced else "which are guessed"
             names = ", ".join(sorted({name.partition(".")[0] for name in kept}))

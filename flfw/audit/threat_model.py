@@ -227,7 +227,8 @@ def _of_the_seed(plan: ClientPlan, protection: Protection, vantage: str) -> Iter
     if protection.how == "nothing to adapt to":
         return
     seeded = getattr(plan.settings, "noise_source", "") == "seed"
-    draws = {protection.by: seeded if protection.method else draws_from_seed(plan, vantage), protection.beside: seeded}
+    draws = {protection.by: seeded if protection.method else draws_from_seed(plan, vantage)}
+    draws |= {protection.before: seeded, protection.beside: seeded}
     if by := [name for name, drawn in draws.items() if name and drawn]:
         yield f"not granted: the run's seed, from which {' and '.join(by)} may draw: who has it can take the draws off"
 

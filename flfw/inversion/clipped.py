@@ -23,7 +23,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.inversion.client_models.operator import MethodOperator, ResidualMechanism
+from flfw.inversion.client_models.operator import MethodOperator, ResidualMechanism, Trait
 from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
@@ -123,6 +123,11 @@ class Clipped(MethodOperator, ABC):
     def is_noisy(self) -> bool:
         """True where the observation contains noise."""
         return bool(self.settings["noise_multiplier"] if self.on_steps else self.update_deviation)
+
+    @property
+    def requires(self) -> frozenset[Trait]:
+        """The noise, where there is any: a later stage must leave it as it was added."""
+        return frozenset(("noise",)) if self.is_noisy else frozenset()
 
     @property
     def relative_deviation(self) -> float:

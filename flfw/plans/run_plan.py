@@ -21,6 +21,8 @@ from flfw.experiment import FREE_ON_RESUME, Experiment, Scalar
 from flfw.experiment.audit import AttackSettings, ProbeSettings, RecordingSettings
 from flfw.experiment.execution import ExecutionSettings
 from flfw.experiment.training import DataSettings, LocalSettings, NetworkSettings, PrivacySettings, RoundSettings
+from flfw.files.tensor_names import matches
+from flfw.inversion.closed_form.linear import FirstLayer
 from flfw.inversion.compute import ComputeLimits
 from flfw.nets.malicious_model import ModelModification
 from flfw.plugins import build_settings, short_name
@@ -30,6 +32,7 @@ from flfw.task.method import Method
 from flfw.task.pipeline import DefencePlan, NetworkPlan, defence_stages, fields_of
 from flfw.task.task import TaskPlan, image_format
 
+_CLOSED_FORM = "analytic"  # a part of attack=auto
 _PAIRS = "300"  # of a client, for membership-pairs=auto
 _WITHHELD = {"dataset": "withheld", "split": "withheld"}  # paths of a user's own data, withheld from attacks
 _NEEDED = ("attack_timeout",)  # kept for attacks, although they change no numbers
@@ -182,6 +185,13 @@ def plan(experiment: Experiment) -> RunPlan:
         InputError: a plug-in or one of its settings is unknown.
     """
     experiment = without_auto(experiment)
+    client = _client_plan(experiment)
+    others = {experiment.method: client.method, **{stage.name: stage.kind for stage in client.defences.stages}}
+    audit = _audit_plan(experiment, others)
+    return RunPlan(experiment, client, audit, _group(experiment, ExecutionSettings), experiment.federation)
+
+
+def _client_plan(experiment: Experiment) -> ClientPlan:
     name, assignments = short_name(experiment.method), experiment.set
     method = plugins.load_class(plugins.METHOD, experiment.method, FederatedStrategy)
     # A method and an attack with the same name each take their own fields; a field without a plug-in is the method's.
@@ -217,7 +227,7 @@ def plan(experiment: Experiment) -> RunPlan:
         canaries=experiment.canaries,
         membership_pairs=experiment.membership_pairs,
     )
-    client = ClientPlan(
+    return ClientPlan(
         name=experiment.method,
         method=method,
         settings=settings,
@@ -231,9 +241,6 @@ def plan(experiment: Experiment) -> RunPlan:
         on_gpu=bool(experiment.gpus_per_client),
         real=experiment.federation is not None,
     )
-    others = {experiment.method: method, **{stage.name: stage.kind for stage in defences.stages}}
-    audit = _audit_plan(experiment, others)
-    return RunPlan(experiment, client, audit, _group(experiment, ExecutionSettings), experiment.federation)
 
 
 def _audit_plan(experiment: Experiment, others: Mapping[str, Any]) -> AuditPlan:
@@ -336,7 +343,10 @@ def needs_pairs(attacks: Sequence[str]) -> bool:
 
 
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
-    """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
+    """Replace every ``auto``: by the entry of the data set's card, or by the attacks that are made for the case.
+
+    ``attack=auto`` is the closed form where nothing hides a dense first layer's gradient, and the attack with the
+    method's name.
 
     ``membership_pairs=auto`` is 300 with an attack on membership. Without one it stays, and means none.
     ``metrics=auto`` is none for a method with a claim, on real clients and with ``noise_source=secure``, since the
@@ -350,9 +360,11 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     Raises:
         InputError: no attack is left, or an option for images is set for data without images.
     """
+    experiment = _for_the_data(experiment)
     if "auto" in experiment.attack:
         written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
         named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
+        named += [_CLOSED_FORM] if not methods and _is_read_off(replace(experiment, attack=tuple(named))) else []
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = replace(experiment, attack=tuple(dict.fromkeys(named)))
     if experiment.membership_pairs == "auto" and needs_pairs(experiment.attacks):
@@ -365,11 +377,34 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     if experiment.defence_randomness == "auto":
         draws = "seed" if experiment.federation is None else "secure"
         experiment = replace(experiment, defence_randomness=draws)
+    return experiment if methods else _with_weights(experiment)
+
+
+def _is_read_off(experiment: Experiment) -> bool:
+    """Return whether a closed form reads probes off the messages: nothing hides the gradient of a dense first layer.
+
+    Not of pretrained networks, whose body comes before that layer.
+    """
+    if experiment.defences or nets.card(experiment.net).architecture is not None:
+        return False
+    client = _client_plan(experiment)
+    if client.method.mechanism.__func__ is not Method.mechanism.__func__:
+        return False
+    shape, _ = client.task.input_space
+    first = FirstLayer.of(client.model, shape)
+    weight, bias = (f"{first.name}.{part}" for part in ("weight", "bias"))
+    sent = client.method.descended(client.model, client.settings)
+    sizes = {name: len(value) for name, value in client.model.named_parameters() if matches(name, sent)}
+    return first.dense and bias in sizes and sizes.get(weight, 0) >= experiment.victim_batch
+
+
+def _for_the_data(experiment: Experiment) -> Experiment:
+    """Replace ``auto`` of the network, the split and augmentation by the entries of the data set's card."""
     named = data.configured(experiment.dataset, experiment.set)
     experiment = experiment if named == experiment.dataset else replace(experiment, dataset=named)
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
         # client processes get no auto: reading a large folder again takes long
-        return experiment if methods else _with_weights(experiment)
+        return experiment
     dataset = data.absolute(experiment.dataset)
     pictures = data.is_of_pictures(dataset)
     resized = "folder:PATH with a size in --expert own_images; other sets have --image-size"
@@ -381,8 +416,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     images = len(card.shape) == 3
     require(images or augment == "none", f"images for {dataset} to be varied", augment=augment)
     require(images or not experiment.image_size, f"images in {dataset} to be resized", image_size=experiment.image_size)
-    experiment = replace(experiment, dataset=dataset, net=net, split=split, augment=augment)
-    return experiment if methods else _with_weights(experiment)
+    return replace(experiment, dataset=dataset, net=net, split=split, augment=augment)
 
 
 def _declared(method: str) -> type[Method]:

@@ -28,7 +28,7 @@ from flfw.audit.threat_model import ThreatModel, threat_model_of
 from flfw.client.context import ClientContext
 from flfw.dp.client import DPClient
 from flfw.experiment import Experiment
-from flfw.inversion.client_models.operator import Circumstances, MethodOperator
+from flfw.inversion.client_models.operator import Circumstances, Composed, MethodOperator, Operator
 from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.clipped import Clipped, carried, clipped
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, relative_distance, squared_distance
@@ -74,7 +74,9 @@ class Exchange:
 
     def client(self, slot: int = 0) -> DPClient:
         task, asked_for = plan(self.experiment).task.load(None), (slot, self.probe_set.batch, self.probe_set.steps)
-        ctx = ClientContext(plan(self.experiment).client, task, 0, self.probe_set.round, None, None, probe=asked_for)
+        of_client = plan(self.experiment).client
+        defence = of_client.defences.of_client(0)
+        ctx = ClientContext(of_client, task, 0, self.probe_set.round, defence, None, probe=asked_for)
         with initialising(3, "client"):
             result = plan(self.experiment).client_class(ctx)
         assert isinstance(result, DPClient)
@@ -99,13 +101,13 @@ class Exchange:
             *clients_and_adaptation(plan(self.experiment)),
             self.probe_set,
             CLIENT if self.probe_set.point == EXAMPLE else SERVER,
-            False,
+            self.experiment.defence != "none",
         )
 
     @property
-    def informed(self) -> Clipped:
+    def informed(self) -> Operator:
         result = self.hides.through(1.0)
-        assert isinstance(result, Clipped)
+        assert isinstance(result, Clipped | Composed)
         return result
 
     def victim(self) -> VictimModel:
@@ -113,7 +115,9 @@ class Exchange:
         client, uploads = self.client(), plan(self.experiment).client.method.uploads
         known, informed = tensors(client.model), self.informed
         plain = PlainVictim(client.model, known, uploads, plan(self.experiment).task.load(None).inputs)
-        return informed.victim(plain, known, informed.local_steps)
+        of_method = self.hides.operator
+        assert of_method is not None, "these are methods with one"
+        return informed.victim(plain, known, of_method.local_steps)
 
     def explained(self, slot: int = 0) -> tuple[Tensors, Tensors]:
         """What the true examples would have been sent as, and what was sent."""
@@ -124,9 +128,15 @@ class Exchange:
 
 
 def exchange(
-    method: str, *chosen: str, batch: int = 1, steps: int = 1, at: int = 0, on_client: bool = False
+    method: str,
+    *chosen: str,
+    batch: int = 1,
+    steps: int = 1,
+    at: int = 0,
+    on_client: bool = False,
+    defence: str = "none",
 ) -> Exchange:
-    return Exchange(asked(method, *chosen), probe_set(batch, steps, at, on_client))
+    return Exchange(asked(method, *chosen, defence=defence), probe_set(batch, steps, at, on_client))
 
 
 # --- by hand ---
@@ -201,6 +211,9 @@ EXACT = {
     "an extractor": exchange("centaur", QUIET, batch=2, steps=2),
     "another": exchange("ppsgd", QUIET, "grouping=layer"),
     "an extractor's update": exchange("ppsgd", "unit=client", steps=2),
+    "pruned": exchange("fed_cdp", QUIET, SHORT, batch=2, defence="prune"),
+    "an update, pruned": exchange("dp_fedavg", SHORT, "unit=client", defence="prune"),
+    "rounded to signs": exchange("fed_cdp", QUIET, SHORT, "low_precision.bits=2", defence="low_precision"),
 }
 
 
@@ -219,6 +232,7 @@ def test_the_true_examples_explain_what_a_client_sent(given: Exchange) -> None:
     assert max(float(relative_distance({n: plain[n]}, {n: value})) for n, value in sent.items()) > 0.01
 
 
+SECOND = "dp_gaussian.std=0.3"
 NOISY = {
     "one": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2"),
     "three": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", batch=3),
@@ -232,6 +246,16 @@ NOISY = {
     "a share of an update's": exchange("fed_sdp", "clip=0.1", "noise_multiplier=2", "noise_shares=9", batch=2),
     "steps": exchange("dp_fedavg", "clip=0.0001", "noise_multiplier=2", "momentum=0.9", batch=2, steps=4),
     "an extractor": exchange("centaur", "noise_multiplier=2"),
+    "a second noise": exchange(
+        "fed_cdp", "clip=0.1", "noise_multiplier=2", "dp_gaussian.std=0.3", batch=2, defence="dp_gaussian"
+    ),
+    "an update's second": exchange(
+        "fed_sdp", "clip=0.1", "noise_multiplier=2", "dp_gaussian.std=0.5", defence="dp_gaussian"
+    ),
+    "rounded": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", batch=2, defence="low_precision"),
+    "rounded by chance": exchange("fed_sdp", "low_precision.rounding=stochastic", defence="low_precision"),
+    "a second, rounded": exchange("dp_fedavg", "clip=0.1", SECOND, defence="dp_gaussian+low_precision"),
+    "the second alone": exchange("dp_fedavg", "unit=client", "clip=0.1", "dp_gaussian.std=0.3", defence="dp_gaussian"),
 }
 
 
@@ -417,16 +441,39 @@ def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at
     assert not result.adaptive and result.granted[-1].startswith("not made use of: ") and text in result.granted[-1]
 
 
-def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said() -> None:
+def test_a_defence_after_a_method_is_adapted_to_with_it() -> None:
     given = asked("fed_cdp", defence="prune")
-    both = stands(given, probe_set(), True, defended=True)
-    assert (both.adaptive, both.adaptation, both.protected_by) == (False, "written", "prune")
+    both = stands(given, probe_set(3), True, defended=True)
+    assert (both.adaptive, both.adaptation, both.protected_by) == (True, "written", "prune")
     assert both.granted[-2].startswith("that the client uses prune (ratio=0.9), to which it adapts")
-    assert both.granted[-1] == "not made use of: that fed_cdp clips and adds noise, beside the defence"
+    clips = "that before it fed_cdp clips each example's gradient (C=4 a layer) and adds noise (sigma=6)"
+    assert both.granted[-1] == f"{clips}, to which it adapts as well"
     assert sum("the run's seed, from which fed_cdp may draw" in words for words in both.granted) == 1
+    assert (
+        stands(given, probe_set(3), False, defended=True).granted[-1]
+        == "not granted: that fed_cdp clips and adds noise"
+    )
     early = stands(given, probe_set(on_client=True), True, defended=True)  # before the update is pruned
     assert (early.adaptive, early.protected_by) == (True, "fed_cdp")
     assert early.granted[-2] == "that the client uses prune, which does nothing to what is read here"
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [
+        (asked("fed_cdp", "low_precision.bits=2", defence="low_precision"), probe_set()),  # hardly more than signs
+        (asked("fed_cdp", "dp_gaussian.clip=1", defence="dp_gaussian"), probe_set()),  # and this scales it
+        (asked("fed_cdp", "compress=after", defence="dp_gaussian"), probe_set()),  # this fills the zeros
+        (asked("fed_cdp", "bound=median", defence="prune"), probe_set()),  # and this changes the norms
+        (asked("fed_cdp", defence="prune"), probe_set(steps=2)),
+        (asked("dp_fedavg", "unit=client", defence="soteria"), probe_set()),  # which acts before the clipping
+    ],
+)
+def test_of_a_defence_and_a_method_that_do_not_compose_the_rest_is_said(given: Experiment, at: ProbeSet) -> None:
+    both = stands(given, at, True, defended=True)
+    assert (both.adaptive, both.protected_by) == (False, given.defence)
+    action = "clips" if given.method == "dp_fedavg" else "clips and adds noise"
+    assert both.granted[-1] == f"not made use of: that {given.method} {action}, beside the defence"
 
 
 # --- in a whole run ---

@@ -243,7 +243,7 @@ NOT_EARNED = {
     ),
     "works on the easy control alone": told(INCONCLUSIVE, "not on these clients", EasyAlone, WEAK_DEFENCE),
     "works undefended alone": told(INCONCLUSIVE, "not through the defence's code", UndefendedAlone, WEAK_DEFENCE),
-    "confused by what it knows": told(INCONCLUSIVE, "noise, once it is told", ConfusedByKnowledge, "outdone"),
+    "confused by what it knows": told(INCONCLUSIVE, "noise, once it is told", ConfusedByKnowledge, WEAK_DEFENCE),
     "seven probes": told(INCONCLUSIVE, "35 % could leak", Steadfast, "few", fields={**NOISY, "images": 7}),
     "two probes": told(INCONCLUSIVE, "78 % could leak", Steadfast, "few", fields={**NOISY, "images": 2}),
     "one message of eight": told(

@@ -387,6 +387,7 @@ def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
         "image": 0,
         "db": db,
         "psnr": db,
+        "gain": None if db is None else db - 8.0,
         "recovered": recovered,
         "chance_match": False,
         **floors,
@@ -396,7 +397,7 @@ def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
 def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
     details = {"attack": "a", "adaptive": True, "batch": 1, "steps": 1, "iterations": 1}
     known: ScoreRow = dict.fromkeys(
-        ("ssim", "lpips", "feature_error", "ceiling", "rmsd", "gain", "rank", "candidates", "assignment_null", "client")
+        ("ssim", "lpips", "feature_error", "ceiling", "rmsd", "rank", "candidates", "assignment_null", "client")
     )
     known |= {"iterations": None, "failed": False, "succeeded": False, "exact": False, "exact_features": None}
     known |= {"label_accuracy": None, "floor_features": None}
@@ -423,11 +424,13 @@ def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "cause"),
+    ("ours", "theirs", "cause"),  # guesses without a message reach 8 dB
     [
         ([10.0, 11.0, 12.0], [11.0, 12.0, 13.0], "outdone"),  # each is worse
         ([10.0, 11.0, 12.0], [13.0, 8.0, 12.5], "few"),  # worse by 0.2 dB, but not for sure
         ([10.0], [10.5], "outdone"),  # of one image there is no interval
+        ([5.0, 6.0, 7.0], [6.0, 7.0, 7.9], "few"),  # each is worse, and no better than a guess
+        ([5.0], [8.0], "few"),
     ],
 )
 def test_an_attack_that_does_worse_for_knowing_more_proves_nothing(

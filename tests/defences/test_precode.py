@@ -21,7 +21,7 @@ from flfw.client import FederatedClient
 from flfw.clients.defences.precode import Precode, PrecodeSettings
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.client_models.operator import composes
+from flfw.inversion.client_models.operator import fitted
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
@@ -251,7 +251,7 @@ def test_of_a_private_bottleneck_the_noise_is_named_as_well_for_nothing_of_it_is
 
 def test_soteria_on_the_bottleneck_itself_has_no_adaptation() -> None:
     operators = [SoteriaAdaptation({"layer": layer}) for layer in ("classifier.bottleneck.encoder", "")]
-    assert [composes([PrecodeAdaptation({"scale": 1.0}), one]) for one in operators] == [False, True]
+    assert [bool(fitted([PrecodeAdaptation({"scale": 1.0}), one])) for one in operators] == [False, True]
 
 
 @pytest.mark.nightly

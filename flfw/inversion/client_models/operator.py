@@ -115,6 +115,18 @@ class Operator(EarlierHooks, ABC):
         return None
 
     @property
+    def holds_noise(self) -> bool:
+        """True where `noise` is that of the earlier stages of a pipeline as well; see `after_noise`."""
+        return False
+
+    def after_noise(self, deviation: float) -> Operator | None:
+        """Return the same mechanism behind noise of a known deviation, which it changes, so that it holds this noise.
+
+        By default None: what it leaves of the noise is not known.
+        """
+        return None
+
+    @property
     def requires(self) -> frozenset[Trait]:
         """Traits of this mechanism's output that later stages of a pipeline must leave as they are; by default all."""
         return TRAITS
@@ -310,6 +322,16 @@ class Scaled(Operator):
         return self._mechanism.preserves
 
     @property
+    def holds_noise(self) -> bool:
+        """True where the mechanism holds earlier noise."""
+        return self._mechanism.holds_noise
+
+    def after_noise(self, deviation: float) -> Operator | None:
+        """Return the mechanism behind noise, of a deviation in the units of the compared tensors."""
+        behind = self._mechanism.after_noise(deviation * abs(self._factor))
+        return behind and Scaled(behind, self._factor)
+
+    @property
     def has_victim(self) -> bool:
         """True where the mechanism's victim includes more than the local steps."""
         return self._mechanism.has_victim
@@ -373,8 +395,8 @@ def _times(tensors: Tensors, factor: float) -> Tensors:
     return {name: value * factor for name, value in tensors.items()}
 
 
-def composes(stages: Sequence[Operator]) -> bool:
-    """Return whether operators may be applied one after the other.
+def fitted(stages: Sequence[Operator]) -> list[Operator] | None:
+    """Return operators that may be applied one after the other, each told of the noise before it; None: they may not.
 
     The constants of each stage are read off the observation, which is the last stage's output. So all later stages must
     leave alone what a stage needs. At most one stage may have a victim.
@@ -382,8 +404,12 @@ def composes(stages: Sequence[Operator]) -> bool:
     Args:
         stages: the operators in the order in which the mechanisms act.
     """
-    left = all(earlier.requires <= later.preserves for earlier, later in combinations(stages, 2))
-    return left and sum(stage.has_victim for stage in stages) <= 1
+    told: list[Operator] = []
+    for stage in stages:
+        before = None if "noise" in stage.preserves else Composed(told).noise
+        told.append(stage if before is None else stage.after_noise(before) or stage)
+    left = all(earlier.requires <= later.preserves for earlier, later in combinations(told, 2))
+    return told if left and sum(stage.has_victim for stage in told) <= 1 else None
 
 
 @final
@@ -391,7 +417,7 @@ class Composed(Operator):
     """Mechanisms one after the other, each with constants of its own.
 
     Args:
-        stages: the operators in the order in which the mechanisms act; they fit together by `composes`.
+        stages: the operators in the order in which the mechanisms act; they fit together by `fitted`.
     """
 
     def __init__(self, stages: Sequence[Operator]) -> None:
@@ -430,11 +456,32 @@ class Composed(Operator):
             spared &= stage.preserves
         return " and ".join(filter(None, reversed(omissions)))
 
+    def residual(self, sent: Tensors) -> ResidualMechanism | None:
+        """Return the rest that all stages leave; None: one is not modelled, or clips or masks in the wrong place."""
+        parts = [part for stage in self._stages if (part := stage.residual(sent)) is not None]
+        if len(parts) < len(self._stages) or any(part.clip for part in parts[1:]):
+            return None
+        if any(part.weights is not None for part in parts[:-1]):
+            return None
+        noise = self._joint([part.deviation for part in parts])
+        return ResidualMechanism(parts[-1].weights, noise, parts[0].clip, any(part.scaled for part in parts))
+
+    @property
+    def passes(self) -> bool:
+        """True where the rest of every stage is modelled."""
+        return all(stage.passes for stage in self._stages)
+
     @property
     def noise(self) -> float | None:
-        """Deviation of the sum of all stages' noise, which no later stage changes; None: no noise."""
-        stds = [stage.noise for stage in self._stages if stage.noise is not None]
-        return sum(std**2 for std in stds) ** 0.5 if stds else None
+        """Deviation of the sum of all stages' noise, in the units of the last stage that holds it; None: no noise."""
+        return self._joint([stage.noise or 0.0 for stage in self._stages]) or None
+
+    def _joint(self, deviations: Sequence[float]) -> float:
+        """Compute the deviation of all stages' noise: variances add, but for those that a later one holds."""
+        variance = 0.0
+        for stage, std in zip(self._stages, deviations, strict=True):
+            variance = std**2 + (0.0 if stage.holds_noise else variance)
+        return variance**0.5
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the victim of the only stage that has one; else that of the local steps."""

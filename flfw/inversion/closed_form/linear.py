@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from flfw.inversion.client_models.victim import VictimModel
-
 
 class FirstLayer(NamedTuple):
     """First layer with weights of a network.
@@ -24,10 +22,10 @@ class FirstLayer(NamedTuple):
     dense: bool
 
     @classmethod
-    def of(cls, victim: VictimModel) -> FirstLayer:
-        """Find the first layer of a client's network."""
-        name, layer = next((n, m) for n, m in victim.model.named_modules() if list(m.parameters(recurse=False)))
-        dense = isinstance(layer, nn.Linear) and layer.in_features == prod(victim.inputs.shape)
+    def of(cls, model: nn.Module, shape: tuple[int, ...]) -> FirstLayer:
+        """Find the first layer of a client's network for inputs of this shape."""
+        name, layer = next((n, m) for n, m in model.named_modules() if list(m.parameters(recurse=False)))
+        dense = isinstance(layer, nn.Linear) and layer.in_features == prod(shape)
         return cls(name, f"{name} ({type(layer).__name__})", dense)
 
 
