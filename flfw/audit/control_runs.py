@@ -5,6 +5,7 @@ Every control is run on demand and once for each case. A target that leaks needs
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
@@ -156,6 +157,21 @@ class ControlRunner:
             for observation, knowledge, _ in self._open(job)
         ]
         return not errors or median(errors) >= 1
+
+    def constant(self, job: AttackJob, clients: Sequence[int]) -> int:
+        """Return the number of messages, where those to clients with equal weights are the same for different data.
+
+        0: some differ, or sums were attacked. A message with whose weights no other client was asked does not count.
+        """
+        if job.probe_set.group:
+            return 0
+        answers: dict[int, list[dict[str, bytes]]] = defaultdict(list)
+        for o in Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges]):
+            if o is not None and o.client in clients:
+                answers[id(o.received)].append({name: value.numpy().tobytes() for name, value in o.sent.items()})
+                if answers[id(o.received)][0] != answers[id(o.received)][-1]:
+                    return 0
+        return sum(len(same) for same in answers.values() if len(same) > 1)
 
     def candidates(
         self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult

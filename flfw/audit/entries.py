@@ -84,6 +84,7 @@ class AuditedTarget:
             against them.
         columns: of a table, for each column how often it was recovered, and by guessing.
         noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
+        constant: number of messages that are the same for different data; 0: some differ.
         expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
         bounded: whether no result can be nearer to the truth than the rows' ceiling.
@@ -100,6 +101,7 @@ class AuditedTarget:
     candidate_test: Identified | None = None
     columns: Sequence[Mapping[str, float | None]] | None = None
     noise: str = ""
+    constant: int = 0
     expected: float | None = None
     tampered_by: str = ""
     bounded: bool = True
@@ -196,6 +198,7 @@ def _evidence(
         num_tests=target.num_tests,
         searched=target.searched,
         noise=target.noise,
+        constant=target.constant,
     )
 
 

@@ -96,6 +96,7 @@ class EntryBuilder:
                 bounded=self._named[job.attack].bounded,
                 unread=self._client_plan.unread_statistics,
                 noise=self._departure_of_noise(vantage) if threat_model.adaptation == "automatic" else "",
+                constant=self._control_runner.constant(job, self._clients(job, defence)),
             )
             entries.append(
                 entry(description, result, selected, requested, controls, self._client_plan.seed, target, other)

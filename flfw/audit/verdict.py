@@ -126,6 +126,8 @@ class Evidence:
         num_tests: number of these tests in the run.
         searched: values of the objective, where the attack has one.
         noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
+        constant: number of messages, where those to clients with equal weights are the same for different data; 0: some
+            differ.
     """
 
     recovered: int
@@ -143,6 +145,7 @@ class Evidence:
     num_tests: int = 1
     searched: Searched | None = None
     noise: str = ""
+    constant: int = 0
 
 
 def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict:
@@ -155,6 +158,7 @@ def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict
     return (
         _broken_measurement(controls.analytic)
         or _positive(evidence, controls.consistency)
+        or _constant(evidence.constant)
         or _invalid(controls)
         or _incapable(controls.easy, evidence)
         or _unearned(controls, evidence)
@@ -200,6 +204,19 @@ def _positive(evidence: Evidence, consistency: ControlResult) -> Verdict | None:
             "holds a client's records can tell which were used, without any search.",
         )
     return None
+
+
+def _constant(messages: int) -> Verdict | None:
+    """Conclude that nothing leaks from messages that are the same to the byte, whatever the data."""
+    if messages < MESSAGES:
+        return None
+    return Verdict(
+        "no leak found",
+        "constant",
+        f"Each of {messages} messages is the same to the byte as those of other data at the same weights, so that no "
+        f"attack reads data off it. Up to {most_missed(messages):.0%} of such messages could differ and none have been seen "
+        "to. It says nothing of later rounds, nor of metrics that clients report.",
+    )
 
 
 def _invalid(controls: ControlResults) -> Verdict | None:

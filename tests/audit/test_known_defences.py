@@ -94,6 +94,19 @@ class DropsBiases(Defence):
         return {name: value if value.dim() > 1 else torch.zeros_like(value) for name, value in update.items()}
 
 
+class Zeros(Defence):
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {name: torch.zeros_like(value) for name, value in update.items()}
+
+
+class Parity(Defence):
+    """Zeros, and whether the first label is even."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        even = float(int(update["classifier.bias"].argmin()) % 2 == 0)
+        return {name: torch.full_like(value, even) for name, value in update.items()}
+
+
 class DropsLastLayer(Defence):
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         return {n: torch.zeros_like(v) if n.startswith("classifier") else v for n, v in update.items()}
@@ -301,6 +314,9 @@ BY_CLOSED_FORM = {
     "last layer dropped": Setup(LEAKS, "the first layer is enough", fields=plain(DropsLastLayer, **MLP)),
     "first layer dropped": Setup(STATIC, "0 / 0", fields=plain(DropsFirstLayer, **MLP)),
     "biases dropped": Setup(STATIC, "divided by 0", fields=plain(DropsBiases)),
+    "all zeros": Setup(NO_LEAK, "the same for all data", fields=plain(Zeros, images=8), cause="constant"),
+    "two zeros": Setup(STATIC, "others may differ", fields=plain(Zeros)),
+    "a bit of each": Setup(NOT_FOUND, "it depends on the data", fields=plain(Parity, images=8)),
     "five added": Setup(STATIC, "untold: (dW + 5) / (db + 5)", fields=plain(AddsFive)),
     "relabelled": Setup(LEAKS, "the closed form needs no label", fields=plain(Relabels)),
     "decoys": Setup(STATIC, "exact, of the decoy", fields=plain(Decoy)),

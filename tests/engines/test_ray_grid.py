@@ -223,7 +223,7 @@ def test_clients_may_be_asked_from_several_threads(grid: Any) -> None:
 @pytest.mark.nightly
 def test_nothing_is_kept_of_what_was_answered(grid: Any) -> None:
     grid.send_and_receive(asked(range(CLIENTS)))
-    assert not grid._asked and not grid._arrived and not grid._pool._stored
+    assert not grid._requested and not grid._arrived and not grid._pool._stored
 
 
 @pytest.fixture(scope="module")
