@@ -214,8 +214,8 @@ def _constant(messages: int) -> Verdict | None:
         "no leak found",
         "constant",
         f"Each of {messages} messages is the same to the byte as those of other data at the same weights, so that no "
-        f"attack reads data off it. Up to {most_missed(messages):.0%} of such messages could differ and none have been seen "
-        "to. It says nothing of later rounds, nor of metrics that clients report.",
+        f"attack reads data off it. Up to {most_missed(messages):.0%} of such messages could differ and none be seen. "
+        "It says nothing of later rounds, nor of metrics that clients report.",
     )
 
 

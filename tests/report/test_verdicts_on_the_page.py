@@ -21,7 +21,7 @@ from flfw.report.ranking import ORDER, answers, worst_first
 from tests.report.test_report import first_page, read, section, words_of
 from tests.support.reported_runs import a_run, control, full_entry, judged
 
-WITHOUT_A_CLAUSE = {"recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
+WITHOUT_A_CLAUSE = {"constant", "recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
 STOPPED = {"failure_reason": "crashed: no memory."}
 CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("attack broken", "analytic", {}, "the positive control of ig", "check that must always succeed"),
