@@ -131,7 +131,7 @@ def _first_layer(observation: Observation, knowledge: Knowledge) -> tuple[Tensor
         NotApplicableError: it is not fully connected, not shared or without a bias, or the inputs are no images.
     """
     first, shape, gradient = (
-        FirstLayer.of(knowledge.model, knowledge.model.inputs.shape),
+        FirstLayer.of(knowledge.model.model, knowledge.model.inputs.shape),
         knowledge.model.inputs.shape,
         mean_gradient(observation, knowledge),
     )

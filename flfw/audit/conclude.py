@@ -37,6 +37,7 @@ class SumFacts:
         untried: in words, the kinds of attacks that were not run in the same audit.
         peer: whether another client sees it, so that the own parts of those that collude are taken off already.
         lost: whether the rounding of the model may be as large as all that a peer has left.
+        hidden_alone: whether the same attack, told of what hides a message, found no leak where one client is left.
     """
 
     group: int
@@ -45,6 +46,7 @@ class SumFacts:
     untried: tuple[str, ...] = ()
     peer: bool = False
     lost: bool = False
+    hidden_alone: bool = False
 
     @property
     def left(self) -> int:
@@ -172,9 +174,18 @@ def verdict_on_attack(
 def _on_messages_or_sums(facts: SumFacts | None, controls: ControlResults, evidence: Evidence) -> Verdict:
     """Conclude as on single messages; where the sum alone hides them, by `verdict_on_sums`."""
     conclusion, searched = verdict_on_messages(controls, evidence), evidence.searched
-    if facts and facts.exposed and not evidence.defended and conclusion.verdict not in (*POSITIVE, "attack broken"):
+    if facts is None or conclusion.verdict in (*POSITIVE, "attack broken"):
+        return conclusion
+    if facts.exposed and not evidence.defended:
         return facts.exposure()
-    if facts and conclusion.cause == "undefended":
+    if facts.group > 1 and facts.hidden_alone:
+        return Verdict(
+            "no leak found",
+            "nothing",
+            "Where one client is left, the same attack, told of all that hides its message, found no leak. A sum of "
+            f"{facts.group} shows no more than its messages together, each of which is hidden by itself.",
+        )
+    if conclusion.cause == "undefended":
         short = searched is not None and 2 * searched.unconverged > searched.total
         held = SumEvidence(facts, bool(controls.consistency.passed), short, evidence.messages)
         return verdict_on_sums(held, EASY_SHARE)

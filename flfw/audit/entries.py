@@ -273,7 +273,9 @@ def _finds(static_rows: Sequence[ScoreRow], target: AuditedTarget, seed: int) ->
     identified, gain = target.static_identified, _spread(static_rows, "gain", seed)
     if identified and significant(identified.p, target.num_tests):
         return True
-    least = gain and (gain["mean"] if gain["low"] is None else gain["low"])
+    if gain is None:
+        return False
+    least = gain["mean"] if gain["low"] is None else gain["low"]
     return least is not None and least > 0
 
 

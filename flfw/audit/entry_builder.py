@@ -65,6 +65,7 @@ class EntryBuilder:
         self._named = job_planner.attacks
         self.below: dict[str, ControlResult] = {}
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
+        self._hidden_alone: set[tuple[str, str, str, int, str]] = set()
         self._noise: dict[str, str] = {}
 
     def entries(
@@ -101,6 +102,8 @@ class EntryBuilder:
             entries.append(
                 entry(description, result, selected, requested, controls, self._client_plan.seed, target, other)
             )
+            if job.probe_set.group == 1 and job.adaptive and entries[-1]["verdict"] == "no leak found":
+                self._hidden_alone.add(_of_messages(job, defence))
         return entries
 
     def _departure_of_noise(self, vantage: str) -> str:
@@ -119,7 +122,8 @@ class EntryBuilder:
         computed = probe_set.vantage == PEER and not unseen(self._client_plan, PEER)
         size, lost = probe_set.group + probe_set.colluding, computed and self._control_runner.lost(job)
         colluding, alone = self._colluding(probe_set), self._recovered_alone.get(at)
-        return SumFacts(size, colluding, alone, self._untried(), computed, lost)
+        hidden = _of_messages(job, defence) in self._hidden_alone
+        return SumFacts(size, colluding, alone, self._untried(), computed, lost, hidden)
 
     def _colluding(self, probe_set: ProbeSet) -> int:
         """Return the number of clients of a sum that work together with the attacker."""
@@ -281,6 +285,10 @@ class EntryBuilder:
             **asdict(self._named[job.attack].cost),
             "seeds": [self._client_plan.seed],
         }
+
+
+def _of_messages(job: AttackJob, defence: str) -> tuple[str, str, str, int, str]:
+    return job.attack, job.vantage, defence, job.probe_set.round, job.probe_set.recorded
 
 
 def analytic(probes: Iterable[tuple[Observation, Truth]], requested: int, inputs: InputSpec) -> ControlResult:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_sums, with_min_safe_sum_size
+from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_attack, verdict_on_sums, with_min_safe_sum_size
+from flfw.audit.verdict import ControlResult, ControlResults, Evidence
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs import run as whole
@@ -81,6 +82,23 @@ def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
         "ran no closed form and no attack on membership"
         in verdict_on_sums(SumEvidence(untried, True, False, 8), 0.5)[2]
     )
+
+
+@pytest.mark.parametrize(
+    ("evidence", "facts", "word"),
+    [
+        ({}, {"hidden_alone": True}, "no leak found"),
+        ({}, {}, "static only"),
+        ({}, {"group": 1, "hidden_alone": True}, "static only"),  # this is the message itself, seen untold
+        ({"failed": 1.0}, {"hidden_alone": True}, "no leak found"),  # a closed form that reads one example alone
+        ({"recovered": 1}, {"hidden_alone": True}, "leaks"),
+    ],
+)
+def test_a_sum_shows_no_more_than_its_messages(evidence: dict[str, Any], facts: dict[str, Any], word: str) -> None:
+    controls = ControlResults(ControlResult(150.0, True), ControlResult(60.0, True))
+    usual = {"recovered": 0, "attacked": 8, "messages": 8, "failed": 0.0, "adaptive": False, "private": False}
+    seen = Evidence(**{**usual, "defended": True, **evidence})
+    assert verdict_on_attack(controls, seen, SumFacts(**{"group": 3, **facts})).verdict == word
 
 
 def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
