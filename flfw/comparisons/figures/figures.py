@@ -44,8 +44,8 @@ from flfw.comparisons.figures.comparisons import RunGroup, expanded, grouped, ki
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.figures.embeddings import embeddings, perplexity
 from flfw.comparisons.figures.norms import norms
-from flfw.comparisons.ranking_page import listed
 from flfw.comparisons.rows import FinishedRun, read
+from flfw.comparisons.significance import listed
 from flfw.comparisons.utility import ERRORS, UTILITIES, family
 from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code
