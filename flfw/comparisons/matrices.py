@@ -17,7 +17,7 @@ from typing import Any, final
 from flfw import data, nets
 from flfw.comparisons import tables
 from flfw.comparisons.question import Matrix, MatrixCell, folder_name, parse, require_same_question
-from flfw.comparisons.record import MATRIX, read_matrix
+from flfw.comparisons.rows import MATRIX, read_matrix
 from flfw.comparisons.tables import latex, markdown
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import FREE_ON_RESUME, Experiment

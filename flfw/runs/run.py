@@ -186,6 +186,23 @@ def stored(folder: Path) -> Experiment:
     return dataclasses.replace(stored_experiment(folder).experiment, out=folder.absolute())
 
 
+def reopened(folder: Path, data_root: Path | None = None) -> tuple[Experiment, Task]:
+    """Return the experiment of a run's folder, without `auto`, and its task, to measure more of it.
+
+    Args:
+        folder: of the run.
+        data_root: present folder of the data; None: the folder that the run used.
+
+    Raises:
+        InputError: the run or its data are not there.
+    """
+    experiment = stored_experiment(folder).experiment
+    requested = dataclasses.replace(experiment, out=folder, data_root=data_root or experiment.data_root)
+    run_plan, task, _ = check(requested, new=False)
+    require_same_data(folder, task.dataset.digest)
+    return run_plan.experiment, task
+
+
 def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, list[str]]:
     """Plan a run, open its data, downloading them if needed, and set the noise for a target; write nothing else.
 
