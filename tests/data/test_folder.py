@@ -12,7 +12,8 @@ import sim
 from flfw.data import ImageFormat, describe, load, names
 from flfw.data.files import cache
 from flfw.data.image_files import layout
-from flfw.data.splits.partition import IID, split
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import IID
 from flfw.errors import InputError
 from flfw.recording.observation import Truth
 from tests.support.pictures import noise, save, truncate

@@ -15,7 +15,8 @@ import pytest
 from flfw import data
 from flfw.data.files.population import COMMON, PERSONS, STRIDE
 from flfw.data.generated import LogisticClients, SkewedImages, _client
-from flfw.data.splits.partition import IID, Natural, SampledOnDemand, split
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import IID, Natural, SampledOnDemand
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan, without_auto
