@@ -9,7 +9,7 @@ Knows       the recipe of clients/defences/dcs2.py: the mixture, the divisor, th
 Granted     the examples' labels, and that the probes after earlier rounds were of the same examples.
 
     dL/dW = A F with F = [f_c; f_s], and A a function of F      to rounding: `flfw.inversion.closed_form.concealed`
-    minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.known_extractor`
+    minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.extractor`
         over E(x) and f_s of this and of earlier rounds, one after another
 
 A gradient whose rank is the number of examples has no concealed sample in it, as where the defence is not used: the
@@ -39,7 +39,7 @@ from flfw.data.sensitive import SensitiveSamples
 from flfw.errors import require
 from flfw.inversion.closed_form.concealed import SOLVED, choices, rank, separate, solvable
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
-from flfw.inversion.private.known_extractor import by_features, side_by_side
+from flfw.inversion.private.extractor import by_features, side_by_side
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6  # error of the bias's gradient of one undefended example; float32 leaves 1e-7

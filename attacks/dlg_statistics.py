@@ -30,7 +30,7 @@ from torch import nn
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
 from flfw.errors import require
 from flfw.inversion.matching import squared_distance
-from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
+from flfw.inversion.private.extractor import StatisticsVictim, channel_statistics
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch, SearchOptimiser
 from flfw.nets.conditional_gan import GeneratingNet, noise

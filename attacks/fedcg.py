@@ -45,7 +45,7 @@ from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
 from flfw.errors import require
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.closed_form.labels import classes_held
-from flfw.inversion.private.known_extractor import by_features
+from flfw.inversion.private.extractor import by_features
 from flfw.inversion.private.surrogate import SurrogateModels, SurrogateTraining, learn, restarted
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors

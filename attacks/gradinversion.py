@@ -38,9 +38,16 @@ from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.consistency import GroupConsistency
-from flfw.inversion.layer_statistics import LayerStatistics, received_statistics, sent_statistics
 from flfw.inversion.matching import gaussian_likelihood, tensor_distances
-from flfw.inversion.priors import energy, neighbour_differences, total_variation, weighted
+from flfw.inversion.priors import (
+    LayerStatistics,
+    energy,
+    neighbour_differences,
+    received_statistics,
+    sent_statistics,
+    total_variation,
+    weighted,
+)
 from flfw.inversion.search import SearchConfig, SearchResult
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors

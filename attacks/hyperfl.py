@@ -40,10 +40,9 @@ from torch import nn
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private
 from flfw.errors import require
 from flfw.inversion.client_models.victim import GeneratedVictim, VictimModel
-from flfw.inversion.closed_form.shared_gradient import without_decay
+from flfw.inversion.closed_form.linear import without_decay
 from flfw.inversion.matching import Distance, cosine_distance, relative_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.private.embedding_search import search
 from flfw.inversion.private.extractor import (
     HeadlessVictim,
     SurrogateVictim,
@@ -51,6 +50,7 @@ from flfw.inversion.private.extractor import (
     extractor_of,
     named,
     read_off,
+    search,
 )
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch

@@ -21,7 +21,7 @@ from flfw.inversion.automatic import DifferentiableDefence, Nature, again
 from flfw.inversion.compute import ComputeLimits, steps
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
-from flfw.inversion.objective import Given, Guess, Objective
+from flfw.inversion.matching import Given, Guess, Objective
 from flfw.inversion.search_optimisers import Best, Evaluate, SearchOptimiser
 from flfw.nets.net import Tensors
 from flfw.rng import numpy_generator

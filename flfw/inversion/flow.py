@@ -29,7 +29,7 @@ from torch.nn.functional import interpolate, mse_loss, silu
 
 from flfw.errors import require
 from flfw.inversion.compute import steps
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess
 from flfw.inversion.priors import Proximal
 from flfw.inversion.search import SearchConfig
 from flfw.inversion.search_optimisers import AdamSearch, Best, Evaluate, SearchOptimiser

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flfw.errors import require
 from flfw.inversion.compute import steps
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess
 from flfw.inversion.priors import Proximal, within
 from flfw.nets.net import Tensors
 

@@ -6,7 +6,7 @@ treat all units alike. The difference of two neighbouring units' gradients then 
 a bin holds one example, the difference is that example times the difference of the biases' gradients.
 
 `imprint` makes such weights for the first layer of a fully connected extractor;
-`flfw.inversion.closed_form.shared_gradient.serving` makes a hypernetwork generate them for every client.
+`flfw.inversion.closed_form.linear.serving` makes a hypernetwork generate them for every client.
 `ImprintModule` is two layers in front of any network.
 """
 

@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from flfw.errors import require
 from flfw.inversion.client_models.victim import VictimModel
-from flfw.inversion.closed_form.shared_gradient import without_decay
+from flfw.inversion.closed_form.linear import without_decay
 from flfw.inversion.compute import steps
 from flfw.inversion.private.extractor import HeadlessVictim, named, read_off
 from flfw.nets.hypernetwork import GeneratedNet

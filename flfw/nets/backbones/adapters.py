@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.errors import InputError, require
-from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.nets.backbones.freezing import TolerantBatchNorm
 
 Places: TypeAlias = Literal["own", "stages", "blocks"]
 AdapterInit: TypeAlias = Literal["torch", "identity"]

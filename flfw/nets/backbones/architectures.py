@@ -14,7 +14,7 @@ from torch import nn
 
 from flfw.errors import require
 from flfw.nets.backbones.adapters import AdapterSettings, BottleneckAdapter, ConvAdapter, Places, channels_of
-from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.nets.backbones.freezing import TolerantBatchNorm
 from flfw.nets.backbones.weights import PublishedWeights
 
 _ALIKE_EPS = 1e-5  # of the authors' own blocks; the published weights belong to 1e-6
