@@ -52,8 +52,7 @@ from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, imagining, labelled_noise
 from flfw.nets.training.optimisers import Adam
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, distil, speaking, taught
-from flfw.server.training import TrainingServer
+from flfw.server.distillation import ServerTraining, TrainingServer, distil, speaking, taught
 from flfw.task.task import Task, require_every_class
 
 

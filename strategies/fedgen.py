@@ -46,8 +46,7 @@ from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise, of_halves
 from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, speaking
-from flfw.server.training import TrainingServer
+from flfw.server.distillation import ServerTraining, TrainingServer, speaking
 
 
 @dataclass(frozen=True)

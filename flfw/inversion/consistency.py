@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess
 from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
 

@@ -29,7 +29,7 @@ from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.plugins import short_name
 from flfw.report.page_data import caveats
-from flfw.runs import joining, launch, provenance, results
+from flfw.runs import launch, provenance, results
 from flfw.runs.audit_again import require_pairs, require_recorded, without_other_attacks
 from flfw.runs.provenance import outside_of
 from flfw.runs.reach import foreseen
@@ -225,7 +225,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     check_clients(run_plan.client)
     if (architecture := nets.card(experiment.net).architecture) is not None:
         nets.require_weights(architecture, experiment.weights_sha256)  # a run that goes on names those that it had
-    run_plan, joined = joining.resolve_batched_clients(run_plan)
+    run_plan, joined = launch.resolve_batched_clients(run_plan)
     experiment = run_plan.experiment
     _require_memory(run_plan)
     if experiment.canaries:
