@@ -16,7 +16,6 @@ from flfw.data.readers import (
     at_site,
     by_domain,
     cifar,
-    digit5,
     embedded,
     faces,
     folder,
@@ -59,7 +58,7 @@ _CARDS = {
 
 _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
     "celeba": faces.celeba,
-    "digit5": digit5.digit5,
+    "digit5": numerals.digit5,
     "domainnet": by_domain.domainnet,
     "office_caltech": by_domain.office_caltech,
     "synthetic": generated.synthetic,

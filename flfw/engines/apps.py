@@ -1,7 +1,4 @@
-"""The two Flower apps. That of clients is the same in simulation and in deployment.
-
-Deadline of a client's work on a message.
-"""
+"""The two Flower apps. That of clients is the same in simulation and in deployment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Record of a run, which joins its groups of settings, and its conversion to Flower's run_config.
-
-Conversion of values as a Python program gives them to those of a record, and their check by type.
-"""
+"""Record of a run, which joins its groups of settings, and its conversion from Python and to Flower's run_config."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks of run folders by their files' names alone, and paths as people write them; nothing large is imported.
-
-Paths as people write them: a leading ``~`` is the home folder, also where no shell has replaced it.
-"""
+"""Checks of run folders by their files' names alone, and paths as people write them; nothing large is imported."""
 
 from __future__ import annotations
 

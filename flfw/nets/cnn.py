@@ -7,7 +7,8 @@ has two 3x3 convolutions and one dense layer, none with a bias, for images of an
 The linear network is the control of every audit. The inversion papers attack the sigmoid LeNet and the ConvNet with
 BatchNorm. AlexNet and ResNet-18 are cut as in FedCG's code (Wu et al., IJCAI 2022): torchvision's, without its weights.
 
-GroupNorm in place of BatchNorm: no example depends on the others of its batch, and no statistics are sent.
+GroupNorm may stand in place of BatchNorm: no example then depends on the others of its batch, and no statistics are
+sent.
 """
 
 from __future__ import annotations

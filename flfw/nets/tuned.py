@@ -1,7 +1,4 @@
-"""Networks on a pretrained body, of which all is trained, or the classifier and at most small layers in the body.
-
-Cache of the features of a frozen network, by the numbers of each input.
-"""
+"""Networks on a pretrained body, of which all is trained, or the classifier and at most small layers in the body."""
 
 from __future__ import annotations
 

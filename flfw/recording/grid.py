@@ -6,8 +6,6 @@ Two lines in any ServerApp add it; `recorded` wraps a whole ServerApp in one, wh
     grid = RecordingGrid(grid, "recordings")
 
 `flfw.recording.reader` reads the recordings; `flfw.recording.format` describes the files.
-
-Records of a Flower message: which of them hold the tensors of an update, under which names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Engines of the two apps: this process, processes of Ray, Flower's engine on Ray, or Flower's own commands.
-
-Choice of how many clients of a run compute their local steps together.
-"""
+"""Start of the two apps on an engine: this process, processes of Ray, Flower's engine on Ray, or its own commands."""
 
 from __future__ import annotations
 

@@ -27,10 +27,9 @@ from flfw.plans.run_plan import RunPlan
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.runs import provenance as provenance
-from flfw.runs.final import finals
 from flfw.runs.provenance import outside_of
 from flfw.runs.reach import notes_on_learning
-from flfw.runs.run_notes import notes_on_end, notes_on_training, what_came_of_it
+from flfw.runs.run_notes import finals, notes_on_end, notes_on_training, what_came_of_it
 from flfw.task.task import Task
 
 UNKNOWN = "unknown"

@@ -2,8 +2,6 @@
 
 The teachers do not change and their inputs do not depend on the student. So their scores are computed for some hundred
 inputs at a time, ahead of the student's small steps.
-
-Base of methods whose server trains the averaged model further, with a state and a device of its own.
 """
 
 from __future__ import annotations

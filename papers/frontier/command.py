@@ -12,7 +12,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.sealed import write_atomic
 from flfw.papers.command import OUT, MeasuredTable, require_free
-from flfw.papers.frontier import chart, measure, page, points
+from flfw.papers.frontier import measure, page, points
 from flfw.papers.frontier.marks import marks
 from flfw.papers.frontier.points import NAME, FrontierPoint, Mark, in_scale, table
 from flfw.papers.preset import Scale
@@ -70,7 +70,7 @@ def write(stem: Path, scale: Scale, known: Sequence[FrontierPoint], papers: Sequ
     """Write the table as STEM.csv and STEM.md, and the figure as STEM.svg, if there is a point; return the paths."""
     files = {".csv": page.csv(known, papers).encode()}
     if any(point.status == "measured" for point in known):
-        files[".svg"] = rendered(chart.drawn(known, papers, scale), "svg")
+        files[".svg"] = rendered(page.drawn(known, papers, scale), "svg")
     files[".md"] = page.markdown(scale, known, papers, f"{stem.name}.svg" if ".svg" in files else "").encode()
     paths = [stem.parent / f"{stem.name}{suffix}" for suffix in files]
     for at, content in zip(paths, files.values(), strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flfw import data
-from flfw.data.files.population import COMMON, PERSONS, STRIDE
+from flfw.data.files.dataset import COMMON, PERSONS, STRIDE
 from flfw.data.generated import LogisticClients, SkewedImages, _client
 from flfw.data.splits.partition import split
 from flfw.data.splits.schemes import IID, Natural, SampledOnDemand

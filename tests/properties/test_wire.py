@@ -28,7 +28,7 @@ from flfw.messages.wire import forms, pack, views
 from flfw.plans.run_plan import RunPlan, plan
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.runs.final import final_accuracies
+from flfw.runs.run_notes import final_accuracies
 from flfw.server.client_directory import FailurePolicy
 from flfw.server.history import History
 from flfw.server.node_assignment import NodeAssignment, Requirements

@@ -7,11 +7,9 @@ A generator that was trained on few features may place its own near them. For a 
 is Mann and Whitney's statistic of two sets of distances: to features of the client's generator and of others'. All are
 of the candidate's class, so that the class tells nothing.
 
-Statistics of somebody who knows what hides the data: selection, clipping, scaling or noise of a message.
-
-Many mechanisms are, to one example among N, a linear map of its gradient and noise. With g the gradient of an example
-after the known clipping, w the factor of each entry (0: not sent), c the scale of the message, and noise of deviation s
-in each entry, the message is
+Known are selection, clipping, scaling or noise of a message. Many mechanisms are, to one example among N, a linear map
+of its gradient and noise. With g the gradient of an example after the known clipping, w the factor of each entry (0:
+not sent), c the scale of the message, and noise of deviation s in each entry, the message is
 
     u = c w * mean(g) + noise
 

@@ -3,8 +3,7 @@
 ``W`` is the broadcast model, ``W_k`` the one that client k sent back, and u = (W - W_k) / (lr steps), about the mean
 gradient of its examples. The statistics are pure functions of what `flfw.adversary.membership.gradients` computes.
 
-Whitened projection: the inner product of an example's gradient with an update, where noise is as loud everywhere.
-
+The whitened projection is the inner product of an example's gradient with an update, where noise is as loud everywhere.
 Gradients of other examples are the noise of this test, and they are loud in few directions. With their mean m and
 covariance S, from public examples and in a random sketch,
 

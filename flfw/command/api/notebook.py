@@ -1,4 +1,4 @@
-"""Verdicts of a result in a word for each question, and its views in a notebook: a summary, and the report in a frame."""
+"""Verdicts of a result in a word for each question, and its views in a notebook: a summary, and the framed report."""
 
 from __future__ import annotations
 

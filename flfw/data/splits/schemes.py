@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Dataset
-from flfw.data.files.population import PERSONS, STRIDE
+from flfw.data.files.dataset import PERSONS, STRIDE, Dataset
 from flfw.data.splits.domains import Domains, Sampled
 from flfw.data.splits.dominant import Dominant
 from flfw.data.splits.drawn import SampledOnDemand

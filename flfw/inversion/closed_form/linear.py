@@ -1,8 +1,7 @@
 """Fully connected layers and hypernetworks, whose inputs and outputs are read off a gradient without a search.
 
-Generated network, read off the gradient of its hypernetwork: closed forms, no search.
-
-The hypernetwork is h = ReLU(A v + c) with a linear head theta_k = W_k h + b_k for each generated tensor. So
+The generated network is read off the gradient of its hypernetwork. The hypernetwork is h = ReLU(A v + c) with a linear
+head theta_k = W_k h + b_k for each generated tensor. So
 
     dL/db_k = dL/dtheta_k               the bias of a head has the gradient of the generated tensor;
     dL/dW_k = dL/dtheta_k h^T           it has rank one, and gives h;

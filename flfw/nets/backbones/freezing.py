@@ -1,7 +1,4 @@
-"""Freezing of a module: its tensors become constants, which no optimiser changes and no message holds.
-
-BatchNorm for maps of any size, those of a single number included.
-"""
+"""Freezing of a module: its tensors become constants, which no optimiser changes and no message holds."""
 
 from __future__ import annotations
 

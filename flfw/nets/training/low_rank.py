@@ -9,8 +9,6 @@ The velocity is the same sum with other coefficients, and both sets of coefficie
 step. So a step needs only two products with [b W]_0 and the g_s: one to generate and one for the gradient of h. Units
 that are 0 are skipped; the norm of the gradient is |g| |[1 h]|. The heads are written after the last step. Several
 clients have the same start, so one matrix product with it serves all of them.
-
-Hyper-parameters of training through a hypernetwork, for the methods whose clients share one.
 """
 
 from __future__ import annotations
