@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import ClosedFormAttack, NotApplicableError
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
 from flfw.inversion.closed_form.token_spans import Span, row_span
 from flfw.inversion.fit import Fit
 from flfw.nets.transformer import TOKENS, Transformer, raw, tokens
@@ -49,23 +49,17 @@ _AT_ONCE = 1024  # texts that are evaluated together
 
 
 @dataclass(frozen=True)
-class DAGERSettings:
+class DAGERSettings(BoundedSettings):
     """Thresholds and the decoder."""
 
     decoder: Literal["thresholds", "beam"] = "thresholds"  # beam: the least sum of squared residuals, for noise
-    tolerance: float = 1e-8  # singular values below it, times the largest, are rounding; > 0
-    first: float = 1e-2  # largest residual of a candidate in block 1; the paper's 1e-5 is for larger widths; > 0
-    second: float = 1e-3  # largest residual of a true prefix in block 2; > 0
-    given: float = 1e-2  # largest mean residual in block 2 of texts that are given; > 0
-    spare: int = 20  # dimensions that the tokens must leave free, >= 1
-    beams: int = 16  # most prefixes at a time, >= 1
-    most: int = 4096  # most texts that are tried in a network that is not causal, >= 1
-
-    def __post_init__(self) -> None:
-        for name in ("tolerance", "first", "second", "given"):
-            require(getattr(self, name) > 0, f"{name} > 0", **{name: getattr(self, name)})
-        for name in ("spare", "beams", "most"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+    tolerance: PositiveFloat = 1e-8  # singular values below it, times the largest, are rounding
+    first: PositiveFloat = 1e-2  # largest residual of a candidate in block 1; the paper's 1e-5 is for larger widths
+    second: PositiveFloat = 1e-3  # largest residual of a true prefix in block 2
+    given: PositiveFloat = 1e-2  # largest mean residual in block 2 of texts that are given
+    spare: PositiveInt = 20  # dimensions that the tokens must leave free
+    beams: PositiveInt = 16  # most prefixes at a time
+    most: PositiveInt = 4096  # most texts that are tried in a network that is not causal
 
 
 @final

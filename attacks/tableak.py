@@ -31,7 +31,7 @@ from torch import Tensor
 
 from flfw.adversary.attack import AttackCost, NotApplicableError, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.relaxed_rows import Categories, RelaxedRows, agreement
@@ -47,18 +47,13 @@ _TOLERANCE = 0.05  # difference of two numbers in [0, 1] that agree
 
 
 @dataclass(frozen=True)
-class TabLeakSettings:
+class TabLeakSettings(BoundedSettings):
     """Settings of the searches."""
 
-    iterations: int = 1500  # Adam steps of each search, >= 1
-    lr: float = 0.06  # step size in units of the scores, > 0
-    restarts: int = 30  # searches that are joined, >= 1
+    iterations: PositiveInt = 1500  # Adam steps of each search
+    lr: PositiveFinite = 0.06  # step size in units of the scores
+    restarts: PositiveInt = 30  # searches that are joined
     labels: Literal["given", "counts"] = "given"  # granted, or recovered from the gradient
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
 
 
 @final

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.closed_form.features import (
@@ -31,13 +31,10 @@ _INNER = 20  # evaluations in a step of L-BFGS
 
 
 @dataclass(frozen=True)
-class FeatureSearchSettings:
+class FeatureSearchSettings(BoundedSettings):
     """Settings of the search."""
 
-    evaluations: int = 1000  # of L-BFGS, >= 1
-
-    def __post_init__(self) -> None:
-        require(self.evaluations >= 1, "evaluations >= 1", evaluations=self.evaluations)
+    evaluations: PositiveInt = 1000  # of L-BFGS
 
 
 @final

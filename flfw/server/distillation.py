@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
 from flfw.nets import Tensors
 from flfw.nets.training.devices import one_thread
 from flfw.nets.training.optimisers import Optimiser, StatefulOptimiser
@@ -84,17 +84,12 @@ Scores: TypeAlias = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class ServerTraining:
+class ServerTraining(BoundedSettings):
     """Hyper-parameters of the server's training; the defaults are those of FedCG's comparison."""
 
-    iterations: int = 2000  # steps in a round
-    server_batch: int = 16  # inputs in a step
-    server_lr: float = 3e-4  # of Adam, > 0
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.server_batch >= 1, "server_batch >= 1", server_batch=self.server_batch)
-        require(self.server_lr > 0, "server_lr > 0", server_lr=self.server_lr)
+    iterations: PositiveInt = 2000  # steps in a round
+    server_batch: PositiveInt = 16  # inputs in a step
+    server_lr: PositiveFloat = 3e-4  # of Adam
 
 
 def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
