@@ -20,8 +20,7 @@ from flfw.comparisons.utility import ACCURACIES, family
 from flfw.errors import InputError
 from flfw.files.folders import require_finished
 from flfw.files.result_entries import Int, Interval, JsonNumber, ResultModel, ScoreFigures
-from flfw.files.result_file import read_model, read_result
-from flfw.files.rows import read_rows
+from flfw.files.result_file import read_model, read_result, read_rows
 from flfw.report.findings import was_informed
 
 # Floors in dB; other floor columns are shares.

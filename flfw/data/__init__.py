@@ -31,7 +31,7 @@ from flfw.data.catalogue import (
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import COMMON, PERSONS, Augmentation, Dataset, DatasetArrays, DatasetCard, Population
 from flfw.data.files.dataset import columns as columns_of  # flfw.data.columns is a program
-from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.images import ImageFormat
 from flfw.data.readers import pixels
 from flfw.data.readers.pixels import resize
 from flfw.data.tables.names import is_table

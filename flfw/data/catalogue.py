@@ -10,7 +10,7 @@ from pathlib import Path
 from flfw.data import generated, text
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.images import ImageFormat
 from flfw.data.readers import (
     adult,
     at_site,
@@ -20,7 +20,6 @@ from flfw.data.readers import (
     faces,
     folder,
     hub,
-    mnist,
     numerals,
     table,
     tiny_imagenet,
@@ -45,10 +44,10 @@ _CARDS = {
     "cifar10": cifar.CIFAR10,
     "cinic10": cifar.CINIC10,
     "digits": embedded.DIGITS,
-    "emnist": mnist.EMNIST,
-    "fmnist": mnist.FASHION_MNIST,
+    "emnist": numerals.EMNIST,
+    "fmnist": numerals.FASHION_MNIST,
     "lfw": faces.LFW,
-    "mnist": mnist.MNIST,
+    "mnist": numerals.MNIST,
     "mnist_m": numerals.MNIST_M,
     "svhn": numerals.SVHN,
     "synthetic_digits": numerals.SYNTHETIC_DIGITS,

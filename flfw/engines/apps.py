@@ -44,7 +44,7 @@ from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.nets.training.devices import one_thread
 from flfw.plans.run_plan import RunPlan, plan
-from flfw.server.node_assignment import ENROLMENT_S
+from flfw.server.client_directory import ENROLMENT_S
 from flfw.task.client_plan import ClientPlan
 from flfw.task.pipeline import NetworkPlan
 from flfw.task.task import TaskPlan, image_format

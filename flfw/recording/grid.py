@@ -28,8 +28,7 @@ from safetensors import SafetensorError
 
 from flfw import __version__
 from flfw.errors import InputError, require
-from flfw.files.journal import Journal, JournalMark
-from flfw.files.sealed import drop_unfinished
+from flfw.files.sealed import Journal, JournalMark, drop_unfinished
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import views
 from flfw.recording import format as file_format

@@ -20,7 +20,7 @@ from flfw.errors import InputError
 from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
 from flfw.report.causes import because, of_search, plainly
-from flfw.report.findings import AuditEntry, number, read_settings
+from flfw.report.findings import LEGEND, AuditEntry, number, read_settings
 from flfw.report.formats import (
     above,
     below,
@@ -62,7 +62,6 @@ from flfw.report.ranking import (
 from flfw.report.recommendations import recommendations, untested
 from flfw.report.run_verdict import decision
 from flfw.report.template.page import PAGE
-from flfw.report.texts import LEGEND
 
 _PASSING = ("queue", "training.json", "tidying.json")  # of a run that is not tidied yet
 # A user's own data: only the user decides that pictures of them leave the machine.

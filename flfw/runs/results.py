@@ -20,8 +20,7 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_entries import breakdowns
-from flfw.files.result_file import read_result, read_training, to_json
-from flfw.files.rows import write_rows
+from flfw.files.result_file import read_result, read_training, to_json, write_rows
 from flfw.files.sealed import write_atomic
 from flfw.plans.run_plan import RunPlan
 from flfw.recording.reader import Recordings, is_recorded

@@ -21,8 +21,8 @@ from flfw.inversion.closed_form.crafted_backbone import (
     read_patches,
 )
 from flfw.inversion.closed_form.linear import read, serving
+from flfw.nets.backbones.architectures import RANDOM, VARIABLE
 from flfw.nets.backbones.freezing import digest
-from flfw.nets.backbones.weights import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.rng import initialising, torch_generator
 

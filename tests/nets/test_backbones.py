@@ -28,9 +28,8 @@ from flfw.nets import (
     weights_digest,
 )
 from flfw.nets.backbones.adapters import BottleneckAdapter, ConvAdapter, LowRank
-from flfw.nets.backbones.architectures import ARCHITECTURES
+from flfw.nets.backbones.architectures import ARCHITECTURES, VARIABLE
 from flfw.nets.backbones.freezing import digest, frozen
-from flfw.nets.backbones.weights import VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.tuned import Backbone, FeatureCache
 from flfw.rng import initialising, torch_generator

@@ -24,7 +24,7 @@ from flfw.data.splits import schemes
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
-from flfw.nets.backbones.weights import VARIABLE
+from flfw.nets.backbones.architectures import VARIABLE
 from flfw.papers import cells, command, fed_cdp, fedcg, hyperfl, layout, published
 from flfw.papers.cells import Outcome
 from flfw.papers.command import Reproduction

@@ -21,8 +21,7 @@ import numpy as np
 
 from flfw.data.files import cache, patients
 from flfw.data.image_files import images
-from flfw.data.image_files.decoder import ImageHeader, look, reason
-from flfw.data.image_files.dicom import is_dicom
+from flfw.data.image_files.decoder import ImageHeader, is_dicom, look, reason
 from flfw.data.image_files.images import Example
 from flfw.errors import InputError
 from flfw.files.typed import read_json

@@ -15,8 +15,7 @@ import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays
 from flfw.data.image_files.decoder import decode
-from flfw.data.image_files.form import ImageFormat
-from flfw.data.image_files.images import Example
+from flfw.data.image_files.images import Example, ImageFormat
 from flfw.data.image_files.layout import HeaderIndex, groups, parts, survey
 from flfw.errors import InputError
 
