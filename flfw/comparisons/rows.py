@@ -21,10 +21,7 @@ from flfw.errors import InputError
 from flfw.files.folders import require_finished
 from flfw.files.result_entries import Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
-from flfw.report.findings import was_informed
-
-# Floors in dB; other floor columns are shares.
-_FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
+from flfw.report.findings import FLOORS, was_informed
 
 
 class AttackSetting(NamedTuple):
@@ -210,7 +207,7 @@ def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> Attack
 
 
 def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> MatrixRow:
-    floors = [_number(line.get(f"floor_{name}")) for name in _FLOORS]
+    floors = [_number(line.get(f"floor_{name}")) for name in FLOORS]
     index = _number(line.get("index"))
     return MatrixRow(
         setting=_setting_of(line, settings),

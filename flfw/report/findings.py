@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
 from flfw.experiment.curves import LADDER, SUM_SIZE
+from flfw.files.result_entries import EntryFields
 from flfw.files.result_file import read_rows
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
@@ -29,14 +30,6 @@ GRANT = {
     "iterations", "restarts", "selection", "seeds", "protected_by",
 }  # fmt: skip
 # Keys of an audit entry that an older run may lack: the page reads them as nothing.
-_KEYS = GRANT | {
-    "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
-    "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
-    "curve", "sum_size", "num_colluding", "min_safe_sum_size", "assignment", "attempts", "failure_reason", "seconds",
-    "scoring_seconds", "label_accuracy", "adaptive_gain", "label_presence", "cause", "messages", "identification_p",
-    "objective", "candidate_test", "feature_error", "share_expected", "malicious_server", "rouge", "ceiling",
-    "native_resolution", "search_limit",
-}  # fmt: skip
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
 # Larger samples would make the page heavy without showing more at the size a reader sees.
 _LARGEST_SIDE = 192
@@ -181,7 +174,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
 
     settings = []
     for index, entry in enumerate(entries):
-        shown = {**dict.fromkeys(_KEYS), **entry}
+        shown = {**dict.fromkeys(EntryFields.model_fields), **entry}
         if shown["protected_by"] and not _is_defended(entry):
             shown["defence"] = shown["protected_by"]  # the page names it as known: here, the method itself
         setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")

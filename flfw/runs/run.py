@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 import warnings
@@ -25,6 +26,7 @@ from flfw.dp.resolve_noise import calibrate_noise
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.files.folders import make_folder, require_new, unused
+from flfw.files.sealed import sealed
 from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.plugins import short_name
@@ -137,6 +139,22 @@ def resume(experiment: Experiment) -> Path:
                 launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
     return folder
+
+
+def run_or_resume(experiment: Experiment) -> None:
+    """Run an experiment in its folder, or go on with what stands there.
+
+    Raises:
+        InputError: the experiment cannot be run, or the folder holds another one.
+        RunError: the run failed.
+    """
+    assert experiment.out is not None, "the experiment was placed"
+    if sealed(experiment.out / "checkpoint", "experiment"):
+        resume(experiment)
+        return
+    if experiment.out.exists():  # a kill fell between the folder and its first file
+        shutil.rmtree(experiment.out)
+    run(experiment)
 
 
 def audit_recordings(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
