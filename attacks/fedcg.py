@@ -41,7 +41,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import Attack, AttackCost, Models, NotApplicableError, Private, Uses
-from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
+from flfw.adversary.gradient_matching import FeatureSearch, FeatureSearchSettings
 from flfw.bounds import NonNegativeFloat, PositiveInt
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.closed_form.labels import classes_held

@@ -15,7 +15,7 @@ import torch
 
 from flfw.bounds import BoundedSettings, ShareBelowOne
 from flfw.nets import Tensors
-from flfw.nets.training.pruning import keep_largest
+from flfw.nets.training.clipping import keep_largest
 from flfw.task.defence import Defence
 
 

@@ -34,7 +34,6 @@ from flfw.report.formats import (
     plain,
     sentence,
 )
-from flfw.report.opinion import UNASKED, opinion_facts
 from flfw.report.page_data import (
     Scope,
     attribute_tables,
@@ -59,7 +58,7 @@ from flfw.report.ranking import (
     twins,
     worst_first,
 )
-from flfw.report.recommendations import recommendations, untested
+from flfw.report.recommendations import UNASKED, opinion_facts, recommendations, untested
 from flfw.report.run_verdict import decision
 from flfw.report.template.page import PAGE
 
