@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Literal, final
 
 import torch
@@ -34,7 +33,7 @@ from torch import Tensor
 
 from flfw.adversary.attack import AttackCost, Models, NotApplicableError
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, NonNegativeFinite, OpenShare, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.fit import Fit
@@ -55,26 +54,18 @@ _NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised in
 
 
 @dataclass(frozen=True)
-class APRILSettings:
+class APRILSettings(BoundedSettings):
     """The way, and the settings of the search."""
 
     way: Literal["closed_form", "search"] = "closed_form"  # the search: also for batches, and behind normalisation
-    residual: float = 1e-3  # share of W^T dW that the closed form may leave unexplained, in (0, 1)
-    iterations: int = 1000  # Adam steps of the search, >= 1
-    lr: float = 0.1  # first step size in deviations of the normalised input, > 0
-    tv: float = 1e-3  # weight of the total variation, >= 0
-    position: float = 10.0  # weight of the cosine distance of the positions' gradient, >= 0
-    restarts: int = 1  # searches from different images, >= 1
+    residual: OpenShare = 1e-3  # share of W^T dW that the closed form may leave unexplained
+    iterations: PositiveInt = 1000  # Adam steps of the search
+    lr: PositiveFinite = 0.1  # first step size in deviations of the normalised input
+    tv: NonNegativeFinite = 1e-3  # weight of the total variation
+    position: NonNegativeFinite = 10.0  # weight of the cosine distance of the positions' gradient
+    restarts: PositiveInt = 1  # searches from different images
     labels: Literal["given", "idlg", "counts"] = "given"  # granted, or recovered (iDLG: of one example)
     searches: Literal["own", "both"] = "own"  # by sign without a mechanism, else by the gradient; both: each of the two
-
-    def __post_init__(self) -> None:
-        require(0 < self.residual < 1, "0 < residual < 1", residual=self.residual)
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
-        for name in ("tv", "position"):
-            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
 
 
 @final

@@ -29,7 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.inversion.closed_form.linear import FirstLayer
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
@@ -37,13 +37,10 @@ _ROUNDING = 1e-6  # a singular value below this share of the largest one is roun
 
 
 @dataclass(frozen=True)
-class CocktailSettings:
+class CocktailSettings(BoundedSettings):
     """Settings of the independent component analysis."""
 
-    iterations: int = 500  # largest number of FastICA's fixed-point steps, >= 1
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+    iterations: PositiveInt = 500  # largest number of FastICA's fixed-point steps
 
 
 @final

@@ -36,8 +36,7 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import ClosedFormAttack, NotApplicableError
-from flfw.errors import require
-from flfw.inversion.closed_form.token_spans import Span, row_span
+from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
 from flfw.inversion.fit import Fit
 from flfw.nets.transformer import TOKENS, Transformer, raw, tokens
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
@@ -49,23 +48,17 @@ _AT_ONCE = 1024  # texts that are evaluated together
 
 
 @dataclass(frozen=True)
-class DAGERSettings:
+class DAGERSettings(BoundedSettings):
     """Thresholds and the decoder."""
 
     decoder: Literal["thresholds", "beam"] = "thresholds"  # beam: the least sum of squared residuals, for noise
-    tolerance: float = 1e-8  # singular values below it, times the largest, are rounding; > 0
-    first: float = 1e-2  # largest residual of a candidate in block 1; the paper's 1e-5 is for larger widths; > 0
-    second: float = 1e-3  # largest residual of a true prefix in block 2; > 0
-    given: float = 1e-2  # largest mean residual in block 2 of texts that are given; > 0
-    spare: int = 20  # dimensions that the tokens must leave free, >= 1
-    beams: int = 16  # most prefixes at a time, >= 1
-    most: int = 4096  # most texts that are tried in a network that is not causal, >= 1
-
-    def __post_init__(self) -> None:
-        for name in ("tolerance", "first", "second", "given"):
-            require(getattr(self, name) > 0, f"{name} > 0", **{name: getattr(self, name)})
-        for name in ("spare", "beams", "most"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+    tolerance: PositiveFloat = 1e-8  # singular values below it, times the largest, are rounding
+    first: PositiveFloat = 1e-2  # largest residual of a candidate in block 1; the paper's 1e-5 is for larger widths
+    second: PositiveFloat = 1e-3  # largest residual of a true prefix in block 2
+    given: PositiveFloat = 1e-2  # largest mean residual in block 2 of texts that are given
+    spare: PositiveInt = 20  # dimensions that the tokens must leave free
+    beams: PositiveInt = 16  # most prefixes at a time
+    most: PositiveInt = 4096  # most texts that are tried in a network that is not causal
 
 
 @final
@@ -175,3 +168,50 @@ def _residuals(network: Transformer, spans: Sequence[Span], texts: Tensor, last:
             hidden = block(hidden, last)
         results.append(torch.stack(each))
     return torch.cat(results, 1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Subspace of vectors (d,), such as the span of those that enter a transformer's attention.
+
+    The projection W is applied to a vector e for each token of the batch, so that dL/dW is the sum of g e^T over the
+    tokens: its rows lie in the span of these vectors. With fewer tokens than the vectors have entries, hardly any other
+    vector does: a guess can be tested.
+
+    Attributes:
+        basis: (rank, d) float64, orthonormal.
+    """
+
+    basis: Tensor
+
+    def residuals(self, vectors: Tensor) -> Tensor:
+        """Compute the share of each vector's length (...,) that lies outside the subspace, in [0, 1].
+
+        Args:
+            vectors: (..., d).
+        """
+        v = vectors.double()
+        outside = v - (v @ self.basis.mT) @ self.basis
+        return outside.norm(dim=-1) / v.norm(dim=-1).clamp_min(torch.finfo(v.dtype).tiny)
+
+
+def row_span(gradient: Tensor, maximum: int, tolerance: float, scaled: bool = True) -> Span:
+    """Compute the span of the rows of a gradient (n, d).
+
+    Rounding to float32 is relative to each entry, and the rows of queries, keys and values differ in size by orders of
+    magnitude. Each row is therefore scaled to length 1 first, so that rounding in the longest ones does not hide the
+    others. Added noise has one size in all rows; there they must not be scaled.
+
+    Args:
+        gradient: gradient of the stacked projections of queries, keys and values. Queries alone are not enough: in a
+            causal network the first token attends to itself alone, so that its query has no gradient.
+        maximum: largest rank, >= 1: the number of tokens.
+        tolerance: directions with less than this share of the largest singular value are taken for rounding.
+        scaled: whether rows are scaled.
+    """
+    g = gradient.double()
+    tiny = torch.finfo(g.dtype).tiny
+    rows = g / g.norm(dim=1, keepdim=True).clamp_min(tiny) if scaled else g
+    _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
+    return Span(directions[: min(maximum, int((sizes > tolerance * sizes[0].clamp_min(tiny)).sum()))])

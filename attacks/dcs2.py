@@ -9,7 +9,7 @@ Knows       the recipe of clients/defences/dcs2.py: the mixture, the divisor, th
 Granted     the examples' labels, and that the probes after earlier rounds were of the same examples.
 
     dL/dW = A F with F = [f_c; f_s], and A a function of F      to rounding: `flfw.inversion.closed_form.concealed`
-    minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.known_extractor`
+    minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.extractor`
         over E(x) and f_s of this and of earlier rounds, one after another
 
 A gradient whose rank is the number of examples has no concealed sample in it, as where the defence is not used: the
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, inf
+from math import comb
 from typing import TypeAlias, final
 
 import torch
@@ -35,11 +35,11 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
+from flfw.bounds import BoundedSettings, NonNegativeFinite, NonNegativeInt, OpenShare, PositiveInt
 from flfw.data.sensitive import SensitiveSamples
-from flfw.errors import require
 from flfw.inversion.closed_form.concealed import SOLVED, choices, rank, separate, solvable
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
-from flfw.inversion.private.known_extractor import by_features, side_by_side
+from flfw.inversion.private.extractor import by_features, side_by_side
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6  # error of the bias's gradient of one undefended example; float32 leaves 1e-7
@@ -50,23 +50,19 @@ _Message: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class DCS2InversionSettings:
+class DCS2InversionSettings(BoundedSettings):
     """Settings of the separation and the search."""
 
-    mixture: float = 0.7  # lambda of the recipe, in (0, 1)
+    mixture: OpenShare = 0.7  # lambda of the recipe
     sensitive: str = "all"  # examples of the recipe that have a concealed sample, as the defence's setting
-    starts: int = 300  # guessed, then random; four times as many if no solution is found, >= 1
-    separation_iterations: int = 800  # by Adam, of the random starts, >= 1
-    search_iterations: int = 8000  # steps of the search for the image, >= 1
-    earlier: int = 3  # messages of the last so many audited rounds that are joined to a round's own, >= 0
-    tv: float = 1e-2  # first weight of the total variation; it falls to a thousandth; >= 0
+    starts: PositiveInt = 300  # guessed, then random; four times as many if no solution is found
+    separation_iterations: PositiveInt = 800  # by Adam, of the random starts
+    search_iterations: PositiveInt = 8000  # steps of the search for the image
+    earlier: NonNegativeInt = 3  # messages of the last so many audited rounds that are joined to a round's own
+    tv: NonNegativeFinite = 1e-2  # first weight of the total variation; it falls to a thousandth
 
     def __post_init__(self) -> None:
-        require(0 < self.mixture < 1, "0 < mixture < 1", mixture=self.mixture)
-        for name in ("starts", "separation_iterations", "search_iterations"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
-        require(self.earlier >= 0, "earlier >= 0", earlier=self.earlier)
-        require(0 <= self.tv < inf, "0 <= tv < inf", tv=self.tv)
+        super().__post_init__()
         _ = self.samples
 
     @property

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, NonNegativeFloat, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
@@ -36,19 +36,13 @@ from flfw.inversion.search_optimisers import LBFGS
 
 
 @dataclass(frozen=True)
-class DLGSettings:
+class DLGSettings(BoundedSettings):
     """Settings of the search."""
 
-    iterations: int = 300  # L-BFGS steps of 20 evaluations from each start, >= 1
-    lr: float = 1.0  # step size, > 0
-    restarts: int = 8  # largest number of starts, >= 1
-    solved: float = 1e-7  # squared distance over the observation's squared length that ends a search; >= 0
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
-        require(self.solved >= 0, "solved >= 0", solved=self.solved)
+    iterations: PositiveInt = 300  # L-BFGS steps of 20 evaluations from each start
+    lr: PositiveFinite = 1.0  # step size
+    restarts: PositiveInt = 8  # largest number of starts
+    solved: NonNegativeFloat = 1e-7  # squared distance over the observation's squared length that ends a search
 
 
 class LeastSquares(GradientMatching, ABC):

@@ -21,16 +21,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import inf
 from typing import final
 
 import torch
 from torch import nn
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
+from flfw.bounds import BoundedSettings, NonNegativeFinite, NonNegativeInt, PositiveFinite
 from flfw.errors import require
 from flfw.inversion.matching import squared_distance
-from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
+from flfw.inversion.private.extractor import StatisticsVictim, channel_statistics
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch, SearchOptimiser
 from flfw.nets.conditional_gan import GeneratingNet, noise
@@ -42,19 +42,16 @@ _GENERATED = 512  # number of features for the statistics
 
 
 @dataclass(frozen=True)
-class DLGStatisticsSettings:
+class DLGStatisticsSettings(BoundedSettings):
     """Settings of the two searches."""
 
-    alpha: float = 0.1  # weight of the statistics, >= 0
-    adam_iterations: int = 3000  # >= 0; 0: without
-    adam_lr: float = 0.1  # step size in deviations of the normalised input, > 0
-    lbfgs_iterations: int = 300  # steps of 20 evaluations, >= 0; 0: without
+    alpha: NonNegativeFinite = 0.1  # weight of the statistics
+    adam_iterations: NonNegativeInt = 3000  # 0: without
+    adam_lr: PositiveFinite = 0.1  # step size in deviations of the normalised input
+    lbfgs_iterations: NonNegativeInt = 300  # steps of 20 evaluations; 0: without
 
     def __post_init__(self) -> None:
-        require(0 <= self.alpha < inf, "0 <= alpha < inf", alpha=self.alpha)
-        require(self.adam_iterations >= 0, "adam_iterations >= 0", adam_iterations=self.adam_iterations)
-        require(0 < self.adam_lr < inf, "0 < adam_lr < inf", adam_lr=self.adam_lr)
-        require(self.lbfgs_iterations >= 0, "lbfgs_iterations >= 0", lbfgs_iterations=self.lbfgs_iterations)
+        super().__post_init__()
         both = self.adam_iterations + self.lbfgs_iterations
         require(both >= 1, "at least one iteration of Adam or L-BFGS", iterations=both)
 

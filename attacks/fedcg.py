@@ -41,11 +41,11 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import Attack, AttackCost, Models, NotApplicableError, Private, Uses
-from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
-from flfw.errors import require
+from flfw.adversary.gradient_matching import FeatureSearch, FeatureSearchSettings
+from flfw.bounds import NonNegativeFloat, PositiveInt
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.closed_form.labels import classes_held
-from flfw.inversion.private.known_extractor import by_features
+from flfw.inversion.private.extractor import by_features
 from flfw.inversion.private.surrogate import SurrogateModels, SurrogateTraining, learn, restarted
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
@@ -67,15 +67,11 @@ class FedCGInversionSettings(SurrogateTraining):
 
     variant: Literal["auto", "decoder", "start", "generator"] = "auto"
     own: bool = False  # tune the surrogates under each client's uploaded classifier
-    tuning_epochs: int = 3  # of surrogates and decoder, for each client, >= 1
-    search_iterations: int = 1000  # of each search, >= 1
-    tv: float = 1e-2  # first weight of the total variation where the extractor is known; it falls to a thousandth; >= 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.tuning_epochs >= 1, "tuning_epochs >= 1", tuning_epochs=self.tuning_epochs)
-        require(self.search_iterations >= 1, "search_iterations >= 1", search_iterations=self.search_iterations)
-        require(self.tv >= 0, "tv >= 0", tv=self.tv)
+    tuning_epochs: PositiveInt = 3  # of surrogates and decoder, for each client
+    search_iterations: PositiveInt = 1000  # of each search
+    tv: NonNegativeFloat = (
+        1e-2  # first weight of the total variation where the extractor is known; it falls to a thousandth; >= 0
+    )
 
 
 @final

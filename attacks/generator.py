@@ -30,14 +30,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf, sqrt
-from typing import Literal, final
+from typing import Annotated, Literal, final
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
-from flfw.errors import require
+from flfw.bounds import NonNegativeFinite, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.evolution import CMAES
@@ -74,29 +75,19 @@ class GenerativeInversionSettings(Learning):
     space: Literal["latent", "weights", "features"] = "features"
     search: Literal["adam", "cma"] = "adam"  # for z
     distance: Literal["cosine", "l2"] = "cosine"  # l2: the squared distance, a mean over the tensors
-    iterations: int = 500  # Adam steps or generations for z, >= 1
-    restarts: int = 4  # searches for z from different starts, >= 1
-    lr: float = 0.1  # first step size for z, > 0
-    candidates: int = 50  # of a generation, >= 2
-    deviation: float = 0.5  # first standard deviation of the candidates, > 0
-    limit: float = 3.0  # greatest magnitude of an entry of z, > 0
-    further_iterations: int = 600  # Adam steps for the weights, or for all later layers together, >= 1
-    further_lr: float = 0.1  # first step size in deviations of a layer's maps, > 0
-    weights_lr: float = 1e-3  # first step size of the weights, > 0
-    ball: float = 1.0  # radius around a layer's maps, over their L1 norm, >= 0
-    kl: float = 1e-4  # weight of the moments of z, >= 0
-    tv: float = 1e-4  # weight of the total variation, >= 0
+    iterations: PositiveInt = 500  # Adam steps or generations for z
+    restarts: PositiveInt = 4  # searches for z from different starts
+    lr: PositiveFinite = 0.1  # first step size for z
+    candidates: Annotated[int, Interval(ge=2)] = 50  # of a generation, >= 2
+    deviation: PositiveFinite = 0.5  # first standard deviation of the candidates
+    limit: PositiveFinite = 3.0  # greatest magnitude of an entry of z
+    further_iterations: PositiveInt = 600  # Adam steps for the weights, or for all later layers together
+    further_lr: PositiveFinite = 0.1  # first step size in deviations of a layer's maps
+    weights_lr: PositiveFinite = 1e-3  # first step size of the weights
+    ball: NonNegativeFinite = 1.0  # radius around a layer's maps, over their L1 norm
+    kl: NonNegativeFinite = 1e-4  # weight of the moments of z
+    tv: NonNegativeFinite = 1e-4  # weight of the total variation
     labels: Literal["given", "recovered"] = "given"  # granted, or read off the gradient
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("iterations", "restarts", "further_iterations"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
-        require(self.candidates >= 2, "candidates >= 2", candidates=self.candidates)
-        for name in ("lr", "deviation", "limit", "further_lr", "weights_lr"):
-            require(0 < getattr(self, name) < inf, f"0 < {name} < inf", **{name: getattr(self, name)})
-        for name in ("ball", "kl", "tv"):
-            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
 
 
 @final

@@ -29,18 +29,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Literal, final
 
 from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, NonNegativeFinite, NonNegativeInt, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.consistency import GroupConsistency
-from flfw.inversion.layer_statistics import LayerStatistics, received_statistics, sent_statistics
 from flfw.inversion.matching import gaussian_likelihood, tensor_distances
-from flfw.inversion.priors import energy, neighbour_differences, total_variation, weighted
+from flfw.inversion.priors import (
+    LayerStatistics,
+    energy,
+    neighbour_differences,
+    received_statistics,
+    sent_statistics,
+    total_variation,
+    weighted,
+)
 from flfw.inversion.search import SearchConfig, SearchResult
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
@@ -51,28 +57,20 @@ _NEARER = 0.5  # distance over that of searches with the statistics, below which
 
 
 @dataclass(frozen=True)
-class GradInversionSettings:
+class GradInversionSettings(BoundedSettings):
     """Settings of the search."""
 
-    iterations: int = 1000  # Adam steps, >= 1
-    lr: float = 0.1  # highest step size in deviations of the normalised input, > 0
-    warmup_iterations: int = 50  # steps to the highest step size, at most half of all, >= 0
-    restarts: int = 4  # searches from different images, which are kept together, >= 1
-    bn: float = 0.1  # weight of the statistics of BatchNorm's inputs, >= 0
-    first: float = 10.0  # weight of those of the first layer over that of the others, >= 0
+    iterations: PositiveInt = 1000  # Adam steps
+    lr: PositiveFinite = 0.1  # highest step size in deviations of the normalised input
+    warmup_iterations: NonNegativeInt = 50  # steps to the highest step size, at most half of all
+    restarts: PositiveInt = 4  # searches from different images, which are kept together
+    bn: NonNegativeFinite = 0.1  # weight of the statistics of BatchNorm's inputs
+    first: NonNegativeFinite = 10.0  # weight of those of the first layer over that of the others
     statistics: Literal["inferred", "running"] = "inferred"  # of the client's batch where revealed, or always running
-    tv: float = 1e-4  # weight of the total variation, >= 0
-    l2: float = 1e-6  # weight of the mean square, >= 0
-    group: float = 0.01  # weight of the squared distance from the mean of all searches, >= 0
+    tv: NonNegativeFinite = 1e-4  # weight of the total variation
+    l2: NonNegativeFinite = 1e-6  # weight of the mean square
+    group: NonNegativeFinite = 0.01  # weight of the squared distance from the mean of all searches
     labels: Literal["recovered", "unique", "given"] = "recovered"  # read off, or granted
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(self.warmup_iterations >= 0, "warmup_iterations >= 0", warmup_iterations=self.warmup_iterations)
-        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
-        for name in ("bn", "first", "tv", "l2", "group"):
-            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
 
 
 @final

@@ -38,12 +38,11 @@ import torch
 from torch import nn
 
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, NonNegativeFloat, PositiveFloat, PositiveInt
 from flfw.inversion.client_models.victim import GeneratedVictim, VictimModel
-from flfw.inversion.closed_form.shared_gradient import without_decay
+from flfw.inversion.closed_form.linear import without_decay
 from flfw.inversion.matching import Distance, cosine_distance, relative_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.private.embedding_search import search
 from flfw.inversion.private.extractor import (
     HeadlessVictim,
     SurrogateVictim,
@@ -51,6 +50,7 @@ from flfw.inversion.private.extractor import (
     extractor_of,
     named,
     read_off,
+    search,
 )
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch
@@ -64,22 +64,16 @@ _INNER, _SMOOTH = 20, 1e-3  # for L-BFGS: evaluations in a step; weight of the t
 
 
 @dataclass(frozen=True)
-class HyperFLInversionSettings:
+class HyperFLInversionSettings(BoundedSettings):
     """Settings of the search."""
 
     variant: Literal["closed_form", "two_stage", "joint"] = "closed_form"  # treatment of private tensors
     distance: Literal["all", "cosine", "relative", "features"] = "all"  # for closed_form: one search by each, or by one
-    iterations: int = 500  # Adam steps of each search, >= 1
-    lr: float = 0.1  # first step size in deviations of the normalised input, > 0
-    tv: float = 3e-3  # weight of the total variation, >= 0
+    iterations: PositiveInt = 500  # Adam steps of each search
+    lr: PositiveFloat = 0.1  # first step size in deviations of the normalised input
+    tv: NonNegativeFloat = 3e-3  # weight of the total variation
     signed: bool = True  # follow the sign of the gradient; the paper does not
-    restarts: int = 1  # searches from different images, by each distance, >= 1
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
-        require(self.tv >= 0, "tv >= 0", tv=self.tv)
-        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
+    restarts: PositiveInt = 1  # searches from different images, by each distance
 
 
 @final

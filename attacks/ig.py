@@ -41,7 +41,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from math import inf
 from typing import ClassVar, Literal, final
 
 import torch
@@ -49,6 +48,7 @@ from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching
+from flfw.bounds import BoundedSettings, NonNegativeFinite, PositiveFinite, PositiveInt
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
@@ -89,16 +89,16 @@ _TOLD = _Searches((1000.0, 100.0, 1.0), (1, 1, 1), (1.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True)
-class _SearchSettings:
+class _SearchSettings(BoundedSettings):
     """Settings of the search."""
 
-    iterations: int = 1000  # Adam steps, >= 1
-    lr: float = 0.1  # first step size in deviations of the normalised input, > 0
-    tv: float = 0.2  # weight of the total variation, >= 0; if it falls, the first one
+    iterations: PositiveInt = 1000  # Adam steps
+    lr: PositiveFinite = 0.1  # first step size in deviations of the normalised input
+    tv: NonNegativeFinite = 0.2  # weight of the total variation; if it falls, the first one
     schedule: Literal["falling", "constant"] = "falling"  # of that weight; constant: one search, as published
-    tv_told: float = 1e-2  # the first weight with a known mechanism; it falls to a thousandth, >= 0
+    tv_told: NonNegativeFinite = 1e-2  # the first weight with a known mechanism; it falls to a thousandth
     signed: bool = True  # follow the sign of the gradient; the HyperFL paper does not
-    restarts: int = 1  # searches from different images (unknown tensors start alike), >= 1
+    restarts: PositiveInt = 1  # searches from different images (unknown tensors start alike)
     labels: Literal["given", "idlg", "counts"] = "given"  # granted, or recovered (iDLG: of one example)
     start: Literal["normal", "class_mean"] = "normal"  # first guess; class_mean: of public data, by the labels
     private: Literal["searched", "random"] = "searched"  # private tensors: searched for, or left at random values
@@ -106,11 +106,7 @@ class _SearchSettings:
     searches: Literal["own", "both"] = "own"  # that of what is known, or those without and with a known mechanism
 
     def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(0 <= self.tv < inf, "0 <= tv < inf", tv=self.tv)
-        require(0 <= self.tv_told < inf, "0 <= tv_told < inf", tv_told=self.tv_told)
-        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
+        super().__post_init__()
         once = self.start == "normal" or self.restarts == 1
         require(once, "restarts=1 with start=class_mean, as all would start alike", restarts=self.restarts)
         noise = self.start == "normal" or self.prior == "tv"

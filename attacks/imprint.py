@@ -28,14 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import ClosedFormAttack, NotApplicableError, Private
-from flfw.errors import require
+from flfw.bounds import PositiveFinite
 from flfw.inversion.closed_form.imprint import (
     BinSettings,
     ImprintModule,
@@ -58,11 +57,7 @@ class ImprintSettings(BinSettings):
     """Settings of the module."""
 
     query: Literal["mean", "dct"] = "mean"  # quantity that the units measure
-    gain: float = 1e-3  # of the first layer, > 0; the second has its inverse
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.gain < inf, "0 < gain < inf", gain=self.gain)
+    gain: PositiveFinite = 1e-3  # of the first layer; the second has its inverse
 
 
 @final

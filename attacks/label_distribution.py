@@ -21,7 +21,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from flfw.adversary.attack import ClosedFormAttack, NotApplicableError, Upload, Uses
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.files.tensor_names import matches
 from flfw.inversion.closed_form.labels import class_shares, effective_lr
 from flfw.nets.net import Tensors
@@ -31,15 +31,11 @@ _AT_ONCE = 64  # public examples in one evaluation
 
 
 @dataclass(frozen=True)
-class LabelDistributionSettings:
+class LabelDistributionSettings(BoundedSettings):
     """Settings of the public examples and of the way that the weights took."""
 
-    examples: int = 500  # public examples at most, the same number of each class where there are as many, >= 1
-    parts: int = 4  # of the way from the received weights to the sent ones, >= 1
-
-    def __post_init__(self) -> None:
-        require(self.examples >= 1, "examples >= 1", examples=self.examples)
-        require(self.parts >= 1, "parts >= 1", parts=self.parts)
+    examples: PositiveInt = 500  # public examples at most, the same number of each class where there are as many
+    parts: PositiveInt = 4  # of the way from the received weights to the sent ones
 
 
 @final

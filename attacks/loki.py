@@ -35,13 +35,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import ClosedFormAttack, NotApplicableError, Private
+from flfw.bounds import PositiveFinite
 from flfw.errors import require
 from flfw.inversion.closed_form.client_columns import ClientColumns, bin_ends, client_convolution, read_columns, shared
 from flfw.inversion.closed_form.imprint import BinSettings, dct_query, expected_alone, mean_query, thresholds
@@ -56,11 +56,7 @@ _FIRST = "spread.weight"  # of the module; what stands before it in a name is th
 class LokiSettings(BinSettings):
     """Settings of the module: of two queries, the second of them a cosine transform."""
 
-    scale: float = 1e6  # of the convolution, > 0; the units have its inverse
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.scale < inf, "0 < scale < inf", scale=self.scale)
+    scale: PositiveFinite = 1e6  # of the convolution; the units have its inverse
 
 
 @final

@@ -1,7 +1,7 @@
 """Membership: scores of examples that a client may have trained on, from what it sent; no search.
 
 Paper       Zhu et al., "FedMIA", CVPR 2025, arXiv 2402.06289 (cosine, fedmia); Li et al., ICLR 2023
-            (gradient_difference); the whitened projection of `flfw.adversary.membership.whitening`.
+            (gradient_difference); the whitened projection of `flfw.adversary.membership.statistics`.
 Needs       real uploads of training: audited rounds after 0.
 Granted     what clients received and sent in the audited rounds, labelled candidates, public data, lr and steps.
 Statistics  cosine, gradient_difference, whitened and loss_drop: means over the rounds. trajectory: sum over rounds of
@@ -37,6 +37,7 @@ from flfw.adversary.membership.informed import informed_scores
 from flfw.adversary.membership.published_model import References, published_scores
 from flfw.adversary.membership.shadow_models import ShadowClients, ShadowSets, confidences, excess_ratio
 from flfw.adversary.membership.statistics import (
+    Whitening,
     cosine,
     excess_loss_drop,
     fedmia,
@@ -48,7 +49,6 @@ from flfw.adversary.membership.statistics import (
     public_examples,
     trajectory,
 )
-from flfw.adversary.membership.whitening import Whitening
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView, PublishedModel
 from flfw.errors import require
 from flfw.inversion.client_models.victim import PlainVictim, VictimModel

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from flfw.adversary.attack import AttackCost, Models, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.attacks.hyperfl import require_reading
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.low_resolution import LowResolution, LowResolutionVictim
 from flfw.inversion.client_models.operator import Operator
@@ -59,25 +59,19 @@ _UNMET = "the defence in the network behind the search, which learns from undefe
 
 
 @dataclass(frozen=True)
-class ROGSettings:
+class ROGSettings(BoundedSettings):
     """Settings of the search and of the post-processor."""
 
-    iterations: int = 100  # Adam steps, >= 1
-    lr: float = 0.05  # first step size, in units of a pixel's range, > 0
-    sf: int = 4  # sides of an image over those of the small one, >= 1; 1: a search for the image itself
+    iterations: PositiveInt = 100  # Adam steps
+    lr: PositiveFinite = 0.05  # first step size, in units of a pixel's range
+    sf: PositiveInt = 4  # sides of an image over those of the small one; 1: a search for the image itself
     boxed: bool = True  # whether the small image stays in [0, 1]
-    restarts: int = 1  # searches from different small images, >= 1
+    restarts: PositiveInt = 1  # searches from different small images
     private: Literal["searched", "closed_form"] = "searched"  # private tensors: searched for, or done without
     post: Literal["none", "unet"] = "none"  # network behind the search
-    pairs: int = 200  # public images that are attacked to train it, >= 1; each costs as much as a victim
-    post_epochs: int = 20  # passes over them in the training, >= 1
-    post_lr: float = 1e-3  # first step size of the training, > 0
-
-    def __post_init__(self) -> None:
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(0 < self.post_lr < inf, "0 < post_lr < inf", post_lr=self.post_lr)
-        for name in ("iterations", "sf", "restarts", "pairs", "post_epochs"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+    pairs: PositiveInt = 200  # public images that are attacked to train it; each costs as much as a victim
+    post_epochs: PositiveInt = 20  # passes over them in the training
+    post_lr: PositiveFinite = 1e-3  # first step size of the training
 
 
 @final

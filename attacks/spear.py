@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from flfw.adversary.attack import ClosedFormAttack, NotApplicableError
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.closed_form.linear import FirstLayer
 from flfw.inversion.closed_form.rectified import SETS, separate_rectified
@@ -41,13 +41,10 @@ _TRIED = 8  # random inputs on which the network is tried
 
 
 @dataclass(frozen=True)
-class SPEARSettings:
+class SPEARSettings(BoundedSettings):
     """Settings of the search for sparse rows."""
 
-    sets: int = SETS  # largest number of random sets of units, >= 1
-
-    def __post_init__(self) -> None:
-        require(self.sets >= 1, "sets >= 1", sets=self.sets)
+    sets: PositiveInt = SETS  # largest number of random sets of units
 
 
 @final

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import AttackPlugin
+from flfw.bounds import BoundedSettings, NonNegativeInt
 from flfw.errors import require
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Net, Tensors
@@ -44,14 +45,14 @@ _KEEPS_ZEROS = (nn.Flatten, nn.Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveA
 
 
 @dataclass(frozen=True)
-class SuppressionSettings:
+class SuppressionSettings(BoundedSettings):
     """Settings of the server."""
 
-    target: int = 0  # the client whose update is to be alone in the sum
+    target: NonNegativeInt = 0  # the client whose update is to be alone in the sum
     bias: float = -1000.0  # sent to all others in the last layer before the classifier, < 0
 
     def __post_init__(self) -> None:
-        require(self.target >= 0, "target >= 0", target=self.target)
+        super().__post_init__()
         require(-inf < self.bias < 0, "-inf < bias < 0", bias=self.bias)
 
 

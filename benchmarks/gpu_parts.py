@@ -37,8 +37,7 @@ from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import Graph
 from flfw.nets import Tensors
-from flfw.papers.evidence.priorities import Item, items
-from flfw.papers.evidence.records import FOLDER, file_of
+from flfw.papers.evidence.records import FOLDER, Item, file_of, items
 from flfw.task.task import Task
 
 CLOSE: Mapping[str, float] = {

@@ -31,8 +31,7 @@ from flfw.messages.inprocess import representatives
 from flfw.nets.net import Net, Tensors
 from flfw.runs import run
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy
-from flfw.server.node_assignment import NodeAssignment, Requirements
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, NodeAssignment, Requirements
 from flfw.server.strategy import FederatedStrategy
 
 COHORT = 100

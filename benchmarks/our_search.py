@@ -18,8 +18,7 @@ from benchmarks.attack_victims import Victims
 from flfw.inversion.client_models.cropped_kernels import cropped
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import Fused, stacked, stacked_given
-from flfw.inversion.matching import cosine_distance
-from flfw.inversion.objective import Guess, Objective, Problem
+from flfw.inversion.matching import Guess, Objective, Problem, cosine_distance
 from flfw.inversion.priors import weighted
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Tensors

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import output
 from flfw.data.image_files.decoder import pixels
-from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.images import ImageFormat
 from flfw.rng import numpy_generator
 
 _HEIGHT, _WIDTH = 3000, 4000

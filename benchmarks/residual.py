@@ -7,7 +7,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.nets.backbones.freezing import TolerantBatchNorm
 from flfw.nets.net import Net
 
 

@@ -10,10 +10,9 @@ import torch
 
 from flfw.dp.client import DPClient
 from flfw.nets import Tensors
-from flfw.nets.training.clipping import Bound
+from flfw.nets.training.clipping import Bound, keep_largest
 from flfw.nets.training.optimisers import Optimiser
 from flfw.nets.training.per_example import ClippedSum
-from flfw.nets.training.pruning import keep_largest
 
 _LEAST = 1e-6  # least bound: a median of vanished gradients is 0, which would clip everything to 0
 _AT_ONCE = 100

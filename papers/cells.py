@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite, prod
@@ -25,7 +24,7 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.files.provenance import code_hash
 from flfw.files.result_file import read_result, to_json
-from flfw.files.sealed import sealed, write_atomic
+from flfw.files.sealed import write_atomic
 from flfw.papers.preset import Preset, ResultMetric
 from flfw.papers.published import Cell
 from flfw.plans.run_plan import plan, without_auto
@@ -188,7 +187,7 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
             if preset.source == "run":
                 if reached:
                     say(f"{cell.path}: {reached.sentence}")
-                _run_or_resume(experiment)
+                run.run_or_resume(experiment)
                 keep(_folder(experiment), reached, task)
             else:
                 _without_a_run(experiment, preset.source)
@@ -197,16 +196,6 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
         return Outcome(cell, "not run", str(error), preset)
     except (InputError, RunError) as error:
         return Outcome(cell, "failed", str(error), preset)
-
-
-def _run_or_resume(experiment: Experiment) -> None:
-    folder = _folder(experiment)
-    if sealed(folder / "checkpoint", "experiment"):
-        run.resume(experiment)
-        return
-    if folder.exists():  # the run was killed before it wrote its first file
-        shutil.rmtree(folder)
-    run.run(experiment)
 
 
 def _without_a_run(experiment: Experiment, source: str) -> None:

@@ -24,20 +24,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from flfw.bounds import PositiveInt
 from flfw.dp.settings import PrivateHeadSettings
 from flfw.dp.strategy import EitherUnitStrategy
-from flfw.errors import require
 
 
 @dataclass(frozen=True)
 class CentaurSettings(PrivateHeadSettings):
     """Settings of private local training as in HyperFL's comparison, and of the head's training."""
 
-    head_epochs: int = 1  # passes over the data in which the head is trained, >= 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.head_epochs >= 1, "head_epochs >= 1", head_epochs=self.head_epochs)
+    head_epochs: PositiveInt = 1  # passes over the data in which the head is trained
 
 
 @final

@@ -29,13 +29,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Literal, final
 
+from flfw.bounds import PositiveFinite, PositiveInt
 from flfw.dp.noisy_mean import clipped_sum, correlated, shifted
 from flfw.dp.settings import DPSettings, mechanism_of_updates
 from flfw.dp.strategy import DPStrategy
-from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.nets.training.per_example import Grouping
 from flfw.privacy.banded import optimised_coefficients, root_coefficients
@@ -51,14 +50,9 @@ class DPFTRLSettings(DPSettings):
     noise_multiplier: float = 1.0
     clip: float = 1.0
     grouping: Grouping = "flat"
-    bands: int = 4  # b >= 1, at most the number of clients; 1: independent noise in each round
+    bands: PositiveInt = 4  # b >= 1, at most the number of clients; 1: independent noise in each round
     coefficients: Literal["optimised", "root"] = "optimised"  # for the run's rounds; or of (1 - x)^(-1/2)
-    server_lr: float = 1.0  # > 0, of the server's step along the noisy mean
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.bands >= 1, "bands >= 1", bands=self.bands)
-        require(0 < self.server_lr < inf, "0 < server_lr < inf", server_lr=self.server_lr)
+    server_lr: PositiveFinite = 1.0  # > 0, of the server's step along the noisy mean
 
 
 @final

@@ -35,13 +35,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from math import inf
 from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from flfw.bounds import NonNegativeFinite, PositiveShare
 from flfw.errors import require
 from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.nets import Net, Tensors, running_statistics
@@ -55,21 +55,13 @@ from flfw.server.strategy import FederatedStrategy
 class DSSGDSettings(LocalTraining):
     """Hyper-parameters of DSSGD beside those of SGD; a share is rounded to whole entries, and to at least one."""
 
-    theta_u: float = 0.1  # share of the entries whose change is sent, in (0, 1]
-    theta_d: float = 1.0  # share of the entries that are downloaded, in (0, 1]
+    theta_u: PositiveShare = 0.1  # share of the entries whose change is sent
+    theta_d: PositiveShare = 1.0  # share of the entries that are downloaded
     criterion: Literal["largest", "random"] = "largest"  # which changes are sent: random ones of those above tau
-    tau: float = 0.0  # of criterion=random: a change must exceed it, >= 0
-    gamma: float = 0.0  # bound of the magnitude of each change, >= 0; 0: none
-    decay: float = 1.0  # beta: what an older update counts for, from round to round; in (0, 1]
+    tau: NonNegativeFinite = 0.0  # of criterion=random: a change must exceed it
+    gamma: NonNegativeFinite = 0.0  # bound of the magnitude of each change; 0: none
+    decay: PositiveShare = 1.0  # beta: what an older update counts for, from round to round
     combine: Literal["sum", "mean"] = "sum"  # of the clients' changes
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.theta_u <= 1, "0 < theta_u <= 1", theta_u=self.theta_u)
-        require(0 < self.theta_d <= 1, "0 < theta_d <= 1", theta_d=self.theta_d)
-        require(0 <= self.tau < inf, "0 <= tau < inf", tau=self.tau)
-        require(0 <= self.gamma < inf, "0 <= gamma < inf", gamma=self.gamma)
-        require(0 < self.decay <= 1, "0 < decay <= 1", decay=self.decay)
 
 
 @final

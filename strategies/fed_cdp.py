@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
 from typing import ClassVar, Literal, final
 
+from flfw.bounds import PositiveFinite, PositiveShare, ShareBelowOne
 from flfw.dp.settings import LEAST_CLIP, DPSGDSettings, require_in_float32
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
@@ -51,18 +51,15 @@ class FedCDPSettings(DPSGDSettings):
     momentum: float = 0.0
     weight_decay: float = 0.0
     bound: Literal["constant", "decay", "lr", "median"] = "constant"  # decay: linearly from clip to last_clip
-    last_clip: float = 2.0  # of bound=decay, in the last round; the paper goes from 6 to 2; > 0
-    lr_decay: float = 1.0  # factor of the learning rate, and with bound=lr of C, from round to round; in (0, 1]
+    last_clip: PositiveFinite = 2.0  # of bound=decay, in the last round; the paper goes from 6 to 2
+    lr_decay: PositiveShare = 1.0  # factor of the learning rate, and with bound=lr of C, from round to round
     divisor: Literal["clients", "one_less"] = "clients"  # of the sum of models: Kt, or Kt - 1
     compress: Literal["none", "before", "after"] = "none"  # zero the smallest entries before or after the noise
-    compress_ratio: float = 0.3  # share of each tensor's entries that are zeroed, in [0, 1)
+    compress_ratio: ShareBelowOne = 0.3  # share of each tensor's entries that are zeroed
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.last_clip < inf, "0 < last_clip < inf", last_clip=self.last_clip)
         require_in_float32(last_clip=self.last_clip)
-        require(0 < self.lr_decay <= 1, "0 < lr_decay <= 1", lr_decay=self.lr_decay)
-        require(0 <= self.compress_ratio < 1, "0 <= compress_ratio < 1", compress_ratio=self.compress_ratio)
         fixed = self.bound != "median" or self.clipping == "abadi"
         require(fixed, "a bound other than median with clipping=automatic", bound=self.bound)
 

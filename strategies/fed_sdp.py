@@ -37,6 +37,7 @@ from typing import final
 
 from torch import nn
 
+from flfw.bounds import PositiveInt
 from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
 from flfw.dp.settings import AdaptiveClippingSettings, mechanism_of_updates
@@ -56,11 +57,12 @@ class FedSDPSettings(AdaptiveClippingSettings):
     momentum: float = 0.0
     weight_decay: float = 0.0
     noised_by: Holder = "client"  # client: each adds its own noise; server: one draw, on the sum
-    noise_shares: int = 1  # n >= 1: each client's noise has deviation sigma C / sqrt(n), the sum of n has sigma C
+    noise_shares: PositiveInt = (
+        1  # n >= 1: each client's noise has deviation sigma C / sqrt(n), the sum of n has sigma C
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.noise_shares >= 1, "noise_shares >= 1", noise_shares=self.noise_shares)
         full = self.noised_by == "client" or self.noise_shares == 1
         require(full, "noise_shares=1 with noised_by=server", noise_shares=self.noise_shares)
         counted = self.noised_by == "server" or not self.follows_quantile

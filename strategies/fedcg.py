@@ -41,19 +41,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar, Literal, final
 
 from torch import nn
 
-from flfw.errors import require
+from flfw.bounds import NonNegativeFinite, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, imagining, labelled_noise
 from flfw.nets.training.optimisers import Adam
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, distil, speaking, taught
-from flfw.server.training import TrainingServer
+from flfw.server.distillation import ServerTraining, TrainingServer, distil, speaking, taught
 from flfw.task.task import Task, require_every_class
 
 
@@ -61,26 +59,17 @@ from flfw.task.task import Task, require_every_class
 class FedCGSettings(ServerTraining):
     """Settings of FedCG; the step size of extractor and classifier is the experiment's lr, in the paper 3e-4."""
 
-    weight_decay: float = 1e-4  # of Adam on extractor and classifier, >= 0; the others have none
-    gan_epochs: int = 0  # passes over the data for discriminator and generator; 0: as many as local epochs
-    gan_lr: float = 3e-4  # of Adam, with betas 0.5 and 0.999, on both; > 0
-    gamma_rounds: int = 50  # rounds in which gamma goes from 0 to its last value; 0: it has it at once
-    diversity: float = 0.2  # weight of the diversity loss, >= 0; 0: without
+    weight_decay: NonNegativeFloat = 1e-4  # of Adam on extractor and classifier; the others have none
+    gan_epochs: NonNegativeInt = 0  # passes over the data for discriminator and generator; 0: as many as local epochs
+    gan_lr: PositiveFloat = 3e-4  # of Adam, with betas 0.5 and 0.999, on both
+    gamma_rounds: NonNegativeInt = 50  # rounds in which gamma goes from 0 to its last value; 0: it has it at once
+    diversity: NonNegativeFloat = 0.2  # weight of the diversity loss; 0: without
     pairs: Literal["same_label", "halves"] = "same_label"  # what that loss compares: two draws, or a batch's halves
     distance: Literal["mse", "norm", "cosine", "none"] = "mse"  # of features to generated ones, weighted by gamma
     adversary: Literal["non_saturating", "saturating"] = "non_saturating"  # what G minimises: -log D(G), log(1 - D(G))
-    image_noise: float = 0.0  # deviation of noise on the network's inputs in local training, >= 0; 0: none
+    image_noise: NonNegativeFinite = 0.0  # deviation of noise on the network's inputs in local training; 0: none
     second_pass: bool = False  # G runs anew for its own step, so that its running statistics move twice a batch
     start: Literal["common", "independent"] = "common"  # of the extractors and discriminators, see the card
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.weight_decay >= 0, "weight_decay >= 0", weight_decay=self.weight_decay)
-        require(self.gan_epochs >= 0, "gan_epochs >= 0", gan_epochs=self.gan_epochs)
-        require(self.gan_lr > 0, "gan_lr > 0", gan_lr=self.gan_lr)
-        require(self.gamma_rounds >= 0, "gamma_rounds >= 0", gamma_rounds=self.gamma_rounds)
-        require(self.diversity >= 0, "diversity >= 0", diversity=self.diversity)
-        require(0 <= self.image_noise < inf, "0 <= image_noise < inf", image_noise=self.image_noise)
 
 
 @final

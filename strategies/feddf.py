@@ -41,8 +41,7 @@ from flfw.nets import Tensors
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, distil, speaking, taught
-from flfw.server.training import TrainingServer
+from flfw.server.distillation import ServerTraining, TrainingServer, distil, speaking, taught
 from flfw.task.task import Task
 
 

@@ -40,30 +40,27 @@ from typing import ClassVar, Literal, final
 import torch
 from torch.nn.functional import cross_entropy
 
-from flfw.errors import require
+from flfw.bounds import NonNegativeFloat
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise, of_halves
 from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, speaking
-from flfw.server.training import TrainingServer
+from flfw.server.distillation import ServerTraining, TrainingServer, speaking
 
 
 @dataclass(frozen=True)
 class FedGenSettings(PersistentTraining, ServerTraining):
     """Settings of local training and of the server's, and the start of the extractors."""
 
-    server_decay: float = 1e-4  # weight decay of the server's Adam, >= 0
-    diversity: float = 1.0  # weight of the diversity loss, >= 0; 0: without
+    server_decay: NonNegativeFloat = 1e-4  # weight decay of the server's Adam
+    diversity: NonNegativeFloat = 1.0  # weight of the diversity loss; 0: without
     pairs: Literal["same_label", "halves"] = "same_label"  # what that loss compares: two draws, or a batch's halves
     start: Literal["common", "independent"] = "common"  # of the extractors
 
     def __post_init__(self) -> None:
         PersistentTraining.__post_init__(self)
         ServerTraining.__post_init__(self)
-        require(self.server_decay >= 0, "server_decay >= 0", server_decay=self.server_decay)
-        require(self.diversity >= 0, "diversity >= 0", diversity=self.diversity)
 
 
 @final

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
+from flfw.bounds import NonNegativeFloat
 from flfw.errors import require
 from flfw.messages.replies import UnusableReplyError
 from flfw.nets import Tensors
@@ -42,13 +43,12 @@ class FedNovaSettings(LocalTraining):
     """Settings of local SGD, with momentum or with the proximal term, and the length of the server's step."""
 
     momentum: float = 0.0  # rho, in [0, 1); 0 where mu is not
-    mu: float = 0.0  # weight of the proximal term, >= 0
+    mu: NonNegativeFloat = 0.0  # weight of the proximal term
     tau_eff: Literal["norm", "steps"] = "norm"  # the server's step: sum_i p_i ||a_i||_1, or sum_i p_i tau_i
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.optimiser == "sgd", "optimiser=sgd, which has a closed form", optimiser=self.optimiser)
-        require(self.mu >= 0, "mu >= 0", mu=self.mu)
         both = self.mu > 0 and self.momentum > 0
         require(not both, "momentum=0 with mu, of both together there is no closed form", momentum=self.momentum)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
-from flfw.errors import require
+from flfw.bounds import NonNegativeFloat
 from flfw.nets import Tensors
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.optimisers import PersistentTraining
@@ -27,11 +27,7 @@ from flfw.server.strategy import FederatedStrategy
 class FedProxSettings(PersistentTraining):
     """Settings of local SGD and of the proximal term."""
 
-    mu: float = 0.01  # weight of the proximal term, >= 0; the FedCG paper tries 0.001, 0.01, 0.1 and 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.mu >= 0, "mu >= 0", mu=self.mu)
+    mu: NonNegativeFloat = 0.01  # weight of the proximal term; the FedCG paper tries 0.001, 0.01, 0.1 and 1
 
 
 @final

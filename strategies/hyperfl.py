@@ -39,7 +39,7 @@ from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet, require_all_weights
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.hypernetwork_training import HypernetworkTraining
+from flfw.nets.training.low_rank import HypernetworkTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 

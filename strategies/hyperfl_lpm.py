@@ -47,7 +47,7 @@ from flfw.nets.backbones.adapters import ConvAdapter, adapters_of
 from flfw.nets.backbones.freezing import freeze
 from flfw.nets.hypernetwork import GeneratedNet, HeadInit
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.hypernetwork_training import HypernetworkTraining
+from flfw.nets.training.low_rank import HypernetworkTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 

@@ -32,12 +32,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 
+from flfw.bounds import PositiveFinite
 from flfw.errors import require
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, Tensors
@@ -54,13 +54,12 @@ class ScaffoldSettings(LocalTraining):
 
     momentum: float = 0.0  # 0
     option: Literal["I", "II"] = "II"  # c_i+: I the gradient over all own examples at x, II the mean of the steps'
-    global_lr: float = 1.0  # eta_g > 0
+    global_lr: PositiveFinite = 1.0  # eta_g > 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         plain = self.optimiser == "sgd" and self.momentum == 0
         require(plain, "optimiser=sgd with momentum=0", optimiser=self.optimiser, momentum=self.momentum)
-        require(0 < self.global_lr < inf, "0 < global_lr < inf", global_lr=self.global_lr)
 
 
 @final

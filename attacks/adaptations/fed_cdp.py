@@ -132,7 +132,7 @@ class FedCDPAdaptation(Clipped):
 
 
 def _largest(value: torch.Tensor, ratio: float) -> torch.Tensor:
-    """Zero the smallest entries; unlike `flfw.nets.training.pruning.keep_largest`, fit for vmap and derivatives."""
+    """Zero the smallest entries; unlike `flfw.nets.training.clipping.keep_largest`, fit for vmap and derivatives."""
     sizes = value.detach().abs()
     minimum = sizes.flatten().topk(value.numel() - int(ratio * value.numel())).values[-1]
     return value * (sizes >= minimum)

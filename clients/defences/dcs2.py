@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, one_hot
 
+from flfw.bounds import BoundedSettings, NonNegativeFinite, PositiveFinite, PositiveFloat, PositiveInt, Share
 from flfw.data.sensitive import SensitiveSamples
 from flfw.errors import InputError, require
 from flfw.files.tensor_names import matches
@@ -49,30 +50,25 @@ _NO_PROXY = "Expected public examples of other classes than {} for dcs2, got non
 
 
 @dataclass(frozen=True)
-class DCS2Settings:
+class DCS2Settings(BoundedSettings):
     """Settings of the search and of the mixture; the defaults are the code's on MNIST."""
 
     sensitive: str = "all"  # samples of a batch: all, classes (3,7), its last M (last:M), or positions (at:12,40)
     start: Literal["proxy", "noise", "mixed"] = "proxy"  # of x_c; mixed: lambda proxy + (1 - lambda) x_s
-    mixture: float = 0.7  # lambda, in [0, 1]
-    steps: int = 1000  # of the search, >= 1
-    lr: float = 0.1  # first step size of Adam, in deviations of the normalised input, > 0
+    mixture: Share = 0.7  # lambda
+    steps: PositiveInt = 1000  # of the search
+    lr: PositiveFinite = 0.1  # first step size of Adam, in deviations of the normalised input
     eps: float = 0.01  # a constant in the loss, as in the paper; it changes no gradient
-    weight_x: float = 0.01  # lambda_x, >= 0
-    weight_z: float = 0.01  # lambda_z, >= 0
+    weight_x: NonNegativeFinite = 0.01  # lambda_x
+    weight_z: NonNegativeFinite = 0.01  # lambda_z
     latent: Literal["scores", "features"] = "scores"  # z; features: the inputs of the last fully connected layer
     stop: Literal["threshold", "never"] = "threshold"  # end the search once the mean distance is above the threshold
-    threshold: float = 300.0  # L2 distance in normalised inputs, > 0; 500 on CIFAR-10
+    threshold: PositiveFloat = 300.0  # L2 distance in normalised inputs; 500 on CIFAR-10
     boxed: bool = False  # keep x_c in the range of raw inputs
 
     def __post_init__(self) -> None:
-        require(0 <= self.mixture <= 1, "0 <= mixture <= 1", mixture=self.mixture)
-        require(self.steps >= 1, "steps >= 1", steps=self.steps)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        super().__post_init__()
         require(abs(self.eps) < inf, "a finite eps", eps=self.eps)
-        for name in ("weight_x", "weight_z"):
-            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
-        require(self.threshold > 0, "threshold > 0", threshold=self.threshold)
         _ = self.samples
 
     @property

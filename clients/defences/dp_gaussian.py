@@ -15,11 +15,11 @@ Departures  1. The noise is added once a round, to its change; DCS^2 adds it to 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Literal, final
 
 import torch
 
+from flfw.bounds import BoundedSettings, NonNegativeFinite
 from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.nets.training.gaussian import SecureNoise
@@ -30,18 +30,19 @@ _FAINT = 1e-6  # deviation, below the entries of most gradients
 
 
 @dataclass(frozen=True)
-class DPGaussianSettings:
+class DPGaussianSettings(BoundedSettings):
     """Noise, and the bound before it, both in units of the sent tensors; with 0 and 0 nothing is changed."""
 
-    std: float = 0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
-    clip: float = 0.0  # bound of the joint L2 norm over all tensors before the noise, >= 0; 0: none
+    std: NonNegativeFinite = (
+        0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
+    )
+    clip: NonNegativeFinite = 0.0  # bound of the joint L2 norm over all tensors before the noise; 0: none
     noise_source: Literal["seed", "secure"] = (
         "seed"  # seed: as --expert defence_randomness says; secure: secret in any case
     )
 
     def __post_init__(self) -> None:
-        require(0 <= self.std < inf, "0 <= std < inf", std=self.std)
-        require(0 <= self.clip < inf, "0 <= clip < inf", clip=self.clip)
+        super().__post_init__()
         known = self.noise_source in ("seed", "secure")
         require(known, "noise_source among seed, secure", noise_source=self.noise_source)
 

@@ -16,28 +16,26 @@ Departures  1. QSGD's levels divide the L2 norm, these the largest magnitude.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Annotated, Literal, final
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
-from flfw.errors import require
+from flfw.bounds import BoundedSettings
 from flfw.nets import Tensors
 from flfw.rng import uniform
 from flfw.task.defence import Defence
 
 
 @dataclass(frozen=True)
-class LowPrecisionSettings:
+class LowPrecisionSettings(BoundedSettings):
     """Number of bits, and way of rounding."""
 
     # In 1..16. With 4 bits the largest error is 1/14 of the tensor's largest entry, enough to disturb an attack; 8 bits
     # (1/254) change little, and 1 or 2 keep hardly more than signs.
-    bits: int = 4
+    bits: Annotated[int, Interval(ge=1, le=16)] = 4
     rounding: Literal["nearest", "stochastic"] = "nearest"  # stochastic: unbiased, up or down by chance
-
-    def __post_init__(self) -> None:
-        require(1 <= self.bits <= 16, "1 <= bits <= 16", bits=self.bits)
 
 
 @final

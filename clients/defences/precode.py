@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Literal, final
 
 import torch
 from torch import nn
 
-from flfw.errors import InputError, require
+from flfw.bounds import BoundedSettings, NonNegativeFinite, PositiveInt
+from flfw.errors import InputError
 from flfw.files.tensor_names import matches
 from flfw.nets import Net
 from flfw.nets.bottleneck import bottlenecks, with_bottleneck
@@ -32,19 +32,14 @@ from flfw.task.defence import Defence
 
 
 @dataclass(frozen=True)
-class PrecodeSettings:
+class PrecodeSettings(BoundedSettings):
     """Place and size of the bottleneck, its noise, and its weight in the loss; the defaults are the paper's."""
 
     layer: str = ""  # name of the fully connected layer behind the bottleneck, such as classifier.1; empty: the last
-    width: int = 256  # length of z, >= 1
-    beta: float = 1e-3  # weight of the divergence, in bits, >= 0
-    scale: float = 1.0  # factor of the noise, >= 0
+    width: PositiveInt = 256  # length of z
+    beta: NonNegativeFinite = 1e-3  # weight of the divergence, in bits
+    scale: NonNegativeFinite = 1.0  # factor of the noise
     draws: Literal["always", "training"] = "always"  # whether evaluation draws z as well
-
-    def __post_init__(self) -> None:
-        require(self.width >= 1, "width >= 1", width=self.width)
-        require(0 <= self.beta < inf, "0 <= beta < inf", beta=self.beta)
-        require(0 <= self.scale < inf, "0 <= scale < inf", scale=self.scale)
 
 
 @final

@@ -13,20 +13,17 @@ from typing import final
 
 import torch
 
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, ShareBelowOne
 from flfw.nets import Tensors
-from flfw.nets.training.pruning import keep_largest
+from flfw.nets.training.clipping import keep_largest
 from flfw.task.defence import Defence
 
 
 @dataclass(frozen=True)
-class PruneSettings:
+class PruneSettings(BoundedSettings):
     """Share of the entries that are not sent."""
 
-    ratio: float = 0.9  # share of each tensor's entries set to 0, in [0, 1)
-
-    def __post_init__(self) -> None:
-        require(0 <= self.ratio < 1, "0 <= ratio < 1", ratio=self.ratio)
+    ratio: ShareBelowOne = 0.9  # share of each tensor's entries set to 0
 
 
 @final

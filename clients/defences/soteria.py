@@ -22,7 +22,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import InputError, require
+from flfw.bounds import BoundedSettings, ShareBelowOne
+from flfw.errors import InputError
 from flfw.files.tensor_names import matches
 from flfw.nets import Tensors
 from flfw.nets.representation import representation, row_norms
@@ -33,14 +34,11 @@ _OFFSET = 0.1  # in the denominator of the score; the code's
 
 
 @dataclass(frozen=True)
-class SoteriaSettings:
+class SoteriaSettings(BoundedSettings):
     """Share of the hidden units, and the layer."""
 
-    ratio: float = 0.5  # share of the layer's input units whose columns are set to 0, in [0, 1)
+    ratio: ShareBelowOne = 0.5  # share of the layer's input units whose columns are set to 0
     layer: str = ""  # name of a fully connected layer, such as classifier.1; empty: the last one that is shared
-
-    def __post_init__(self) -> None:
-        require(0 <= self.ratio < 1, "0 <= ratio < 1", ratio=self.ratio)
 
 
 @final

@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias, final
+from typing import Annotated, TypeAlias, final
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
+from flfw.bounds import BoundedSettings, PositiveFloat
 from flfw.errors import require
 
 Arrays: TypeAlias = list[np.ndarray]
@@ -46,7 +48,7 @@ class Quantised:
 
 @final
 @dataclass(frozen=True)
-class Quantiser:
+class Quantiser(BoundedSettings):
     """Quantisation of SecAgg+; the defaults are Flower's.
 
     Attributes:
@@ -56,18 +58,16 @@ class Quantiser:
         max_weight: > 0, largest weight of a client, in examples.
     """
 
-    clipping_range: float = 8.0
-    quantization_range: int = 4194304
+    clipping_range: PositiveFloat = 8.0
+    quantization_range: Annotated[int, Interval(gt=1)] = 4194304
     modulus_range: int = 4294967296
-    max_weight: float = 1000.0
+    max_weight: PositiveFloat = 1000.0
 
     def __post_init__(self) -> None:
-        require(self.clipping_range > 0, "clipping_range > 0", clipping_range=self.clipping_range)
-        require(self.quantization_range > 1, "quantization_range > 1", quantization_range=self.quantization_range)
+        super().__post_init__()
         power = self.modulus_range > self.quantization_range and self.modulus_range.bit_count() == 1
         required = f"modulus_range to be a power of two above {self.quantization_range}"
         require(power, required, modulus_range=self.modulus_range)
-        require(self.max_weight > 0, "max_weight > 0", max_weight=self.max_weight)
 
     @property
     def step(self) -> float:

@@ -18,7 +18,7 @@ from flfw import plugins
 from flfw.command.record import Command
 from flfw.errors import InputError, suggestion, unknown
 from flfw.experiment import Experiment
-from flfw.experiment.axes import axes
+from flfw.experiment.fields import axes
 from flfw.files.earlier_names import VALUES
 from flfw.plugins import ATTACK, DEFENCE, METHOD, PluginKind, converted, short_name, split_assignment
 

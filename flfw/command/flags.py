@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from flfw.command.record import Command
 from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.audit import AuditSettings
-from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
-from flfw.experiment.experiment import DERIVED
+from flfw.experiment.experiment import DERIVED, DeploymentSettings, ExecutionSettings
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
 
 TASKS = {

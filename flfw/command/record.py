@@ -12,7 +12,7 @@ from flfw.errors import InputError
 from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.experiment import DERIVED
 from flfw.files.flags import parsed, piped
-from flfw.files.paths import with_paths_from_home
+from flfw.files.folders import with_paths_from_home
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from flfw.deploy.rehearsal import (
 from flfw.experiment import EXPERT, Experiment
 from flfw.files.exit_code import exit_code
 from flfw.files.flags import parsed
-from flfw.files.paths import with_paths_from_home
+from flfw.files.folders import with_paths_from_home
 
 _PROG = "python -m flfw.command.rehearse"
 _PURPOSE = (

@@ -17,10 +17,8 @@ from rich.table import Table
 from flfw.audit.measures.statistics import Interval, paired
 from flfw.comparisons.findings import Leak, pooled, uneven_budgets
 from flfw.comparisons.question import NO_DEFENCE
-from flfw.comparisons.ranking_page import listed, sentences
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow, read
-from flfw.comparisons.significance import ranked
-from flfw.comparisons.together import across, common_places, joined_messages
+from flfw.comparisons.significance import across, common_places, joined_messages, listed, ranked
 from flfw.comparisons.utility import ACCURACIES, ERRORS, Utility, bound, family
 from flfw.files.folders import require_several
 from flfw.report.formats import below, decimals
@@ -163,7 +161,7 @@ def _ranking(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     words = [f"{listed(ranking.most)} leak{'s' * (len(ranking.most) == 1)} most"] if ordered else []
     attacks = sorted({attack for attack, *_ in places})
     budgets = uneven_budgets(replace(run, result={**run.result, "audit": _of(attacks, run)}) for run in runs)
-    words_below = [*(f"{sentence}." for sentence in words), *sentences(ranking), *budgets]
+    words_below = [*(f"{sentence}." for sentence in words), *ranking.sentences, *budgets]
     note = "Runs with a common letter do not differ at 5 %, over all pairs (McNemar, Wilcoxon; Holm's correction)."
     drawn = _aligned([f"all attacks together ({listed(attacks)})", "recovered by any", "closest, dB", "letter"], rows)
     return ["\n".join([drawn, note, *words_below])]

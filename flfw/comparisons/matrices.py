@@ -6,7 +6,6 @@ The cells of a matrix are run one after the other. A killed matrix is resumed.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, final
 from flfw import data, nets
 from flfw.comparisons import tables
 from flfw.comparisons.question import Matrix, MatrixCell, folder_name, parse, require_same_question
-from flfw.comparisons.record import MATRIX, read_matrix
+from flfw.comparisons.rows import MATRIX, read_matrix
 from flfw.comparisons.tables import latex, markdown
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import FREE_ON_RESUME, Experiment
@@ -137,22 +136,13 @@ def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], N
         title, started = f"[{number}/{len(cells)}] {cell.folder.name}", time.monotonic()
         say(title)
         try:
-            _run_or_resume(cell)
+            whole.run_or_resume(cell.experiment)
         except (InputError, RunError) as error:
             failed[cell.folder.name] = str(error)
         ending = failed.get(cell.folder.name)
         say(f"{title}: {f'failed: {ending}' if ending else 'done'} after {time.monotonic() - started:.0f} s")
         write(failed)
     return failed
-
-
-def _run_or_resume(cell: MatrixCell) -> None:
-    if sealed(cell.folder / "checkpoint", "experiment"):
-        whole.resume(cell.experiment)
-        return
-    if cell.folder.exists():  # a kill fell between the folder and its first file
-        shutil.rmtree(cell.folder)
-    whole.run(cell.experiment)
 
 
 def say(line: str) -> None:

@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 from flfw import data
 from flfw.comparisons.findings import Combination, Comparison
-from flfw.comparisons.ranking_page import listed, section
-from flfw.comparisons.significance import CombinationRanking
+from flfw.comparisons.significance import CombinationRanking, listed
 from flfw.comparisons.utility import Utility, claimed, family, shown
 from flfw.files.result_entries import POSITIVE
 from flfw.report.template.style import STYLE
@@ -39,10 +38,8 @@ def render(
         combinations=combinations,
         most=[by_name[name] for name in ranking.most],
         least=[by_name[name] for name in ranking.least],
-        ordered=len(ranking.most) < len(ranking.standings),
         standing={one.name: one for one in ranking.standings},
-        ranking=section(ranking, record["question"].get("attacks", []), "records" if records else "images"),
-        too_few=ranking.too_few,
+        ranking=ranking,
         worst=attacked[-1] if attacked else None,
         recovered=sum(leak.recovered for c in combinations for leak in c.leaks),
         compared=compared,
@@ -107,7 +104,7 @@ PAGE = """\
 {% elif not worst %}{{ 'No combination was' if count > 1 else named(combinations[0]) ~ ' was not' }} attacked, so this page says nothing about what leaks.
 {% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(worst) }} on {{ dataset }}{% if worst.worst.verdict == 'identifies' %}, but {{ named(worst) }} <strong class="verdict leaks">identifies</strong>: results point to the true one of look-alikes more often than chance explains{% endif %}. Whether that is evidence of protection is what the verdicts say.
 {% elif count == 1 %}{{ named(worst) }} <strong class="verdict leaks">leaks</strong>: {{ reached(worst) }}, on {{ dataset }}.
-{% elif not ordered %}<strong class="verdict leaks">No combination is shown to leak less than another</strong>, on {{ dataset }}: {{ 'there are too few messages to show any difference' if too_few else 'their differences may be chance' }}. {{ named(worst) }}: {{ reached(worst) }}.
+{% elif ranking.most|length == ranking.standings|length %}<strong class="verdict leaks">No combination is shown to leak less than another</strong>, on {{ dataset }}: {{ 'there are too few messages to show any difference' if ranking.too_few else 'their differences may be chance' }}. {{ named(worst) }}: {{ reached(worst) }}.
 {% else %}{{ names(most) }} <strong class="verdict leaks">leak{{ 's' if most|length == 1 }} most</strong>, {{ 'of which ' ~ named(most[0]) ~ ': ' if most|length > 1 }}{{ reached(most[0]) }}; {{ names(least) }} least, {{ 'of which ' ~ named(least[-1]) ~ ': ' if least|length > 1 }}{{ reached(least[-1]) }}{% if least|length == 1 and least[-1].worst.verdict != 'leaks' %} ({{ least[-1].worst.verdict }}){% endif %}.
 {% endif %}
 {% endmacro %}
@@ -137,7 +134,23 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <figcaption>A mark is a method with its defence, at the attack, the round and the vantage that recovered most. Up and down: 95 % intervals, of the share of {{ things }} recovered (exact) and of the mean (over seeds and {{ things }}). {% if about.question.seeds|length > 1 %}Across: {{ utility.ends }} seed. {% endif %}<span class="accent-text">Coloured</span> marks leak, or have results that point to the true one of look-alikes. Best is below and to the {{ utility.side }}.{{ remark }}</figcaption>
 {% if panels_received %}<details><summary>The same against {{ received.words }}, before local training</summary><div class="panels">{{ panels_received }}</div></details>{% endif %}</figure>
 {% endif %}
-{{ ranking }}
+{% if ranking.standings|length > 1 %}
+<section aria-labelledby="ranking-title">
+<h2 id="ranking-title">What leaks more</h2>
+<p>Each combination was attacked by {{ about.question.attacks|listed }}, with every search that these attacks have where it applies. An attacker who makes all of them has what is counted here: {{ things }} that at least one recovered, and the closest result of each. Combinations that share a letter do not differ significantly.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="What leaks more"><table>
+<thead><tr><th scope="col" class="text">Combination</th><th scope="col">Recovered by any</th><th scope="col">Closest, dB</th><th scope="col" class="text">Letter</th></tr></thead>
+<tbody>{% for each in ranking.standings %}<tr><th scope="row">{{ each.name }}</th><td>{{ each.recovered }} of {{ each.images }} <span class="measure">{{ (100 * each.share[0])|num(0) }} to {{ (100 * each.share[1])|num(0) }} %</span></td><td>{% if each.closeness %}{{ each.closeness.mean|num }}{% if each.closeness.low is not none %} <span class="measure">{{ each.closeness.low|num }} to {{ each.closeness.high|num }}</span>{% endif %}{% else %}–{% endif %}</td><td class="text">{{ each.letters }}</td></tr>
+{% endfor %}</tbody></table></div>
+{% set sentences = ranking.sentences %}
+{% if sentences %}<ul class="plainlist">{% for line in sentences %}<li>{{ line }}</li>
+{% endfor %}</ul>{% endif %}
+{% set found = ranking.tests|selectattr('significant')|list %}
+{% if found %}<details><summary>{{ found|length }} of {{ ranking.tests|length }} tests found a difference</summary><ul class="plainlist">{% for test in found %}<li>{{ test.first }} and {{ test.second }}, {% if test.measure == 'recovered' %}share recovered {{ '+' if test.difference > 0 }}{{ (100 * test.difference)|num }} points{% else %}closeness {{ '+' if test.difference > 0 }}{{ test.difference|num }} dB{% endif %} on {{ test.images }} {{ things }} in {{ test.messages }} messages: p = {{ '%.2g'|format(test.p) }}, corrected {{ '%.2g'|format(test.adjusted) }}</li>
+{% endfor %}</ul></details>{% endif %}
+<p class="soft">Tested over the same {{ things }}: McNemar’s exact test of what was recovered, Wilcoxon’s signed-rank test of the closeness, with Holm’s correction over all {{ ranking.tests|length }} tests, so that any false difference here has a probability of at most 5 %. The {{ things }} of one message count as one. It holds for the models of these seeds.</p>
+</section>{% endif %}
+
 {% if worst %}
 <section aria-labelledby="table-title">
 <h2 id="table-title">Each combination, attack and round</h2>

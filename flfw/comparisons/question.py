@@ -11,7 +11,7 @@ from typing import Any, final
 
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
-from flfw.experiment.axes import AXES, WITHIN, axes
+from flfw.experiment.fields import AXES, WITHIN, axes
 from flfw.plans.run_plan import attack_fields
 from flfw.plugins import short_name, split_assignment
 

@@ -1,4 +1,7 @@
-"""Leakage of one finished run, read back: the entries of result.json and the rows of audit.csv."""
+"""What finished runs and matrices left, read back: result.json with the rows of audit.csv, and matrix.json.
+
+The models of matrix.json check it before its readers use it; further fields are kept as they are.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from pydantic import Field
+
 from flfw import plugins
 from flfw.adversary.attack import Attack
 from flfw.comparisons.utility import ACCURACIES, family
 from flfw.errors import InputError
 from flfw.files.folders import require_finished
-from flfw.files.result_file import read_result
-from flfw.files.rows import read_rows
-from flfw.report.findings import was_informed
-
-# Floors in dB; other floor columns are shares.
-_FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
+from flfw.files.result_entries import Int, Interval, JsonNumber, ResultModel, ScoreFigures
+from flfw.files.result_file import read_model, read_result, read_rows
+from flfw.report.findings import FLOORS, was_informed
 
 
 class AttackSetting(NamedTuple):
@@ -205,7 +207,7 @@ def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> Attack
 
 
 def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> MatrixRow:
-    floors = [_number(line.get(f"floor_{name}")) for name in _FLOORS]
+    floors = [_number(line.get(f"floor_{name}")) for name in FLOORS]
     index = _number(line.get("index"))
     return MatrixRow(
         setting=_setting_of(line, settings),
@@ -229,3 +231,86 @@ def _number(text: str | None) -> float | None:
 
 def _true(value: object) -> bool:
     return str(value).strip().lower() in ("true", "1", "1.0")
+
+
+MATRIX = "matrix.json"
+
+
+class ClaimColumn(ResultModel):
+    """Claim of a combination."""
+
+    epsilon: JsonNumber
+    unit: str
+    adversary: str
+    noise_source: str | None = None
+
+
+class LeakColumn(ResultModel):
+    """Attack at a round, pooled over the seeds."""
+
+    attack: str
+    kind: str
+    round: Int
+    seeds: list[Int]
+    images: Int
+    failures: Int
+    recovered: Int
+    share_interval: Interval
+    psnr: ScoreFigures | None
+    ssim: JsonNumber
+    identified: JsonNumber
+    verdict: str
+    seeds_with_verdict: Int
+
+
+class UtilityColumn(ResultModel):
+    """Utility of a combination over its seeds."""
+
+    mean: float
+
+
+class CombinationFields(ResultModel):
+    """Method with a defence."""
+
+    method: str
+    defence: str
+    acc_local: UtilityColumn | None = None
+    acc_global: UtilityColumn | None = None
+    acc_central: UtilityColumn | None = None
+    mae_local: UtilityColumn | None = None
+    mae_global: UtilityColumn | None = None
+    claim: ClaimColumn | None = None
+    attacks: list[LeakColumn]
+    worst: LeakColumn | None
+
+
+class CellFields(ResultModel):
+    """Cell of the matrix."""
+
+    folder: str = ""
+    state: str
+    reason: str = ""
+
+
+class QuestionFields(ResultModel):
+    """Settings that the numbers depend on."""
+
+    experiment: dict[str, Any] = Field(default_factory=dict)
+
+
+class MatrixFields(ResultModel):
+    """Content of matrix.json."""
+
+    question: QuestionFields
+    notes: list[str]
+    cells: list[CellFields]
+    combinations: list[CombinationFields]
+
+
+def read_matrix(path: Path) -> dict[str, Any]:
+    """Read a file as a finished matrix writes it.
+
+    Raises:
+        InputError: there is none, or a field that is read is missing or has another type.
+    """
+    return read_model(path, MatrixFields, "restore it, or choose another --out")

@@ -1,23 +1,125 @@
 """Ranks of combinations: which leak more than which, tested over the same victims; those that do not differ share them.
 
-Each pair is compared twice, and Holm's correction is over all of these tests together: the probability that a page
+What an example gave under all attacks together is keyed alike for the same example in two sets of runs. Each pair of
+combinations is compared twice, and Holm's correction is over all of these tests together: the probability that a page
 calls any difference real where there is none is at most 5 %. As elsewhere, a message counts as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, log2
 from string import ascii_lowercase
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from flfw.audit.measures.statistics import Interval, interval, paired, share_interval
-from flfw.comparisons.together import Outcomes, joined_messages
+from flfw.comparisons.rows import AttackSetting, FinishedRun
 from flfw.rng import numpy_generator
+
+Victim: TypeAlias = tuple[object, ...]
+Place: TypeAlias = tuple[str, str, str, int]
+"""Attack with its vantage, source and round."""
+_SAME_DRAW = ("split", "clients", "seed", "victim_batch")
+
+
+class VictimOutcome(NamedTuple):
+    """Result of all attacks together on one example, as an attacker who makes all of them has it.
+
+    ``closeness``: of the closest result in dB; where all attacks failed, of the best guess; None: neither is known.
+    """
+
+    recovered: bool
+    closeness: float | None
+    seed: int
+    message: str
+
+
+Outcomes: TypeAlias = Mapping[Victim, VictimOutcome]
+
+
+def strongest(runs: Iterable[FinishedRun], settings: Iterable[AttackSetting]) -> dict[Victim, VictimOutcome]:
+    """Return for each attacked example of some runs the result of all attacks of one vantage at all rounds together.
+
+    Args:
+        runs: runs of different seeds.
+        settings: the attacks that count.
+    """
+    counted = set(settings)
+    results: dict[Victim, VictimOutcome] = {}
+    for row in (row for run in runs for row in run.rows if row.setting in counted):
+        where = (row.setting.vantage, row.setting.source)
+        # Equal label and position prove that the same slot held the same example.
+        key = (*where, row.seed, row.place, row.label, row.example)
+        results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
+    return results
+
+
+def together(before: VictimOutcome | None, now: VictimOutcome) -> VictimOutcome:
+    """Join the results of two attacks on one example."""
+    if before is None:
+        return now
+    known = [value for value in (before.closeness, now.closeness) if value is not None]
+    return now._replace(recovered=before.recovered or now.recovered, closeness=max(known, default=None))
+
+
+def common_places(sides: Iterable[Iterable[FinishedRun]]) -> set[Place]:
+    """Return the attacks, vantages, sources and rounds that all sides have; others would give one more chances."""
+    each = [{_place(row.setting) for run in runs for row in run.rows} for runs in sides]
+    attacked = [places for places in each if places]
+    return set.intersection(*attacked) if attacked else set()
+
+
+def across(runs: Iterable[FinishedRun], by_seed: bool, places: Set[Place]) -> dict[Victim, VictimOutcome]:
+    """Return the same of any runs, whose seeds and clients need not be those of the runs they are compared with.
+
+    The position in the training part identifies an example of the same data. Results of earlier versions lack it; there
+    the same draw from the same data identifies it.
+
+    Args:
+        runs: the runs.
+        by_seed: whether an example under two seeds counts as two, as where seeds are pooled.
+        places: attacks, vantages, sources and rounds that count.
+    """
+    results: dict[Victim, VictimOutcome] = {}
+    for run in runs:
+        config, held = run.result["config"], (run.result.get("provenance") or {}).get("data") or {}
+        data = held.get("digest"), config.get("dataset")
+        draw = tuple(config.get(key) for key in _SAME_DRAW)
+        for row in (row for row in run.rows if _place(row.setting) in places):
+            which = (row.example,) if row.example else (row.place, *draw)
+            where = (row.setting.vantage, row.setting.source)
+            key = (*where, *data, row.label, *which, *([row.seed] if by_seed else []))
+            results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
+    return results
+
+
+def _place(setting: AttackSetting) -> Place:
+    return setting.attack, setting.vantage, setting.source, setting.round
+
+
+def joined_messages(pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Return for each example, by its messages on two sides, the number of the group that has to count as a whole.
+
+    Sides may put the same examples into batches of different sizes: those that came in one message on either side are
+    not independent, so that messages with a common example are one group.
+
+    >>> joined_messages([("a", "x"), ("b", "x"), ("c", "y")])
+    [0, 0, 1]
+    """
+    group: dict[tuple[int, str], int] = {}
+    for number, (ours, theirs) in enumerate(pairs):
+        ends = (0, ours), (1, theirs)
+        met = {group[end] for end in ends if end in group}
+        minimum = min(met, default=number)
+        group |= {end: minimum for end, before in group.items() if before in met}
+        group |= dict.fromkeys(ends, minimum)
+    places = {number: index for index, number in enumerate(sorted(set(group.values())))}
+    return [places[group[0, ours]] for ours, _ in pairs]
+
 
 ALPHA = 0.05
 """Greatest probability with which a ranking may call any difference real where there is none."""
@@ -124,6 +226,53 @@ class CombinationRanking:
         maximum = max((test.messages for test in self.tests), default=0)
         needed = ceil(log2(2 * len(self.tests) / ALPHA)) if self.tests else 0
         return needed if maximum < needed else 0
+
+    @property
+    def sentences(self) -> list[str]:
+        """Sentences on it: groups without a difference, pairs that were not compared, power."""
+        lines = [f"These {len(group)} do not differ at 5 %: {listed(group)}." for group in self.alike]
+        compared = {frozenset((test.first, test.second)) for test in self.tests}
+        pairs = combinations([one.name for one in self.standings], 2)
+        missing = [f"{a} with {b}" for a, b in pairs if frozenset((a, b)) not in compared]
+        lines += [f"Not compared, for they have no common example: {'; '.join(missing)}."] if missing else []
+        if self.too_few:
+            lines.append(
+                f"No difference could be found here: {len(self.tests)} test{'s' * (len(self.tests) > 1)} need at least "
+                f"{self.too_few} messages in common. That none was found is no evidence that there is none."
+            )
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as matrix.json holds it."""
+        return {
+            "alpha": ALPHA,
+            "standings": [
+                {
+                    "combination": each.name,
+                    "images": each.images,
+                    "recovered": each.recovered,
+                    "share_interval": list(each.share),
+                    "closeness": each.closeness.as_dict() if each.closeness else None,
+                    "letters": each.letters,
+                }
+                for each in self.standings
+            ],
+            "tests": [vars(test) | {"significant": test.significant} for test in self.tests],
+            "alike": self.alike,
+            "most": self.most,
+            "least": self.least,
+            "sentences": self.sentences,
+            "messages_needed": self.too_few or None,
+        }
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names in words.
+
+    >>> listed("a"), listed("ab"), listed("abc")
+    ('a', 'a and b', 'a, b and c')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def ranked(outcomes: Mapping[str, Outcomes]) -> CombinationRanking:

@@ -28,16 +28,16 @@ from flfw.comparisons.findings import (
     uneven_budgets,
 )
 from flfw.comparisons.question import NO_DEFENCE, MatrixCell
-from flfw.comparisons.ranking_page import in_json, ranking
 from flfw.comparisons.rows import FinishedRun, read
+from flfw.comparisons.significance import ranked, strongest
 from flfw.comparisons.utility import ACCURACIES, Utility, claimed, family, shown
 from flfw.errors import InputError, require
 from flfw.files.latex import escaped, floating, tabular
 from flfw.files.sealed import write_atomic
+from flfw.report.formats import capital
 from flfw.server.checkpoint import is_complete
 
 _NONE = "–"
-_NONE_IN_LATEX = "--"
 
 
 def latex(records: Mapping[str, Mapping[str, Any]]) -> str:
@@ -52,30 +52,37 @@ def latex(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _tables(title: str, record: Mapping[str, Any]) -> list[str]:
     label = re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-")
-    place, where = f"-{label}" * bool(label), f" on {escaped(title)}" * bool(title)
-    parts = [floating("table", *_each_attack(record, where), f"matrix-attacks{place}", _notes_in_latex(record))]
+    place, where = f"-{label}" * bool(label), f" on {_escaped(title)}" * bool(title)
+    head = [_escaped(capital(name)) for name in _head(record, "{} (dB)")]
+    groups = [[[*map(_escaped, row)] for row in rows] for rows in _attack_rows(record)]
+    columns = f"llr{'l' * (len(head) - 8)}lrrrl"
+    body, caption = tabular(columns, head, groups), f"Each attack{where}."
+    parts = [floating("table", body, caption, f"matrix-attacks{place}", _notes_in_latex(record))]
     ranking = record.get("ranking") or {"standings": []}
     if len(ranking["standings"]) > 1:
         parts.insert(0, floating("table", *_ranking_in_latex(record, where), f"matrix{place}", _tests(record)))
     return parts
 
 
+def _escaped(text: str) -> str:
+    return escaped(text).replace(r" \%", r"\,\%")
+
+
 def _ranking_in_latex(record: Mapping[str, Any], where: str) -> tuple[str, str]:
     """Return the table of all attacks together, and its caption."""
     ranking, utility = record["ranking"], shown(record["combinations"])
-    means = {_name(each): (each.get(utility.key) or {}).get("mean") for each in record["combinations"]}
+    means = {_name(each): _mean(each, utility) for each in record["combinations"]}
     best = ranking["least"] if len(ranking["least"]) < len(ranking["standings"]) else []
     rows = []
     for each in ranking["standings"]:
-        low, high = each["share_interval"]
-        name, mean = each["combination"], _utility(utility, means.get(each["combination"]))
-        share = f"{each['recovered']} of {each['images']} ({100 * low:.0f} to {100 * high:.0f}\\,\\%)"
-        strong = name in best
-        cells = [escaped(name), mean, share, _decibels(each["closeness"]), escaped(each["letters"])]
-        rows.append([cells[0], cells[1], *(f"\\textbf{{{cell}}}" if strong else cell for cell in cells[2:])])
-    head = ["Combination", _heading(utility), "Recovered by any", f"{_closeness(record)}, best", "Group"]
+        name = each["combination"]
+        mean = means.get(name, _NONE)
+        cells = [*map(_escaped, (name, mean, _share(each), _decibels(each["closeness"]), each["letters"]))]
+        rows.append([*cells[:2], *(f"\\textbf{{{cell}}}" if name in best else cell for cell in cells[2:])])
+    best_result = f"{_closeness(record)} (dB), best"
+    head = ["combination", utility.heading, "recovered by any", best_result, "group"]
     caption = f"Leakage under all attacks together{where}. Combinations that share a letter do not differ at 5\\,\\%."
-    return tabular("lrrrl", head, [rows]), caption
+    return tabular("lrrrl", [_escaped(capital(name)) for name in head], [rows]), caption
 
 
 def _tests(record: Mapping[str, Any]) -> list[str]:
@@ -100,40 +107,6 @@ def _tests(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _each_attack(record: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """Return the table of each attack at each round, and its caption."""
-    utility = shown(record["combinations"])
-    private = any(each.get("claim") for each in record["combinations"])
-    head = ["Method", "Defence", _heading(utility), *["Epsilon at most"] * private]
-    head += ["Attack", "Recovered", _closeness(record), "Identified", "Verdict"]
-    groups = []
-    for each in record["combinations"]:
-        mean = (each.get(utility.key) or {}).get("mean")
-        first = [escaped(each["method"]), escaped(each["defence"]), _utility(utility, mean)]
-        first += [escaped(claimed(each["claim"])) if each.get("claim") else _NONE_IN_LATEX] * private
-        rows = []
-        for leak in each["attacks"] or [None]:
-            rows.append([*first, *(_leak_in_latex(leak) if leak else ["not attacked", *[_NONE_IN_LATEX] * 4])])
-            first = [""] * len(first)
-        groups.append(rows)
-    return tabular(f"llr{'l' * private}lrrrl", head, groups), f"Each attack{where}."
-
-
-def _leak_in_latex(leak: Mapping[str, Any]) -> list[str]:
-    low, high = leak["share_interval"]
-    share = f"{leak['recovered']} of {leak['images']} ({100 * low:.0f} to {100 * high:.0f}\\,\\%)"
-    share += f", {leak['failures']} failed" if leak["failures"] else ""
-    seeds = f" ({leak['seeds_with_verdict']} of {len(leak['seeds'])})" if len(leak["seeds"]) > 1 else ""
-    name = f"{leak['attack']}, {leak['kind']}" + (f", round {leak['round']}" if leak["round"] else "")
-    return [
-        escaped(name),
-        share,
-        _decibels(leak["psnr"]),
-        _percent_in_latex(leak["identified"]),
-        escaped(leak["verdict"] + seeds),
-    ]
-
-
 def _notes_in_latex(record: Mapping[str, Any]) -> list[str]:
     counts = sorted({leak["images"] for each in record["combinations"] for leak in each["attacks"]})
     lines = [f"$n={' or '.join(map(str, counts))}$ attacked examples, {_seeds(record)}. Intervals are 95\\,\\%."]
@@ -145,36 +118,8 @@ def _seeds(record: Mapping[str, Any]) -> str:
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "one seed"
 
 
-def _name(each: Mapping[str, Any]) -> str:
-    return each["method"] if each["defence"] == "none" else f"{each['method']} with {each['defence']}"
-
-
-def _heading(utility: Utility) -> str:
-    return escaped(utility.heading.capitalize())
-
-
-def _utility(utility: Utility, value: float | None) -> str:
-    return _NONE_IN_LATEX if value is None else escaped(utility.text(value, 0)).replace(r" \%", r"\,\%")
-
-
 def _remark(record: Mapping[str, Any]) -> list[str]:
     return [escaped(line) for line in filter(None, [shown(record["combinations"]).remark])]
-
-
-def _closeness(record: Mapping[str, Any]) -> str:
-    images = any(leak["ssim"] is not None for each in record["combinations"] for leak in each["attacks"])
-    return "PSNR (dB)" if images else "Closeness (dB)"
-
-
-def _decibels(interval: Mapping[str, Any] | None) -> str:
-    if not interval:
-        return _NONE_IN_LATEX
-    ends = f" ({interval['low']:.1f} to {interval['high']:.1f})" if interval["low"] is not None else ""
-    return f"{interval['mean']:.1f}{ends}"
-
-
-def _percent_in_latex(value: float | None) -> str:
-    return _NONE_IN_LATEX if value is None else f"{100 * value:.0f}\\,\\%"
 
 
 def _span(values: Sequence[int]) -> str:
@@ -194,60 +139,95 @@ def markdown(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _section(title: str, record: Mapping[str, Any]) -> str:
-    images = any(leak["ssim"] is not None for each in record["combinations"] for leak in each["attacks"])
-    closeness = "PSNR, dB" if images else "closeness, dB"
-    utility = shown(record["combinations"])
-    private = any(each.get("claim") for each in record["combinations"])
-    names = ["method", "defence", utility.heading]
-    names += ["epsilon at most"] if private else []
-    header = [*names, "attack", "recovered", closeness, "identified", "verdict"]
-    rows = [header, ["---"] * len(header)]
-    for combination in record["combinations"]:
-        mean = (combination.get(utility.key) or {}).get("mean")
-        first = [combination["method"], combination["defence"], utility.text(mean, 0)]
-        first += [claimed(combination["claim"]) if combination.get("claim") else _NONE] * private
-        for leak in combination["attacks"] or [None]:
-            rows.append([*first, *(_leak_in_markdown(leak) if leak else ["not attacked", *[_NONE] * 4])])
-            first = [""] * len(names)
     parts = [f"## {title}"] if title else []
-    parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    parts += _ranking(record.get("ranking") or {"standings": []})
-    notes = [*filter(None, [utility.remark]), *record["notes"]]
-    parts += ["\n".join(f"- {note}" for note in notes)] if notes else []
-    return "\n\n".join(parts)
+    parts.append(_grid(_head(record, "{}, dB"), [row for rows in _attack_rows(record) for row in rows]))
+    ranking = record.get("ranking") or {"standings": []}
+    if len(ranking["standings"]) > 1:
+        parts += [_ranking_grid(ranking["standings"]), _listing([_LETTERS, *ranking["sentences"]])]
+    notes = [*filter(None, [shown(record["combinations"]).remark]), *record["notes"]]
+    return "\n\n".join([*parts, _listing(notes)] if notes else parts)
 
 
-def _ranking(ranking: Mapping[str, Any]) -> list[str]:
-    """Return a table of all attacks together, and the sentences on it; of one combination nothing."""
-    if len(ranking["standings"]) < 2:
-        return []
-    rows = [["combination", "recovered by any", "closest, dB", "letter"], ["---"] * 4]
-    for each in ranking["standings"]:
-        low, high = each["share_interval"]
-        share = f"{each['recovered']} of {each['images']} ({100 * low:.0f} to {100 * high:.0f} %)"
+_LETTERS = "Combinations that share a letter do not differ at 5 % over all comparisons."
+
+
+def _ranking_grid(standings: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for each in standings:
         closest = f"{each['closeness']['mean']:.1f}" if each["closeness"] else _NONE
-        rows.append([each["combination"], share, closest, each["letters"]])
-    lines = ["Combinations that share a letter do not differ at 5 % over all comparisons.", *ranking["sentences"]]
-    return ["\n".join(f"| {' | '.join(row)} |" for row in rows), "\n".join(f"- {line}" for line in lines)]
+        rows.append([each["combination"], _share(each), closest, each["letters"]])
+    return _grid(["combination", "recovered by any", "closest, dB", "letter"], rows)
 
 
-def _leak_in_markdown(leak: Mapping[str, Any]) -> list[str]:
-    low, high = leak["share_interval"]
-    psnr = leak["psnr"]
-    ends = f" ({psnr['low']:.1f} to {psnr['high']:.1f})" if psnr and psnr["low"] is not None else ""
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def _listing(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _head(record: Mapping[str, Any], closeness: str) -> list[str]:
+    """Return the names of the columns of `_attack_rows`."""
+    names = ["method", "defence", shown(record["combinations"]).heading, *["epsilon at most"] * _is_private(record)]
+    in_decibels = closeness.format(_closeness(record))
+    return [*names, "attack", "recovered", in_decibels, "identified", "verdict"]
+
+
+def _attack_rows(record: Mapping[str, Any]) -> list[list[list[str]]]:
+    """Return the rows of each combination, one for each attack at each round."""
+    utility, private = shown(record["combinations"]), _is_private(record)
+    groups = []
+    for each in record["combinations"]:
+        first = [each["method"], each["defence"], _mean(each, utility)]
+        first += [claimed(each["claim"]) if each.get("claim") else _NONE] * private
+        rows = []
+        for leak in each["attacks"] or [None]:
+            rows.append([*first, *(_leak_cells(leak) if leak else ["not attacked", *[_NONE] * 4])])
+            first = [""] * len(first)
+        groups.append(rows)
+    return groups
+
+
+def _is_private(record: Mapping[str, Any]) -> bool:
+    return any(each.get("claim") for each in record["combinations"])
+
+
+def _closeness(record: Mapping[str, Any]) -> str:
+    images = any(leak["ssim"] is not None for each in record["combinations"] for leak in each["attacks"])
+    return "PSNR" if images else "closeness"
+
+
+def _name(each: Mapping[str, Any]) -> str:
+    return each["method"] if each["defence"] == NO_DEFENCE else f"{each['method']} with {each['defence']}"
+
+
+def _mean(combination: Mapping[str, Any], utility: Utility) -> str:
+    return utility.text((combination.get(utility.key) or {}).get("mean"), 0)
+
+
+def _leak_cells(leak: Mapping[str, Any]) -> list[str]:
     failures = f", {leak['failures']} failed" if leak["failures"] else ""
     seeds = f" ({leak['seeds_with_verdict']} of {len(leak['seeds'])})" if len(leak["seeds"]) > 1 else ""
     return [
         f"{leak['attack']}, {leak['kind']}" + (f", round {leak['round']}" if leak["round"] else ""),
-        f"{leak['recovered']} of {leak['images']} ({100 * low:.0f} to {100 * high:.0f} %){failures}",
-        f"{psnr['mean']:.1f}{ends}" if psnr else _NONE,
-        _percent(leak["identified"]),
-        leak["verdict"] + seeds,
+        f"{_share(leak)}{failures}",
+        _decibels(leak["psnr"]),
+        _NONE if leak["identified"] is None else f"{100 * leak['identified']:.0f} %",
+        f"{leak['verdict']}{seeds}",
     ]
 
 
-def _percent(value: float | None) -> str:
-    return _NONE if value is None else f"{100 * value:.0f} %"
+def _share(each: Mapping[str, Any]) -> str:
+    low, high = each["share_interval"]
+    return f"{each['recovered']} of {each['images']} ({100 * low:.0f} to {100 * high:.0f} %)"
+
+
+def _decibels(interval: Mapping[str, Any] | None) -> str:
+    if not interval:
+        return _NONE
+    ends = f" ({interval['low']:.1f} to {interval['high']:.1f})" if interval["low"] is not None else ""
+    return f"{interval['mean']:.1f}{ends}"
 
 
 def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell], failed: Mapping[str, str]) -> None:
@@ -269,7 +249,8 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
         )
         for key in keys
     ]
-    compared, rank, columns = comparisons(combinations), ranking(combinations), _columns(finished.values())
+    compared, columns = comparisons(combinations), _columns(finished.values())
+    ranking = ranked({one.name: strongest(one.runs, (leak.setting for leak in one.leaks)) for one in combinations})
     record = {
         "flfw": flfw.__version__,
         "question": dict(question),
@@ -277,13 +258,13 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
         "cells": states,
         "combinations": [_combination(combination, columns) for combination in combinations],
         "comparisons": [_comparison(comparison) for comparison in compared],
-        "ranking": in_json(rank),
+        "ranking": ranking.as_dict(),
     }
     write_atomic(folder / "matrix.json", json.dumps(record, indent=1, allow_nan=False).encode())
     write_atomic(folder / "matrix.csv", _csv(combinations, columns).encode())
     write_atomic(folder / "matrix.md", markdown({"": record}).encode())
     write_atomic(folder / "matrix.tex", latex({"": record}).encode())
-    write_atomic(folder / "matrix.html", render(record, combinations, compared, rank).encode())
+    write_atomic(folder / "matrix.html", render(record, combinations, compared, ranking).encode())
 
 
 def _read(
@@ -442,9 +423,8 @@ def lines(record: Mapping[str, Any]) -> list[str]:
             kind = "" if worst["kind"] in ("static", "adaptive") else f" ({worst['kind']})"
             where = f"{worst['attack']} at round {worst['round']}{kind}"
             leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
-        name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
         one = next((one for one in utilities if row.get(one.key)), None)
         utility = one.line(row[one.key]["mean"]) if one else f"no {utilities[0].name}"
         claims = [f"epsilon at most {claimed(row['claim'])}"] if row.get("claim") else []
-        texts.append("; ".join([f"{name}: {utility}", *claims, leak]))
+        texts.append("; ".join([f"{_name(row)}: {utility}", *claims, leak]))
     return texts

@@ -10,18 +10,16 @@ from pathlib import Path
 from flfw.data import generated, text
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.images import ImageFormat
 from flfw.data.readers import (
     adult,
     at_site,
     by_domain,
     cifar,
-    digit5,
     embedded,
     faces,
     folder,
     hub,
-    mnist,
     numerals,
     table,
     tiny_imagenet,
@@ -46,10 +44,10 @@ _CARDS = {
     "cifar10": cifar.CIFAR10,
     "cinic10": cifar.CINIC10,
     "digits": embedded.DIGITS,
-    "emnist": mnist.EMNIST,
-    "fmnist": mnist.FASHION_MNIST,
+    "emnist": numerals.EMNIST,
+    "fmnist": numerals.FASHION_MNIST,
     "lfw": faces.LFW,
-    "mnist": mnist.MNIST,
+    "mnist": numerals.MNIST,
     "mnist_m": numerals.MNIST_M,
     "svhn": numerals.SVHN,
     "synthetic_digits": numerals.SYNTHETIC_DIGITS,
@@ -59,7 +57,7 @@ _CARDS = {
 
 _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
     "celeba": faces.celeba,
-    "digit5": digit5.digit5,
+    "digit5": numerals.digit5,
     "domainnet": by_domain.domainnet,
     "office_caltech": by_domain.office_caltech,
     "synthetic": generated.synthetic,

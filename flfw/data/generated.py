@@ -31,8 +31,7 @@ from typing import NoReturn, final
 
 import numpy as np
 
-from flfw.data.files.dataset import DatasetCard
-from flfw.data.files.population import Part, Population
+from flfw.data.files.dataset import DatasetCard, Part, Population
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
@@ -22,7 +24,6 @@ from flfw.audit import probe, uploads
 from flfw.audit.controls import under_control
 from flfw.client.broadcast_checks import require_plausible
 from flfw.client.context import ClientContext
-from flfw.client.deadline import until
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
@@ -34,19 +35,126 @@ from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.experiment.training import DataSettings
 from flfw.files.provenance import code_hash
+from flfw.files.typed import fitted
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.question import read_question
 from flfw.messages.reasons import QUIET, WITHHELD, RequestDeclinedError
 from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError
-from flfw.messages.wire import forms, pack, views
+from flfw.messages.wire import forms, of_kind, pack, views
 from flfw.nets import Tensors
 from flfw.nets.training.devices import one_thread
 from flfw.plans.run_plan import RunPlan, plan
-from flfw.server.node_assignment import ENROLMENT_S
+from flfw.server.client_directory import ENROLMENT_S
 from flfw.task.client_plan import ClientPlan
 from flfw.task.pipeline import NetworkPlan
 from flfw.task.task import TaskPlan, image_format
+
+_ARRAYS, _CONFIG, _PROBE = "arrays", "config", "train.probe"
+_SOURCE, _WAY_OUT = "a message of the server", "run the same code on both sides"
+_NAME = 128  # characters of an experiment's id, which becomes the name of a folder
+_COUNTS = ("round", "client", "state_version", "slot", "own_slot", "batch", "steps")
+
+
+class MessageConfig(TypedDict):
+    """Scalars of a message to a client; those from ``control`` on are of probes.
+
+    Attributes:
+        round: number of the round, >= 0.
+        client: number of the client, >= 0.
+        state_version: round of the private state to go on from; 0: the start.
+        experiment: id of the experiment, letters and digits.
+        code: hash of the server's code.
+        deadline: seconds for the answer, > 0.
+        control: control of the audit, or ``target``.
+        slot: place among all probes.
+        own_slot: place among the client's probes.
+        batch: number of examples.
+        steps: number of local steps.
+        point: name of the probe within the round.
+        vantage: position of the observer.
+    """
+
+    round: int
+    state_version: int
+    experiment: str
+    code: str
+    deadline: float
+    client: NotRequired[int]
+    control: NotRequired[str]
+    slot: NotRequired[int]
+    own_slot: NotRequired[int]
+    batch: NotRequired[int]
+    steps: NotRequired[int]
+    point: NotRequired[str]
+    vantage: NotRequired[str]
+
+
+_OF_PROBES = ("control", "slot", "own_slot", "batch", "steps", "point")
+
+
+def read_question(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRecord]:
+    """Read the scalars and the arrays of a message to a client.
+
+    Args:
+        message: the message.
+        kind: its type, such as ``train.probe``.
+
+    Raises:
+        InputError: a record or a scalar is missing, has another type, or is out of its range.
+    """
+    arrays, scalars = of_kind(message.content, ArrayRecord), of_kind(message.content, ConfigRecord)
+    complete = _ARRAYS in arrays and _CONFIG in scalars
+    require(complete, f"records {_ARRAYS} and {_CONFIG} in {_SOURCE}", records=", ".join(message.content) or "none")
+    config = cast(dict[str, Any], fitted(dict(scalars[_CONFIG]), MessageConfig, _SOURCE, _WAY_OUT))
+    if kind == _PROBE and (missing := [name for name in _OF_PROBES if name not in config]):
+        raise InputError(f"Expected {missing[0]} in {_SOURCE} for a probe, got none; {_WAY_OUT}.")
+    for name in _COUNTS:
+        require(config.get(name, 0) >= 0, f"{name} >= 0 in {_SOURCE}", **{name: config.get(name)})
+    require(config["deadline"] > 0, f"deadline > 0 in {_SOURCE}", deadline=config["deadline"])
+    named = config["experiment"].isalnum() and len(config["experiment"]) <= _NAME
+    require(named, f"an experiment of letters and digits in {_SOURCE}", experiment=config["experiment"][:_NAME])
+    return config, arrays[_ARRAYS]
+
+
+_LONGEST_S = 1e9  # some thirty years; a timer takes not much more
+_AFTER_DEADLINE_S = 1.0  # the server then reports a late client, not a dead process
+_UNDER_WAY: list[float] = []
+"""Deadlines of the clients that this process works for now."""
+
+
+@contextmanager
+def until(deadline: float, context: Context) -> Iterator[None]:
+    """Refuse work after the deadline, and end this process when the deadline passes during the work.
+
+    A hung client would hold its core for ever. Python itself may hang, so a thread of C code ends the process. Where
+    several clients are at work at once, the latest of their deadlines counts, also when one of them is done early.
+
+    Args:
+        deadline: seconds since the epoch; the clocks of the machines must differ by less than the time given.
+        context: context of this node; a process that also runs the server is not ended.
+    """
+    own_process = not context.node_config.get("in-process")
+    if deadline <= time.time():
+        raise RequestDeclinedError("was asked too late")
+    if own_process:
+        _UNDER_WAY.append(deadline)
+        _set_timer()
+    try:
+        yield
+    finally:
+        if own_process:
+            _UNDER_WAY.remove(deadline)
+            _set_timer()
+
+
+def _set_timer() -> None:
+    """Let the process end after the latest deadline of the work under way; without any, not at all."""
+    if not _UNDER_WAY:
+        faulthandler.cancel_dump_traceback_later()
+        return
+    left = min(max(0.0, max(_UNDER_WAY) - time.time()), _LONGEST_S)
+    faulthandler.dump_traceback_later(left + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+
 
 server = ServerApp()
 client = ClientApp()

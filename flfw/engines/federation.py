@@ -37,10 +37,9 @@ from flfw.rng import initialising
 from flfw.server.aggregation import MovingAverage
 from flfw.server.central import central_accuracy
 from flfw.server.checkpoint import Checkpoints, server_lock
-from flfw.server.client_directory import Failure, FailurePolicy
+from flfw.server.client_directory import Failure, FailurePolicy, NodeAssignment, Requirements
 from flfw.server.context import ServerContext
 from flfw.server.history import EarlyStopping
-from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
 from flfw.task.client_plan import ClientPlan

@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 
+from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.errors import InputError, require
 from flfw.files.typed import fitted, read_toml
 
@@ -66,7 +67,7 @@ def transport(flower: str | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class FederationLayout:
+class FederationLayout(BoundedSettings):
     """A federation's folder and addresses.
 
     Attributes:
@@ -80,7 +81,7 @@ class FederationLayout:
     """
 
     folder: Path
-    clients: int
+    clients: PositiveInt
     host: str = "127.0.0.1"
     listen: str = "127.0.0.1"
     port: int = 9092
@@ -88,7 +89,7 @@ class FederationLayout:
     site_port: int = 9200
 
     def __post_init__(self) -> None:
-        require(self.clients >= 1, "clients >= 1", clients=self.clients)
+        super().__post_init__()
         require(self.clients <= _MOST_SITES, f"clients <= {_MOST_SITES:,}, each with a port", clients=self.clients)
         for name in ("host", "listen"):
             address = getattr(self, name)

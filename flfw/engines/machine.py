@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flfw.errors import InputError, require
-from flfw.experiment.execution import ExecutionSettings
+from flfw.experiment.experiment import ExecutionSettings
 
 _GPU_DEVICES = ("nvidia*", "nvhost*", "dxg", "kfd")
 _ROUNDING = 1e-9  # of a share: ten tenths of a GPU fit on one

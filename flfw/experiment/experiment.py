@@ -1,23 +1,155 @@
-"""Record of a run, which joins its groups of settings, and its conversion to Flower's run_config."""
+"""Record of a run, which joins its groups of settings, and its conversion from Python and to Flower's run_config."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import isfinite
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from flfw.errors import InputError, require
 from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
-from flfw.experiment.conversion import convert_fields, require_choices
-from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
+from flfw.experiment.fields import require_finite
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
 from flfw.files.earlier_names import FLAGS, VALUES, earlier_setting
+from flfw.files.folders import from_home
 from flfw.files.typed import SchemaMismatchError, fit
 from flfw.plugins import Scalar
+
+
+@dataclass(frozen=True)
+class ExecutionSettings:
+    """Settings of the engine, its resources, and the treatment of clients that fail."""
+
+    engine: Literal["ray", "inproc", "flwr-sim", "flwr"] = "ray"
+    """ray: clients in the processes of Ray; inproc: the same apps, called one after the other in this process;
+    flwr-sim: Flower's simulation engine on Ray; flwr: Flower's own commands, with a SuperLink for this run alone."""
+    cpus_per_client: float = 1
+    """CPU cores set aside for each process that simulates clients, one at a time or, with --batched-clients, some at
+    once (ray, flwr-sim, flwr)."""
+    gpus_per_client: float = 0
+    """Fraction of a GPU set aside for, and used by, each process that simulates clients (ray, flwr-sim, flwr); with
+    one, what the server trains itself is computed on a GPU, too, if its machine has any."""
+    ray_address: str = ""
+    """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
+    round_deadline: float = 3600
+    """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted. To
+    join at the start, they have at most two minutes of it, or ten seconds for each client. In s, > 0."""
+    keep_state: bool = False
+    """Keep the clients' private tensors in state/ once the run is over; for figures."""
+    track: tuple[str, ...] = ()
+    """Tools that get the run's figures while it goes on: tensorboard, mlflow, wandb, or package.module:Class; none."""
+    out: Path | None = None
+    """Folder to write; default: runs/METHOD-DATASET-TIME."""
+
+    def __post_init__(self) -> None:
+        require_finite(self, ("round_deadline", "cpus_per_client"))
+        require_finite(self, ("gpus_per_client",), zero=True)
+        joins = not self.ray_address or self.engine in ("ray", "flwr-sim")
+        require(joins, "--engine ray with --ray-address", engine=self.engine)
+        require(len(set(self.trackers)) == len(self.trackers), "each tracker once", track=" ".join(self.trackers))
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Trackers of the run; empty: none."""
+        return () if self.track in (("none",), ()) else self.track
+
+
+@dataclass(frozen=True)
+class DeploymentSettings:
+    """Settings of a federation of real sites, in place of a simulation."""
+
+    federation: Path | None = None
+    """Folder of a federation of real sites (python -m flfw.deploy) on which to run, rather than to simulate."""
+    record: bool = False
+    """With --federation: write down what sites send in audited rounds and, where all volunteer examples, their answers
+    to probes, for an audit by --from. Both sides' logs say so, and a site's policy may refuse."""
+
+
+_LARGEST = 2**63
+
+
+def convert_fields(record: object) -> None:
+    """Convert the fields of a new frozen record: one word to a tuple, text to a path, a mapping to assignments.
+
+    A list becomes a tuple, a number or a truth of NumPy one of Python. `require_choices` checks fields with a choice of
+    words.
+
+    Raises:
+        InputError: a value has another type; names the flag.
+    """
+    for name, kind in _kinds(type(record)).items():
+        given = getattr(record, name)
+        value = _converted(given, kind)
+        if get_origin(kind) is not Literal and not (kind in (int, float) and _is_beyond(value)):
+            value = _fitted(value, Path if Path in get_args(kind) and value is not None else kind, name)
+            value = from_home(value) if isinstance(value, Path) else value
+        if value is not given:
+            object.__setattr__(record, name, value)
+
+
+def require_choices(record: object) -> None:
+    """Refuse a record with another value than the words that a field has to choose from.
+
+    Raises:
+        InputError: names the flag and its words.
+    """
+    for name, kind in _kinds(type(record)).items():
+        if get_origin(kind) is Literal:
+            _fitted(getattr(record, name), kind, name)
+
+
+@cache
+def _kinds(record: type) -> dict[str, Any]:
+    """Return the types of a record's fields by name."""
+    hints = get_type_hints(record)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cast(Any, record))}
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """Convert a value to the type of a field, where it can be meant so; else return it as it is."""
+    if get_origin(kind) is tuple:
+        if isinstance(value, Mapping):
+            return tuple(f"{name}={_word(setting)}" for name, setting in value.items())
+        words = (value,) if isinstance(value, str) else value
+        return tuple(words) if isinstance(words, list) else words
+    if Path in get_args(kind) and isinstance(value, str | os.PathLike):
+        return os.fspath(value) or None
+    if kind in (int, float) and not isinstance(value, bool | int | float):
+        if isinstance(value, Integral):
+            return int(value)
+        return float(value) if kind is float and isinstance(value, Real) else value
+    if kind is bool and type(value).__name__ in ("bool", "bool_"):  # NumPy's names of its truths
+        return bool(value)
+    return value
+
+
+def _is_beyond(value: Any) -> bool:
+    """Return whether a number is infinite, none at all, or of more than 64 bits: a field's own check says its range."""
+    return type(value) in (int, float) and not (isfinite(value) and abs(value) < _LARGEST)
+
+
+def _word(setting: Any) -> str:
+    """Return a setting as ``--set`` has it.
+
+    >>> _word(True), _word(0.5)
+    ('true', '0.5')
+    """
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
+
+
+def _fitted(value: Any, kind: Any, name: str) -> Any:
+    try:
+        return fit(value, kind, name.replace("_", "-"))
+    except SchemaMismatchError as error:
+        raise InputError(f"Expected {error}.") from error
+
 
 FREE_ON_RESUME = (
     "on_client_failure",

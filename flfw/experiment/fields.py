@@ -1,4 +1,4 @@
-"""Scalars of a configuration, and common checks of the fields of settings."""
+"""Scalars of a configuration, axes of a matrix as on the command line, and common checks of the fields of settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from math import inf
 from typing import TypeVar
 
-from flfw.errors import InputError, require, unknown
+from flfw.errors import InputError, require, suggestion, unknown
 
 _Word = TypeVar("_Word", bound=str)
 _DIGITS = 18
@@ -79,3 +79,34 @@ def integer(word: str, flag: str) -> int:
     if not word.strip().isdecimal() or len(word) > _DIGITS:
         raise InputError(f"Expected whole numbers for {flag}, got {word[:80]!r}.")
     return int(word)
+
+
+WITHIN = ("methods", "defences", "attacks", "seeds")
+"""Axes within one folder; each value of the axis ``datasets`` has a folder of its own."""
+AXES = (*WITHIN, "datasets")
+"""All axes."""
+
+
+def axes(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of each axis that is written.
+
+    Raises:
+        InputError: a word that is no axis, or an axis that is empty or occurs twice.
+
+    >>> axes(["seeds=0,1", "methods=fedavg"])
+    {'seeds': ('0', '1'), 'methods': ('fedavg',)}
+    """
+    values: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        axis, equals, text = word.partition("=")
+        if not equals or axis not in AXES:
+            like = (suggestion(axis, AXES) if equals else "") or "."
+            raise InputError(f"Expected AXIS=VALUE,VALUE with an axis among {', '.join(AXES)}; got {word!r}{like}")
+        require(axis not in values, f"each axis among {', '.join(AXES)} once", twice=axis)
+        values[axis] = tuple(part.strip() for part in text.split(","))
+        if not all(values[axis]):
+            raise InputError(f"Expected {axis}=VALUE,VALUE with a value behind each comma, got {word!r}.")
+    seeds = values.get("seeds", ())
+    if not all(seed.isdecimal() for seed in seeds):
+        raise InputError(f"Expected whole numbers for seeds, got seeds={','.join(seeds)}.")
+    return values

@@ -13,21 +13,29 @@ from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+
+def _together(before: str, now: str, stems: str) -> dict[str, str]:
+    """Return the modules that moved from one package to another and kept their names."""
+    return {f"{before}.{stem}": f"{now}.{stem}" for stem in stems.split()}
+
+
 MODULES: Mapping[str, str] = MappingProxyType(
     {
+        **_together("flfw", "flfw.task", "client_plan defence method pipeline"),
+        **_together("flfw.deploy", "flfw.engines", "layout processes submit"),
+        **_together("flfw.papers", "flfw.comparisons.figures", "charts cite comparisons drawing figures gains grids"),
+        **_together("flfw.papers", "flfw.comparisons.figures", "leakage_charts leakage_numbers norms timing"),
+        **_together("flfw.papers", "research.papers", "compositions distortion inversions transformation_search"),
         "flfw.adversary.client_messages": "flfw.adversary.membership.statistics",
         "flfw.adversary.closed_form": "flfw.adversary.attack",
         "flfw.adversary.informed_membership": "flfw.adversary.membership.informed",
         "flfw.adversary.observation": "flfw.recording.observation",
         "flfw.adversary.published_model": "flfw.adversary.membership.published_model",
         "flfw.adversary.shadow_training": "flfw.adversary.membership.shadow_models",
-        "flfw.aggregates.disaggregation": "flfw.adversary.secure_aggregation",
-        "flfw.aggregates.embedding_span": "flfw.adversary.secure_aggregation",
-        "flfw.aggregates.secagg_plus": "flfw.adversary.secure_aggregation",
-        "flfw.aggregates.single_contributors": "flfw.adversary.secure_aggregation",
         "flfw.apps": "flfw.engines.apps",
         "flfw.audit.attack_server": "flfw.audit.attack_process",
         "flfw.audit.climb": "flfw.audit.control_runs",
@@ -36,20 +44,13 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.audit.standing": "flfw.audit.threat_model",
         "flfw.audit.verdict_entries": "flfw.audit.entry_builder",
         "flfw.audit.verdicts.conclude": "flfw.audit.conclude",
-        "flfw.audit.verdicts.evidence": "flfw.audit.verdict",
         "flfw.audit.verdicts.groups_needed": "flfw.audit.conclude",
         "flfw.audit.verdicts.sum_conclusion": "flfw.audit.conclude",
-        "flfw.audit.verdicts.verdict": "flfw.audit.verdict",
         "flfw.client.descent": "flfw.client.local_trainer",
         "flfw.client.workplace": "flfw.client.context",
-        "flfw.client_plan": "flfw.task.client_plan",
         "flfw.combinations": "flfw.plans.combinations",
         "flfw.curves": "flfw.experiment.curves",
         "flfw.data.splits.cut": "flfw.data.splits.split_indices",
-        "flfw.defence": "flfw.task.defence",
-        "flfw.deploy.layout": "flfw.engines.layout",
-        "flfw.deploy.processes": "flfw.engines.processes",
-        "flfw.deploy.submit": "flfw.engines.submit",
         "flfw.dp.settlement": "flfw.dp.resolve_noise",
         "flfw.earlier_names": "flfw.files.earlier_names",
         "flfw.engines.errands": "flfw.engines.pending_messages",
@@ -61,37 +62,14 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.membership.copies": "flfw.data.membership_pairs",
         "flfw.membership.pairs": "flfw.data.membership_pairs",
         "flfw.membership.sketch": "flfw.inversion.sketch",
-        "flfw.method": "flfw.task.method",
         "flfw.papers.captions": "flfw.comparisons.figures.figures",
-        "flfw.papers.charts": "flfw.comparisons.figures.charts",
-        "flfw.papers.cite": "flfw.comparisons.figures.cite",
-        "flfw.papers.comparisons": "flfw.comparisons.figures.comparisons",
-        "flfw.papers.compositions": "research.papers.compositions",
-        "flfw.papers.distortion": "research.papers.distortion",
-        "flfw.papers.drawing": "flfw.comparisons.figures.drawing",
-        "flfw.papers.embeddings": "flfw.comparisons.figures.embeddings",
-        "flfw.papers.features": "flfw.comparisons.figures.features",
-        "flfw.papers.figures": "flfw.comparisons.figures.figures",
-        "flfw.papers.gains": "flfw.comparisons.figures.gains",
-        "flfw.papers.grids": "flfw.comparisons.figures.grids",
-        "flfw.papers.inversions": "research.papers.inversions",
-        "flfw.papers.leakage_charts": "flfw.comparisons.figures.leakage_charts",
-        "flfw.papers.leakage_numbers": "flfw.comparisons.figures.leakage_numbers",
-        "flfw.papers.norms": "flfw.comparisons.figures.norms",
-        "flfw.papers.restored": "flfw.comparisons.figures.features",
+        "flfw.papers.embeddings": "flfw.comparisons.figures.tsne",
+        "flfw.papers.features": "flfw.comparisons.figures.tsne",
+        "flfw.papers.restored": "flfw.comparisons.figures.tsne",
         "flfw.papers.run_groups": "flfw.comparisons.figures.comparisons",
-        "flfw.papers.timing": "flfw.comparisons.figures.timing",
-        "flfw.papers.transformation_search": "research.papers.transformation_search",
-        "flfw.pipeline": "flfw.task.pipeline",
         "flfw.plan": "flfw.plans.run_plan",
         "flfw.privacy.course": "flfw.privacy.client_schedule",
         "flfw.privacy.run_schedule": "flfw.privacy.client_schedule",
-        "flfw.provenance.external_plugins": "flfw.runs.provenance",
-        "flfw.provenance.machine": "flfw.runs.provenance",
-        "flfw.provenance.packages": "flfw.runs.provenance",
-        "flfw.provenance.revision": "flfw.runs.provenance",
-        "flfw.provenance.sittings": "flfw.runs.provenance",
-        "flfw.rehearse.__main__": "flfw.command.rehearse",
         "flfw.rehearse.answers": "flfw.deploy.rehearsal",
         "flfw.rehearse.plan": "flfw.deploy.rehearsal",
         "flfw.rehearse.policy_check": "flfw.deploy.rehearsal",
@@ -101,17 +79,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.storage.asked": "flfw.dp.releases",
         "flfw.storage.checkpoint": "flfw.server.checkpoint",
         "flfw.storage.final_model": "flfw.server.checkpoint",
-        "flfw.sums.broadcasts": "flfw.audit.sums",
-        "flfw.sums.changes": "flfw.audit.sums",
-        "flfw.sums.exposure": "flfw.audit.sums",
-        "flfw.sums.figures": "flfw.audit.sums",
-        "flfw.sums.heads": "flfw.audit.sums",
-        "flfw.sums.isolation": "flfw.audit.sums",
-        "flfw.sums.participation": "flfw.audit.sums",
-        "flfw.sums.peers": "flfw.audit.sums",
-        "flfw.verification.changes": "flfw.runs.verify",
         "flfw.verification.comparison": "flfw.runs.run_comparison",
-        "flfw.verification.verify": "flfw.runs.verify",
         "flfw.resolve": "flfw.plans.run_plan",
     }
 )
@@ -144,7 +112,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "flfw.victims": "flfw.inversion.client_models",
     }
 )
-"""Package of today of each package that has another name; its files went along, but for those in `MODULES`."""
+"""Package or file of today of each package that has another name; its files went along, but for those in `MODULES`."""
 
 NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -395,7 +363,11 @@ def _moved(of_today: str, module: str) -> str:
 def _of_today(module: str) -> str | None:
     """Return the name of today of a module; None: it has no other."""
     parent, _, stem = module.rpartition(".")
-    return MODULES.get(module, f"{PACKAGES[parent]}.{stem}" if parent in PACKAGES else None)
+    if module in MODULES or parent not in PACKAGES:
+        return MODULES.get(module)
+    place = find_spec(PACKAGES[parent])
+    is_file = place is not None and place.submodule_search_locations is None
+    return PACKAGES[parent] if is_file else f"{PACKAGES[parent]}.{stem}"
 
 
 @final

@@ -14,8 +14,7 @@ from flfw.inversion.client_models.operator import AsOffset
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
-from flfw.inversion.matching import inner
-from flfw.inversion.objective import Given, Guess, Objective
+from flfw.inversion.matching import Given, Guess, Objective, inner
 from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
 

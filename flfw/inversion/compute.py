@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, final
 
 import torch
 
+from flfw.bounds import BoundedSettings, PositiveFloat
 from flfw.errors import require
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.training.devices import products
@@ -22,7 +23,7 @@ Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True)
-class ComputeLimits:
+class ComputeLimits(BoundedSettings):
     """Limits of a search.
 
     Attributes:
@@ -33,12 +34,9 @@ class ComputeLimits:
             are less close. With tf32 a GPU rounds the factors of products, with bf16 every result is rounded.
     """
 
-    memory_gb: float = 4.0
+    memory_gb: PositiveFloat = 4.0
     compiled: bool = False
     precision: Precision = "float32"
-
-    def __post_init__(self) -> None:
-        require(self.memory_gb > 0, "memory_gb > 0", memory_gb=self.memory_gb)
 
     @contextmanager
     def reduced(self, victim: VictimModel) -> Iterator[VictimModel]:

@@ -13,8 +13,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.errors import require
-from flfw.inversion.objective import Guess
+from flfw.bounds import BoundedSettings, NonNegativeFloat, NonNegativeInt, PositiveInt, Share
+from flfw.inversion.matching import Guess
 from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
 
@@ -24,7 +24,7 @@ _TINY = 1e-12
 
 @final
 @dataclass(frozen=True)
-class GroupConsistency:
+class GroupConsistency(BoundedSettings):
     """Influence of a target's starts on each other; it is a `flfw.inversion.search.Together`.
 
     It adds the gradient of ``weight * mean over images of ||x - E||^2``, with E as a constant, to that of each start's
@@ -37,16 +37,10 @@ class GroupConsistency:
         reach: largest shift of an image, in pixels along each axis, >= 0.
     """
 
-    starts: int
-    weight: float
-    after: float = 0.5
-    reach: int = 4
-
-    def __post_init__(self) -> None:
-        require(self.starts >= 1, "starts >= 1", starts=self.starts)
-        require(self.weight >= 0, "weight >= 0", weight=self.weight)
-        require(0 <= self.after <= 1, "0 <= after <= 1", after=self.after)
-        require(self.reach >= 0, "reach >= 0", reach=self.reach)
+    starts: PositiveInt
+    weight: NonNegativeFloat
+    after: Share = 0.5
+    reach: NonNegativeInt = 4
 
     def __call__(self, evaluate: Evaluate, labels: Tensor | None, iterations: int) -> Evaluate:
         """Return an evaluation that draws the starts of each target together, counted from its first call."""

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from flfw.errors import InputError
 from flfw.inversion.compute import ComputeLimits, machine_gb
 from flfw.inversion.graph import Graph
-from flfw.inversion.objective import Given, Guess, Objective
+from flfw.inversion.matching import Given, Guess, Objective
 from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.func import vmap
 
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence, Nature, again
 from flfw.inversion.compute import ComputeLimits, steps
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
-from flfw.inversion.objective import Given, Guess, Objective
+from flfw.inversion.matching import Given, Guess, Objective
 from flfw.inversion.search_optimisers import Best, Evaluate, SearchOptimiser
 from flfw.nets.net import Tensors
 from flfw.rng import numpy_generator
@@ -97,7 +98,7 @@ class CandidateEvaluation(Evaluation):
 
 @final
 @dataclass(frozen=True)
-class CMAES(SearchOptimiser):
+class CMAES(BoundedSettings, SearchOptimiser):
     """CMA-ES (Hansen, arXiv 1604.00772) by the library ``cma``, in the coordinates ``x``; other variables stay.
 
     Every search draws the same random numbers, from its own start.
@@ -108,14 +109,9 @@ class CMAES(SearchOptimiser):
         deviation: first standard deviation in units of the normalised coordinates, > 0.
     """
 
-    iterations: int
-    candidates: int = 50
-    deviation: float = 0.5
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.candidates >= 2, "candidates >= 2", candidates=self.candidates)
-        require(0 < self.deviation < inf, "0 < deviation < inf", deviation=self.deviation)
+    iterations: PositiveInt
+    candidates: Annotated[int, Interval(ge=2)] = 50
+    deviation: PositiveFinite = 0.5
 
     @torch.no_grad()
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:

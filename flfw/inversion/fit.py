@@ -16,7 +16,7 @@ from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.evaluation import stacked
 from flfw.inversion.graph import LIGHT
-from flfw.inversion.objective import Guess, Objective, Problem
+from flfw.inversion.matching import Guess, Objective, Problem
 from flfw.inversion.search import SearchConfig, SearchTarget
 from flfw.nets.net import Tensors
 

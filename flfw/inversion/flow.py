@@ -20,16 +20,17 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from math import cos, inf, log, pi
+from math import cos, log, pi
 from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, mse_loss, silu
 
+from flfw.bounds import BoundedSettings, NonNegativeFinite, PositiveFinite, PositiveInt, Share
 from flfw.errors import require
 from flfw.inversion.compute import steps
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess
 from flfw.inversion.priors import Proximal
 from flfw.inversion.search import SearchConfig
 from flfw.inversion.search_optimisers import AdamSearch, Best, Evaluate, SearchOptimiser
@@ -123,7 +124,7 @@ _KEPT = 2  # trained networks that a process remembers
 
 
 @dataclass(frozen=True)
-class FlowTraining:
+class FlowTraining(BoundedSettings):
     """Settings of the network and its training.
 
     Attributes:
@@ -134,15 +135,13 @@ class FlowTraining:
     """
 
     width: int = 16
-    iterations: int = 1000
-    batch: int = 64
-    lr: float = 2e-3
+    iterations: PositiveInt = 1000
+    batch: PositiveInt = 64
+    lr: PositiveFinite = 2e-3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.width >= 8 and self.width % 8 == 0, "a width that is a multiple of 8", width=self.width)
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.batch >= 1, "batch >= 1", batch=self.batch)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ def denoiser(velocity: Velocity) -> _Denoise:
 
 @final
 @dataclass(frozen=True)
-class PlugAndPlay(Proximal):
+class PlugAndPlay(BoundedSettings, Proximal):
     """Plug-and-play step: x <- x - w (x - D((1 - t) e + t x, t)) with t ~ U(t0, 1) and e ~ N(0, I).
 
     It is a gradient step of w/2 ||x - D||^2 with D as a constant. t0 rises and w falls linearly along a descent: first
@@ -253,14 +252,14 @@ class PlugAndPlay(Proximal):
 
     denoise: _Denoise
     inputs: InputSpec
-    every: int = 10
+    every: PositiveInt = 10
     weights: tuple[float, float] = (0.5, 0.05)
     times: tuple[float, float] = (0.5, 0.98)
     labels: Tensor | None = None
     rngs: tuple[torch.Generator, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self.every >= 1, "every >= 1", every=self.every)
+        super().__post_init__()
         require(all(0 <= w <= 1 for w in self.weights), "weights in [0, 1]", weights=self.weights)
         require(all(0 <= t <= 1 for t in self.times), "times in [0, 1]", times=self.times)
 
@@ -283,7 +282,7 @@ class PlugAndPlay(Proximal):
 
 @final
 @dataclass(frozen=True)
-class GuidedFlow(SearchOptimiser):
+class GuidedFlow(BoundedSettings, SearchOptimiser):
     """Euler steps of dx/dt = u from noise to images, each with a step down the objective at the denoised guess.
 
     The start is the noise. At time t the guess is D(x_t, t); the objective's gradient there, scaled to a root mean
@@ -300,13 +299,9 @@ class GuidedFlow(SearchOptimiser):
 
     velocity: Velocity
     inputs: InputSpec
-    iterations: int = 50
-    guidance: float = 0.1
+    iterations: PositiveInt = 50
+    guidance: NonNegativeFinite = 0.1
     labels: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(0 <= self.guidance < inf, "0 <= guidance < inf", guidance=self.guidance)
 
     def bind(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> GuidedFlow:
         """Return the flow for P problems; it draws nothing, as its noise is the start."""
@@ -359,26 +354,24 @@ _FALLING = 0.1  # last weight of the plug-and-play step over the first
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowSettings:
+class FlowSettings(BoundedSettings):
     """Settings of the flow prior, of an attack that can use one."""
 
     flow_width: int = 16  # channels of the velocity network's first level, a multiple of 8; 32: full size
     flow_iterations: int = 1000  # Adam steps of its training, >= 1; 10,000 to 20,000: full size
     flow_batch: int = 64  # images in such a step, >= 1; 128: full size
     flow_lr: float = 2e-3  # first step size of its training, > 0; 2e-4: full size
-    flow_tv: float = 0.05  # first weight of the total variation beside the flow, >= 0; it falls as without a flow
-    flow_every: int = 10  # steps of the search for each plug-and-play step, >= 1
-    flow_weight: float = 0.5  # first weight of that step, in [0, 1]; it falls to a tenth
-    flow_steps: int = 50  # Euler steps of the guided flow, >= 1
-    flow_guidance: float = 0.1  # root mean square of its steps down the objective, images in [-1, 1], >= 0
+    flow_tv: NonNegativeFinite = (
+        0.05  # first weight of the total variation beside the flow, >= 0; it falls as without a flow
+    )
+    flow_every: PositiveInt = 10  # steps of the search for each plug-and-play step
+    flow_weight: Share = 0.5  # first weight of that step; it falls to a tenth
+    flow_steps: PositiveInt = 50  # Euler steps of the guided flow
+    flow_guidance: NonNegativeFinite = 0.1  # root mean square of its steps down the objective, images in [-1, 1]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.training
-        require(0 <= self.flow_tv < inf, "0 <= flow_tv < inf", flow_tv=self.flow_tv)
-        require(self.flow_every >= 1, "flow_every >= 1", flow_every=self.flow_every)
-        require(0 <= self.flow_weight <= 1, "0 <= flow_weight <= 1", flow_weight=self.flow_weight)
-        require(self.flow_steps >= 1, "flow_steps >= 1", flow_steps=self.flow_steps)
-        require(0 <= self.flow_guidance < inf, "0 <= flow_guidance < inf", flow_guidance=self.flow_guidance)
 
     @property
     def training(self) -> FlowTraining:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from math import cos, inf, pi
+from math import cos, pi
 from typing import final
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import binary_cross_entropy
 
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
 from flfw.errors import require
 from flfw.inversion.client_models.victim import VictimModel, WrappingVictim
 from flfw.inversion.compute import steps
@@ -41,7 +42,7 @@ _KEPT = 4  # generators that a process keeps
 
 
 @dataclass(frozen=True)
-class Learning:
+class Learning(BoundedSettings):
     """Settings of a generator and of its training.
 
     Attributes:
@@ -51,15 +52,10 @@ class Learning:
         learning_rate: first step size, > 0; it falls to 0 along half a cosine.
     """
 
-    latent: int = 64
-    width: int = 16
-    learning_iterations: int = 1000
-    learning_rate: float = 5e-3
-
-    def __post_init__(self) -> None:
-        for name in ("latent", "width", "learning_iterations"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
-        require(0 < self.learning_rate < inf, "0 < learning_rate < inf", learning_rate=self.learning_rate)
+    latent: PositiveInt = 64
+    width: PositiveInt = 16
+    learning_iterations: PositiveInt = 1000
+    learning_rate: PositiveFinite = 5e-3
 
 
 @final

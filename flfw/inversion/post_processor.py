@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, l1_loss, max_pool2d
 
+from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
 from flfw.errors import require
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.compute import steps
@@ -85,7 +86,7 @@ def _in_another_order(value: Tensor, rng: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PostTraining:
+class PostTraining(BoundedSettings):
     """Settings of the training.
 
     Attributes:
@@ -94,14 +95,9 @@ class PostTraining:
         batch: pairs in a step, >= 1.
     """
 
-    epochs: int = 20
-    lr: float = 1e-3
-    batch: int = 16
-
-    def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs >= 1", epochs=self.epochs)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
-        require(self.batch >= 1, "batch >= 1", batch=self.batch)
+    epochs: PositiveInt = 20
+    lr: PositiveFloat = 1e-3
+    batch: PositiveInt = 16
 
 
 @final

@@ -22,8 +22,7 @@ from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
 from flfw.inversion.evolution import CandidateEvaluation
-from flfw.inversion.matching import Distance
-from flfw.inversion.objective import Guess, Objective, Problem
+from flfw.inversion.matching import Distance, Guess, Objective, Problem
 from flfw.inversion.priors import ModelPrior, Prior, none
 from flfw.inversion.search_optimisers import Best, Evaluate, SearchOptimiser
 from flfw.nets.net import Tensors

@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, NonNegativeFloat, NonNegativeInt, PositiveFinite, PositiveInt, Share
 from flfw.inversion.compute import steps
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess
 from flfw.inversion.priors import Proximal, within
 from flfw.nets.net import Tensors
 
@@ -116,7 +116,7 @@ class SearchOptimiser(ABC):
 
 @final
 @dataclass(frozen=True)
-class AdamSearch(SearchOptimiser):
+class AdamSearch(BoundedSettings, SearchOptimiser):
     """Adam (Kingma and Ba, ICLR 2015), the same arithmetic as ``torch.optim.Adam``.
 
     Attributes:
@@ -132,22 +132,15 @@ class AdamSearch(SearchOptimiser):
         least: step size at the end of the wave, over the first one, in [0, 1].
     """
 
-    iterations: int
-    lr: float
+    iterations: PositiveInt
+    lr: PositiveFinite
     signed: bool = False
     schedule: Literal["step", "cosine", "constant"] = "step"
     drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
-    warmup: int = 0
-    ball: float = inf
+    warmup: NonNegativeInt = 0
+    ball: NonNegativeFloat = inf
     proximal: Proximal | None = None
-    least: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(self.warmup >= 0, "warmup >= 0", warmup=self.warmup)
-        require(self.ball >= 0, "ball >= 0", ball=self.ball)
-        require(0 <= self.least <= 1, "0 <= least <= 1", least=self.least)
+    least: Share = 0.0
 
     def bind(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> AdamSearch:
         """Return the optimiser whose proximal step is for these problems."""
@@ -199,7 +192,7 @@ class AdamSearch(SearchOptimiser):
 
 @final
 @dataclass(frozen=True)
-class LBFGS(SearchOptimiser):
+class LBFGS(BoundedSettings, SearchOptimiser):
     """L-BFGS with steps of fixed length, the same as ``torch.optim.LBFGS`` without a line search and its tolerances.
 
     Each problem has its own history. A problem whose objective no longer falls, or whose gradient is no longer finite,
@@ -212,16 +205,10 @@ class LBFGS(SearchOptimiser):
         history: pairs of steps and gradient changes that are kept, >= 1.
     """
 
-    iterations: int = 300
-    lr: float = 1.0
-    inner: int = 20
-    history: int = 100
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.inner >= 1, "inner >= 1", inner=self.inner)
-        require(self.history >= 1, "history >= 1", history=self.history)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+    iterations: PositiveInt = 300
+    lr: PositiveFinite = 1.0
+    inner: PositiveInt = 20
+    history: PositiveInt = 100
 
     @torch.no_grad()
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:

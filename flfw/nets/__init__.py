@@ -12,8 +12,20 @@ from torch import nn
 
 from flfw.errors import InputError, require, unknown
 from flfw.nets.backbones import ARCHITECTURES, AdapterSettings, Architecture, WeightsMissing, look_in
-from flfw.nets.cnn import alexnet, cnn1, cnn2, cnn3x3, convnet32, convnet64, lenet, lenet5, linear, mlp, resnet18
-from flfw.nets.group_norm import with_group_norm
+from flfw.nets.cnn import (
+    alexnet,
+    cnn1,
+    cnn2,
+    cnn3x3,
+    convnet32,
+    convnet64,
+    lenet,
+    lenet5,
+    linear,
+    mlp,
+    resnet18,
+    with_group_norm,
+)
 from flfw.nets.net import Net, Tensors, numel, refuse_tied, refuse_untold_types, running_statistics, tensors
 from flfw.nets.transformer import TOKENS, bert_tiny, gpt_next, gpt_tiny, vit_norm, vit_plain
 from flfw.nets.tuned import Trained, Tuning, build_tuned, require_weights, weights_digest

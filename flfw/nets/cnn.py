@@ -6,6 +6,9 @@ has two 3x3 convolutions and one dense layer, none with a bias, for images of an
 
 The linear network is the control of every audit. The inversion papers attack the sigmoid LeNet and the ConvNet with
 BatchNorm. AlexNet and ResNet-18 are cut as in FedCG's code (Wu et al., IJCAI 2022): torchvision's, without its weights.
+
+GroupNorm may stand in place of BatchNorm: no example then depends on the others of its batch, and no statistics are
+sent.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from collections import OrderedDict
 from math import prod
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.errors import InputError
-from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.nets.backbones.freezing import TolerantBatchNorm
 from flfw.nets.net import Net
 
 _EXTRACTOR = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
@@ -187,3 +191,28 @@ def cnn3x3(shape: tuple[int, ...], classes: int) -> Net:
         nn.Flatten(),
     )
     return Net(extractor, nn.Linear(64 * height * width, classes, bias=False))
+
+
+_MOST = 32  # groups, as in Wu and He, "Group Normalization", ECCV 2018
+
+
+def group_norm(channels: int, eps: float = 1e-5) -> nn.GroupNorm:
+    """Make a GroupNorm layer with gamma 1 and beta 0 and the most groups, up to 32, that divide the channels alike.
+
+    >>> [group_norm(channels).num_groups for channels in (64, 48, 16, 37)]
+    [32, 24, 16, 1]
+    """
+    groups = next(count for count in range(min(_MOST, channels), 0, -1) if channels % count == 0)
+    return nn.GroupNorm(groups, channels, eps=eps)
+
+
+def with_group_norm(net: Net) -> Net:
+    """Put GroupNorm in place of each BatchNorm of a network, which is changed, and return it.
+
+    The names of gamma and beta stay; the running statistics are gone.
+    """
+    for layer in list(net.modules()):
+        for name, child in list(layer.named_children()):
+            if isinstance(child, _BatchNorm):
+                setattr(layer, name, group_norm(child.num_features, child.eps))
+    return net

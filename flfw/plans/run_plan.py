@@ -19,7 +19,7 @@ from flfw.client import FederatedClient
 from flfw.errors import InputError, require
 from flfw.experiment import FREE_ON_RESUME, Experiment, Scalar
 from flfw.experiment.audit import AttackSettings, ProbeSettings, RecordingSettings
-from flfw.experiment.execution import ExecutionSettings
+from flfw.experiment.experiment import ExecutionSettings
 from flfw.experiment.training import DataSettings, LocalSettings, NetworkSettings, PrivacySettings, RoundSettings
 from flfw.files.tensor_names import matches
 from flfw.inversion.closed_form.linear import FirstLayer

@@ -38,8 +38,7 @@ from flfw.errors import InputError, require
 from flfw.files.progress import Steps
 from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_entries import breakdowns
-from flfw.files.result_file import to_json
-from flfw.files.rows import write_rows
+from flfw.files.result_file import to_json, write_rows
 from flfw.files.sealed import write_atomic
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack

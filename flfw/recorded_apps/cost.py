@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw.adversary.attack import Attack
+from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
 from flfw.errors import InputError, require
 from flfw.nets.inputs import InputSpec
 from flfw.recorded_apps.knowledge import MOST_STEPS
@@ -25,7 +26,7 @@ _TIMED = 32  # examples of the step that is timed
 
 @final
 @dataclass(frozen=True)
-class SearchLimits:
+class SearchLimits(BoundedSettings):
     """Limits of the searches of an audit.
 
     Attributes:
@@ -35,14 +36,13 @@ class SearchLimits:
         seconds: longest estimated time of an attack on the updates of a round; a longer one is refused.
     """
 
-    most_steps: int = MOST_STEPS
+    most_steps: PositiveInt = MOST_STEPS
     sample: int | None = None
-    seconds: float = 4 * 3600.0
+    seconds: PositiveFloat = 4 * 3600.0
 
     def __post_init__(self) -> None:
-        require(self.most_steps >= 1, "most_steps >= 1", most_steps=self.most_steps)
+        super().__post_init__()
         require(self.sample is None or self.sample >= 1, "sample >= 1 or None", sample=self.sample)
-        require(self.seconds > 0, "seconds > 0", seconds=self.seconds)
 
 
 @final

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.errors import require
 from flfw.nets.training.local_steps import LocalSteps, Loss, Places
 
@@ -23,7 +24,7 @@ Augment: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 
 @final
 @dataclass(frozen=True)
-class TrainingDescription:
+class TrainingDescription(BoundedSettings):
     """Description of a client's local training, and of the tensors that it sends afterwards.
 
     Attributes:
@@ -52,7 +53,7 @@ class TrainingDescription:
     lr: float | None = None
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     sends: Literal["weights", "delta", "negative delta", "gradient"] = "weights"
-    epochs: int = 1
+    epochs: PositiveInt = 1
     batch_size: int = 0
     order: tuple[Places, ...] | None = None
     shuffled: bool = True
@@ -69,7 +70,7 @@ class TrainingDescription:
     mode: str = "train"
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs >= 1", epochs=self.epochs)
+        super().__post_init__()
         require(self.mode in MODES, "mode train or eval", mode=self.mode)
         require(self.sends in SENDS, f"sends {', '.join(SENDS[:-1])} or {SENDS[-1]}", sends=self.sends)
         require(self.order is None or len(self.order) > 0, "an order of at least one step", order=self.order)

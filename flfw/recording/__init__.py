@@ -2,7 +2,6 @@
 and checks them, `format` and `manifest` are their files, `client_examples` those of an observer on a client.
 """
 
-from flfw.recording.grid import RecordingGrid, recorded
-from flfw.recording.records import RecordMap
+from flfw.recording.grid import RecordingGrid, RecordMap, recorded
 
 __all__ = ["RecordMap", "RecordingGrid", "recorded"]

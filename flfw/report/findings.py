@@ -7,22 +7,22 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Undefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from PIL import Image
 from safetensors.numpy import load_file
 
 from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
 from flfw.experiment.curves import LADDER, SUM_SIZE
-from flfw.files.rows import read_rows
-from flfw.report.texts import row_pair, text_pair
+from flfw.files.result_entries import EntryFields
+from flfw.files.result_file import read_rows
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {
@@ -30,14 +30,6 @@ GRANT = {
     "iterations", "restarts", "selection", "seeds", "protected_by",
 }  # fmt: skip
 # Keys of an audit entry that an older run may lack: the page reads them as nothing.
-_KEYS = GRANT | {
-    "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
-    "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
-    "curve", "sum_size", "num_colluding", "min_safe_sum_size", "assignment", "attempts", "failure_reason", "seconds",
-    "scoring_seconds", "label_accuracy", "adaptive_gain", "label_presence", "cause", "messages", "identification_p",
-    "objective", "candidate_test", "feature_error", "share_expected", "malicious_server", "rouge", "ceiling",
-    "native_resolution", "search_limit",
-}  # fmt: skip
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
 # Larger samples would make the page heavy without showing more at the size a reader sees.
 _LARGEST_SIDE = 192
@@ -182,7 +174,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
 
     settings = []
     for index, entry in enumerate(entries):
-        shown = {**dict.fromkeys(_KEYS), **entry}
+        shown = {**dict.fromkeys(EntryFields.model_fields), **entry}
         if shown["protected_by"] and not _is_defended(entry):
             shown["defence"] = shown["protected_by"]  # the page names it as known: here, the method itself
         setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")
@@ -328,3 +320,87 @@ def number(value: Any) -> float | None:
 def is_true(text: Any) -> bool:
     """Read a flag as a CSV may spell it."""
     return str(text).strip().lower() in ("true", "1", "1.0", "yes")
+
+
+_MOST = 60  # columns of a row that are shown
+_SIGNS = {"\0": "·", "\n": "↵", "\t": "⇥"}
+LEGEND = (
+    "↵ ends a line, ⇥ is a tab, · a zero byte that fills up, \N{REPLACEMENT CHARACTER} another byte without a picture"
+)
+"""Words for the signs of what cannot be printed."""
+
+
+def text_pair(truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
+    """Write a text above its reconstruction, with the wrong characters of the latter marked.
+
+    Args:
+        truth: raw inputs (T,) in [0, 1], byte k as k / 255.
+        reconstruction: the same of the attack's result; None: there is none.
+    """
+    true = _bytes(truth)
+    lines = [f'<div class="line">{"".join(shown for _, shown in _characters(true))}</div>']
+    if reconstruction is None:
+        lines.append('<div class="line soft">nothing</div>')
+    else:
+        guess = _bytes(reconstruction)
+        marked = [
+            shown if guess[index] == true[index] else f"<mark>{shown}</mark>" for index, shown in _characters(guess)
+        ]
+        lines.append(f'<div class="line">{"".join(marked)}</div>')
+    return Markup(f'<div class="strip texts">{"".join(lines)}</div>')
+
+
+def _bytes(values: np.ndarray) -> bytes:
+    return np.rint(255 * np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1)).astype(np.uint8).tobytes()
+
+
+def _characters(text: bytes) -> Iterator[tuple[slice, str]]:
+    """Yield the characters of a text as HTML, each after its place; a byte that is none stands for itself."""
+    at = 0
+    while at < len(text):
+        size = next((size for size in range(1, 5) if _decoded(text[at : at + size])), 1)
+        yield slice(at, at + size), _shown(_decoded(text[at : at + size]))
+        at += size
+
+
+def _decoded(part: bytes) -> str:
+    """Return the one character that some bytes are in UTF-8; empty if they are none."""
+    character = part.decode(errors="ignore")
+    return character if len(character) == 1 and character.encode() == part else ""
+
+
+def _shown(character: str) -> str:
+    """Return a character for HTML; those without a picture, and bytes that are none, have signs of their own."""
+    if character.isprintable() and character:
+        return str(escape(character))
+    return _SIGNS.get(character, "\N{REPLACEMENT CHARACTER}")
+
+
+def row_pair(schema: TableSchema, truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
+    """Write a table of a row's columns, with the true and the reconstructed value of each; wrong ones are marked.
+
+    A number is right within a twentieth of its range, as the audit counts.
+
+    Args:
+        schema: the table's columns.
+        truth: features (d,) in [0, 1].
+        reconstruction: the same of the attack's result; None: there is none.
+    """
+    true, right = schema.row(truth), schema.right(truth, reconstruction)
+    made = ["nothing"] * len(true) if reconstruction is None else schema.row(reconstruction)
+    lines = []
+    for column, value, guess, same in list(zip(schema.kept, true, made, right, strict=True))[:_MOST]:
+        shown = escape(guess) if same else Markup("<mark>{}</mark>").format(guess)
+        lines.append(
+            Markup(
+                '<tr><th scope="row" class="text">{}</th><td class="text">{}</td><td class="text">{}</td></tr>'
+            ).format(column.name, value, shown)
+        )
+    rest = len(true) - _MOST
+    note = Markup('<p class="soft">and {} more columns</p>').format(rest) if rest > 0 else Markup("")
+    head = Markup(
+        '<thead><tr><th scope="col" class="text">Column</th><th scope="col" class="text">True</th>'
+        '<th scope="col" class="text">Attack</th></tr></thead>'
+    )
+    body = Markup("").join(lines)
+    return Markup('<div class="strip scroll"><table>{}<tbody>{}</tbody></table>{}</div>').format(head, body, note)

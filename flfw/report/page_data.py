@@ -10,7 +10,7 @@ from typing import Any, final
 
 from flfw.data.tables.listing import DESCRIBING
 from flfw.experiment import VANTAGES
-from flfw.files.rows import read_rows
+from flfw.files.result_file import read_rows
 from flfw.report.findings import AuditEntry, Sample, number
 from flfw.report.formats import sentence
 

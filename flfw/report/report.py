@@ -20,7 +20,7 @@ from flfw.errors import InputError
 from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
 from flfw.report.causes import because, of_search, plainly
-from flfw.report.findings import AuditEntry, number, read_settings
+from flfw.report.findings import LEGEND, AuditEntry, number, read_settings
 from flfw.report.formats import (
     above,
     below,
@@ -34,7 +34,6 @@ from flfw.report.formats import (
     plain,
     sentence,
 )
-from flfw.report.opinion import UNASKED, opinion_facts
 from flfw.report.page_data import (
     Scope,
     attribute_tables,
@@ -59,10 +58,9 @@ from flfw.report.ranking import (
     twins,
     worst_first,
 )
-from flfw.report.recommendations import recommendations, untested
+from flfw.report.recommendations import UNASKED, opinion_facts, recommendations, untested
 from flfw.report.run_verdict import decision
 from flfw.report.template.page import PAGE
-from flfw.report.texts import LEGEND
 
 _PASSING = ("queue", "training.json", "tidying.json")  # of a run that is not tidied yet
 # A user's own data: only the user decides that pictures of them leave the machine.

@@ -9,7 +9,7 @@ from typing import Any
 
 from flfw import data, nets, plugins
 from flfw.adversary.attack import AttackPlugin
-from flfw.data.splits import partition
+from flfw.data.splits import schemes
 from flfw.errors import InputError, suggestion
 from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
@@ -25,7 +25,7 @@ def listing(names: Sequence[str]) -> str:
     """Return all names by kind or, for given names, the card and the hyper-parameters of each."""
     if not names:
         rows = {title: plugins.names(kind) for title, (kind, _) in _KINDS.items()}
-        rows |= {"networks": nets.names(), "data sets": data.names(), "splits": partition.schemes()}
+        rows |= {"networks": nets.names(), "data sets": data.names(), "splits": schemes.schemes()}
         return "\n".join(f"{title:10} {', '.join(members) or 'none yet'}" for title, members in rows.items())
     return "\n\n".join(_about(name) for name in names)
 
@@ -43,14 +43,14 @@ def _about(name: str) -> str:
         shape = "x".join(map(str, card.shape))
         terms = f"licence: {card.licence or 'unknown'}\ncite: {card.citation or 'unknown'}"
         cards.append(f"[data set] {name}: {shape}, {card.classes} classes, from {card.source}\n{terms}")
-    if name in partition.schemes():
-        scheme = partition.scheme(name)
+    if name in schemes.schemes():
+        scheme = schemes.scheme(name)
         cards.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")
     if name in nets.names():
         cards.append(f"[network] {name}: {_network(nets.card(name))}")
     if not cards:
         everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
-        everything += [*data.names(), *partition.schemes(), *nets.names()]
+        everything += [*data.names(), *schemes.schemes(), *nets.names()]
         like = suggestion(name, everything) or "."
         raise InputError(f"Expected a name among {', '.join(everything)}; got --list {name}{like}")
     return "\n\n".join(cards)

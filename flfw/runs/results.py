@@ -20,17 +20,15 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_entries import breakdowns
-from flfw.files.result_file import read_result, read_training, to_json
-from flfw.files.rows import write_rows
+from flfw.files.result_file import read_result, read_training, to_json, write_rows
 from flfw.files.sealed import write_atomic
 from flfw.plans.run_plan import RunPlan
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.runs import provenance as provenance
-from flfw.runs.final import finals
 from flfw.runs.provenance import outside_of
 from flfw.runs.reach import notes_on_learning
-from flfw.runs.run_notes import notes_on_end, notes_on_training, what_came_of_it
+from flfw.runs.run_notes import finals, notes_on_end, notes_on_training, what_came_of_it
 from flfw.task.task import Task
 
 UNKNOWN = "unknown"

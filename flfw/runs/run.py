@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 import warnings
@@ -25,11 +26,12 @@ from flfw.dp.resolve_noise import calibrate_noise
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.files.folders import make_folder, require_new, unused
+from flfw.files.sealed import sealed
 from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import RunPlan, plan, without_auto
 from flfw.plugins import short_name
 from flfw.report.page_data import caveats
-from flfw.runs import joining, launch, provenance, results
+from flfw.runs import launch, provenance, results
 from flfw.runs.audit_again import require_pairs, require_recorded, without_other_attacks
 from flfw.runs.provenance import outside_of
 from flfw.runs.reach import foreseen
@@ -139,6 +141,22 @@ def resume(experiment: Experiment) -> Path:
     return folder
 
 
+def run_or_resume(experiment: Experiment) -> None:
+    """Run an experiment in its folder, or go on with what stands there.
+
+    Raises:
+        InputError: the experiment cannot be run, or the folder holds another one.
+        RunError: the run failed.
+    """
+    assert experiment.out is not None, "the experiment was placed"
+    if sealed(experiment.out / "checkpoint", "experiment"):
+        resume(experiment)
+        return
+    if experiment.out.exists():  # a kill fell between the folder and its first file
+        shutil.rmtree(experiment.out)
+    run(experiment)
+
+
 def audit_recordings(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
     """Attack the recordings of an earlier run; return the folder of the new audit.
 
@@ -186,6 +204,23 @@ def stored(folder: Path) -> Experiment:
     return dataclasses.replace(stored_experiment(folder).experiment, out=folder.absolute())
 
 
+def reopened(folder: Path, data_root: Path | None = None) -> tuple[Experiment, Task]:
+    """Return the experiment of a run's folder, without `auto`, and its task, to measure more of it.
+
+    Args:
+        folder: of the run.
+        data_root: present folder of the data; None: the folder that the run used.
+
+    Raises:
+        InputError: the run or its data are not there.
+    """
+    experiment = stored_experiment(folder).experiment
+    requested = dataclasses.replace(experiment, out=folder, data_root=data_root or experiment.data_root)
+    run_plan, task, _ = check(requested, new=False)
+    require_same_data(folder, task.dataset.digest)
+    return run_plan.experiment, task
+
+
 def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, list[str]]:
     """Plan a run, open its data, downloading them if needed, and set the noise for a target; write nothing else.
 
@@ -208,7 +243,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     check_clients(run_plan.client)
     if (architecture := nets.card(experiment.net).architecture) is not None:
         nets.require_weights(architecture, experiment.weights_sha256)  # a run that goes on names those that it had
-    run_plan, joined = joining.resolve_batched_clients(run_plan)
+    run_plan, joined = launch.resolve_batched_clients(run_plan)
     experiment = run_plan.experiment
     _require_memory(run_plan)
     if experiment.canaries:

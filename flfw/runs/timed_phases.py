@@ -270,7 +270,7 @@ def _with_server(run_plan: RunPlan, costs: TrainingCosts, arrays: ArrayRecord, u
     else:
         reply_s += fastest_s(lambda: combine(settings, [upload] * 4)) / 4
     server_gib, before, began = memory_gib("VmHWM"), memory_gib("VmRSS"), time.process_time()
-    for name in ("flfw.runs.run", "flfw.runs.final", "flfw.report.report", "flfw.report.charts"):
+    for name in ("flfw.runs.run", "flfw.runs.run_notes", "flfw.report.report", "flfw.report.charts"):
         importlib.import_module(name)
     further_s, further_gib = time.process_time() - began, max(0.0, memory_gib("VmRSS") - before)
     more = {"reply_s": reply_s, "round_s": round_s, "further_s": further_s, "further_gib": further_gib}

@@ -36,9 +36,8 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.earlier_names import settings_of_today
 from flfw.files.folders import stored_at
-from flfw.files.journal import Journal, JournalMark
 from flfw.files.provenance import code_hash
-from flfw.files.sealed import force_all, seal, sealed, unseal
+from flfw.files.sealed import Journal, JournalMark, force_all, seal, sealed, unseal
 from flfw.files.typed import from_json
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors

@@ -1,4 +1,4 @@
-"""Distillation at the server: a student learns the mean scores of the clients' models, on data of no client.
+"""Training at the server: methods that train the averaged model further, and distillation from the clients' models.
 
 The teachers do not change and their inputs do not depend on the student. So their scores are computed for some hundred
 inputs at a time, ahead of the student's small steps.
@@ -6,18 +6,74 @@ inputs at a time, ahead of the student's small steps.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from flfw.errors import require
-from flfw.nets.training.optimisers import Optimiser
+from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
+from flfw.nets import Tensors
+from flfw.nets.training.devices import one_thread
+from flfw.nets.training.optimisers import Optimiser, StatefulOptimiser
+from flfw.rng import torch_generator
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
+
+
+class TrainingServer(FederatedStrategy, ABC):
+    """Base of these methods; a subclass writes `trained`.
+
+    All uploads of a round are in memory at once, since they are the teachers; nothing else grows with their number. On
+    the CPU one thread computes, so that the same uploads give the same bits on any machine. A run that was killed in
+    this training resumes after the round before, and the clients send their uploads again.
+    """
+
+    @abstractmethod
+    def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
+        """Compute the next broadcast tensors.
+
+        Args:
+            uploads: the round's updates, by partition, on the CPU.
+            mean: their mean, weighted by examples.
+        """
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """Train the weighted mean further; return the next broadcast tensors."""
+        uploads = list(updates)
+        with one_thread():
+            tensors = self.trained(uploads, weighted_mean(uploads))
+        return {name: value.detach().cpu() for name, value in tensors.items()}
+
+    @property
+    def rng(self) -> torch.Generator:
+        """Generator of the random numbers in this round's training."""
+        return torch_generator(self.seed, "server training", self.round)
+
+    @contextmanager
+    def going_on(self, optimiser: StatefulOptimiser, parameters: Mapping[str, Tensor]) -> Iterator[None]:
+        """Continue an optimiser from the round before; at the end its memory becomes the server's state."""
+        optimiser.recall(parameters, self.state)
+        yield
+        memory = optimiser.memory(parameters)
+        self.state = {name: value.detach().cpu().clone() for name, value in memory.items()}
+
+    def on_device(self, batches: Iterable[GeneratorInputs]) -> Iterator[GeneratorInputs]:
+        """Move batches to the server's device; they are drawn on the CPU, so that every device gets the same draws."""
+        return (tuple(part.to(self.require_context.device) for part in batch) for batch in batches)
+
+    def shares(self, uploads: Sequence[Update]) -> list[tuple[float, dict[str, Any]]]:
+        """Return each client's share of the examples w_i, and its tensors on the server's device."""
+        total = sum(update.examples for update in uploads)
+        device = self.require_context.device
+        return [(u.examples / total, {name: v.to(device) for name, v in u.tensors.items()}) for u in uploads]
+
 
 _AHEAD = 256  # inputs in one pass of a teacher; more are not faster and fill memory
 
@@ -28,17 +84,12 @@ Scores: TypeAlias = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class ServerTraining:
+class ServerTraining(BoundedSettings):
     """Hyper-parameters of the server's training; the defaults are those of FedCG's comparison."""
 
-    iterations: int = 2000  # steps in a round
-    server_batch: int = 16  # inputs in a step
-    server_lr: float = 3e-4  # of Adam, > 0
-
-    def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.server_batch >= 1, "server_batch >= 1", server_batch=self.server_batch)
-        require(self.server_lr > 0, "server_lr > 0", server_lr=self.server_lr)
+    iterations: PositiveInt = 2000  # steps in a round
+    server_batch: PositiveInt = 16  # inputs in a step
+    server_lr: PositiveFloat = 3e-4  # of Adam
 
 
 def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:

@@ -6,7 +6,6 @@ from abc import ABC
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 from typing import Any, Literal
 
 import torch
@@ -14,7 +13,8 @@ from flwr.app import ArrayRecord
 from torch import nn
 from torch.func import functional_call
 
-from flfw.errors import InputError, require
+from flfw.bounds import NonNegativeFinite, NonNegativeInt, PositiveFinite, PositiveFloat, PositiveInt, ShareBelowOne
+from flfw.errors import InputError
 from flfw.files.tensor_names import matches
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack
@@ -34,29 +34,17 @@ _AT_ONCE = 5  # tensors of the hypernetwork's size in a step: parameters and vel
 class ServerHypernetworkTraining(LocalTraining):
     """Hyper-parameters of the server's hypernetwork beside those of local training."""
 
-    clip: float = 50.0  # L2 bound of a local step's gradient of the generated tensors, > 0
+    clip: PositiveFloat = 50.0  # L2 bound of a local step's gradient of the generated tensors
     server_step: Literal["mean", "sequential"] = "mean"  # one step for a round's clients, or one for each in turn
-    server_lr: float = 1e-2  # of the server's SGD, > 0
+    server_lr: PositiveFinite = 1e-2  # of the server's SGD
     lr_scale: Literal["clients", "none"] = "clients"  # of server_step=mean: lr times the number of clients, or lr
-    server_momentum: float = 0.9  # in [0, 1)
-    server_decay: float = 1e-3  # weight decay of the hypernetwork and of all embeddings, >= 0
-    server_clip: float = 50.0  # L2 bound of the server's gradient, of hypernetwork and embeddings together; > 0
-    embedding_lr: float = 0.0  # learning rate of the embeddings, >= 0; 0: server_lr
-    embedding: int = 0  # length of an embedding, >= 0; 0: int(1 + n / 4) of n clients
-    hidden: int = 100  # width of the hypernetwork, >= 1
-    layers: int = 3  # its hidden maps after the first, >= 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.clip > 0, "clip > 0", clip=self.clip)
-        require(0 < self.server_lr < inf, "0 < server_lr < inf", server_lr=self.server_lr)
-        require(0 <= self.server_momentum < 1, "0 <= server_momentum < 1", server_momentum=self.server_momentum)
-        require(0 <= self.server_decay < inf, "0 <= server_decay < inf", server_decay=self.server_decay)
-        require(self.server_clip > 0, "server_clip > 0", server_clip=self.server_clip)
-        require(0 <= self.embedding_lr < inf, "0 <= embedding_lr < inf", embedding_lr=self.embedding_lr)
-        require(self.embedding >= 0, "embedding >= 0", embedding=self.embedding)
-        require(self.hidden >= 1, "hidden >= 1", hidden=self.hidden)
-        require(self.layers >= 0, "layers >= 0", layers=self.layers)
+    server_momentum: ShareBelowOne = 0.9
+    server_decay: NonNegativeFinite = 1e-3  # weight decay of the hypernetwork and of all embeddings
+    server_clip: PositiveFloat = 50.0  # L2 bound of the server's gradient, of hypernetwork and embeddings together
+    embedding_lr: NonNegativeFinite = 0.0  # learning rate of the embeddings; 0: server_lr
+    embedding: NonNegativeInt = 0  # length of an embedding; 0: int(1 + n / 4) of n clients
+    hidden: PositiveInt = 100  # width of the hypernetwork
+    layers: NonNegativeInt = 3  # its hidden maps after the first
 
 
 class HypernetworkServer(FederatedStrategy, ABC):

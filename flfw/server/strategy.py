@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from flfw.files.journal import JournalMark
+from flfw.files.sealed import JournalMark
 from flfw.messages.replies import read_metrics
 from flfw.messages.sharing import Sharing
 from flfw.messages.wire import nbytes, of_kind, pack, unpack

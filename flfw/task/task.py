@@ -16,7 +16,8 @@ from flfw import data, nets
 from flfw.data import canaries, feed
 from flfw.data.canaries import Canaries
 from flfw.data.membership_pairs import MemberPairs, PatientGame, games, without_held_out
-from flfw.data.splits import partition
+from flfw.data.splits import partition, schemes
+from flfw.data.splits.split_indices import SplitScheme
 from flfw.errors import InputError, require
 from flfw.experiment.audit import ProbeSettings
 from flfw.experiment.training import DataSettings
@@ -56,14 +57,14 @@ class TaskPlan:
     space: tuple[tuple[int, ...], int] | None = None
 
     @property
-    def scheme(self) -> partition.AnyScheme:
+    def scheme(self) -> SplitScheme:
         """How the data are cut into clients.
 
         Raises:
             InputError: the split, or one of its settings, is unknown.
         """
         name = self.data.split
-        return build_settings(partition.scheme(name), short_name(name), self.assignments)
+        return build_settings(schemes.scheme(name), short_name(name), self.assignments)
 
     @property
     def image_format(self) -> data.ImageFormat:
@@ -276,7 +277,7 @@ class _Cut(NamedTuple):
     name: str
     root: Path | None
     form: data.ImageFormat
-    scheme: partition.AnyScheme
+    scheme: SplitScheme
     clients: int
     seed: int
     test: partition.TestParts

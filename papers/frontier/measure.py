@@ -1,4 +1,7 @@
-"""Measurement of a point: settings are chosen on validation data, then the chosen ones are tested with other seeds."""
+"""Measurement of a point: settings are chosen on validation data, then the chosen ones are tested with other seeds.
+
+The price of tuning is the epsilon of all these runs together, each of which saw the same training examples.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.papers import cells
-from flfw.papers.frontier import price
-from flfw.papers.frontier.lines import FrontierLine
 from flfw.papers.frontier.points import FrontierPoint, in_scale, line_of
-from flfw.papers.frontier.trials import TUNING_SEED, Trial, at_seeds, experiment, trials
+from flfw.papers.frontier.trials import TUNING_SEED, FrontierLine, Trial, at_seeds, experiment, trials
 from flfw.papers.preset import Preset, Scale
 from flfw.papers.published import Cell
+from flfw.privacy.claims import claim
+from flfw.privacy.mechanism import Mechanism
+from flfw.runs.run import check
 
 PENDING = "not reached yet"
 _NEAR = 0.01  # a point of accuracy
@@ -113,7 +119,7 @@ def _point(
         missing(cell, ""),
         status="measured",
         epsilon=max(epsilons),
-        with_tuning=max(price.together([*tuning, run], line) for run in final.runs),
+        with_tuning=max(together([*tuning, run], line) for run in final.runs),
         accuracy=final.value,
         deviation=final.deviation,
         seeds=tuple(run.seed for run in final.runs),
@@ -132,3 +138,36 @@ def guessing(one: Experiment, accuracy: float) -> str:
     assert one.out is not None, "it was placed"
     largest = json.loads((one.out / "reach.json").read_text())["largest_class"]
     return f"no better than guessing the largest class, {largest:.2f}" if accuracy <= largest + _NEAR else ""
+
+
+def together(finished: Sequence[Experiment], line: FrontierLine) -> float:
+    """Return the epsilon of all runs together, for the line's unit and adversary, at their delta.
+
+    The mechanisms of all runs are composed one after the other by the runs' accountant, as if each
+    could follow from the results of those before it.
+
+    Args:
+        finished: placed experiments whose runs are complete, with equal delta and accountant.
+        line: unit and adversary.
+
+    Raises:
+        RunError: a run has no mechanism.
+    """
+    first, mechanisms = finished[0], [_mechanism(experiment) for experiment in finished]
+    assert {one.clipped for one in mechanisms} == {line.unit}, "a line is of the unit that its method clips"
+    rounds = sum(experiment.rounds for experiment in finished)
+    return claim(mechanisms, line.unit, line.against, first.delta, rounds, first.accountant).epsilon
+
+
+def _mechanism(experiment: Experiment) -> Mechanism:
+    """Return the mechanism of a finished run with the noise that it had."""
+    assert experiment.out is not None, "the experiment was placed"
+    result: Any = json.loads((experiment.out / "result.json").read_text())
+    noise = float(result["config"]["method_settings"]["noise_multiplier"])
+    others = [one for one in experiment.set if not one.startswith("noise_multiplier=")]
+    as_run = replace(experiment, target_epsilon=0.0, set=(*others, f"noise_multiplier={noise!r}"))
+    run_plan, task, _ = check(as_run, new=False)
+    mechanism = RunAccountant(run_plan.client, task.split).mechanism
+    if mechanism is None:
+        raise RunError(f"{experiment.out} claims nothing, so it has no place on the frontier.")
+    return mechanism

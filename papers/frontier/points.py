@@ -12,8 +12,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from flfw.errors import InputError
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import fitted, read_json
-from flfw.papers.frontier.lines import LINES, FrontierLine
-from flfw.papers.frontier.trials import DATA, EPSILONS
+from flfw.papers.frontier.trials import DATA, EPSILONS, LINES, FrontierLine
 from flfw.papers.preset import Scale
 from flfw.papers.published import FRONTIER as NAME
 from flfw.papers.published import Cell, Table

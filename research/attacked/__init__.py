@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flfw.comparisons.record import read_matrix
+from flfw.comparisons.rows import read_matrix
 from flfw.comparisons.tables import markdown
 from flfw.errors import InputError
 from flfw.files.sealed import write_atomic

@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from flfw.experiment import Experiment
-from flfw.papers.evidence.priorities import items
-from flfw.papers.evidence.records import FOLDER, digest, is_there, read
+from flfw.papers.evidence.records import FOLDER, digest, is_there, items, read
 
 _ON_EACH, _ALONE = "shards", "no GPU"
 

@@ -28,8 +28,7 @@ from flfw.experiment.fields import require_finite
 from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed
 from flfw.papers import cells
-from flfw.papers.evidence.priorities import Item, items
-from flfw.papers.evidence.records import FOLDER, Record, changed, digest, is_there
+from flfw.papers.evidence.records import FOLDER, Item, Record, changed, digest, is_there, items
 from flfw.papers.preset import Preset, ResultMetric, presets
 from flfw.plans.run_plan import without_auto
 from flfw.server import checkpoint

@@ -9,8 +9,7 @@ from statistics import fmean
 
 from flfw.files.sealed import write_atomic
 from flfw.papers import layout, published
-from flfw.papers.evidence.priorities import cells_of
-from flfw.papers.evidence.records import FOLDER, Record, read
+from flfw.papers.evidence.records import FOLDER, Record, cells_of, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from research.evidence import agreement

@@ -51,8 +51,8 @@ from flfw.attacks.ig import IG, IGSettings
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.imprint import expected_alone
-from flfw.inversion.layer_statistics import received_statistics
 from flfw.inversion.matching import Distance, squared_distance
+from flfw.inversion.priors import received_statistics
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Knowledge, Observation, Vantage

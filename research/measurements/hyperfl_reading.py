@@ -5,7 +5,7 @@
 A client of the paper trains (CNN 1 on Fashion-MNIST from $FLFW_DATA, else random pixels; batches of 50; momentum 0.5,
 weight decay 5e-4; an epoch on its classifier first), and sends its hypernetwork. Weight decay is taken out of this
 update, with the hypernetwork that the server broadcast; the rest is read as one gradient
-(`flfw.inversion.closed_form.shared_gradient`). For each number of local steps on the hypernetwork this prints: the
+(`flfw.inversion.closed_form.linear`). For each number of local steps on the hypernetwork this prints: the
 distance of the embedding and the extractor read off from the client's own before training, over their norms; the
 distance that the extractor moved in training, for comparison; and the share of hidden units that are 0. The last line
 of the output is one JSON object.
@@ -20,7 +20,7 @@ from benchmarks import output
 from benchmarks.hyperfl import CASES, client, images
 from flfw import nets
 from flfw.clients.hyperfl import HyperFLClient
-from flfw.inversion.closed_form.shared_gradient import read, without_decay
+from flfw.inversion.closed_form.linear import read, without_decay
 
 _RUNS = {"1": (50, 1), "4": (200, 1), "12": (600, 1), "60": (600, 5)}  # steps: images and epochs
 PARTS = {

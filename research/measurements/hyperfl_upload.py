@@ -38,7 +38,7 @@ from flfw.messages.factored_upload import FactoredUpload, FactorReader, Layers, 
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast, nbytes, pack, views
 from flfw.nets import Tensors
-from flfw.nets.training.hypernetwork_training import HypernetworkTraining
+from flfw.nets.training.low_rank import HypernetworkTraining
 from flfw.plans.run_plan import plan, without_auto
 from flfw.server.aggregation import Update
 from flfw.strategies.hyperfl import HyperFL

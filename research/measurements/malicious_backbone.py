@@ -35,7 +35,7 @@ from benchmarks import output
 from flfw import data, nets
 from flfw.errors import InputError
 from flfw.inversion.closed_form.crafted_backbone import PatchReadings, craft_adapters, craft_body, read_patches
-from flfw.inversion.closed_form.shared_gradient import read, serving
+from flfw.inversion.closed_form.linear import read, serving
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator

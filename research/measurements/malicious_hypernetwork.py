@@ -24,8 +24,7 @@ from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import InputError
 from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
-from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.inversion.closed_form.shared_gradient import read, serving
+from flfw.inversion.closed_form.linear import linear_inputs, read, serving
 from flfw.inversion.private.extractor import extractor_of
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec

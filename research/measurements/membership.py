@@ -40,11 +40,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import data, nets
-from flfw.adversary.membership.adapted import effective_dimension
 from flfw.adversary.membership.gradients import Products, derivatives_along, norm, sketched_gradients
+from flfw.adversary.membership.informed import effective_dimension
 from flfw.adversary.membership.operating_points import area
-from flfw.adversary.membership.statistics import cosine, gradient_difference
-from flfw.adversary.membership.whitening import Whitening, predicted_auc
+from flfw.adversary.membership.statistics import Whitening, cosine, gradient_difference, predicted_auc
 from flfw.inversion.sketch import Sketch
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Examples

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flfw.adversary.membership import gradients, shadow_models, statistics
 from flfw.adversary.membership.shadow_models import ShadowClients, ShadowSets
-from flfw.adversary.membership.whitening import Whitening
+from flfw.adversary.membership.statistics import Whitening
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.attacks import membership
 from flfw.inversion.client_models.victim import PlainVictim

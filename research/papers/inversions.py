@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from flfw.audit.measures.metrics import psnr
 from flfw.comparisons.figures import drawing, grids
-from flfw.comparisons.figures.features import Restored, restored
+from flfw.comparisons.figures.tsne import Restored, restored
 from flfw.data.splits.partition import evenly
 from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code

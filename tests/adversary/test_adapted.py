@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.adversary.membership.adapted import chosen_ridge, effective_dimension, fitted, joined, projections, scale_of
-from flfw.adversary.membership.whitening import RIDGE, Whitening, predicted_auc
+from flfw.adversary.membership.informed import chosen_ridge, effective_dimension, fitted, joined, projections, scale_of
+from flfw.adversary.membership.statistics import RIDGE, Whitening, predicted_auc
 from flfw.errors import InputError
 from flfw.inversion.client_models.operator import ResidualMechanism
 from flfw.inversion.sketch import Sketch

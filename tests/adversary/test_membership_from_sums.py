@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.membership.adapted import effective_dimension
 from flfw.adversary.membership.gradients import compared_gradients
-from flfw.adversary.membership.whitening import Whitening, predicted_auc
+from flfw.adversary.membership.informed import effective_dimension
+from flfw.adversary.membership.statistics import Whitening, predicted_auc
 from flfw.adversary.membership_attack import MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.sums import Protocol
 from flfw.attacks.membership import Membership, MembershipSettings

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.adversary.membership.adapted import effective_dimension
-from flfw.adversary.membership.whitening import Whitening, predicted_auc
+from flfw.adversary.membership.informed import effective_dimension
+from flfw.adversary.membership.statistics import Whitening, predicted_auc
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 

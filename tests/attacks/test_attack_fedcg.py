@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
 from flfw.adversary.attack import Attack, NotApplicableError
-from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
+from flfw.adversary.gradient_matching import FeatureSearch, FeatureSearchSettings
 from flfw.attacks.dlg_statistics import DLGStatistics
 from flfw.attacks.fedcg import FedCGInversion, FedCGInversionSettings
 from flfw.attacks.ig import IG

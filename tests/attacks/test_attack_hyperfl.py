@@ -27,12 +27,10 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim
 from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
-from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.inversion.closed_form.linear import Reading, linear_inputs, read, serving, without_decay
 from flfw.inversion.closed_form.rectified import directions, separate
-from flfw.inversion.closed_form.shared_gradient import Reading, read, serving, without_decay
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.private.embedding_search import search
-from flfw.inversion.private.extractor import SurrogateVictim, extractor_of, read_off, up_to_last_layer
+from flfw.inversion.private.extractor import SurrogateVictim, extractor_of, read_off, search, up_to_last_layer
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net
 from flfw.nets.hypernetwork import GeneratedNet

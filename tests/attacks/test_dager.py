@@ -16,9 +16,8 @@ from torch.nn.functional import cross_entropy
 import sim
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
-from flfw.attacks.dager import DAGER, DAGERSettings
+from flfw.attacks.dager import DAGER, DAGERSettings, Span, row_span
 from flfw.inversion.client_models.victim import PlainVictim
-from flfw.inversion.closed_form.token_spans import Span, row_span
 from flfw.nets.inputs import InputSpec
 from flfw.nets.transformer import Transformer, raw, tokens
 from flfw.recording.observation import Knowledge, Observation, Reconstruction

@@ -20,7 +20,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import squared_distance
-from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
+from flfw.inversion.private.extractor import StatisticsVictim, channel_statistics
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import InputSpec

@@ -13,10 +13,9 @@ from torch import Tensor
 
 import sim
 from flfw.adversary.attack import NotApplicableError
-from flfw.attacks.tableak import TabLeak, TabLeakSettings, aligned
+from flfw.attacks.tableak import Categories, RelaxedRows, TabLeak, TabLeakSettings, agreement, aligned
 from flfw.audit.measures.recovery import agreed_features
 from flfw.errors import InputError
-from flfw.inversion.client_models.relaxed_rows import Categories, RelaxedRows, agreement
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import tensorwise_cosine_distance
 from flfw.inversion.search import SearchResult

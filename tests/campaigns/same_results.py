@@ -26,8 +26,7 @@ from safetensors import safe_open
 
 from benchmarks import output
 from flfw.files.earlier_names import FLAGS
-from flfw.files.result_file import read_result
-from flfw.files.rows import read_rows
+from flfw.files.result_file import read_result, read_rows
 from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
 

@@ -17,10 +17,10 @@ from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.crafted_backbone import craft_adapters, craft_body
 from flfw.inversion.closed_form.imprint import imprint
-from flfw.inversion.closed_form.shared_gradient import serving
+from flfw.inversion.closed_form.linear import serving
 from flfw.messages.sharing import shared
 from flfw.nets.backbones.adapters import LoraLayers
-from flfw.nets.backbones.weights import RANDOM, VARIABLE
+from flfw.nets.backbones.architectures import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
 from flfw.plans.run_plan import plan

@@ -15,7 +15,7 @@ from flfw.errors import InputError
 from flfw.messages.wire import pack, views
 from flfw.nets.training.optimisers import SGD, Optimiser
 from flfw.plans.run_plan import plan
-from flfw.runs.joining import resolve_batched_clients
+from flfw.runs.launch import resolve_batched_clients
 from tests.support.joint_clients import apart, asked, clients
 from tests.support.rounds import exactly, fresh
 

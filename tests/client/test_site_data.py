@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import data, nets
-from flfw.data.splits import partition
+from flfw.data.splits import partition, schemes
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.engines import apps
@@ -265,12 +265,12 @@ def test_other_rows_are_refused(tmp_path: Path, text: str, message: str) -> None
 
 def test_whole_is_everything_of_one_client_and_refused_for_more() -> None:
     digits = data.load("digits")
-    chosen = partition.split(digits, partition.DatasetPerClient(), clients=1, seed=0)
+    chosen = partition.split(digits, schemes.DatasetPerClient(), clients=1, seed=0)
     assert sorted(chosen.train[0]) == list(range(len(digits.train_y)))
     assert sorted([*chosen.validation[0], *chosen.test[0]]) == list(range(len(digits.test_y)))
     assert len(chosen.validation[0]) - len(chosen.test[0]) in (0, 1)
     with pytest.raises(InputError) as caught:
-        partition.split(digits, partition.DatasetPerClient(), clients=2, seed=0)
+        partition.split(digits, schemes.DatasetPerClient(), clients=2, seed=0)
     message = "Expected clients=1 with split=dataset_per_client, as all of digits is one client's; "
     message += "choose another --split, got clients=2."
     assert str(caught.value) == message

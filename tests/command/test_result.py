@@ -12,7 +12,7 @@ import pytest
 
 from flfw import InputError, Result, audit, run
 from flfw.command.api import notebook
-from flfw.command.api.verdicts import gravest, verdicts
+from flfw.command.api.notebook import gravest, verdicts
 
 SMALL = {"method": "fedavg", "net": "linear", "clients": 2, "rounds": 1, "local_epochs": 1, "images": 2}
 

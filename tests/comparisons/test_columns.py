@@ -14,8 +14,7 @@ from flfw.comparisons import matrices, tables
 from flfw.comparisons.compare import table
 from flfw.comparisons.findings import combine
 from flfw.comparisons.question import Matrix, MatrixCell
-from flfw.comparisons.record import read_matrix
-from flfw.comparisons.rows import FinishedRun, read
+from flfw.comparisons.rows import FinishedRun, read, read_matrix
 from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import claimed, shown
 from flfw.errors import InputError

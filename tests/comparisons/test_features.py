@@ -12,8 +12,8 @@ from matplotlib.colors import same_color
 
 import sim
 from flfw.client.store import ClientStore
-from flfw.comparisons.figures import features, figures
-from flfw.comparisons.figures.features import restored
+from flfw.comparisons.figures import figures, tsne
+from flfw.comparisons.figures.tsne import restored
 from flfw.errors import InputError
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.plans.run_plan import plan
@@ -42,14 +42,14 @@ def test_each_example_is_there_twice_real_and_generated(finished: Path, tmp_path
     written = figures.write([finished], tmp_path / "out", ["svg"], ["features"])
     assert [path.name for path in written] == ["features.svg", "features.csv", "features.tex"]
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before  # nothing is touched
-    rows = features.features(finished, examples=20)
+    rows = tsne.features(finished, examples=20)
     assert list(rows[0]) == ["client", "kind", "label", "x", "y"]
     for client in (0, 1):
         real, made = ([r for r in rows if (r["client"], r["kind"]) == (client, kind)] for kind in ("real", "generated"))
         assert [r["label"] for r in real] == [r["label"] for r in made] and len(real) == 20
         chosen = _task(finished).split.train[client]
         assert {r["label"] for r in real} <= set(_task(finished).dataset.train_y[chosen].tolist())
-    first = features.features(finished, clients=1, examples=20)
+    first = tsne.features(finished, clients=1, examples=20)
     assert first == [row for row in rows if row["client"] == 0]  # the same on every call
 
 
@@ -78,7 +78,7 @@ def test_the_features_are_the_client_s_own_and_the_server_s_last(finished: Path)
 def test_features_are_of_own_examples_and_generated_ones_of_their_labels(finished: Path) -> None:
     run = restored(finished)
     task, model = run.task, run.model(1)
-    vectors, labels = features._vectors(run, 1, model, 8)
+    vectors, labels = tsne._vectors(run, 1, model, 8)
     x, y = task.examples("train", task.split.train[1])
     with torch.no_grad():
         chosen = model.extractor(task.inputs.normalise(x)).flatten(1).numpy()
@@ -86,7 +86,7 @@ def test_features_are_of_own_examples_and_generated_ones_of_their_labels(finishe
     for vector, label in zip(vectors["real"], labels, strict=True):
         distances = np.abs(chosen - vector).max(1)
         assert distances.min() < 1e-6 and int(y[distances.argmin()]) == label
-    blind, same = features._vectors(run, 1, model, 8)
+    blind, same = tsne._vectors(run, 1, model, 8)
     assert same == labels and np.array_equal(blind["real"], vectors["real"])
     assert not np.allclose(blind["generated"], vectors["generated"], atol=1e-6)
 
@@ -99,7 +99,7 @@ def test_a_class_has_its_colour_and_a_kind_its_mark() -> None:
         for kind, at in kinds
         for label in (0, 8)
     ]
-    figure = features.drawn(rows, "title")
+    figure = tsne.drawn(rows, "title")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["client 3", "client 4", "client 7"]
     for axes in figure.axes:
         real, made = axes.collections
@@ -140,4 +140,4 @@ def test_a_run_without_generator_or_state_is_refused_in_one_line(
 
 def test_too_few_examples_are_refused(finished: Path) -> None:
     with pytest.raises(InputError, match="Expected at least 2 training examples of client 0"):
-        features.features(finished, examples=1)
+        tsne.features(finished, examples=1)

@@ -21,7 +21,7 @@ from matplotlib.text import Annotation, Text
 from safetensors.numpy import load_file
 
 import sim
-from flfw.comparisons.figures import charts, comparisons, drawing, embeddings, figures, norms
+from flfw.comparisons.figures import charts, comparisons, drawing, figures, norms, tsne
 from flfw.comparisons.rows import FinishedRun
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -178,13 +178,13 @@ def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path) -> N
         (path,) = (copied / "state").glob(f"*/*/client-{client:04d}/round-{made_in:05d}-*.safetensors")
         return load_file(path)["embedding"].tolist()
 
-    result = embeddings._vectors(copied, stored)
+    result = tsne._embedded(copied, stored)
     assert {client: vector.tolist() for client, vector in result.items()} == {c: kept(c, 2) for c in range(6)}
     lines = (copied / "clients.csv").read_text().splitlines()
     dropped = [line for line in lines if not line.startswith(("2,0,", "1,3,", "2,3,"))]
     assert len(lines) - len(dropped) == 3
     (copied / "clients.csv").write_text("\n".join(dropped) + "\n")
-    result = embeddings._vectors(copied, stored)
+    result = tsne._embedded(copied, stored)
     assert sorted(result) == [0, 1, 2, 4, 5] and result[0].tolist() == kept(0, 1) != kept(0, 2)
 
 
@@ -213,10 +213,10 @@ def test_state_is_kept_if_asked_and_purged_all_the_same(copied: Path, capsys: py
 def test_state_that_is_not_whole_is_refused(copied: Path) -> None:
     shutil.rmtree(next((copied / "state").glob("*/*/client-0004")))
     with pytest.raises(InputError, match=r"Expected the whole state of the run in .*copy: .* round 2 .*client-0004"):
-        embeddings.embeddings(copied)
+        tsne.embeddings(copied)
     (copied / "clients.csv").unlink()
     with pytest.raises(InputError, match=r"Expected the whole state of the run in .*clients\.csv"):
-        embeddings.embeddings(copied)
+        tsne.embeddings(copied)
 
 
 @pytest.mark.slow
@@ -420,8 +420,8 @@ def test_norms_of_very_different_size_are_drawn_on_a_logarithmic_scale() -> None
 def test_neighbours_stay_neighbours_and_places_repeat() -> None:
     centres = 20 * np.eye(3, 5)
     vectors = np.repeat(centres, 4, axis=0) + np.random.default_rng(0).normal(size=(12, 5))
-    places = embeddings.plane(vectors, seed=3)
-    assert places.shape == (12, 2) and np.array_equal(places, embeddings.plane(vectors, seed=3))
+    places = tsne.plane(vectors, seed=3)
+    assert places.shape == (12, 2) and np.array_equal(places, tsne.plane(vectors, seed=3))
     for client in range(12):
         distances = [np.linalg.norm(places[client] - places[other]) for other in range(12)]
         nearest = sorted((distance, other) for other, distance in enumerate(distances) if other != client)[:3]
@@ -438,15 +438,15 @@ def test_neighbours_stay_neighbours_and_places_repeat() -> None:
 )
 def test_what_cannot_be_laid_out_is_refused(vectors: np.ndarray, complaint: str) -> None:
     with pytest.raises(InputError) as refused:
-        embeddings.plane(vectors, 0)
+        tsne.plane(vectors, 0)
     assert str(refused.value) == complaint
 
 
 def test_groups_by_hand() -> None:
     # Even shares of 25, 25, 25 and 10: more than 37.5 and 15 is dominant.
     counts = np.array([[38, 37, 13, 12], [40, 40, 10, 10], [25, 25, 25, 25], [0, 0, 20, 20]])
-    assert embeddings.dominant(counts) == [(0,), (0, 1), (), (2, 3)]
-    assert embeddings.groups(counts) == ["0", "0, 1", "none", "2, 3"]
+    assert tsne.dominant(counts) == [(0,), (0, 1), (), (2, 3)]
+    assert tsne.groups(counts) == ["0", "0, 1", "none", "2, 3"]
 
 
 def test_there_are_never_more_groups_than_marks() -> None:
@@ -454,9 +454,9 @@ def test_there_are_never_more_groups_than_marks() -> None:
     pairs = np.zeros((maximum + 1, 2 * maximum), int)
     for client in range(maximum + 1):
         pairs[client, [client % 2, client + 2 if client + 2 < 2 * maximum else 2]] = (9, 8)
-    assert embeddings.groups(pairs) == [f"mostly {client % 2}" for client in range(maximum + 1)]
+    assert tsne.groups(pairs) == [f"mostly {client % 2}" for client in range(maximum + 1)]
     clients = [*range(maximum + 3), *range(maximum - 1)]  # each of the first classes twice, of the last ones once
-    assert embeddings.groups(np.eye(maximum + 3, dtype=int)[clients]) == [
+    assert tsne.groups(np.eye(maximum + 3, dtype=int)[clients]) == [
         f"mostly {label}" if label < maximum - 1 else drawing.OTHERS for label in clients
     ]
 

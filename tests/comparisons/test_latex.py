@@ -11,7 +11,7 @@ import pytest
 
 from flfw.comparisons import tables
 from flfw.comparisons.question import Matrix, MatrixCell
-from flfw.comparisons.record import read_matrix
+from flfw.comparisons.rows import read_matrix
 from flfw.comparisons.tables import latex
 from flfw.files.latex import escaped, floating, tabular
 from tests.support.latex import check

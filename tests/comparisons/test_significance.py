@@ -10,8 +10,18 @@ import pytest
 from scipy.stats import binom
 
 from flfw.comparisons.rows import read
-from flfw.comparisons.significance import ALPHA, holm, letters, ranked
-from flfw.comparisons.together import Outcomes, VictimOutcome, across, common_places, joined_messages, strongest
+from flfw.comparisons.significance import (
+    ALPHA,
+    Outcomes,
+    VictimOutcome,
+    across,
+    common_places,
+    holm,
+    joined_messages,
+    letters,
+    ranked,
+    strongest,
+)
 from flfw.rng import numpy_generator
 from tests.support.matrix_runs import entry, row, written
 

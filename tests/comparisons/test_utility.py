@@ -15,7 +15,7 @@ from flfw.comparisons import matrices, tables
 from flfw.comparisons.compare import table
 from flfw.comparisons.picture import PlotMark, Scatter, draw
 from flfw.comparisons.question import Matrix, MatrixCell
-from flfw.comparisons.record import read_matrix
+from flfw.comparisons.rows import read_matrix
 from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import ACCURACIES, ERRORS, family, shown
 from flfw.errors import InputError

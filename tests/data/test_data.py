@@ -397,7 +397,8 @@ def test_clients_import_nothing_heavy_once_the_caches_exist(tmp_path, monkeypatc
     monkeypatch.setenv("FLFW_DATA", str(write_mnist(tmp_path)))
     code = """
 from flfw.data import load
-from flfw.data.splits.partition import IID, Dirichlet, Dominant, split
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import IID, Dirichlet, Dominant
 for name, scheme in (("digits", Dominant()), ("digits", Dirichlet(5.0)), ("cancer", IID()), ("mnist", IID())):
     split(load(name, side=None if name == "cancer" else 28), scheme, clients=2, seed=0)
 """

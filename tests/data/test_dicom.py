@@ -16,8 +16,7 @@ from pydicom.uid import ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless
 import sim
 from flfw.data import ImageFormat, absolute, describe, load
 from flfw.data.files import cache
-from flfw.data.image_files.decoder import look, pixels
-from flfw.data.image_files.dicom import is_dicom
+from flfw.data.image_files.decoder import is_dicom, look, pixels
 from flfw.errors import InputError
 from tests.support.pictures import noise, save
 

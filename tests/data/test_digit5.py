@@ -228,14 +228,14 @@ def test_domains_that_make_no_sense(word, line):
 
 
 def test_fetch_gets_the_domains_that_are_missing(tmp_path, monkeypatch):
-    from flfw.data.readers import digit5
+    from flfw.data.readers import numerals
 
     requested = []
     for domain in ("svhn", "usps", "mnist"):
         spy = data.DatasetCard(
             **{**vars(describe(domain)), "fetch": lambda root, domain=domain: requested.append((domain, root))}
         )
-        monkeypatch.setitem(digit5._SETS, domain, spy)
+        monkeypatch.setitem(numerals._SETS, domain, spy)
     write_mnist(tmp_path)
     fetch("digit5:usps,synthetic_digits,svhn,mnist", tmp_path)
     assert requested == [("usps", tmp_path), ("svhn", tmp_path)]

@@ -11,8 +11,9 @@ import pytest
 import sim
 from flfw.data import ImageFormat, describe, load, names
 from flfw.data.files import cache
-from flfw.data.image_files import layout
-from flfw.data.splits.partition import IID, split
+from flfw.data.image_files import listing
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import IID
 from flfw.errors import InputError
 from flfw.recording.observation import Truth
 from tests.support.pictures import noise, save, truncate
@@ -75,7 +76,7 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
     from torchvision.datasets import ImageFolder
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    assert layout.EXTENSIONS == IMG_EXTENSIONS
+    assert listing.EXTENSIONS == IMG_EXTENSIONS
     chosen, other = tmp_path / "own", tmp_path / "elsewhere"
     for file in (
         "b/2.png",
@@ -93,9 +94,9 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
     (chosen / "é" / "notes.txt").write_text("no image")
     (chosen / "readme.png").write_text("in no class")
     theirs = ImageFolder(chosen)
-    listed = [example for label, name in enumerate(theirs.classes) for example in layout._images(chosen / name, label)]
+    listed = [example for label, name in enumerate(theirs.classes) for example in listing._images(chosen / name, label)]
     assert [(str(path), label) for path, label in listed] == theirs.samples
-    assert layout._folders(chosen) == theirs.classes == ["B", "b", "é"]
+    assert listing._folders(chosen) == theirs.classes == ["B", "b", "é"]
     card = describe(f"folder:{chosen}")
     assert {str(chosen / file) for file in card.files} == {path for path, _ in theirs.samples}
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from flfw import data
-from flfw.data.files.population import COMMON, PERSONS, STRIDE
+from flfw.data.files.dataset import COMMON, PERSONS, STRIDE
 from flfw.data.generated import LogisticClients, SkewedImages, _client
-from flfw.data.splits.partition import IID, Natural, SampledOnDemand, split
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import IID, Natural, SampledOnDemand
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan, without_auto

@@ -10,7 +10,7 @@ from PIL import Image
 import sim
 from flfw.data import ImageFormat, describe, load
 from flfw.data.files import cache
-from flfw.data.image_files import layout as surveys
+from flfw.data.image_files import listing as surveys
 from flfw.data.image_files.decoder import look, pixels
 from flfw.errors import InputError
 from flfw.experiment import Experiment

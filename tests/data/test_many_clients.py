@@ -10,7 +10,8 @@ import pytest
 from flfw import data
 from flfw.data import canaries
 from flfw.data.splits.lazy_parts import looked_at, most_copies, sizes, total
-from flfw.data.splits.partition import IID, Sampled, SampledOnDemand, split
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import IID, Sampled, SampledOnDemand
 from flfw.errors import InputError
 
 DIGITS = data.load("digits")

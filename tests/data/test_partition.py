@@ -11,7 +11,8 @@ import pytest
 from flfw.data import describe, load
 from flfw.data.files import cache
 from flfw.data.splits import dominant
-from flfw.data.splits.partition import (
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import (
     IID,
     Dirichlet,
     Domains,
@@ -23,7 +24,6 @@ from flfw.data.splits.partition import (
     Shards,
     scheme,
     schemes,
-    split,
 )
 from flfw.errors import InputError
 from flfw.plugins import build_settings

@@ -10,18 +10,9 @@ import pytest
 
 from flfw.data import Dataset, absolute, describe, load
 from flfw.data.files import patients
-from flfw.data.splits.partition import (
-    IID,
-    DatasetPerClient,
-    Dirichlet,
-    FullCopy,
-    Pathological,
-    Sampled,
-    Shards,
-    SplitScheme,
-    split,
-)
+from flfw.data.splits.partition import SplitScheme, split
 from flfw.data.splits.patients import most_at_a_client, most_clients
+from flfw.data.splits.schemes import IID, DatasetPerClient, Dirichlet, FullCopy, Pathological, Sampled, Shards
 from flfw.data.splits.split_indices import SplitIndices
 from flfw.errors import InputError
 from tests.support.pictures import noise, save

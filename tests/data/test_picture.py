@@ -6,7 +6,8 @@ from PIL import Image
 
 from flfw.data import load
 from flfw.data.splits import picture as shares
-from flfw.data.splits.partition import Dominant, FullCopy, Natural, Pools, Sampled, SampledOnDemand, split
+from flfw.data.splits.partition import split
+from flfw.data.splits.schemes import Dominant, FullCopy, Natural, Pools, Sampled, SampledOnDemand
 from tests.support.toys import toy
 
 

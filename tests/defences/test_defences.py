@@ -19,7 +19,7 @@ from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.plans.run_plan import plan
 from flfw.plugins import build_settings
-from flfw.runs.final import final_accuracies
+from flfw.runs.run_notes import final_accuracies
 from flfw.task.defence import Defence, LocalStep
 from tests.support.small_runs import tiny
 

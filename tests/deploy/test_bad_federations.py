@@ -18,8 +18,7 @@ from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
 from flfw.plans.run_plan import plan, without_auto
-from flfw.server.client_directory import ClientDirectory
-from flfw.server.node_assignment import NodeAssignment, Requirements
+from flfw.server.client_directory import ClientDirectory, NodeAssignment, Requirements
 from tests.support.pictures import noise, save
 
 # --- sites whose data are of another kind -------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import pytest
 
 from flfw import data
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.partition import Natural, SampledOnDemand, Split, for_each, nobodys, split
+from flfw.data.splits.partition import Split, for_each, nobodys, split
+from flfw.data.splits.schemes import Natural, SampledOnDemand
 from flfw.dp.private_metrics import held_by_each, most_held
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import RunAccountant, is_known, schedules

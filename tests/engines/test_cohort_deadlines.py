@@ -59,7 +59,7 @@ def test_a_cohort_that_fails_as_a_whole_is_answered_one_by_one_and_ends_no_actor
 WORK = """
 import time
 from flwr.app import Context, RecordDict
-from flfw.client.deadline import until
+from flfw.engines.apps import until
 context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
 with until(time.time() + 3.0, context):
     try:

@@ -11,8 +11,7 @@ import pytest
 from flfw.errors import InputError
 from flfw.files.earlier_names import KEYS
 from flfw.files.result_entries import ResultModel
-from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, to_json
-from flfw.files.rows import read_rows
+from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, read_rows, to_json
 
 CLAIM = {"unit": "example", "adversary": "server", "epsilon": 4, "accounting": "exact"}
 ATTACK = {"attack": "ig", "round": 0, "failures": 0}

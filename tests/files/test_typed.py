@@ -11,7 +11,7 @@ import pytest
 
 from flfw.dp.releases import RequestedRounds
 from flfw.errors import InputError, RunError
-from flfw.files.rows import read_rows
+from flfw.files.result_file import read_rows
 from flfw.files.sealed import seal, unseal
 from flfw.files.typed import SchemaMismatchError, fit, fitted, from_json, read_json, read_toml
 

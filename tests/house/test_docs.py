@@ -18,7 +18,7 @@ import sim
 from flfw import data, nets, plugins
 from flfw.command.flags import declared, flags
 from flfw.command.rehearse import DEFAULT, RehearsalCommand
-from flfw.data.splits import partition
+from flfw.data.splits import schemes
 from flfw.files.result_entries import ResultModel
 from flfw.files.result_file import ResultFields
 from flfw.papers.frontier.points import NAME
@@ -64,7 +64,7 @@ def test_every_plugin_has_a_page_that_the_readme_links(noun: str, name: str) -> 
 
 def test_every_data_set_and_split_is_explained() -> None:
     page = (ROOT / "docs" / "data.md").read_text()
-    assert [name for name in (*data.names(), *partition.schemes()) if f"`{name}`" not in page] == []
+    assert [name for name in (*data.names(), *schemes.schemes()) if f"`{name}`" not in page] == []
     assert f"[{len(data.names())} sets](docs/data.md)" in (ROOT / "README.md").read_text()
 
 
@@ -80,7 +80,7 @@ def test_commands_on_the_pages_parse(page: Path) -> None:
                 assert experiment.method in {*plugins.names(plugins.METHOD), *written}
             assert experiment.dataset.partition(":")[0] in {*data.names(), *data.PREFIXES, *written}
             assert experiment.net in {"auto", *nets.names(), *written}
-            assert experiment.split in {"auto", *partition.schemes(), *written}
+            assert experiment.split in {"auto", *schemes.schemes(), *written}
             if command.table.partition(".")[0] in written:
                 continue
             if command.table or command.cell:

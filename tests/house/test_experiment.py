@@ -463,7 +463,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
 )
 def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, line) -> None:
     from flfw import data, nets, plugins
-    from flfw.data.splits import partition
+    from flfw.data.splits import schemes
     from flfw.papers import command
     from flfw.papers.frontier.points import NAME
 
@@ -475,8 +475,8 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
         "defences": ", ".join(defences) or "none yet",
         "nets": ", ".join(nets.names()),
         "datasets": ", ".join(data.names()),
-        "everything": ", ".join([*methods, *defences, *attacks, *data.names(), *partition.schemes(), *nets.names()]),
-        "splits": ", ".join(partition.schemes()),
+        "everything": ", ".join([*methods, *defences, *attacks, *data.names(), *schemes.schemes(), *nets.names()]),
+        "splits": ", ".join(schemes.schemes()),
         "tables": ", ".join([*command.names(), NAME]),
         "taken": str(elsewhere.parent / "taken"),
     }

@@ -19,7 +19,7 @@ from flfw.deploy.policy import Policy
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net
-from flfw.nets.backbones.weights import VARIABLE
+from flfw.nets.backbones.architectures import VARIABLE
 from flfw.plans.run_plan import plan
 from flfw.runs import run
 from tests.support import outside_parts, tiny_backbone

@@ -19,7 +19,7 @@ from flfw.inversion.client_models.local_steps import SteppedVictim
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.evaluation import stacked
 from flfw.nets import NetCard
-from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.nets.backbones.freezing import TolerantBatchNorm
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, Tensors, tensors
 from flfw.nets.training.local_steps import LocalSteps

@@ -12,8 +12,7 @@ from flfw.errors import InputError
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.consistency import GroupConsistency, registered
-from flfw.inversion.matching import squared_distance
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess, squared_distance
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec

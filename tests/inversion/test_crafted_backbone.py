@@ -20,9 +20,9 @@ from flfw.inversion.closed_form.crafted_backbone import (
     layout_of,
     read_patches,
 )
-from flfw.inversion.closed_form.shared_gradient import read, serving
+from flfw.inversion.closed_form.linear import read, serving
+from flfw.nets.backbones.architectures import RANDOM, VARIABLE
 from flfw.nets.backbones.freezing import digest
-from flfw.nets.backbones.weights import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.rng import initialising, torch_generator
 

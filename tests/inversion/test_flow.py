@@ -23,8 +23,7 @@ from flfw.inversion.flow import (
     flow_recipes,
     trained_flow,
 )
-from flfw.inversion.matching import squared_distance
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess, squared_distance
 from flfw.inversion.search import Closing, SearchConfig, Stage
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch
 from flfw.nets.inputs import InputSpec

@@ -24,8 +24,7 @@ from flfw.inversion.client_models.batch_statistics import normalise_by_batch
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.compute import ComputeLimits, compiler
 from flfw.inversion.graph import Graph, peak_bytes
-from flfw.inversion.matching import cosine_distance
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess, cosine_distance
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch, Best, Evaluate, SearchOptimiser
 from flfw.nets import Net, Tensors, tensors

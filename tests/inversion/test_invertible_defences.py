@@ -21,8 +21,7 @@ from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.choose_operator import AsNoise, added, alike, choose_operator
 from flfw.inversion.client_models.operator import AsOffset, Scaled
 from flfw.inversion.closed_form.labels import recovered
-from flfw.inversion.matching import squared_distance
-from flfw.inversion.objective import Objective, Problem
+from flfw.inversion.matching import Objective, Problem, squared_distance
 from flfw.inversion.outliers import AsOutliers, Errors, cauchy_likelihood, errors, shrunk
 from flfw.inversion.priors import none
 from flfw.nets import Tensors

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from flfw.inversion.client_models.batch_statistics import normalise_by_batch
 from flfw.inversion.client_models.victim import PlainVictim
-from flfw.inversion.layer_statistics import LayerStatistics, batch_statistics, received_statistics, sent_statistics
 from flfw.inversion.matching import tensor_distances
+from flfw.inversion.priors import LayerStatistics, batch_statistics, received_statistics, sent_statistics
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from flfw.errors import InputError
-from flfw.inversion.objective import Guess
+from flfw.inversion.matching import Guess
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch, Best, SearchOptimiser
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator

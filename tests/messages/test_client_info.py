@@ -17,8 +17,7 @@ from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.replies import UnusableReplyError
 from flfw.plans.run_plan import plan
-from flfw.server.client_directory import ClientDirectory, FailurePolicy
-from flfw.server.node_assignment import NodeAssignment, Requirements
+from flfw.server.client_directory import ClientDirectory, FailurePolicy, NodeAssignment, Requirements
 
 WAIT = 0.2  # seconds for all to join
 TRUE = ClientInfo(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")

@@ -31,7 +31,7 @@ from flfw.messages.replies import UnusableReplyError
 from flfw.messages.sharing import SharingViolationError
 from flfw.messages.wire import deflate, nbytes, pack
 from flfw.nets import Tensors
-from flfw.nets.training.hypernetwork_training import HypernetworkTraining
+from flfw.nets.training.low_rank import HypernetworkTraining
 from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.format import FORMAT, MANIFEST, PlainTensors
 from flfw.recording.grid import RecordingGrid

@@ -8,12 +8,12 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flfw.engines import apps
+from flfw.engines.apps import read_question
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.question import read_question
-from flfw.runs.final import final_accuracies
+from flfw.runs.run_notes import final_accuracies
 
 CONFIG: dict[str, Any] = {"round": 1, "client": 0, "state_version": 0, "experiment": "abc", "code": "x", "deadline": 60}
 PROBE = {"control": "easy", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "easy"}

@@ -21,7 +21,7 @@ from flfw.files.tensor_names import matches
 from flfw.messages.sharing import SharingViolationError
 from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
-from flfw.runs.final import final_accuracies
+from flfw.runs.run_notes import final_accuracies
 from flfw.server.strategy import FederatedStrategy
 from tests.support.engine_runs import rows_without_times, train_by_engine
 from tests.support.method_rounds import (

@@ -14,10 +14,10 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, relu
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.tensor_names import matches
-from flfw.inversion.closed_form.shared_gradient import read
+from flfw.inversion.closed_form.linear import read
 from flfw.nets import running_statistics
+from flfw.nets.backbones.architectures import VARIABLE
 from flfw.nets.backbones.freezing import digest, frozen
-from flfw.nets.backbones.weights import VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.training.per_example import PerExample
 from flfw.plans.run_plan import plan

@@ -23,7 +23,7 @@ from flfw.messages.wire import pack
 from flfw.nets import Tensors
 from flfw.nets.training.optimisers import SGD
 from flfw.server.aggregation import Update
-from flfw.server.training import TrainingServer
+from flfw.server.distillation import TrainingServer
 from tests.support.paths import ROOT
 from tests.support.resumed_runs import without_times
 from tests.support.rounds import place

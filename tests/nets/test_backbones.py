@@ -28,12 +28,10 @@ from flfw.nets import (
     weights_digest,
 )
 from flfw.nets.backbones.adapters import BottleneckAdapter, ConvAdapter, LowRank
-from flfw.nets.backbones.architectures import ARCHITECTURES
-from flfw.nets.backbones.features import FeatureCache
+from flfw.nets.backbones.architectures import ARCHITECTURES, VARIABLE
 from flfw.nets.backbones.freezing import digest, frozen
-from flfw.nets.backbones.weights import VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.tuned import Backbone
+from flfw.nets.tuned import Backbone, FeatureCache
 from flfw.rng import initialising, torch_generator
 from tests.support import tiny_backbone
 

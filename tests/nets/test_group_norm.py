@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import sim
 from flfw import nets
 from flfw.experiment import Experiment
-from flfw.nets.group_norm import group_norm
+from flfw.nets.cnn import group_norm
 from flfw.nets.training.per_example import PerExample
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run

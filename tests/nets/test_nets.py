@@ -14,7 +14,7 @@ import sim
 from flfw.errors import InputError
 from flfw.nets import Net, build, card, names, numel, tensors
 from flfw.nets.hypernetwork import GeneratedNet, Hypernetwork
-from flfw.nets.training.hypernetwork_training import HypernetworkTraining
+from flfw.nets.training.low_rank import HypernetworkTraining
 from flfw.rng import initialising, torch_generator
 from flfw.strategies.hyperfl import HyperFL
 

@@ -19,10 +19,9 @@ from flfw.files.provenance import code_hash
 from flfw.papers import cells
 from flfw.papers.frontier import command as frontier
 from flfw.papers.frontier import measure, page, points, trials
-from flfw.papers.frontier.lines import LINES, FrontierLine
-from flfw.papers.frontier.marks import marks
+from flfw.papers.frontier.command import marks
 from flfw.papers.frontier.points import FrontierPoint, Mark, table
-from flfw.papers.frontier.trials import DATA, Data, Trial
+from flfw.papers.frontier.trials import DATA, LINES, Data, FrontierLine, Trial
 from flfw.papers.published import Cell, Table
 from flfw.runs import run
 from flfw.task.method import Method

@@ -20,11 +20,11 @@ import pandas as pd
 import pytest
 
 from flfw import data, plugins
-from flfw.data.splits import partition
+from flfw.data.splits import schemes
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
-from flfw.nets.backbones.weights import VARIABLE
+from flfw.nets.backbones.architectures import VARIABLE
 from flfw.papers import cells, command, fed_cdp, fedcg, hyperfl, layout, published
 from flfw.papers.cells import Outcome
 from flfw.papers.command import Reproduction
@@ -145,8 +145,8 @@ def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, s
             assert Experiment.from_run_config(experiment.to_run_config()) == experiment
             if experiment.method in plugins.names(plugins.METHOD):
                 plan(experiment).client.method, plan(experiment).client.settings
-            if experiment.split in partition.schemes():
-                build_settings(partition.scheme(experiment.split), experiment.split, experiment.set)
+            if experiment.split in schemes.schemes():
+                build_settings(schemes.scheme(experiment.split), experiment.split, experiment.set)
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from PIL import Image
 from flfw import data as data_sets
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.image_files.form import ImageFormat
-from flfw.data.readers import adult, at_site, cifar, folder, mnist, pixels
+from flfw.data.image_files.images import ImageFormat
+from flfw.data.readers import adult, at_site, cifar, folder, numerals, pixels
 from flfw.data.splits import partition
 from flfw.data.splits.split_indices import SplitIndices
 from tests.properties.changes import Change, changed_bytes, changed_json, changed_table, unsealed
@@ -123,7 +123,7 @@ def of_table(prefix: str, name: str) -> Callable[[Path], object]:
 
 def idx_files(rng: np.random.Generator) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    for name in mnist.MNIST.files:
+    for name in numerals.MNIST.files:
         count = 3 if "train" in name else 2
         shape = (count, 28, 28) if "images" in name else (count,)
         head = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
@@ -158,7 +158,7 @@ def sets(scratch: Path) -> dict[str, Reader]:
         f"{20 + i},{'AB'[i % 2]},2024-01-{i + 1:02d},{('no', 'yes')[i % 3 // 2]}\n".encode() for i in range(12)
     )
     readers: dict[str, tuple[dict[str, bytes], Any, Callable[[Path], object]]] = {
-        "idx": (idx_files(rng), changed_idx, reading("mnist", lambda _: mnist.MNIST)),
+        "idx": (idx_files(rng), changed_idx, reading("mnist", lambda _: numerals.MNIST)),
         "cifar": (
             dict.fromkeys(cifar.CIFAR10.files, batch),
             changed_pickle,

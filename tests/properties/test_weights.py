@@ -17,7 +17,7 @@ from hypothesis.strategies import DataObject, DrawFn
 from safetensors.torch import save
 
 from flfw.audit.measures import perceptual
-from flfw.nets.backbones.weights import VARIABLE, PublishedWeights
+from flfw.nets.backbones.architectures import VARIABLE, PublishedWeights
 from flfw.rng import torch_generator
 from tests.properties.changes import changed_bytes, changed_tensors, unsealed
 from tests.properties.reading import Folder, Reader

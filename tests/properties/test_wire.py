@@ -28,10 +28,9 @@ from flfw.messages.wire import forms, pack, views
 from flfw.plans.run_plan import RunPlan, plan
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.runs.final import final_accuracies
-from flfw.server.client_directory import FailurePolicy
+from flfw.runs.run_notes import final_accuracies
+from flfw.server.client_directory import FailurePolicy, NodeAssignment, Requirements
 from flfw.server.history import History
-from flfw.server.node_assignment import NodeAssignment, Requirements
 from tests.properties.changes import words
 from tests.properties.message_changes import answer, changed_arrays, changed_content, changed_record
 from tests.properties.reading import Folder, require_refused_or_valid

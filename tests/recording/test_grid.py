@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from flfw import __version__
 from flfw.audit.probe import is_usable_probe
 from flfw.errors import InputError
-from flfw.files.journal import JournalMark
+from flfw.files.sealed import JournalMark
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack

@@ -10,10 +10,9 @@ import pytest
 
 from flfw.command.api.summary import claimed
 from flfw.report.findings import read_settings
-from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
 from flfw.report.page_data import scope, unit_of
 from flfw.report.questions import ONLY_SUMS, questions
-from flfw.report.recommendations import SEED_WITHHELD, recommendations, untested
+from flfw.report.recommendations import SEED_WITHHELD, UNASKED, OpinionFacts, opinion_facts, recommendations, untested
 from flfw.report.report import write_report
 from flfw.report.run_verdict import Severity, claims, decision, presence, small_rounds
 from tests.report.test_report import Page, first_page, read

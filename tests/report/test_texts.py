@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flfw.report.texts import LEGEND, text_pair
+from flfw.report.findings import LEGEND, text_pair
 
 
 def inputs(text: bytes) -> np.ndarray:

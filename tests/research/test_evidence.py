@@ -12,8 +12,18 @@ import pytest
 from flfw.errors import InputError
 from flfw.papers import published
 from flfw.papers.evidence import records
-from flfw.papers.evidence.priorities import PRIORITIES, cells_of, items
-from flfw.papers.evidence.records import FOLDER, Record, digest, file_of, is_there, migrate, read
+from flfw.papers.evidence.records import (
+    FOLDER,
+    PRIORITIES,
+    Record,
+    cells_of,
+    digest,
+    file_of,
+    is_there,
+    items,
+    migrate,
+    read,
+)
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from flfw.plans.run_plan import without_auto

@@ -22,8 +22,7 @@ from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
 from flfw.files.sealed import seal, sealed
 from flfw.papers import published
-from flfw.papers.evidence.priorities import Item, items
-from flfw.papers.evidence.records import FOLDER, digest, read
+from flfw.papers.evidence.records import FOLDER, Item, digest, items, read
 from flfw.papers.preset import Preset, ResultMetric
 from flfw.runs import provenance
 from flfw.server.checkpoint import locked

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import sim
-from flfw.comparisons.figures.features import restored
+from flfw.comparisons.figures.tsne import restored
 from flfw.errors import InputError
 from flfw.nets.inputs import InputSpec
 from flfw.plans.run_plan import plan

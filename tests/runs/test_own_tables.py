@@ -25,8 +25,8 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
 from flfw.plans.run_plan import plan
+from flfw.report.findings import row_pair
 from flfw.report.page_data import caveats
-from flfw.report.texts import row_pair
 from flfw.runs.run import check, run
 from flfw.server.history import EarlyStopping
 from tests.support.small_runs import tiny

@@ -21,7 +21,7 @@ from flfw.experiment import Experiment
 from flfw.files.folders import claimed
 from flfw.recording.observation import Truth
 from flfw.runs import run as module
-from flfw.runs.final import best_validation
+from flfw.runs.run_notes import best_validation
 
 AUDITED = (
     "--method fedavg --net lenet --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic ig "

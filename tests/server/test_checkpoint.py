@@ -27,7 +27,7 @@ import sim
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.files import sealed
-from flfw.files.journal import Journal
+from flfw.files.sealed import Journal
 from flfw.messages.wire import pack
 from flfw.plans.run_plan import without_auto
 from flfw.runs import results, run

@@ -26,8 +26,7 @@ from flfw.messages.wire import pack
 from flfw.plans.run_plan import plan
 from flfw.runs import launch
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy
-from flfw.server.node_assignment import NodeAssignment
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, NodeAssignment
 from flfw.strategies.fedavg import FedAvg
 from tests.support.method_rounds import initial_tensors, make_client
 

@@ -15,7 +15,7 @@ import sim
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs import run
-from flfw.runs.final import final_accuracies, interval
+from flfw.runs.run_notes import final_accuracies, interval
 from flfw.server.cohorts import drawn_last
 from tests.support.resumed_runs import cut_short
 

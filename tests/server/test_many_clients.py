@@ -23,10 +23,9 @@ from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import numpy_generator
 from flfw.runs import launch
 from flfw.server import cohorts
-from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, NumberedNodes
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, NodeAssignment, NumberedNodes
 from flfw.server.cohorts import drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.history import History
-from flfw.server.node_assignment import NodeAssignment
 
 MANY = 10_000
 MILLION = 1_000_000

@@ -12,8 +12,7 @@ from flfw.messages.streaming import StreamingGrid
 from flfw.nets import Tensors
 from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.client_directory import ClientDirectory
-from flfw.server.node_assignment import NodeAssignment
+from flfw.server.client_directory import ClientDirectory, NodeAssignment
 from flfw.server.strategy import FederatedStrategy
 
 

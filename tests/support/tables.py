@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from flfw.attacks.tableak import Categories
 from flfw.data import DatasetArrays, DatasetCard
-from flfw.inversion.client_models.relaxed_rows import Categories
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import tensors
 from flfw.nets.inputs import InputSpec

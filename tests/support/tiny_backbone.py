@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from flfw.nets.backbones import AdapterSettings, Architecture
 from flfw.nets.backbones.adapters import ConvAdapter, channels_of
-from flfw.nets.backbones.batch_norm import TolerantBatchNorm
-from flfw.nets.backbones.weights import PublishedWeights
+from flfw.nets.backbones.architectures import PublishedWeights
+from flfw.nets.backbones.freezing import TolerantBatchNorm
 
 NAME = "tests.support.tiny_backbone:TINY"
 

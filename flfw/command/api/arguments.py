@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from flfw.errors import InputError, require, suggestion
 from flfw.experiment import Experiment
 from flfw.files.earlier_names import earlier_setting
-from flfw.files.paths import from_home
+from flfw.files.folders import from_home
 from flfw.files.typed import SchemaMismatchError, earlier_names, fit
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ import pandas as pd
 
 from flfw.errors import InputError
 from flfw.files.result_entries import Int, JsonNumber, NodeId, ResultModel
-from flfw.files.rows import read_rows
+from flfw.files.result_file import read_rows
 
 _WHOLE, _NUMBER, _TRUTH, _OTHER = "Int64", "float64", "boolean", "object"
 _NODE = "UInt64"  # Flower's numbers of nodes have 64 bits and no sign

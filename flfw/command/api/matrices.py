@@ -40,7 +40,7 @@ class MatrixResult:
         Raises:
             InputError: the folder holds no matrix, or a damaged one.
         """
-        from flfw.comparisons.record import MATRIX, read_matrix
+        from flfw.comparisons.rows import MATRIX, read_matrix
 
         folder = folder_of(path, "path")
         below = [file.parent for file in sorted(folder.glob(f"*/{MATRIX}"))]
@@ -103,7 +103,7 @@ class MatrixResult:
         return summary(self.path)
 
     def _record(self, name: str) -> dict[str, Any]:
-        from flfw.comparisons.record import MATRIX, read_matrix
+        from flfw.comparisons.rows import MATRIX, read_matrix
 
         return read_matrix(self.matrices[name] / MATRIX)
 

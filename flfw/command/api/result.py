@@ -120,14 +120,14 @@ class Result:
     @property
     def verdicts(self) -> dict[str, str]:
         """Verdicts by question, of those that were asked: ``reconstruction``, ``membership``, ``inference``."""
-        from flfw.command.api.verdicts import verdicts
+        from flfw.command.api.notebook import verdicts
 
         return verdicts(self.path, self.content)
 
     @property
     def verdict(self) -> str | None:
         """Gravest of the verdicts: a leak if there is one, else the weakest evidence; None without an audit."""
-        from flfw.command.api.verdicts import gravest
+        from flfw.command.api.notebook import gravest
 
         return gravest(self.verdicts.values())
 

@@ -15,8 +15,7 @@ from typing import Any, final
 
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.findings import Combination, combine
-from flfw.comparisons.record import MATRIX, read_matrix
-from flfw.comparisons.rows import FinishedRun
+from flfw.comparisons.rows import MATRIX, FinishedRun, read_matrix
 from flfw.comparisons.utility import Utility, family
 from flfw.errors import InputError, require
 from flfw.experiment import FREE_ON_RESUME

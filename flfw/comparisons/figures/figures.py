@@ -38,14 +38,14 @@ from typing import Any, get_args
 from matplotlib.figure import Figure
 
 from flfw import data
-from flfw.comparisons.figures import charts, comparisons, drawing, features, gains, grids, leakage_charts
+from flfw.comparisons.figures import charts, comparisons, drawing, gains, grids, leakage_charts, tsne
 from flfw.comparisons.figures import leakage_numbers as numbers
 from flfw.comparisons.figures.comparisons import RunGroup, expanded, grouped, kind, names
 from flfw.comparisons.figures.drawing import Rows
-from flfw.comparisons.figures.embeddings import embeddings, perplexity
 from flfw.comparisons.figures.norms import norms
-from flfw.comparisons.ranking_page import listed
+from flfw.comparisons.figures.tsne import embeddings, perplexity
 from flfw.comparisons.rows import FinishedRun, read
+from flfw.comparisons.significance import listed
 from flfw.comparisons.utility import ERRORS, UTILITIES, family
 from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code
@@ -208,8 +208,8 @@ def _made(
         others = [one for one in runs if kind(one) != gains.ALONE]
         return rows, gains.drawn(rows, f"{_title(others)}: what each client gains")
     if name == "features":
-        rows = features.features(first.folder, data_root)
-        return rows, features.drawn(rows, f"{_title([first])}: features after the last round, t-SNE")
+        rows = tsne.features(first.folder, data_root)
+        return rows, tsne.drawn(rows, f"{_title([first])}: features after the last round, t-SNE")
     if name == "grid":
         content = grids.grid(_by_name(runs), choice)
         return content.rows, grids.drawn(content, f"{_title(runs)}: reconstructions")

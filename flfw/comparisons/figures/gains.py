@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.rows import FinishedRun
 from flfw.comparisons.utility import ERRORS, Utility, family
-from flfw.data.splits import partition
+from flfw.data.splits import schemes
 from flfw.errors import InputError, require
 from flfw.plugins import build_settings
 from flfw.report.chart_style import DASHED, INKS, STYLE, blank
@@ -80,7 +80,7 @@ def _identity(run: FinishedRun) -> dict[str, Any]:
     """Return all settings that decide which client holds which data."""
     try:
         config = run.result["config"]
-        scheme = build_settings(partition.scheme(config["split"]), config["split"], config["set"])
+        scheme = build_settings(schemes.scheme(config["split"]), config["split"], config["set"])
         digest = run.result["provenance"]["data"]["digest"]
         return {**{name: config[name] for name in _SAME}, "scheme": scheme, "data": digest}
     except (KeyError, TypeError) as error:

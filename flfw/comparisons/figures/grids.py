@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.rows import AttackSetting, FinishedRun
 from flfw.errors import InputError, require
-from flfw.files.rows import read_rows
+from flfw.files.result_file import read_rows
 from flfw.report.chart_style import INK, INKS, STYLE, blank
 from flfw.report.findings import belongs, is_true, number
 

@@ -8,8 +8,7 @@ from typing import Any
 from flfw.comparisons.figures.comparisons import RunGroup
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.findings import Leak
-from flfw.comparisons.significance import CombinationRanking, ranked
-from flfw.comparisons.together import across, common_places
+from flfw.comparisons.significance import CombinationRanking, across, common_places, ranked
 from flfw.comparisons.utility import UTILITIES
 from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE

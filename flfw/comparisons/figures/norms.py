@@ -7,7 +7,6 @@ gradient of each example is measured. No client ever sends such a gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from flfw.nets import Tensors
 from flfw.nets.training.per_example import PerExample
 from flfw.plans.run_plan import plan
 from flfw.runs import run
-from flfw.server.checkpoint import require_same_data, stored_experiment
 from flfw.task.task import Task
 
 MOST_CLIENTS = 100
@@ -52,11 +50,7 @@ def norms(folder: Path, data_root: Path | None = None, maximum: int = MOST_CLIEN
     Raises:
         InputError: the run or its data are not there, or its network has no per-example gradients.
     """
-    stored = stored_experiment(folder).experiment
-    requested = replace(stored, out=folder, data_root=data_root or stored.data_root)
-    run_plan, task, _ = run.check(requested, new=False)
-    experiment = run_plan.experiment
-    require_same_data(folder, task.dataset.digest)
+    experiment, task = run.reopened(folder, data_root)
     rows = _rows("before training", by_client(experiment, task, maximum=maximum))
     last = last_weights(folder)
     if last is None or set(last[1]) != set(plan(plain(experiment)).client.model.state_dict()):

@@ -20,7 +20,7 @@ import numpy as np
 from flfw.data.files import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.images import ImageFormat
 from flfw.data.image_files.listing import Listing, refusal
 from flfw.data.readers.folder import NETS
 from flfw.data.tables import site_tables

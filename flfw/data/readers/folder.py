@@ -8,9 +8,8 @@ from pathlib import Path
 
 from flfw.data.files import patients
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.image_files.form import ImageFormat
-from flfw.data.image_files.layout import LAYOUT
-from flfw.data.image_files.listing import Listing, refusal
+from flfw.data.image_files.images import ImageFormat
+from flfw.data.image_files.listing import LAYOUT, Listing, refusal
 from flfw.errors import InputError
 
 NETS: dict[tuple[int, ...], str] = {(1, 28, 28): "cnn1", (3, 32, 32): "cnn2"}

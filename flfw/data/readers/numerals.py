@@ -1,8 +1,11 @@
-"""Digit data sets outside MNIST's file format: house numbers, postcodes, MNIST on coloured grounds, synthetic ones."""
+"""Digit data sets, and others in MNIST's file format: house numbers, postcodes, coloured and synthetic digits.
+
+Digit5 has digits in five domains, one for each of FedCG's clients (Wu et al., IJCAI 2022).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,9 +13,95 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.files.remote import Remote, remotes
+from flfw.data.files.remote import Remote, remotes, torchvision_set
 from flfw.data.image_files import images
+from flfw.data.readers import numerals, pixels
 from flfw.errors import InputError
+
+
+def _idx(
+    folder: str, prefix: str = "", test: str = "t10k", transposed: bool = False
+) -> Callable[[Path, int | None], DatasetArrays]:
+    """Return a reader of four idx files below ``ROOT/folder/raw``: images (N, 1, H, W) and labels of both parts.
+
+    Args:
+        folder: folder of the set.
+        prefix: prefix of the file names.
+        test: name of the test part in the file names.
+        transposed: whether the files store each image column by column, i.e. transposed.
+    """
+
+    def read(root: Path, side: int | None) -> DatasetArrays:
+        raw = root / folder / "raw"
+        images, labels = (
+            [_idx_bytes(raw / f"{prefix}{half}-{kind}-ubyte", axes) for half in ("train", test)]
+            for kind, axes in (("images-idx3", 3), ("labels-idx1", 1))
+        )
+        train_x, test_x = ((x.swapaxes(1, 2) if transposed else x)[:, None] for x in images)
+        train_y, test_y = (y.astype(np.int64) for y in labels)
+        return DatasetArrays(train_x, train_y, test_x, test_y)
+
+    return read
+
+
+def _idx_bytes(path: Path, axes: int) -> np.ndarray:
+    """Read an idx file of bytes: two zeros, 8 for bytes, the number of axes, their sizes, the values."""
+    content, start = np.fromfile(path, np.uint8), 4 + 4 * axes
+    if content[:4].tolist() != [0, 0, 8, axes]:
+        raise ValueError(f"not an idx file of bytes with {axes} axes")
+    return content[start:].reshape(content[4:start].view(">u4"))
+
+
+_idx_card = partial(DatasetCard, shape=(1, 28, 28), mean=(0.1307,), std=(0.3081,))
+
+# torchvision publishes the sums of the packed files; these are the sums of the unpacked files.
+MNIST = _idx_card(
+    classes=10,
+    files={
+        "MNIST/raw/train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "MNIST/raw/train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "MNIST/raw/t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "MNIST/raw/t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+    read=_idx("MNIST"),
+    source="http://yann.lecun.com/exdb/mnist",
+    licence="none stated by the publishers; the documentation of Keras names CC BY-SA 3.0",
+    citation="LeCun, Bottou, Bengio and Haffner: Gradient-based learning applied to document recognition. IEEE, 1998",
+    fetch=torchvision_set("MNIST"),
+    per_client={"dominant": (600, 600), "shards": (500, 0), "pools": (200, 0)},
+)
+
+FASHION_MNIST = _idx_card(
+    classes=10,
+    files={
+        "FashionMNIST/raw/train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "FashionMNIST/raw/train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "FashionMNIST/raw/t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "FashionMNIST/raw/t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+    read=_idx("FashionMNIST"),
+    source="https://github.com/zalandoresearch/fashion-mnist",
+    licence="MIT",
+    citation="Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, 2017",
+    fetch=torchvision_set("FashionMNIST"),
+    per_client={"dominant": (600, 600)},
+)
+
+# By class: 10 digits, 26 capital and 26 small letters. The files hold every image transposed.
+EMNIST = _idx_card(
+    classes=62,
+    files=dict.fromkeys(
+        f"EMNIST/raw/emnist-byclass-{half}-{kind}-ubyte"
+        for half in ("train", "test")
+        for kind in ("images-idx3", "labels-idx1")
+    ),
+    read=_idx("EMNIST", prefix="emnist-byclass-", test="test", transposed=True),
+    source="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+    citation="Cohen, Afshar, Tapson and van Schaik, EMNIST, arXiv:1702.05373, 2017",
+    fetch=torchvision_set("EMNIST", split="byclass"),
+    per_client={"dominant": (1000, 600)},
+)
+
 
 _Half = tuple[np.ndarray, np.ndarray]  # images (N, C, H, W) uint8, labels (N,) int64
 
@@ -135,3 +224,79 @@ SYNTHETIC_DIGITS = _card(
     citation="Ganin and Lempitsky, Unsupervised domain adaptation by backpropagation, ICML 2015",
     fetch="a browser: SynthDigits.zip on http://yaroslav.ganin.net, to be unpacked into SynthDigits",
 )
+
+
+_SETS = {"mnist": numerals.MNIST, "mnist_m": MNIST_M, "svhn": SVHN, "synthetic_digits": SYNTHETIC_DIGITS, "usps": USPS}
+_SHAPE = (3, 32, 32)
+_HELD_OUT = "mnist"
+
+
+def digit5(word: str) -> DatasetCard:
+    """Return the card of all five domains, or of those listed in ``word``, in its order: ``usps,mnist``.
+
+    Every image is resized to 3 x 32 x 32; grey ones get three equal channels. If MNIST is among the domains, the server
+    holds it and the clients hold the others.
+
+    Raises:
+        InputError: an unknown or repeated domain, or fewer than two.
+    """
+    domains = tuple(word.split(",")) if word else tuple(_SETS)
+    for domain in domains:
+        if domain not in _SETS or domains.count(domain) > 1:
+            raise InputError(
+                f"Expected each domain once, of {', '.join(_SETS)}; got {domain!r} in dataset=digit5:{word}."
+            )
+    if len(domains) < 2:
+        raise InputError(
+            f"Expected two domains or more, got dataset=digit5:{word}; --dataset {word} is that one alone."
+        )
+    cards = [_SETS[domain] for domain in domains]
+    return DatasetCard(
+        shape=_SHAPE,
+        classes=10,
+        files={file: md5 for card in cards for file, md5 in card.files.items()},
+        read=partial(_read, domains),
+        source="; ".join(f"{domain}: {_origin(card)}" for domain, card in zip(domains, cards, strict=True)),
+        licence="; ".join(f"{name}: {card.licence or 'unknown'}" for name, card in zip(domains, cards, strict=True)),
+        citation="; ".join(dict.fromkeys(card.citation for card in cards)),
+        fetch=partial(_fetch, cards),
+        net="lenet5",
+        split="domains",
+        per_client={"domains": (2000, 0)},
+        mean=(0.485, 0.456, 0.406),  # ImageNet's, as FedCG takes them
+        std=(0.229, 0.224, 0.225),
+        domains=domains,
+        held_out=_HELD_OUT if _HELD_OUT in domains else "",
+    )
+
+
+def _origin(card: DatasetCard) -> str:
+    return f"by {card.fetch}" if isinstance(card.fetch, str) else card.source
+
+
+def _fetch(cards: Sequence[DatasetCard], root: Path) -> None:
+    for card in cards:
+        if callable(card.fetch) and not all((root / file).exists() for file in card.files):
+            card.fetch(root)
+
+
+def _read(domains: Sequence[str], root: Path, side: int | None) -> DatasetArrays:
+    side = side or _SHAPE[-1]
+    members = [pixels.read(domain, _SETS[domain], root, side) for domain in domains]
+
+    def joined(images: Sequence[np.ndarray]) -> np.ndarray:
+        colour = [np.broadcast_to(pixels.resize(x, side), (len(x), _SHAPE[0], side, side)) for x in images]
+        return np.concatenate(colour)
+
+    def places(labels: Sequence[np.ndarray]) -> np.ndarray:
+        return np.repeat(np.arange(len(labels)), [len(y) for y in labels])
+
+    train_y, test_y = [member.train_y for member in members], [member.test_y for member in members]
+    return DatasetArrays(
+        joined([member.train_x for member in members]),
+        np.concatenate(train_y),
+        joined([member.test_x for member in members]),
+        np.concatenate(test_y),
+        places(train_y),
+        places(test_y),
+    )

@@ -13,13 +13,22 @@ never seen what another seed is tested on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import Domains, Sampled
-from flfw.data.splits.split_indices import SplitIndices, at_most, even, train_size, trainable
-from flfw.errors import InputError
+from flfw.data.splits.split_indices import (
+    SplitIndices,
+    SplitScheme,
+    at_most,
+    even,
+    require_counts,
+    train_size,
+    trainable,
+)
+from flfw.errors import InputError, require
 
 
 def draw(
@@ -52,32 +61,43 @@ def draw(
     return [pieces[client % len(given)][client // len(given)] for client in range(clients)]
 
 
-def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Split a data set by domains; no client or server holds a victim.
+@dataclass(frozen=True)
+class Domains(SplitScheme):
+    """A domain for each client and one for the server, see ``flfw.data.splits.domains``."""
 
-    Raises:
-        InputError: no domains, an unknown one, none left for the clients, or too few examples in one.
-    """
-    held_out = _held_out(dataset, scheme)
-    given = [name for name in dataset.domains if name != held_out]
-    if not given:
-        raise InputError(
-            f"Expected a domain of {dataset.name} for the clients, got held_out={held_out}, its only one; "
-            "pass --set domains.held_out=none."
+    train: int = 0  # examples a client; 0 without a default of the data set: the whole domain
+    distillation: int = 32_000  # at most; from the held-out domain
+    held_out: str = ""  # the server's domain; empty: the data set's default; none: there is none
+
+    def __post_init__(self) -> None:
+        require_counts("domains", train=self.train, distillation=self.distillation)
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Split a data set by domains; no client or server holds a victim.
+
+        Raises:
+            InputError: no domains, an unknown one, none left for the clients, or too few examples in one.
+        """
+        held_out = _held_out(dataset, self)
+        given = [name for name in dataset.domains if name != held_out]
+        if not given:
+            raise InputError(
+                f"Expected a domain of {dataset.name} for the clients, got held_out={held_out}, its only one; "
+                "pass --set domains.held_out=none."
+            )
+        names = np.asarray(dataset.domains)
+        train_domain, test_domain = names[dataset.train_domain], names[dataset.test_domain]
+        train_domain[list(dataset.victims)] = ""  # no domain, so victims are never drawn
+        usual = dataset.per_client.get("domains", (0, 0))[0]
+        train = draw(train_domain, given, clients, self.train, rng, maximum=0 if self.train else usual)
+        halves = [np.array_split(part, 2) for part in draw(test_domain, given, clients, 0, rng)]
+        spare = rng.permutation(np.flatnonzero(train_domain == held_out))[: self.distillation]
+        return SplitIndices(
+            train,
+            test=[test for test, _ in halves],
+            validation=[validation for _, validation in halves],
+            distillation=spare,
         )
-    names = np.asarray(dataset.domains)
-    train_domain, test_domain = names[dataset.train_domain], names[dataset.test_domain]
-    train_domain[list(dataset.victims)] = ""  # no domain, so victims are never drawn
-    usual = dataset.per_client.get("domains", (0, 0))[0]
-    train = draw(train_domain, given, clients, scheme.train, rng, maximum=0 if scheme.train else usual)
-    halves = [np.array_split(part, 2) for part in draw(test_domain, given, clients, 0, rng)]
-    spare = rng.permutation(np.flatnonzero(train_domain == held_out))[: scheme.distillation]
-    return SplitIndices(
-        train,
-        test=[test for test, _ in halves],
-        validation=[validation for _, validation in halves],
-        distillation=spare,
-    )
 
 
 def _held_out(dataset: Dataset, scheme: Domains) -> str:
@@ -110,12 +130,24 @@ def draw_sampled(
     return np.split(order[:taken], clients), order[taken : taken + distillation]
 
 
-def divide_sampled(dataset: Dataset, scheme: Sampled, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Split a data set into random samples; no client or server holds a victim."""
-    pool, train = trainable(dataset), train_size(dataset, "sampled", scheme.train)
-    drawn, spare = draw_sampled(len(pool), clients, train, scheme.distillation, rng)
-    test, validation = _halves(len(dataset.test_y), scheme, clients, rng)
-    return SplitIndices([pool[rows] for rows in drawn], test, validation, distillation=pool[spare])
+@dataclass(frozen=True)
+class Sampled(SplitScheme):
+    """Random disjoint samples for the clients and one for the server, see ``flfw.data.splits.domains``."""
+
+    train: int = 2000  # examples a client
+    distillation: int = 32_000  # at most; from the examples that no client holds
+    halves: Literal["drawn", "alternate"] = "drawn"  # of the test part: by lot, or every other example at every seed
+
+    def __post_init__(self) -> None:
+        require_counts("sampled", train=self.train, distillation=self.distillation)
+        require(self.halves in ("drawn", "alternate"), "sampled.halves=drawn or alternate", halves=self.halves)
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Split a data set into random samples; no client or server holds a victim."""
+        pool, train = trainable(dataset), train_size(dataset, "sampled", self.train)
+        drawn, spare = draw_sampled(len(pool), clients, train, self.distillation, rng)
+        test, validation = _halves(len(dataset.test_y), self, clients, rng)
+        return SplitIndices([pool[rows] for rows in drawn], test, validation, distillation=pool[spare])
 
 
 def _halves(

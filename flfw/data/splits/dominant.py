@@ -12,13 +12,12 @@ scarcest class then limits the number of clients. Test examples may be shared in
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import Dominant
-from flfw.data.splits.split_indices import SplitIndices, at_most
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most
 from flfw.errors import InputError
 
 _GROUPS: dict[int, tuple[Sequence[int], ...]] = {
@@ -93,40 +92,56 @@ def by_class(labels: np.ndarray, classes: int, leave_out: range = range(0)) -> l
     return [np.setdiff1d(np.flatnonzero(labels == label), leave_out) for label in range(classes)]
 
 
-def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Split a data set as the papers do; no client trains on a victim, and nothing is random.
+@dataclass(frozen=True)
+class Dominant(SplitScheme):
+    """Dominant-class split, see ``flfw.data.splits.dominant``: clients may share examples, see ``assign`` there."""
 
-    HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not give their unit. Here
-    they count images of the whole part: training begins after the 2,000 victims, and as these are not in the pools, it
-    never returns to them. Counted within each class (5,000 and 1,000 images), the pointers would give clients the same
-    numbers of other images, and from client 36 on they would wrap into the victims.
+    train: int = 0  # examples a client, before rounding
+    test: int = 0  # likewise
+    disjoint: bool = False  # whether clients must not share training examples; they may still share test examples
 
-    Raises:
-        InputError: no numbers of examples, more of a class than it has, or too many disjoint clients.
-    """
-    scheme = _sized(scheme, dataset)
-    train_pools = by_class(dataset.train_y, dataset.classes, leave_out=dataset.victims)
-    test_pools = by_class(dataset.test_y, dataset.classes)
-    test_starts = [int(np.searchsorted(pool, dataset.test_start)) for pool in test_pools]
-    partitions = []
-    for part, pools, starts, examples in (
-        ("train", train_pools, [0] * len(train_pools), scheme.train),
-        ("test", test_pools, test_starts, scheme.test),
-    ):
-        client_quotas = [quotas(dataset.classes, client, examples) for client in range(clients)]
-        for label, pool in enumerate(pools):
-            wanted = max(quota[label] for quota in client_quotas)
-            if wanted > len(pool):
-                raise InputError(
-                    f"Expected at most {len(pool)} examples of class {label} a client, all that the {part} part of "
-                    f"{dataset.name} has, got {wanted} from {part}={examples}; ask for less or take another --split."
-                )
-        if part == "train" and scheme.disjoint:
-            room = np.cumsum(client_quotas, axis=0) <= [len(pool) for pool in pools]
-            reason = f"with dominant.disjoint=true and {examples} examples each a class is then used up"
-            at_most(int(room.all(axis=1).sum()), clients, reason)
-        partitions.append(assign(pools, client_quotas, starts))
-    return SplitIndices(*partitions)
+    def __post_init__(self) -> None:
+        if min(self.train, self.test) < 0:
+            raise InputError(
+                f"Expected train, test >= 0 examples a client, got train={self.train} test={self.test}; "
+                "0 takes the data set's own numbers."
+            )
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Split a data set as the papers do; no client trains on a victim, and nothing is random.
+
+        HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not give their unit.
+        Here they count images of the whole part: training begins after the 2,000 victims, and as these are not in the
+        pools, it never returns to them. Counted within each class (5,000 and 1,000 images), the pointers would give
+        clients the same numbers of other images, and from client 36 on they would wrap into the victims.
+
+        Raises:
+            InputError: no numbers of examples, more of a class than it has, or too many disjoint clients.
+        """
+        sized = _sized(self, dataset)
+        train_pools = by_class(dataset.train_y, dataset.classes, leave_out=dataset.victims)
+        test_pools = by_class(dataset.test_y, dataset.classes)
+        test_starts = [int(np.searchsorted(pool, dataset.test_start)) for pool in test_pools]
+        partitions = []
+        for part, pools, starts, examples in (
+            ("train", train_pools, [0] * len(train_pools), sized.train),
+            ("test", test_pools, test_starts, sized.test),
+        ):
+            client_quotas = [quotas(dataset.classes, client, examples) for client in range(clients)]
+            for label, pool in enumerate(pools):
+                wanted = max(quota[label] for quota in client_quotas)
+                if wanted > len(pool):
+                    raise InputError(
+                        f"Expected at most {len(pool)} examples of class {label} a client, all that the {part} part of "
+                        f"{dataset.name} has, got {wanted} from {part}={examples}; ask for less or take another "
+                        "--split."
+                    )
+            if part == "train" and self.disjoint:
+                room = np.cumsum(client_quotas, axis=0) <= [len(pool) for pool in pools]
+                reason = f"with dominant.disjoint=true and {examples} examples each a class is then used up"
+                at_most(int(room.all(axis=1).sum()), clients, reason)
+            partitions.append(assign(pools, client_quotas, starts))
+        return SplitIndices(*partitions)
 
 
 def _sized(scheme: Dominant, dataset: Dataset) -> Dominant:

@@ -9,56 +9,67 @@ draw by themselves.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.schemes import SampledOnDemand
-from flfw.data.splits.split_indices import SplitIndices, trainable
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, require_counts, trainable
 from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
 
 _DECKS = 8  # that were asked for last; a round's clients come in order
 
 
-def pools(dataset: Dataset, scheme: SampledOnDemand, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Return the pools of all draws, as those of one client: training data without victims, and all test data."""
-    return SplitIndices([trainable(dataset)], [np.arange(len(dataset.test_y))])
+@dataclass(frozen=True)
+class SampledOnDemand(SplitScheme):
+    """Examples dealt to each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
 
+    train: int = 20  # examples a client
+    test: int = 20  # likewise
+    classes: int = 0  # number of random classes of each client; 0: a client draws from all
 
-def parts(dataset: Dataset, scheme: SampledOnDemand, pool: np.ndarray, part: str, clients: int, seed: int) -> LazyParts:
-    """Return the parts of all clients.
+    def __post_init__(self) -> None:
+        require(self.train >= 1, "sampled_on_demand.train >= 1", train=self.train)
+        require(self.test >= 1, "sampled_on_demand.test >= 1", test=self.test)
+        require_counts("sampled_on_demand", classes=self.classes)
 
-    Args:
-        dataset: the data.
-        scheme: how many examples of how many classes.
-        pool: the examples that are drawn from.
-        part: ``train`` or ``test``.
-        clients: number of clients.
-        seed: seed of the draws.
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Return the pools of all draws, as those of one client: training data without victims, and all test data."""
+        return SplitIndices([trainable(dataset)], [np.arange(len(dataset.test_y))])
 
-    Raises:
-        InputError: the pool may have too few examples for a client.
-    """
-    size = getattr(scheme, part)
-    if not scheme.classes:
-        _require(size, len(pool), part, scheme)
-        return _dealt(pool, size, part, clients, seed)
-    labels = np.asarray(getattr(dataset, f"{part}_y"))[pool]
-    by_class = [pool[labels == label] for label in range(dataset.classes)]
-    require(
-        scheme.classes <= dataset.classes, f"sampled_on_demand.classes <= {dataset.classes}", classes=scheme.classes
-    )
-    _require(size, sum(sorted(map(len, by_class))[: scheme.classes]), part, scheme)
+    def parts(self, dataset: Dataset, pool: np.ndarray, part: str, clients: int, seed: int) -> LazyParts:
+        """Return the parts of all clients.
 
-    def of(client: int) -> np.ndarray:
-        chosen = numpy_generator(seed, "drawn classes", client).choice(dataset.classes, scheme.classes, replace=False)
-        mine = np.concatenate([by_class[label] for label in chosen])
-        return _drawn(mine, size, numpy_generator(seed, f"drawn {part}", client))
+        Args:
+            dataset: the data.
+            pool: the examples that are drawn from.
+            part: ``train`` or ``test``.
+            clients: number of clients.
+            seed: seed of the draws.
 
-    return LazyParts(clients, size, of)
+        Raises:
+            InputError: the pool may have too few examples for a client.
+        """
+        size = getattr(self, part)
+        if not self.classes:
+            _require(size, len(pool), part, self)
+            return _dealt(pool, size, part, clients, seed)
+        labels = np.asarray(getattr(dataset, f"{part}_y"))[pool]
+        by_class = [pool[labels == label] for label in range(dataset.classes)]
+        require(
+            self.classes <= dataset.classes, f"sampled_on_demand.classes <= {dataset.classes}", classes=self.classes
+        )
+        _require(size, sum(sorted(map(len, by_class))[: self.classes]), part, self)
+
+        def of(client: int) -> np.ndarray:
+            chosen = numpy_generator(seed, "drawn classes", client).choice(dataset.classes, self.classes, replace=False)
+            mine = np.concatenate([by_class[label] for label in chosen])
+            return _drawn(mine, size, numpy_generator(seed, f"drawn {part}", client))
+
+        return LazyParts(clients, size, of)
 
 
 def _dealt(pool: np.ndarray, size: int, part: str, clients: int, seed: int) -> LazyParts:

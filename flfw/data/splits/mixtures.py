@@ -5,39 +5,64 @@ Training data are disjoint. With uneven classes, a client tests on the class pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import dominant
-from flfw.data.splits.schemes import IID, Dirichlet, Pathological
-from flfw.data.splits.split_indices import SplitIndices, at_most, even, trainable
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most, even, trainable
+from flfw.errors import InputError, require
 
 
-def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Shuffle both parts and cut them evenly."""
-    pool = _pool(dataset, clients)
-    train = even(len(pool), clients, rng)  # as Flower's IidPartitioner cuts a shuffled table
-    return SplitIndices([pool[rows] for rows in train], even(len(dataset.test_y), clients, rng))
+@dataclass(frozen=True)
+class IID(SplitScheme):
+    """Training and test part, each shuffled and cut into nearly equal, disjoint parts."""
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Shuffle both parts and cut them evenly."""
+        pool = _pool(dataset, clients)
+        train = even(len(pool), clients, rng)  # as Flower's IidPartitioner cuts a shuffled table
+        return SplitIndices([pool[rows] for rows in train], even(len(dataset.test_y), clients, rng))
 
 
-def dirichlet(dataset: Dataset, scheme: Dirichlet, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Divide each class in proportions drawn from Dir(alpha); a client may be left empty."""
-    pool = _pool(dataset, clients)
-    from flfw.data.splits import partitioners  # imports flwr_datasets, 6 s and 250 MB
+@dataclass(frozen=True)
+class Dirichlet(SplitScheme):
+    """Classes of the training part divided disjointly, each in proportions drawn from Dir(alpha)."""
 
-    train = [pool[rows] for rows in partitioners.dirichlet(dataset.train_y[pool], clients, scheme.alpha, rng)]
-    return SplitIndices(train, _alike(dataset, train))
+    alpha: float = 0.5  # > 0; a small value gives few classes a client
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < math.inf:
+            raise InputError(f"Expected alpha > 0, got alpha={self.alpha}; 0.5 is usual, 100 is nearly iid.")
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Divide each class in proportions drawn from Dir(alpha); a client may be left empty."""
+        pool = _pool(dataset, clients)
+        from flfw.data.splits import partitioners  # imports flwr_datasets, 6 s and 250 MB
+
+        train = [pool[rows] for rows in partitioners.dirichlet(dataset.train_y[pool], clients, self.alpha, rng)]
+        return SplitIndices(train, _alike(dataset, train))
 
 
-def pathological(dataset: Dataset, scheme: Pathological, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Give each client ``scheme.classes`` random classes."""
-    pool = _pool(dataset, clients)
-    from flfw.data.splits import partitioners
+@dataclass(frozen=True)
+class Pathological(SplitScheme):
+    """Random classes for each client; a class is cut evenly over the clients that drew it, and else unused."""
 
-    train = [pool[rows] for rows in partitioners.pathological(dataset.train_y[pool], clients, scheme.classes, rng)]
-    return SplitIndices(train, _alike(dataset, train))
+    classes: int = 2  # number of classes of each client
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 1, "pathological.classes >= 1", classes=self.classes)
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Give each client ``self.classes`` random classes."""
+        pool = _pool(dataset, clients)
+        from flfw.data.splits import partitioners
+
+        train = [pool[rows] for rows in partitioners.pathological(dataset.train_y[pool], clients, self.classes, rng)]
+        return SplitIndices(train, _alike(dataset, train))
 
 
 def _pool(dataset: Dataset, clients: int) -> np.ndarray:

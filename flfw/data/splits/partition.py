@@ -5,7 +5,7 @@ A split is computed once and kept in the user's cache, so that client processes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from mmap import mmap
@@ -16,58 +16,12 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits import domains, dominant, drawn, mixtures, patients, pools, shards
+from flfw.data.splits import patients
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.schemes import (
-    IID,
-    AnyScheme,
-    DatasetPerClient,
-    Dirichlet,
-    Domains,
-    Dominant,
-    FullCopy,
-    Natural,
-    Pathological,
-    Pools,
-    Sampled,
-    SampledOnDemand,
-    Scheme,
-    Shards,
-    SplitScheme,
-    divide_whole,
-    natural_parts,
-    refuse_others,
-    scheme,
-    schemes,
-    source_of,
-)
-from flfw.data.splits.split_indices import SplitIndices, at_most
+from flfw.data.splits.schemes import Natural, SampledOnDemand, is_known, refuse_others, source_of
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most
 from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
-
-__all__ = [
-    "IID",
-    "AnyScheme",
-    "DatasetPerClient",
-    "Dirichlet",
-    "Domains",
-    "Dominant",
-    "FullCopy",
-    "Natural",
-    "Pathological",
-    "Pools",
-    "Sampled",
-    "SampledOnDemand",
-    "Scheme",
-    "Shards",
-    "Split",
-    "SplitScheme",
-    "for_each",
-    "nobodys",
-    "scheme",
-    "schemes",
-    "split",
-]
 
 
 @dataclass(frozen=True)
@@ -99,25 +53,12 @@ class Split:
     test_patients: np.ndarray | None = None
 
 
-_DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator], SplitIndices]] = {
-    IID: mixtures.iid,
-    Dirichlet: mixtures.dirichlet,
-    Pathological: mixtures.pathological,
-    Dominant: dominant.divide,
-    Sampled: domains.divide_sampled,
-    Domains: domains.divide,
-    Shards: shards.divide,
-    FullCopy: shards.everything,
-    Pools: pools.divide,
-    DatasetPerClient: divide_whole,
-    SampledOnDemand: drawn.pools,
-}
 TestParts: TypeAlias = Literal["own", "shared"]
 """Whether each client has test examples of its own, or all have the same."""
 _SHARED = 1000  # test examples, and as many for validation
 
 
-def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: TestParts = "own") -> Split:
+def split(dataset: Dataset, scheme: SplitScheme, clients: int, seed: int, test: TestParts = "own") -> Split:
     """Split the data set over ``clients`` clients; the same arguments give the same split in any process.
 
     With ``test="shared"`` all clients test on the same examples: at most 1000 that are drawn by the seed, and as many
@@ -130,15 +71,16 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
         raise InputError(f"Expected clients >= 1, got clients={clients}; pass --clients.")
     if isinstance(scheme, Natural):
         none = np.zeros(0, np.int64)
-        cut = natural_parts(dataset, scheme, clients, test)
-        return Split(cut.train, cut.test, cut.validation, none, none, dataset.common_tests)
+        cut = scheme.divide(dataset, clients, numpy_generator(seed, "split"))
+        tests = LazyParts.same(clients, dataset.common_tests) if test == "shared" else cut.test
+        return Split(cut.train, tests, cut.validation, none, none, dataset.common_tests)
     refuse_others(dataset, type(scheme).__name__.lower())
-    if dataset.train_group is not None and not isinstance(scheme, SplitScheme):
+    if dataset.train_group is not None and is_known(scheme):
         patients.require_by_patient(dataset, scheme)
     if isinstance(scheme, SampledOnDemand):
         pool = _kept(dataset, SampledOnDemand(), 1, 0)
-        train = drawn.parts(dataset, scheme, pool.train[0], "train", clients, seed)
-        tested = drawn.parts(dataset, scheme, pool.test[0], "test", clients, seed)
+        train = scheme.parts(dataset, pool.train[0], "train", clients, seed)
+        tested = scheme.parts(dataset, pool.test[0], "test", clients, seed)
         one = replace(pool, train=train, test=tested, validation=LazyParts.same(clients, pool.validation[0]))
     else:
         examples = len(dataset.train_y)
@@ -168,7 +110,7 @@ def _with_shared_tests(one: Split, tests: int, seed: int, groups: np.ndarray | N
     return replace(one, **same, public=one.public[one.public < tests])
 
 
-def _with_tests_for(dataset: Dataset, scheme: AnyScheme, clients: int) -> Dataset:
+def _with_tests_for(dataset: Dataset, scheme: SplitScheme, clients: int) -> Dataset:
     """Repeat the test part until there are two examples for each client: schemes refuse to divide a shorter one.
 
     What a scheme makes of them is not used. Only a user's own scheme may look at the inputs.
@@ -185,7 +127,7 @@ def _with_tests_for(dataset: Dataset, scheme: AnyScheme, clients: int) -> Datase
     return replace(dataset, test_x=inputs, test_y=labels, test_domain=domain, test_group=group)
 
 
-def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split:
+def _kept(dataset: Dataset, scheme: SplitScheme, clients: int, seed: int) -> Split:
     """Return a scheme's cut of the data, computed once and kept in the user's cache."""
     family = dataset.name.partition(":")[0]  # the rest may be a path
     file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
@@ -204,15 +146,12 @@ def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split
     return _read(file)
 
 
-def _cut(dataset: Dataset, scheme: AnyScheme, clients: int, rng: np.random.Generator) -> SplitIndices:
+def _cut(dataset: Dataset, scheme: SplitScheme, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Cut the data by a scheme; where patients are known, no patient is separated."""
     if dataset.train_group is None:
-        known = not isinstance(scheme, SplitScheme)
-        return _DIVIDE[type(scheme)](dataset, scheme, clients, rng) if known else scheme.divide(dataset, clients, rng)
-    if isinstance(scheme, SplitScheme):
-        cut = scheme.divide(dataset, clients, rng)
-    else:
-        cut = patients.divide(dataset, scheme, clients, rng, _DIVIDE[type(scheme)])
+        return scheme.divide(dataset, clients, rng)
+    by_patient = is_known(scheme)  # one of a user's own keeps patients whole itself
+    cut = patients.divide(dataset, scheme, clients, rng) if by_patient else scheme.divide(dataset, clients, rng)
     patients.require_whole(dataset, cut)
     return cut
 
@@ -232,14 +171,14 @@ def nobodys(clients: int) -> Split:
     return for_each(Split((none,), (none,), (none,), none, none, none), clients)
 
 
-def _key(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> str:
+def _key(dataset: Dataset, scheme: SplitScheme, clients: int, seed: int) -> str:
     """Compute a digest of everything that a split depends on."""
     columns = [dataset.train_y, dataset.test_y, dataset.train_domain, dataset.test_domain]
     columns += [group for group in (dataset.train_group, dataset.test_group) if group is not None]
     numbers = dataset.classes, dataset.victims, dataset.test_start
     names = dataset.domains, dataset.held_out, dict(dataset.per_client)
     inputs = _identity(dataset.train_x), _identity(dataset.test_x)
-    code = source_of(scheme) if isinstance(scheme, SplitScheme) else ""
+    code = "" if is_known(scheme) else source_of(scheme)
     return cache.digest(
         *(np.asarray(column).tobytes() for column in columns), *inputs, *numbers, *names, scheme, code, clients, seed
     )

@@ -6,22 +6,21 @@ get nearly equal numbers of patients, or classes of patients in the drawn propor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import IID, DatasetPerClient, Dirichlet, FullCopy, Pathological, Scheme, name_of
-from flfw.data.splits.split_indices import SplitIndices, at_most
+from flfw.data.splits.schemes import IID, DatasetPerClient, Dirichlet, FullCopy, Pathological, name_of
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most
 from flfw.errors import InputError, require
 
-BY_PATIENT: tuple[type[Scheme], ...] = (IID, Dirichlet, Pathological, FullCopy, DatasetPerClient)
+BY_PATIENT: tuple[type[SplitScheme], ...] = (IID, Dirichlet, Pathological, FullCopy, DatasetPerClient)
 """Schemes that ask for no number of examples, so that they can divide patients."""
 
 
-def require_by_patient(dataset: Dataset, scheme: Scheme) -> None:
+def require_by_patient(dataset: Dataset, scheme: SplitScheme) -> None:
     """Refuse a scheme of the project that would separate a patient's examples.
 
     Raises:
@@ -32,13 +31,7 @@ def require_by_patient(dataset: Dataset, scheme: Scheme) -> None:
     require(isinstance(scheme, BY_PATIENT), able, split=name_of(type(scheme)))
 
 
-def divide(
-    dataset: Dataset,
-    scheme: Scheme,
-    clients: int,
-    rng: np.random.Generator,
-    by_example: Callable[[Dataset, Any, int, np.random.Generator], SplitIndices],
-) -> SplitIndices:
+def divide(dataset: Dataset, scheme: SplitScheme, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Divide the patients of a data set by a scheme for examples; patients with a victim are no client's.
 
     Args:
@@ -46,7 +39,6 @@ def divide(
         scheme: one of `BY_PATIENT`.
         clients: number of clients.
         rng: generator of the draws.
-        by_example: function that divides the examples of a data set.
 
     Raises:
         InputError: there are more clients than patients of a part that is cut, or the scheme refuses.
@@ -71,7 +63,7 @@ def divide(
         train_group=None,
         test_group=None,
     )
-    cut = by_example(reduced, scheme, clients, rng)
+    cut = scheme.divide(reduced, clients, rng)
     return SplitIndices(
         [_together(train, chosen) for chosen in cut.train],
         [_together(test, chosen) for chosen in cut.test],

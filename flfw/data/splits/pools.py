@@ -10,12 +10,21 @@ holds an example twice.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import Pools
-from flfw.data.splits.split_indices import SplitIndices, at_most, even, train_size, trainable
-from flfw.errors import InputError
+from flfw.data.splits.split_indices import (
+    SplitIndices,
+    SplitScheme,
+    at_most,
+    even,
+    require_counts,
+    train_size,
+    trainable,
+)
+from flfw.errors import InputError, require
 
 
 def draw(
@@ -73,9 +82,21 @@ def _by_classes(
     return partitions
 
 
-def divide(dataset: Dataset, scheme: Pools, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Split a data set into pools; victims are in neither pool."""
-    at_most(len(dataset.test_y), clients, f"{dataset.name} has {len(dataset.test_y)} test examples")
-    pool, train = trainable(dataset), train_size(dataset, "pools", scheme.train)
-    drawn, proxy = draw(np.asarray(dataset.train_y)[pool], clients, train, scheme.share, scheme.classes, rng)
-    return SplitIndices([pool[rows] for rows in drawn], even(len(dataset.test_y), clients, rng), proxy=pool[proxy])
+@dataclass(frozen=True)
+class Pools(SplitScheme):
+    """Samples from a sensitive pool; the rest of the data is public, see ``flfw.data.splits.pools``."""
+
+    train: int = 0  # examples a client
+    share: float = 0.25  # share of the training part in the sensitive pool; 0 < share <= 1
+    classes: int = 0  # number of random classes of each client; 0: iid
+
+    def __post_init__(self) -> None:
+        require_counts("pools", train=self.train, classes=self.classes)
+        require(0 < self.share <= 1, "0 < pools.share <= 1", share=self.share)
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Split a data set into pools; victims are in neither pool."""
+        at_most(len(dataset.test_y), clients, f"{dataset.name} has {len(dataset.test_y)} test examples")
+        pool, train = trainable(dataset), train_size(dataset, "pools", self.train)
+        drawn, proxy = draw(np.asarray(dataset.train_y)[pool], clients, train, self.share, self.classes, rng)
+        return SplitIndices([pool[rows] for rows in drawn], even(len(dataset.test_y), clients, rng), proxy=pool[proxy])

@@ -18,12 +18,13 @@ client exchanges the surplus, see `_feasible`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import FullCopy, Shards
-from flfw.data.splits.split_indices import SplitIndices, test_parts, train_size, trainable
-from flfw.errors import InputError
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, require_counts, test_parts, train_size, trainable
+from flfw.errors import InputError, require
 
 
 def deal(labels: np.ndarray, clients: int, train: int, shards: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -83,20 +84,36 @@ def _feasible(quotas: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -
     return quotas
 
 
-def divide(dataset: Dataset, scheme: Shards, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Split a data set into shards; victims are left out of the pool."""
-    if scheme.pool > len(dataset.train_y):
-        raise InputError(
-            f"Expected shards.pool <= {len(dataset.train_y)}, the training part of {dataset.name}, "
-            f"got pool={scheme.pool}; 0 takes all of it."
-        )
-    pool = trainable(dataset)
-    pool = pool[pool < scheme.pool] if scheme.pool else pool
-    train = train_size(dataset, "shards", scheme.train)
-    dealt = deal(np.asarray(dataset.train_y)[pool], clients, train, scheme.shards, rng)
-    return SplitIndices([pool[rows] for rows in dealt], test_parts(dataset, clients, rng))
+@dataclass(frozen=True)
+class Shards(SplitScheme):
+    """Random runs of the training part sorted by label, see ``flfw.data.splits.shards``."""
+
+    train: int = 0  # examples a client, before rounding down to whole shards
+    shards: int = 2  # number of shards of each client; 15 for LFW
+    pool: int = 0  # number of first training examples that are dealt; 0: all
+
+    def __post_init__(self) -> None:
+        require_counts("shards", train=self.train, pool=self.pool)
+        require(self.shards >= 1, "shards.shards >= 1", shards=self.shards)
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Split a data set into shards; victims are left out of the pool."""
+        if self.pool > len(dataset.train_y):
+            raise InputError(
+                f"Expected shards.pool <= {len(dataset.train_y)}, the training part of {dataset.name}, "
+                f"got pool={self.pool}; 0 takes all of it."
+            )
+        pool = trainable(dataset)
+        pool = pool[pool < self.pool] if self.pool else pool
+        train = train_size(dataset, "shards", self.train)
+        dealt = deal(np.asarray(dataset.train_y)[pool], clients, train, self.shards, rng)
+        return SplitIndices([pool[rows] for rows in dealt], test_parts(dataset, clients, rng))
 
 
-def everything(dataset: Dataset, scheme: FullCopy, clients: int, rng: np.random.Generator) -> SplitIndices:
-    """Split as for Fed-CDP's small tables: all clients train on all non-victims; the test part is cut evenly."""
-    return SplitIndices([trainable(dataset)] * clients, test_parts(dataset, clients, rng))
+@dataclass(frozen=True)
+class FullCopy(SplitScheme):
+    """Whole training part for every client; the test part is cut evenly. See ``flfw.data.splits.shards``."""
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Split as for Fed-CDP's small tables: all clients train on all non-victims; the test part is cut evenly."""
+        return SplitIndices([trainable(dataset)] * clients, test_parts(dataset, clients, rng))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.errors import InputError
+from flfw.errors import InputError, require
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -29,6 +30,29 @@ class SplitIndices(NamedTuple):
     validation: Sequence[np.ndarray] = ()
     distillation: np.ndarray = _NOTHING
     proxy: np.ndarray = _NOTHING
+
+
+class SplitScheme(ABC):
+    """Way to cut a data set: a frozen dataclass with its settings as fields, ``--set scheme.field=value``.
+
+    One of a user's own is set by ``--set Class.field=value``.
+    """
+
+    @abstractmethod
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
+        """Cut a data set.
+
+        Args:
+            dataset: the data; ``dataset.victims`` are no client's.
+            clients: number of clients, >= 1.
+            rng: generator of all random choices.
+        """
+
+
+def require_counts(scheme: str, **counts: int) -> None:
+    """Refuse settings below zero."""
+    for name, count in counts.items():
+        require(count >= 0, f"{scheme}.{name} >= 0", **{name: count})
 
 
 def trainable(dataset: Dataset) -> np.ndarray:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.errors import require
 from flfw.inversion.client_models.victim import VictimModel, WrappingVictim
 from flfw.nets.inputs import InputSpec
@@ -34,7 +35,7 @@ def enlarging(small: int, large: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class LowResolution:
+class LowResolution(BoundedSettings):
     """Space of the images that bicubic interpolation makes of smaller ones.
 
     Attributes:
@@ -43,11 +44,11 @@ class LowResolution:
     """
 
     shape: tuple[int, ...]
-    factor: int
+    factor: PositiveInt
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(len(self.shape) == 3, "images (C, H, W)", shape=self.shape)
-        require(self.factor >= 1, "factor >= 1", factor=self.factor)
 
     @property
     def small(self) -> tuple[int, int, int]:

@@ -6,19 +6,21 @@ treat all units alike. The difference of two neighbouring units' gradients then 
 a bin holds one example, the difference is that example times the difference of the biases' gradients.
 
 `imprint` makes such weights for the first layer of a fully connected extractor;
-`flfw.inversion.closed_form.shared_gradient.serving` makes a hypernetwork generate them for every client.
+`flfw.inversion.closed_form.linear.serving` makes a hypernetwork generate them for every client.
 `ImprintModule` is two layers in front of any network.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, pi, prod, sqrt
-from typing import Literal, TypeAlias
+from math import pi, prod, sqrt
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
 from flfw.errors import InputError, require
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.malicious_model import ImposedModule
@@ -35,19 +37,16 @@ _SLACK = 1e-4  # of the distance from the first to the last threshold: error of 
 
 
 @dataclass(frozen=True)
-class BinSettings:
+class BinSettings(BoundedSettings):
     """Settings that every module of bins has."""
 
-    bins: int = 128  # k of each query, 2 to 16384
-    mode: int = 4  # of the cosine transform of the flat input, >= 1 and below its length
+    bins: Annotated[int, Interval(ge=2, le=16384)] = 128  # k of each query, 2 to 16384
+    mode: PositiveInt = 4  # of the cosine transform of the flat input, >= 1 and below its length
     quantiles: Quantiles = "public"  # they bound the bins
-    output: float = 1e-2  # size of the module's output over that of the measurement, > 0; training diverges with 1
+    output: PositiveFinite = (
+        1e-2  # size of the module's output over that of the measurement, > 0; training diverges with 1
+    )
     connection: Literal["alone", "added"] = "alone"  # whether the input is added to the module's output
-
-    def __post_init__(self) -> None:
-        require(2 <= self.bins <= 16384, "2 <= bins <= 16384", bins=self.bins)
-        require(self.mode >= 1, "mode >= 1", mode=self.mode)
-        require(0 < self.output < inf, "0 < output < inf", output=self.output)
 
     @property
     def added(self) -> bool:

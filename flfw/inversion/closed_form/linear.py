@@ -1,11 +1,27 @@
-"""Fully connected first layers, and their inputs without a search."""
+"""Fully connected layers and hypernetworks, whose inputs and outputs are read off a gradient without a search.
+
+The generated network is read off the gradient of its hypernetwork. The hypernetwork is h = ReLU(A v + c) with a linear
+head theta_k = W_k h + b_k for each generated tensor. So
+
+    dL/db_k = dL/dtheta_k               the bias of a head has the gradient of the generated tensor;
+    dL/dW_k = dL/dtheta_k h^T           it has rank one, and gives h;
+    dL/dA   = d v^T with d = dL/dc      it has rank one too, and gives the embedding v.
+
+With the hypernetwork an attacker can then generate theta. All of this is exact for one gradient, for any batch and any
+loss. For several local steps the embedding is a mean over the steps, weighted by the gradients.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
+
+from flfw.nets.net import Tensors
 
 
 class FirstLayer(NamedTuple):
@@ -50,3 +66,115 @@ def linear_inputs(weight_gradient: Tensor, bias_gradient: Tensor, count: int) ->
     """
     units = bias_gradient.abs().topk(count).indices
     return weight_gradient[units] / bias_gradient[units, None]
+
+
+_PURE, _ROUNDING = 1e-3, 1e-6  # residual of a column that only decay moved: over the largest change, over its length
+_RANK_ONE = 0.5  # largest share of the trunk's gradient that an embedding may leave unexplained
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Network and gradient that were read off.
+
+    Attributes:
+        weights: the network's tensors, by the names they have in it.
+        gradient: the loss's gradient with respect to them.
+        embedding: the embedding that generated the network; None: unknown.
+    """
+
+    weights: Tensors
+    gradient: Tensors
+    embedding: Tensor | None = None
+
+
+def read(targets: Mapping[str, torch.Size], hypernetwork: Tensors, gradient: Tensors) -> Reading:
+    """Read the generated network, its gradient and the embedding off a hypernetwork and its gradient.
+
+    The network is generated from v, which changes less in several steps than h. Where the hidden layer is dead, h = 0,
+    v stays unknown, but the network is known: it consists of the heads' biases.
+
+    Args:
+        targets: shape of each generated tensor by its name, in the order of the heads.
+        hypernetwork: its tensors, ``hypernet.*``, as they were before the gradient was taken.
+        gradient: their gradients, by the same names.
+    """
+    slopes = {name: gradient[f"hypernet.heads.{k}.bias"].view(shape) for k, (name, shape) in enumerate(targets.items())}
+    embedding = _embedding(gradient)
+    if embedding is None:
+        return Reading(_from_hidden(targets, hypernetwork, _hidden(gradient, len(targets))), slopes)
+    return Reading(generate(targets, hypernetwork, embedding), slopes, embedding)
+
+
+def generate(targets: Mapping[str, torch.Size], hypernetwork: Tensors, embedding: Tensor) -> Tensors:
+    """Generate the network from an embedding.
+
+    Args:
+        targets: see `read`.
+        hypernetwork: see `read`.
+        embedding: (embedding,).
+    """
+    trunk, bias = hypernetwork["hypernet.trunk.weight"], hypernetwork["hypernet.trunk.bias"]
+    return _from_hidden(targets, hypernetwork, torch.relu(trunk @ embedding + bias))
+
+
+def _from_hidden(targets: Mapping[str, torch.Size], hypernetwork: Tensors, hidden: Tensor) -> Tensors:
+    heads = [[hypernetwork[f"hypernet.heads.{k}.{part}"] for part in ("weight", "bias")] for k in range(len(targets))]
+    both = zip(targets.items(), heads, strict=True)
+    return {name: (weight @ hidden + bias).view(shape) for (name, shape), (weight, bias) in both}
+
+
+def _embedding(gradient: Tensors) -> Tensor | None:
+    """Compute v (embedding,) from dL/dA = d v^T and d = dL/dc; None where these are 0 or only rounding."""
+    trunk, d = (gradient[f"hypernet.trunk.{part}"].double() for part in ("weight", "bias"))
+    if not bool(d.any()):
+        return None
+    embedding = trunk.T @ d / (d @ d)
+    explained = (trunk - torch.outer(d, embedding)).norm() <= _RANK_ONE * trunk.norm()
+    return embedding.to(gradient["hypernet.trunk.weight"].dtype) if bool(explained) else None
+
+
+def _hidden(gradient: Tensors, heads: int) -> Tensor:
+    """Compute h (hidden,), the least-squares solution of all dL/dW_k = dL/db_k h^T; 0 where all of them are 0."""
+    both = [[gradient[f"hypernet.heads.{k}.{part}"].double() for part in ("weight", "bias")] for k in range(heads)]
+    length = torch.stack([bias @ bias for _, bias in both]).sum()
+    product = torch.stack([weight.T @ bias for weight, bias in both]).sum(0)
+    hidden = product / length if bool(length > 0) else torch.zeros_like(product)
+    return hidden.to(gradient["hypernet.heads.0.weight"].dtype)
+
+
+def without_decay(received: Tensors, sent: Tensors) -> Tensors:
+    """Compute a hypernetwork's change in several steps of SGD without weight decay: a weighted sum of gradients.
+
+    With momentum or without, decay alone multiplies every weight by one factor. If a hidden unit is 0 for the client,
+    its column of the heads' weights has no gradient. There the factor is read off, up to rounding. If no unit is 0 in
+    all steps, decay stays in the result.
+
+    Args:
+        received: the hypernetwork's tensors, ``hypernet.*``, before the steps.
+        sent: the same tensors after the steps.
+
+    Returns:
+        By name, at a scale that depends on the learning rate.
+    """
+    heads = [name for name in received if name.startswith("hypernet.heads.") and name.endswith(".weight")]
+    before, after = (torch.cat([tensors[name] for name in heads]).double() for tensors in (received, sent))
+    length, product = (before * before).sum(0), (before * after).sum(0)
+    left = (after - before * (product / length)).norm(dim=0)
+    pure = left <= torch.maximum(_PURE * (after - before).norm(dim=0).max(), _ROUNDING * length.sqrt())
+    pure &= length > 0
+    factor = product[pure].sum() / length[pure].sum() if bool(pure.any()) else 1.0
+    return {name: (factor * value.double() - sent[name].double()).to(value.dtype) for name, value in received.items()}
+
+
+def serving(hypernetwork: Tensors, weights: Tensors) -> Tensors:
+    """Build a hypernetwork of a malicious server, which generates the same network from every embedding.
+
+    The trunk and the heads' weights are 0, and the heads' biases are the network. So a client's gradient of them is
+    that of a network of the server's choice. A client could see the zeros, but the protocol has no check.
+
+    Args:
+        hypernetwork: an honest one's tensors, ``hypernet.*``, for their names and shapes.
+        weights: tensors of the network to be generated, in the order of the heads.
+    """
+    biases = {f"hypernet.heads.{k}.bias": value.flatten().clone() for k, value in enumerate(weights.values())}
+    return {name: biases.get(name, torch.zeros_like(value)) for name, value in hypernetwork.items()}

@@ -3,24 +3,47 @@
 reading = read_off(known_model, gradient)
 victim = SurrogateVictim(extractor_of(known_model), inputs, batch)
 invert(victim, [Target(victim.sent(reading, rng), ...)], recipe)
+
+The search for data by their features, through a known extractor, is first under a smooth prior, then with almost none.
+
+One client model's gradient comes together with known statistics of its features, in one objective.
+
+    ||grad~ - grad||^2 + alpha sum_c ( (mean(E(x)^c) - mu^c)^2 + (var(E(x)^c) - sigma^c)^2 )
+
+This is a squared distance of two records that hold the gradient and, times sqrt(alpha), the statistics. So only the
+client model differs from any other search.
+
+The embedding behind a hypernetwork's gradient is searched for together with the generated network's gradient. This
+is the first stage of the attack that Guo et al. (AAAI 2025) design for their own method. Embedding and generated
+gradient are free variables; the hypernetwork's gradient for them has to match the observation.
+`flfw.inversion.closed_form.linear` has the closed form of both.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import final
+from math import sqrt
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call, grad, grad_and_value
 from torch.nn.functional import cross_entropy
 
 from flfw.errors import InputError
-from flfw.inversion.client_models.victim import VictimModel
+from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim, VictimModel
+from flfw.inversion.closed_form.features import EXTRACTOR, ExtractorVictim
+from flfw.inversion.closed_form.linear import Reading, generate, read
 from flfw.inversion.closed_form.rectified import directions, separate
-from flfw.inversion.closed_form.shared_gradient import Reading, read
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.evaluation import stacked
+from flfw.inversion.graph import Graph
 from flfw.inversion.matching import cosine_distance, relative_distance
+from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
+from flfw.inversion.search_optimisers import AdamSearch, SearchOptimiser
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
@@ -245,3 +268,179 @@ def ends_fully_connected(extractor: nn.Module) -> bool:
         return False
     flat = [layer for layer in layers if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)]
     return layers[-1].bias is not None and bool(flat)
+
+
+_LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
+_SMOOTH = 0.4  # share of the iterations under the smooth prior
+
+
+def side_by_side(victims: Sequence[ExtractorVictim]) -> ExtractorVictim:
+    """Build a victim whose features are those of several extractors, one after another in each row (B, ...).
+
+    A client's weights move between rounds, so each round's features tell something else about the same data.
+    """
+    parts = [deepcopy(victim.model.get_submodule(EXTRACTOR)) for victim in victims]  # a shared layer has one value only
+    known = {}
+    for i, victim in enumerate(victims):
+        for name, value in victim.known.items():
+            part, _, rest = name.partition(".")
+            known |= {f"{EXTRACTOR}.parts.{i}.{rest}": value} if part == EXTRACTOR else {}
+    return ExtractorVictim(nn.ModuleDict({EXTRACTOR: _SideBySide(parts)}), known, victims[0].inputs)
+
+
+@final
+class _SideBySide(nn.Module):
+    """Several extractors of the same inputs."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x).flatten(1) for part in self.parts], 1)
+
+
+def by_features(
+    victim: ExtractorVictim,
+    features: Sequence[Tensor],
+    rngs: Sequence[torch.Generator],
+    box: tuple[float, float],
+    *,
+    iterations: int,
+    tv: float,
+    compute: ComputeLimits,
+) -> list[SearchResult]:
+    """Search for the data of several messages.
+
+    Args:
+        victim: the extractor.
+        features: features (B, ...) of each message.
+        rngs: a generator for each.
+        box: range of raw inputs.
+        iterations: steps of Adam, >= 1.
+        tv: first weight of the total variation, >= 0; it falls to a thousandth.
+        compute: limits of memory, and compilation.
+    """
+    unused = torch.zeros(len(features[0]), dtype=torch.int64, device=victim.inputs.mean.device)
+    targets = [SearchTarget(victim.sent(f), unused, rng) for f, rng in zip(features, rngs, strict=True)]
+    prior, opening = weighted((tv / _FALLING, total_variation)), max(1, round(_SMOOTH * iterations))
+    smooth = Stage(relative_distance, AdamSearch(opening, _LR, schedule="cosine"), prior, _FALLING)
+    last = AdamSearch(max(1, iterations - opening), _LR / 2, schedule="cosine")
+    recipe = SearchConfig(relative_distance, last, prior, start=_blank, opening=(smooth,))
+    return invert(victim, targets, recipe, box=box, compute=compute)
+
+
+def _blank(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Return the start of the search: the mean of all inputs."""
+    return torch.zeros(shape)
+
+
+_MEAN, _VARIANCE = "statistics.mean", "statistics.variance"
+
+
+def channel_statistics(features: Tensor) -> Tensors:
+    """Compute mean and variance of each channel of features (N, C, ...), over examples and places, (C,) each.
+
+    >>> {n: v.tolist() for n, v in channel_statistics(torch.tensor([[[1.0, 3.0]]])).items()}
+    {'statistics.mean': [2.0], 'statistics.variance': [1.0]}
+    """
+    by_channel = features.flatten(2).transpose(0, 1).flatten(1) if features.dim() > 2 else features.T
+    return {_MEAN: by_channel.mean(1), _VARIANCE: by_channel.var(1, correction=0)}
+
+
+@final
+class StatisticsVictim(VictimModel):
+    """Victim with known statistics of its features, and an extractor that stays unchanged.
+
+    The observation holds the statistics beside the gradient, as `channel_statistics` names them. Without them, their
+    term is left out.
+
+    Args:
+        plain: the client; all of its tensors count as known, with the attacker's values for the private ones.
+        alpha: weight of the statistics, >= 0.
+    """
+
+    def __init__(self, plain: VictimModel, alpha: float) -> None:
+        everything = {**plain.unknown, **plain.known}
+        super().__init__(plain.model, everything, plain.shared, plain.inputs)
+        self._plain = PlainVictim(plain.model, {**self.known, **self.unknown}, plain.shared, plain.inputs)
+        self._extractor = plain.model.get_submodule(EXTRACTOR)
+        prefix = f"{EXTRACTOR}."
+        self._weights = {n.removeprefix(prefix): v for n, v in self.known.items() if n.startswith(prefix)}
+        self._root = sqrt(alpha)
+        self.unknown = {}
+
+    def check(self, sent: Tensors) -> None:
+        """Refuse an observation of another network, or one that is not finite."""
+        super().check(sent)
+        for name in (_MEAN, _VARIANCE):
+            if name in sent and not bool(torch.isfinite(sent[name]).all()):
+                raise InputError(
+                    f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for."
+                )
+
+    def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
+        """Return the sent gradient and, where they are known, the statistics times the root of their weight."""
+        observed, constants = self._plain.observed(sent)
+        return {**observed, **{n: self._root * sent[n] for n in (_MEAN, _VARIANCE) if n in sent}}, constants
+
+    def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
+        """Compute the gradient of a guess, and the statistics of its features."""
+        features = functional_call(self._extractor, self._weights, (self.inputs.normalise(x),))
+        beside = {name: self._root * value for name, value in channel_statistics(features).items()}
+        return {**self._plain.gradient(x, y, {}, constants), **beside}
+
+
+def search(
+    victim: GeneratedVictim,
+    batch: Sequence[Tensors],
+    rngs: Sequence[torch.Generator],
+    descent: SearchOptimiser,
+    compute: ComputeLimits,
+) -> list[Reading]:
+    """Search for a reading of each gradient, all at once.
+
+    The squared distance is minimised, relative to the observation's squared length. The generated gradient starts from
+    noise of the observation's size, the embedding from that of the attacker's model.
+
+    Args:
+        victim: model of the client.
+        batch: the observations, each by name.
+        rngs: a generator for each.
+        descent: the optimiser.
+        compute: limits of memory, and compilation.
+    """
+    observed, constants = zip(*(victim.observed(sent) for sent in batch), strict=True)
+    sizes = [seen["heads.bias"].square().mean().sqrt() for seen in observed]
+    given = {"observed": stacked(observed), "constants": stacked(constants), "size": torch.stack(sizes)}
+    start = torch.stack(
+        [torch.randn(len(seen["heads.bias"]), generator=g) for seen, g in zip(observed, rngs, strict=True)]
+    )
+    embedding = victim.unknown["embedding"].expand(len(batch), -1)
+    # A descent calls the first of its variables x; here it is the embedding.
+    guess = {"x": embedding, "gradient": start.to(embedding.device)}
+
+    def distance(guess: Tensors, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        trial = victim.handed_on(given["size"] * guess["gradient"], guess["x"], given["constants"]["basis"])
+        left = relative_distance(trial, given["observed"])
+        return left, left
+
+    graph = Graph(grad_and_value(distance, has_aux=True), (_first(guess), _first(given)), compute)
+
+    def evaluate(guess: Tensors) -> tuple[Tensors, Tensor, Tensor]:
+        gradients, (objective, matched) = graph(guess, given)
+        return gradients, objective, matched
+
+    best = descent.descend(evaluate, guess, None, 0.0).guess
+    return [_reading(victim, best["x"][i], size * best["gradient"][i]) for i, size in enumerate(sizes)]
+
+
+def _first(records: Any) -> Any:
+    return {n: _first(value) if isinstance(value, dict) else value[0] for n, value in records.items()}
+
+
+def _reading(victim: GeneratedVictim, embedding: Tensor, gradient: Tensor) -> Reading:
+    targets = victim.targets
+    parts = gradient.split([shape.numel() for shape in targets.values()])
+    gradients = {name: part.view(shape) for (name, shape), part in zip(targets.items(), parts, strict=True)}
+    return Reading(generate(targets, victim.known, embedding), gradients, embedding)

@@ -27,9 +27,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from flfw.bounds import BoundedSettings, NonNegativeFloat, PositiveInt
 from flfw.errors import require
 from flfw.inversion.client_models.victim import VictimModel
-from flfw.inversion.closed_form.shared_gradient import without_decay
+from flfw.inversion.closed_form.linear import without_decay
 from flfw.inversion.compute import steps
 from flfw.inversion.private.extractor import HeadlessVictim, named, read_off
 from flfw.nets.hypernetwork import GeneratedNet
@@ -43,7 +44,7 @@ _BETAS = (0.9, 0.999)
 
 
 @dataclass(frozen=True)
-class SurrogateTraining:
+class SurrogateTraining(BoundedSettings):
     """Settings of the training of surrogates and decoders.
 
     Attributes:
@@ -56,19 +57,17 @@ class SurrogateTraining:
         width: width of its two hidden layers, >= 1.
     """
 
-    surrogates: int = 2
-    surrogate_epochs: int = 8
+    surrogates: PositiveInt = 2
+    surrogate_epochs: PositiveInt = 8
     surrogate_lr: float = 3e-3
-    decoder_epochs: int = 12
+    decoder_epochs: PositiveInt = 12
     decoder_lr: float = 2e-3
-    noise: float = 1.5
-    width: int = 512
+    noise: NonNegativeFloat = 1.5
+    width: PositiveInt = 512
 
     def __post_init__(self) -> None:
-        for name in ("surrogates", "surrogate_epochs", "decoder_epochs", "width"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+        super().__post_init__()
         require(self.surrogate_lr > 0 and self.decoder_lr > 0, "step sizes > 0", surrogate_lr=self.surrogate_lr)
-        require(self.noise >= 0, "noise >= 0", noise=self.noise)
 
 
 @final

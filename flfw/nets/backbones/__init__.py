@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flfw.nets.backbones.adapters import AdapterSettings
-from flfw.nets.backbones.architectures import ARCHITECTURES, Architecture
-from flfw.nets.backbones.weights import WeightsMissing, look_in
+from flfw.nets.backbones.architectures import ARCHITECTURES, Architecture, WeightsMissing, look_in
 
 __all__ = ["ARCHITECTURES", "AdapterSettings", "Architecture", "WeightsMissing", "look_in"]

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import InputError, require
-from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
+from flfw.errors import InputError
+from flfw.nets.backbones.freezing import TolerantBatchNorm
 
 Places: TypeAlias = Literal["own", "stages", "blocks"]
 AdapterInit: TypeAlias = Literal["torch", "identity"]
@@ -94,20 +94,16 @@ def _is_adapted(name: str, layer: nn.Module, layers: LoraLayers) -> bool:
 
 
 @dataclass(frozen=True)
-class AdapterSettings:
+class AdapterSettings(BoundedSettings):
     """Settings of a pretrained network's adapters or low-rank products, ``--set NET.field=value``."""
 
     places: Places = "own"  # where they stand: as in the paper's code, or behind stages or blocks of a ResNet
     adapter_init: AdapterInit = "torch"  # identity: at first they change nothing
     adapter_norm: AdapterNorm = "batch"  # statistics of their BatchNorm: each client's own, or 0 and 1 for good
     published_bug: bool = False  # of a transformer: without the biases of queries, keys and values, as in their code
-    lora_rank: int = 8  # with --trainable lora: width of the narrow layers, >= 1
-    lora_alpha: float = 16.0  # likewise: a product counts alpha / rank times, > 0
+    lora_rank: PositiveInt = 8  # with --trainable lora: width of the narrow layers
+    lora_alpha: PositiveFinite = 16.0  # likewise: a product counts alpha / rank times
     lora_layers: LoraLayers = "all"  # likewise: every linear layer and convolution, or those of attention
-
-    def __post_init__(self) -> None:
-        require(self.lora_rank >= 1, "lora_rank >= 1", lora_rank=self.lora_rank)
-        require(0 < self.lora_alpha < inf, "0 < lora_alpha < inf", lora_alpha=self.lora_alpha)
 
 
 @final

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import final
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.errors import InputError
@@ -69,3 +71,18 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
             beside = f"{lost[0]} of {type(layer).__name__} beside it; register it as a persistent buffer"
             raise InputError(f"Expected a body whose tensors are all in its state_dict, got {beside}.")
     return module
+
+
+@final
+class TolerantBatchNorm(nn.BatchNorm2d):
+    """BatchNorm that uses the running statistics if a batch has a single number a channel, i.e. no deviation.
+
+    One image of 32 pixels has a single number in the last block of a ResNet; torch would raise an error.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Implement `nn.BatchNorm2d.forward` for (B, C, H, W)."""
+        if not self.training or input.numel() > input.shape[1]:
+            return super().forward(input)
+        mean, var = self.running_mean, self.running_var
+        return batch_norm(input, mean, var, self.weight, self.bias, training=False, eps=self.eps)

@@ -6,6 +6,8 @@
 
 By both rules a clipped vector is no longer than C, so the sensitivity of a sum of them is C. The second one scales all
 vectors, small ones up as well: C then acts as a factor of the learning rate and need not be tuned beside it.
+
+Pruning keeps the entries of a tensor with the largest magnitude, as in compressors.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor, maximum
 
 Grouping: TypeAlias = Literal["layer", "tensor", "flat"]
@@ -62,3 +65,16 @@ def grouped(names: Iterable[str], grouping: Grouping) -> dict[str, tuple[str, ..
         group = {"layer": name.rpartition(".")[0] or "model", "tensor": name, "flat": "all"}[grouping]
         groups[group] = (*groups.get(group, ()), name)
     return groups
+
+
+def keep_largest(value: Tensor, ratio: float) -> Tensor:
+    """Return the tensor with a share ``ratio`` in [0, 1) of its entries, those of smallest magnitude, set to 0.
+
+    The share is rounded down to whole entries; ties are broken arbitrarily.
+
+    >>> keep_largest(torch.tensor([3.0, -1.0, 2.0, 0.5]), 0.5)
+    tensor([3., 0., 2., 0.])
+    """
+    keep = value.numel() - int(ratio * value.numel())
+    kept = value.flatten().abs().topk(keep).indices
+    return torch.zeros_like(value).flatten().index_copy(0, kept, value.flatten()[kept]).view_as(value)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from flfw.bounds import (
+    BoundedSettings,
+    NonNegativeFinite,
+    NonNegativeInt,
+    PositiveFinite,
+    PositiveFloat,
+    PositiveInt,
+    ShareBelowOne,
+)
 from flfw.errors import require
 from flfw.nets.net import Tensors
 
@@ -26,7 +34,7 @@ _CLIP_EPSILON = 1e-6  # added to a norm above the bound, as `flfw.nets.training.
 
 @final
 @dataclass(frozen=True)
-class LocalSteps:
+class LocalSteps(BoundedSettings):
     """Attacker's knowledge of a client's local training; the optimiser starts anew in every round.
 
     Attributes:
@@ -50,35 +58,28 @@ class LocalSteps:
         loss: the local loss.
     """
 
-    lr: float
-    steps: int
+    lr: PositiveFinite
+    steps: PositiveInt
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    momentum: ShareBelowOne = 0.0
+    weight_decay: NonNegativeFinite = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    clip: float = 0.0
-    batch_size: int = 0
+    epsilon: PositiveFloat = 1e-8
+    clip: NonNegativeFinite = 0.0
+    batch_size: NonNegativeInt = 0
     order: tuple[Places, ...] | None = None
-    proximal: float = 0.0
+    proximal: NonNegativeFinite = 0.0
     moves: tuple[str, ...] = ("*",)
     nesterov: bool = False
     loss: Loss = cross_entropy
 
     def __post_init__(self) -> None:
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
-        require(self.steps >= 1, "steps >= 1", steps=self.steps)
+        super().__post_init__()
         require(self.optimiser in _RULES, f"optimiser {' or '.join(_RULES)}", optimiser=self.optimiser)
-        require(0 <= self.momentum < 1, "0 <= momentum < 1", momentum=self.momentum)
         has_velocity = self.optimiser == "sgd"
         require(has_velocity or self.momentum == 0, f"momentum=0 with {self.optimiser}", momentum=self.momentum)
         require(self.momentum > 0 or not self.nesterov, "momentum > 0 with nesterov", momentum=self.momentum)
-        require(0 <= self.weight_decay < inf, "0 <= weight_decay < inf", weight_decay=self.weight_decay)
         require(all(0 <= beta < 1 for beta in self.betas), "betas in [0, 1)", betas=self.betas)
-        require(self.epsilon > 0, "epsilon > 0", epsilon=self.epsilon)
-        require(0 <= self.clip < inf, "0 <= clip < inf", clip=self.clip)
-        require(self.batch_size >= 0, "batch_size >= 0", batch_size=self.batch_size)
-        require(0 <= self.proximal < inf, "0 <= proximal < inf", proximal=self.proximal)
         if self.order is not None:
             require(len(self.order) == self.steps, f"an order of {self.steps} steps", steps=len(self.order))
             require(all(self.order), "an order of batches of at least one example", order=self.order)

@@ -14,16 +14,35 @@ clients have the same start, so one matrix product with it serves all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, sqrt
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 
+from flfw.bounds import OpenShare, PositiveFloat, PositiveInt
 from flfw.errors import require
-from flfw.nets.hypernetwork import GeneratedNet
+from flfw.nets.hypernetwork import GeneratedNet, HeadInit
 from flfw.nets.net import Tensors
-from flfw.nets.training.optimisers import SGD, Optimiser, clip_norm
+from flfw.nets.training.optimisers import SGD, LocalTraining, Optimiser, clip_norm
+
+
+@dataclass(frozen=True)
+class HypernetworkTraining(LocalTraining):
+    """Hyper-parameters beside those of SGD, which serve both steps; eta_h = eta_v is the experiment's lr."""
+
+    embedding: PositiveInt = 64  # length of v
+    hidden: PositiveInt = 128  # width of the hypernetwork
+    head_init: HeadInit = "fan_in"
+    classifier_lr: PositiveFloat = 0.1  # eta_g
+    classifier_epochs: PositiveInt = 1  # passes over the data in step A
+    clip: PositiveFloat = 50.0  # L2 bound of a step's gradient, once for varphi and once for v
+    step: Literal["low_rank", "dense"] = "low_rank"  # how step B is computed; the same but for rounding, see the client
+    upload: Literal["dense", "factors"] = "dense"  # factors: the heads' change in low rank, rounded and deflated
+    keep_theta: bool = False  # clients keep theta for a round, to report theta_change_between_rounds
+    upload_error: OpenShare = 1e-3  # of upload=factors: error of the sent tensors, over their change (L2)
+
 
 _BLOCK = 512  # rows transposed at a time: they fit into a cache
 _CLIP_EPSILON = 1e-6  # added to a norm above the bound, as `flfw.nets.training.optimisers.clip_norm` does

@@ -13,7 +13,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, NonNegativeFloat, ShareBelowOne
 from flfw.nets import Tensors
 from flfw.nets.training.local_steps import LocalSteps
 
@@ -46,16 +46,12 @@ class StatefulOptimiser(Optimiser, ABC):
 
 
 @dataclass(frozen=True)
-class LocalTraining:
+class LocalTraining(BoundedSettings):
     """Hyper-parameters of local training; the defaults are from HyperFL's comparison."""
 
     optimiser: Literal["sgd", "adam"] = "sgd"  # adam has betas 0.9 and 0.999
-    momentum: float = 0.5  # for sgd, in [0, 1)
-    weight_decay: float = 5e-4  # multiple of the parameter added to its gradient, >= 0
-
-    def __post_init__(self) -> None:
-        require(0 <= self.momentum < 1, "0 <= momentum < 1", momentum=self.momentum)
-        require(self.weight_decay >= 0, "weight_decay >= 0", weight_decay=self.weight_decay)
+    momentum: ShareBelowOne = 0.5  # for sgd
+    weight_decay: NonNegativeFloat = 5e-4  # multiple of the parameter added to its gradient
 
     def optimiser_at(self, lr: float) -> StatefulOptimiser:
         """Return a fresh optimiser of step size ``lr`` > 0."""

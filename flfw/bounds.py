@@ -1,0 +1,65 @@
+"""Bounds of the fields of settings: they stand in the types of the fields, and hold whenever a record is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
+
+from annotated_types import Interval
+
+from flfw.errors import require
+
+PositiveInt: TypeAlias = Annotated[int, Interval(ge=1)]
+NonNegativeInt: TypeAlias = Annotated[int, Interval(ge=0)]
+PositiveFloat: TypeAlias = Annotated[float, Interval(gt=0)]
+NonNegativeFloat: TypeAlias = Annotated[float, Interval(ge=0)]
+PositiveFinite: TypeAlias = Annotated[float, Interval(gt=0, lt=inf)]
+NonNegativeFinite: TypeAlias = Annotated[float, Interval(ge=0, lt=inf)]
+Share: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
+PositiveShare: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
+ShareBelowOne: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
+OpenShare: TypeAlias = Annotated[float, Interval(gt=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class BoundedSettings:
+    """Record that refuses a value outside the interval in the type of its field.
+
+    >>> @dataclass(frozen=True)
+    ... class Search(BoundedSettings):
+    ...     iterations: PositiveInt = 100
+    >>> Search(iterations=0)
+    Traceback (most recent call last):
+    flfw.errors.InputError: Expected iterations >= 1, got iterations=0.
+    """
+
+    def __post_init__(self) -> None:
+        for name, interval in _intervals(type(self)).items():
+            value = getattr(self, name)
+            require(_is_within(value, interval), _words(name, interval), **{name: value})
+
+
+@lru_cache(maxsize=256)  # each message of a run makes its settings anew
+def _intervals(cls: type) -> dict[str, Interval]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {name: part for name, hint in hints.items() for part in get_args(hint) if isinstance(part, Interval)}
+
+
+def _is_within(value: Any, interval: Interval) -> bool:
+    above = (interval.gt is None or value > interval.gt) and (interval.ge is None or value >= interval.ge)
+    return above and (interval.lt is None or value < interval.lt) and (interval.le is None or value <= interval.le)
+
+
+def _words(name: str, interval: Interval) -> str:
+    """Describe an interval.
+
+    >>> _words("lr", Interval(gt=0, lt=inf)), _words("share", Interval(ge=0, le=1)), _words("lr", Interval(gt=0))
+    ('0 < lr < inf', '0 <= share <= 1', 'lr > 0')
+    """
+    low, below = (interval.ge, "<=") if interval.gt is None else (interval.gt, "<")
+    high, above = (interval.le, "<=") if interval.lt is None else (interval.lt, "<")
+    if high is None:
+        return f"{name} {below.replace('<', '>')} {low}"
+    return f"{low} {below} {name} {above} {high}"
