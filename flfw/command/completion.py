@@ -114,6 +114,6 @@ _AXES = ("methods=", "defences=", "attacks=", "seeds=", "datasets=")
 _ACTIONS = {
     "rehearse": _rehearse,
     "deploy": lambda sub, names: _add_actions(sub, ("init", "up", "status", "down", "renew", "hash"), None),
-    "data": lambda sub, names: _add_actions(sub, ("list", "get", "verify", "show", "split"), names["data"]),
+    "data": lambda sub, names: _add_actions(sub, ("list", "get", "verify", "show", "columns", "split"), names["data"]),
     "completion": lambda sub, names: sub.add_argument("shell", choices=SHELLS),
 }

@@ -1,9 +1,10 @@
-"""Data sets from the command line: ``flfw data list|get|verify|show|split``.
+"""Data sets from the command line: ``flfw data list|get|verify|show|columns|split``.
 
 list    all data sets, and whether their files are on this machine
 get     download some, and convert them for the first run
 verify  compare their files' MD5 sums with the published ones
 show    the card of a data set: shape, classes, files, source
+columns what becomes of each column of a table, and their plan as a file
 split   who would hold what, as a table and a picture; takes the flags of a run
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flfw import data
-from flfw.data import download
+from flfw.data import columns, download
 from flfw.data.files.dataset import DatasetCard
 from flfw.files.exit_code import exit_code
 from flfw.files.parser import Parser
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str], program: str = "flfw data") -> int:
             print(page(f"{program} split", words, "Print who would hold what, and draw it; nothing is trained."))
             return 0
         return run(["run", "--show-split", *words[1:]], f"{program} split")
+    if words[:1] == ["columns"]:
+        return columns.main(words[1:], f"{program} columns")
     return exit_code(program, lambda: _do(words, program))
 
 
@@ -108,5 +111,6 @@ def _parser(program: str) -> Parser:
         if action != "list":
             one.add_argument("names", nargs="+", metavar="NAME", help="a data set, as for --dataset")
         one.add_argument("--root", type=Path, help="data root; default: $FLFW_DATA, else the user cache")
+    actions.add_parser("columns", help="what becomes of each column of a table, and their plan as a file")
     actions.add_parser("split", help="who would hold what; takes the flags of a run")
     return parser

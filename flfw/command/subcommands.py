@@ -82,7 +82,7 @@ SUBCOMMANDS = {
 }
 
 OTHERS = {
-    "data": "list, get, verify or show data sets; show a split",
+    "data": "list, get, verify or show data sets; state columns; show a split",
     "rehearse": "what a site would leak, on its own data",
     "deploy": "a federation of real sites: init, up, status, down, renew",
     "completion": "a script by which bash, zsh or fish completes commands",

@@ -34,9 +34,9 @@ _OWN_CONSTANTS = (
     "Inputs are normalised with the mean and deviation of these very examples, so that each of them changes the "
     "gradients of all others. Use --expert normalise=half or none."
 )
-_OWN_SCALES = (
+OWN_SCALES = (
     "Scales, categories and substitutes for missing values come from these very rows, so that each of them may change "
-    "how all others are encoded. Take a plan of the columns that was known beforehand (public = true)."
+    "how all others are encoded. Take a plan of the columns that was known beforehand (public = true): state ranges."
 )
 _CARDS = {
     "adult": adult.ADULT,
@@ -148,11 +148,8 @@ def has_public_constants(name: str) -> bool:
 
 def has_own_scales(name: str) -> bool:
     """Return whether a table, or that of a card ``package.module:CARD``, has a plan that does not say it is public."""
-    if is_table(name):
-        schema = describe(name).columns
-        return schema is None or not schema.public
     prefix, _, word = name.partition(":")
-    schema = _outside(name).columns if word and prefix not in PREFIXES else None
+    schema = describe(name).columns if is_table(name) or (word and prefix not in PREFIXES) else None
     return schema is not None and not schema.public
 
 
@@ -162,7 +159,7 @@ def private_constants(name: str, normalise: str) -> str:
     A table's scales are those of its rows whatever the normalisation, as rows are encoded first.
     """
     if has_own_scales(name):
-        return _OWN_SCALES
+        return OWN_SCALES
     return _OWN_CONSTANTS if normalise == "own" and not has_public_constants(name) else ""
 
 

@@ -22,7 +22,7 @@ def count(path: Path) -> int:
     Raises:
         InputError: the file is damaged.
     """
-    return len(Chain(path).rows())
+    return len(Chain(path, noted=True).rows())
 
 
 @final
@@ -38,7 +38,7 @@ class Quota:
     """
 
     def __init__(self, path: Path, maximum: float) -> None:
-        self._chain, self._most = Chain(path), maximum
+        self._chain, self._most = Chain(path, noted=True), maximum
 
     def refuses(self, message: Message) -> str | None:
         """Append a line for a message and return None; or return why it is not taken, and append nothing."""

@@ -12,6 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from flfw import data
+from flfw.data import catalogue
+from flfw.data.readers.table import stating
 from flfw.data.splits.lazy_parts import LazyParts, total
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import PrivatelyReporting
@@ -104,7 +107,7 @@ def _require_noise_for_metrics(plan: ClientPlan, split: Split) -> None:
     require(noisy, "a method whose clients add noise for --metrics private", method=method)
     assert mechanism is not None
     if isinstance(mechanism, str):
-        raise InputError(f"Expected settings with which something can be claimed for --metrics private. {mechanism}")
+        raise _nothing_claimed(plan, "metrics private", mechanism)
     server = "noise at the clients for --metrics private; the server adds it, so use --metrics all or none"
     require(mechanism.noised_by == "client", server, method=method)
 
@@ -230,6 +233,19 @@ def _last_round(plan: ClientPlan, split: Split) -> int:
     return low
 
 
+def _nothing_claimed(plan: ClientPlan, flag: str, why: str) -> InputError:
+    """Return the refusal of a flag; for a user's own table with the two commands that give it a public plan."""
+    name, privacy = plan.task.data.dataset, plan.privacy
+    if data.is_table(name) and why == catalogue.OWN_SCALES:
+        command, name = stating(name)
+        again = f"flfw run --method {plan.name} --dataset {name}"
+        again += f" --target-epsilon {privacy.target_epsilon:g}" * (privacy.target_epsilon > 0)
+        again += f" --expert epsilon_budget={privacy.epsilon_budget:g}" * (privacy.epsilon_budget > 0)
+        ranges = "LOW:HIGH of numbers or days, or WORD,WORD"
+        why += f" Two commands, with {ranges} for each RANGE, and with your other flags: `{command}` and `{again}`."
+    return InputError(f"Expected settings with which something can be claimed for --{flag}. {why}")
+
+
 def _target_mechanisms(
     plan: ClientPlan, split: Split, flag: str, again: int = 0, summed: int = 0
 ) -> tuple[list[tuple[Mechanism, ...]], Accountant]:
@@ -243,7 +259,7 @@ def _target_mechanisms(
     if privacy.accountant == "paper" and (published := accountant.published):
         return [(next(iter(one.units.values())),) for one in published], published[0].accountant
     if isinstance(counted, str):
-        raise InputError(f"Expected settings with which something can be claimed for --{flag}. {counted}")
+        raise _nothing_claimed(plan, flag, counted)
     mechanism = counted[0].parts[0]
     if plan.real and privacy.metrics == "all" and mechanism.noised_by == "client":
         raise InputError(

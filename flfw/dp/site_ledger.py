@@ -5,7 +5,8 @@ restarted or lengthened, a probe, and a process that is killed before it answere
 ledger counts for all runs and servers of a site. The epsilon is by `flfw.privacy.filter`, as the server may choose each
 message after it has seen the answers so far.
 
-The accepted app's code keeps the ledger, as the site's user. Who may write the folder can bring back an older copy.
+The accepted app's code keeps the ledger, as the site's user. Who may write the folder can bring back an older copy. A
+ledger that is gone with its folder is refused: ``ledger.messages.begun`` beside the folder says that there was one.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def charge(path: Path, budget: EpsilonBudget, entry: MessageEntry) -> None:
         BudgetExceededError: it does not, or the ledger is damaged; nothing is appended.
     """
     try:
-        with Chain(path).held() as held:
+        with Chain(path, noted=True).held() as held:
             before = [MessageEntry.from_row(row) for row in held.rows]
             after = epsilon_of([*before, entry], budget)
             if not after <= budget.epsilon:
@@ -156,7 +157,7 @@ def read(path: Path, budget: EpsilonBudget) -> Spent:
     Raises:
         InputError: the ledger is damaged.
     """
-    entries = [MessageEntry.from_row(row) for row in Chain(path).rows()]
+    entries = [MessageEntry.from_row(row) for row in Chain(path, noted=True).rows()]
     return Spent(epsilon_of(entries, budget), len(entries), len({entry.run for entry in entries}))
 
 

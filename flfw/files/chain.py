@@ -10,7 +10,8 @@ one of four states, and none loses a line that `Held.append` returned from:
     a whole line, and a head without it        the line counts, and the head is written
     a whole line, and a head with it           the line counts
 
-Whoever may write both files can forge both, or bring back old copies of both.
+Whoever may write both files can forge both, or bring back old copies of both. That both are gone is noticed where a
+third file was left beside their folder.
 """
 
 from __future__ import annotations
@@ -79,10 +80,13 @@ class Chain:
 
     Args:
         path: path of the file; its folder need not exist.
+        noted: whether a file beside its folder, ``ledger.messages.begun``, says from the first use on that there is a
+            chain: then one of which nothing is left is refused.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, noted: bool = False) -> None:
         self._path, self._head = path, path.with_suffix(".head")
+        self._begun = path.parent.with_name(f"{path.parent.name}.{path.stem}.begun") if noted else None
 
     @contextmanager
     def held(self) -> Iterator[Held]:
@@ -122,23 +126,34 @@ class Chain:
         return _rows(self._checked(data)[0], self._path)
 
     def _is_new(self) -> bool:
-        """Return whether neither file is there; a link to nowhere is not new, as that of a disk that is not mounted."""
+        """Return whether neither file is there; a link to nowhere is not new, as that of a disk that is not mounted.
+
+        Raises:
+            InputError: neither is, but there was a chain.
+        """
         folder = self._path.parent
         try:
             names = {one.name for one in folder.iterdir()}
         except FileNotFoundError:
             if os.path.lexists(folder):
                 raise
-            return True
-        return not {self._path.name, self._head.name} & names
+            names = set()
+        if {self._path.name, self._head.name} & names:
+            return False
+        if self._begun and os.path.lexists(self._begun):
+            way = f"it is lost; restore it, or remove {self._begun} to count from nothing"
+            raise InputError(f"Expected {self._path}, which was begun, got neither it nor {self._head.name}: {way}.")
+        return True
 
     def _begin(self) -> None:
-        """Write the head of a new chain; processes that do so at once wait for each other."""
+        """Write the head of a new chain, and note it; processes that do so at once wait for each other."""
         descriptor = os.open(self._path.parent, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if self._is_new():
                 _seal(self._head, 0, _FIRST)
+            if self._begun and not self._begun.exists():
+                write_atomic(self._begun, b"While this file is here, a ledger that is gone is refused.\n", 0o600)
         finally:
             os.close(descriptor)
 

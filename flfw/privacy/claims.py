@@ -352,7 +352,10 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
     sentences = [f"{norm}."]
     if part.noise_per == "example":
         sentences.append(f"Noise is drawn {part.batch} times in each step, also where a batch holds fewer examples.")
-    if part.bins:
+    taken = part.steps if part.max_participations is None else part.max_participations
+    if part.sampling_rate == 1 and taken == part.steps:
+        sentences.append(f"No sampling is counted, for each {part.clipped} may be in every step: nobody need be drawn.")
+    elif part.bins:
         sentences.append(
             f"Each example takes part in one of the {part.bins} or more steps of a pass, by a uniform choice of its own"
             f" that the adversary never learns, and in {part.max_participations} passes at most."
@@ -364,9 +367,7 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
     else:
         why = "they are not drawn by independent coins that nobody else knows"
         if part.poisson:
-            together = "a noisy sum holds several steps" if part.bands > 1 else f"each {part.clipped} is in every step"
-            why = "who is not drawn adds no noise either" if noisy_clients else together
-        taken = part.steps if part.max_participations is None else part.max_participations
+            why = "who is not drawn adds no noise either" if noisy_clients else "a noisy sum holds several steps"
         sentences.append(f"Samples give no credit, for {why}.")
         sentences.append(f"One {part.clipped} takes part in at most {taken} of {part.steps} steps.")
     if part.bands > 1:

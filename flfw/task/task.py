@@ -92,7 +92,9 @@ class TaskPlan:
 
         If only sites have the data, the task is that of a site: there every client holds all of the site's data.
         """
-        dataset = self._normalised(_dataset(self.data.dataset, data_root, self.image_format))
+        dataset, name = self._normalised(_dataset(self.data.dataset, data_root, self.image_format)), self.data.dataset
+        unchanged = not data.is_table(name) or dataset.columns == data.describe(name).columns  # claims look at the file
+        require(unchanged, "a table and its plan that did not change since this process read them", dataset=name)
         at_site = self._only_at_sites()
         clients = 1 if at_site else self.clients
         cut = _Cut(dataset.name, data_root, self.image_format, self.scheme, clients, self.seed, self.data.test)

@@ -10,6 +10,7 @@ import pytest
 
 import sim
 from flfw import data
+from flfw.command.program import main as flfw_main
 from flfw.data.files.columns import Column, TableSchema
 from flfw.data.readers import table as reader
 from flfw.data.tables import listing, plan_file
@@ -328,3 +329,73 @@ def test_a_table_that_is_read_in_another_way_than_before_is_read_anew(
         monkeypatch.setattr(reader, "_VERSION", version)
         data.describe(f"csv:{file}@y")
     assert len(reads) == 2
+
+
+def state(file: Path, target: str, ranges: str, *more: str) -> int:
+    return flfw_main(["data", "columns", f"csv:{file}@{target}", "--public", *ranges.split(), *more])
+
+
+STATED = "age=0:120 ward=A,B smoker=yes,no seen=1970-01-02:1970-01-11"
+
+
+def test_a_stated_plan_is_public_and_made_without_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same plan, byte for byte, from the line of names alone; 30 of 0 to 120 is 1/4, day 2 of 1 to 10 1/9."""
+    rows = [f"ann,30,A,no,1970-01-03,{answer}" for answer in ("no", "yes")]
+    rows += [f"bob,{age},C,maybe,,{answer}" for age in ("", "999") for answer in ("no", "yes")]
+    head = ROWS.splitlines()[0]
+    full, bare = write(tmp_path, "\n".join([head, *rows]), "full.csv"), write(tmp_path, head, "bare.csv")
+    for file in (full, bare):
+        assert state(file, "died", f"{STATED} died=yes,no", "--set", "csv.drop=name") == 0
+    plan = Path(f"{full}.toml").read_text()
+    assert (
+        plan == Path(f"{bare}.toml").read_text() and "public = true" in plan and "0.0%" not in capsys.readouterr().out
+    )
+    held = load(full, "died")
+    assert held.columns is not None and held.columns.classes == ("yes", "no") and data.has_public_constants(held.name)
+    x, y = np.concatenate([held.train_x, held.test_x]).tolist(), [*held.train_y.tolist(), *held.test_y.tolist()]
+    ann, hers = [0.25, 0, 1, 0, 0, 0, 0, 1, 0, 0, 1 / 9, 0], [0, 1]
+    lost = [[0.5, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0.5, 1], [1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0.5, 1]]
+    got = sorted(zip(y, x, strict=True))
+    expected = sorted([*((label, ann) for label in hers), *((label, row) for row in lost for label in (0, 1))])
+    assert [label for label, _ in got] == [label for label, _ in expected]
+    assert np.allclose([row for _, row in got], [row for _, row in expected])
+
+
+def test_a_stated_target_of_numbers_is_standardised_by_its_range(tmp_path: Path) -> None:
+    """From 0 to 120: the middle is 60, the deviation of even values 120 / sqrt(12)."""
+    file = write(tmp_path, "g1,g2,cost\n" + "".join(f"{n},{n},{10 * n}\n" for n in range(10)))
+    assert state(file, "cost", "g*=0:9 cost=0:120") == 0
+    held = load(file, "cost")
+    assert held.columns is not None and held.columns.number is not None
+    assert (held.columns.number.mean, held.columns.number.std) == (60, pytest.approx(34.641))
+    assert held.columns.number.cuts == tuple(range(12, 120, 12))
+    assert [column.high for column in held.columns.columns] == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "phrase"),
+    [
+        (STATED, "got none of died; state these too, or leave columns out by --set csv.drop=NAME,NAME"),
+        ("age=0:120 died=no,yes", "got none of ward, smoker, seen;"),
+        (f"{STATED} died=no,yes age=0:99", "got age=0:99; not yet stated: none."),
+        (f"{STATED} died=no,yes name=a,b", "got name=a,b; not yet stated: none."),
+        (f"{STATED} dead=no,yes", "got dead=no,yes; not yet stated: died."),
+        (f"{STATED} died=no", "WORD,WORD for column died, got 'no'"),
+        (f"{STATED} died=1970-01-01:1970-01-02", "numbers or classes of target died"),
+        *((f"age={wrong}", f"for column age, got '{wrong}'") for wrong in ("120:0", "nan:5", "0:inf", "0-120", "")),
+    ],
+)
+def test_what_is_not_stated_is_refused_in_one_line(
+    ranges: str, phrase: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, ROWS)
+    assert state(file, "died", ranges, "--set", "csv.drop=name") == 2
+    said = capsys.readouterr().err
+    assert phrase in said and said.count("\n") == 1 and not Path(f"{file}.toml").exists()
+
+
+def test_a_stated_plan_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, _ = write(tmp_path, "a,y\n1,0\n"), write(tmp_path, 'numeric = "a"\n', "t.csv.toml")
+    assert state(file, "y", "a=0:1 y=0,1") == 2
+    assert "--write FILE, and name it by --set csv.columns=FILE." in capsys.readouterr().err
+    assert state(file, "y", "a=0:1 y=0,1", "--write", str(tmp_path / "p.toml")) == 0

@@ -370,6 +370,19 @@ class ToIndex(nn.Module):
         return x.abs().mul(3).long().clamp(max=5).squeeze(1)
 
 
+class TiedWords(nn.Module):
+    """Words in and out by one weight: its row of the padding has a gradient from the output alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index, self.words = ToIndex(), nn.Embedding(6, 4, padding_idx=5)
+        self.last = nn.Linear(4, 6, bias=False)
+        self.last.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.words(self.index(x)).sum(1)))
+
+
 OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm": (lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)), (4,)),
     "layer norm, no bias": (lambda: nn.Sequential(nn.LayerNorm(4, bias=False), nn.Linear(4, 3)), (4,)),
@@ -382,6 +395,11 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(ToIndex(), nn.Embedding(6, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)),
         (2,),
     ),
+    "padding": (
+        lambda: nn.Sequential(ToIndex(), nn.Embedding(6, 4, padding_idx=0), nn.Flatten(), nn.Linear(8, 3)),
+        (2,),
+    ),
+    "padding of a tied weight": (lambda: TiedWords(), (2,)),
     "conv 1d": (lambda: nn.Sequential(nn.Conv1d(2, 4, 2, stride=2), nn.Flatten(), nn.Linear(8, 3)), (2, 4)),
     "one's own": (lambda: nn.Sequential(Scale(4), nn.Linear(4, 5), nn.Tanh(), Scale(5), nn.Linear(5, 3)), (4,)),
 }
@@ -526,6 +544,16 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
         ),
         (2, 3, 3),
         "InstanceNorm2d at 0; its buffers",
+    ),
+    "words that the batch shortens": (
+        lambda: nn.Sequential(nn.Embedding(6, 4, max_norm=1.0).requires_grad_(False), nn.Linear(4, 3)),
+        (2,),
+        "Embedding at 0; max_norm shortens the weights that a batch uses, without noise",
+    ),
+    "words by their number in the batch": (
+        lambda: nn.Sequential(nn.Embedding(6, 4, scale_grad_by_freq=True), nn.Linear(4, 3)),
+        (2,),
+        "Embedding at 0; scale_grad_by_freq makes a gradient depend on the whole batch",
     ),
     "examples mixed": (
         lambda: nn.Sequential(nn.Linear(4, 4), Mixing(), nn.Linear(4, 3)),

@@ -586,6 +586,26 @@ def test_clients_that_add_their_own_noise_are_not_hidden() -> None:
     assert known.epsilon == epsilon(Mechanism(6, 10), DELTA) and told(known, "not drawn by independent coins")
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        Mechanism(6, 10, clipped="client"),
+        Mechanism(6, 10, clipped="client", noised_by="server", max_participations=10),
+        Mechanism(6, 10, clipped="client", poisson=True),
+        Mechanism(6, 10, poisson=True),
+        Mechanism(6, 10, max_participations=10, bins=1),
+    ],
+)
+def test_where_all_take_part_no_draw_is_blamed(one: Mechanism) -> None:
+    """There is no coin that somebody might see, and no amplification to lose: half of the steps are no such case."""
+    made = claim(one, one.clipped, "outsider", DELTA, 10)
+    assert made.epsilon == epsilon(Mechanism(6, 10), DELTA)
+    assert told(made, f"No sampling is counted, for each {one.clipped} may be in every step")
+    assert not any(told(made, words) for words in ("give no credit", "coin", "choice of its own", "at most 10 of 10"))
+    half = claim(replace(one, max_participations=5, poisson=False), one.clipped, "outsider", DELTA, 10)
+    assert not told(half, "No sampling is counted")
+
+
 # --- canaries ---
 
 

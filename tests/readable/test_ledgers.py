@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Callable, Mapping
 from math import exp, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scipy.stats import norm
 
+from flfw.deploy.quota import Quota
 from tests.readable.sites import budget, site, status
 
 MU = sqrt(2 * 2 * 3 + 3 + 2**2 * 3 / 2**2 + 1 / 9**2)
@@ -226,13 +228,49 @@ def test_a_count_of_answers_that_is_not_understood_never_counts_as_nothing(tmp_p
         status(folder).require_refused("restore it")
         (folder / "ledger" / "answers.head").unlink()
         status(folder).require_refused("restore it")
+    folder = site(tmp_path / "lost")
+    taken: Any = Quota(folder / "ledger" / "answers.jsonl", 99)
+    message = SimpleNamespace(metadata=SimpleNamespace(message_type="train", run_id=1))
+    assert taken.refuses(message) is None
+    shutil.rmtree(folder / "ledger")
+    status(folder).require_refused("restore it")
+    assert "until its damaged count of answers is restored" in taken.refuses(message)
 
 
-def test_a_site_whose_ledger_is_gone_with_its_head_is_a_new_site(tmp_path: Path) -> None:
-    """A limit: nothing else at a site says that there was one. The page says so."""
+GONE: dict[str, Callable[[Path], object]] = {
+    "lines": lambda folder: lines(folder).unlink(),
+    "head": lambda folder: head(folder).unlink(),
+    "both": lambda folder: (lines(folder).unlink(), head(folder).unlink()),
+    "folder": lambda folder: shutil.rmtree(folder / "ledger"),
+    "empty lines": lambda folder: lines(folder).write_bytes(b""),
+    "empty lines, no head": lambda folder: (lines(folder).write_bytes(b""), head(folder).unlink()),
+    "both empty": lambda folder: (lines(folder).write_bytes(b""), head(folder).write_bytes(b"")),
+}
+
+
+@pytest.mark.parametrize("loss", GONE.values(), ids=GONE)
+def test_a_ledger_that_is_lost_is_missed(tmp_path: Path, loss: Callable[[Path], object]) -> None:
+    """Once a message of today was entered; the owner may restore it, or remove what says that there was one."""
     folder = site(tmp_path)
-    lines(folder).unlink()
-    head(folder).unlink()
+    assert charge(folder) == ""
+    kept = shutil.copytree(folder / "ledger", tmp_path / "kept")
+    loss(folder)
+    for _ in range(2):  # a refusal begins no new ledger
+        status(folder).require_refused("restore it")
+        assert charge(folder).startswith("this site's budget: its ledger is damaged, and nothing is answered")
+    shutil.rmtree(folder / "ledger")
+    status(folder).require_refused(f"it is lost; restore it, or remove {folder / 'ledger.messages.begun'} to count")
+    shutil.copytree(kept, folder / "ledger")
+    assert budget(folder)[2] == 6
+    shutil.rmtree(folder / "ledger")
+    (folder / "ledger.messages.begun").unlink()
+    assert budget(folder)[2] == 0 and charge(folder) == "" and budget(folder)[2] == 1
+
+
+def test_a_ledger_that_was_never_used_since_may_go_unnoticed(tmp_path: Path) -> None:
+    """A limit: before the first message of today nothing else at a site says that there was one. The page says so."""
+    folder = site(tmp_path)
+    shutil.rmtree(folder / "ledger")
     assert budget(folder)[1:] == (0.0, 0, 0)
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -13,9 +17,11 @@ import pytest
 import torch
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
+import sim
 from flfw import data
 from flfw.audit.measures.columns import column_rates
 from flfw.audit.measures.public import PublicData
+from flfw.command.program import main as flfw_main
 from flfw.command.rehearse import main as rehearse
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import plan_file
@@ -29,6 +35,7 @@ from flfw.report.findings import row_pair
 from flfw.report.page_data import caveats
 from flfw.runs.run import check, run
 from flfw.server.history import EarlyStopping
+from tests.support.paths import ROOT
 from tests.support.small_runs import tiny
 
 
@@ -195,6 +202,26 @@ def test_no_normalisation_makes_a_claim_of_scales_that_are_the_rows_own(
     (tmp_path / "plan.toml").write_text(plan_file.text(replace(task.dataset.columns, public=True)))
     public, task, _ = check(replace(experiment, set=(f"csv.columns={tmp_path / 'plan.toml'}",)))
     assert max(one.epsilon for one in RunAccountant(public.client, task.split).claims() if one.unit == "example") < inf
+
+
+@pytest.mark.slow
+def test_two_commands_lead_from_a_table_to_an_epsilon(table: Path, tmp_path: Path, capfd: Any) -> None:
+    """The refusal prints both, with the user's file and target; the ranges alone are to be filled in."""
+    rest = f"--clients 2 --rounds 1 --engine inproc --attack none --set csv.drop=cost --out {tmp_path / 'r'}".split()
+    flags = ["--method", "fed_cdp", "--dataset", f"csv:{table}@died", "--target-epsilon", "8"]
+    assert sim.main([*flags, *rest]) == 2
+    first, again = re.findall("`([^`]*)`", capfd.readouterr().err)
+    name = f"'csv:{table}@died?drop=cost'"
+    assert first == f"flfw data columns {name} --public age=RANGE ward=RANGE smoker=RANGE died=RANGE"
+    assert again == f"flfw run --method fed_cdp --dataset {name} --target-epsilon 8"
+    for old, new in {"age=RANGE": "age=0:120", "ward=RANGE": "ward=A,B", "RANGE": "no,yes"}.items():
+        first = first.replace(old, new)
+    assert flfw_main(shlex.split(first)[1:]) == 0
+    again = [*shlex.split(again)[1:], *rest]
+    assert flfw_main(again) == 2 and "since this process read them" in capfd.readouterr().err
+    subprocess.run([sys.executable, "-m", "flfw", *again], check=True, cwd=ROOT, timeout=300)
+    claims = [one for one in result_of(tmp_path / "r")["privacy"] if one["unit"] == "example"]
+    assert claims and all(7.9 < one["epsilon"] <= 8 for one in claims)
 
 
 def test_patients_of_a_regression_stay_whole(table: Path) -> None:

@@ -6,6 +6,8 @@ these and import nothing heavy.
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from flfw.data.files import cache
 from flfw.data.files.columns import NumberTarget, TableSchema
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables.names import TableName, TableSettings
-from flfw.data.tables.plan_file import patients_of, require_columns, tested, with_plan
+from flfw.data.tables.plan_file import patients_of, require_columns, tested, to_state, with_plan
 from flfw.data.tables.reading import Table
 from flfw.errors import InputError
 from flfw.files.typed import read_json
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _GROUPS = ("train_group", "test_group")
+_NAMED = 20  # columns of a command
 _VERSION = 2  # of what is kept; raise it when a table is read in another way
 
 
@@ -93,8 +96,8 @@ def _described(folder: Path) -> tuple[TableSchema, int, bool]:
     return TableSchema.from_dict(meta["plan"], folder / "meta.json"), meta["left_out"], meta["by_patient"]
 
 
-def require_target(name: str) -> None:
-    """Refuse a target that is no column of its table, by the names of the columns alone; nothing large is imported.
+def require_target(name: str) -> list[str]:
+    """Return the names of a table's columns; refuse a target that is none. No row is read, nothing large imported.
 
     Raises:
         InputError: it is not; or there is no such file, or it has no names.
@@ -102,7 +105,16 @@ def require_target(name: str) -> None:
     from flfw.data.tables import reading
 
     parsed = TableName.parse(name)
-    reading.require_target(parsed.path, parsed.prefix, _planned(parsed)[0], parsed.target)
+    return reading.require_target(parsed.path, parsed.prefix, _planned(parsed)[0], parsed.target)
+
+
+def stating(name: str) -> tuple[str, str]:
+    """Return the command that states a table's public plan beside it, and the table's name by that plan."""
+    parsed = TableName.parse(name)
+    parsed = replace(parsed, settings=replace(parsed.settings, columns=""))
+    ranges = [shlex.quote(f"{one}=RANGE") for one in to_state(require_target(name), parsed)]
+    words = " ".join([*ranges[:_NAMED], *["..."] * (len(ranges) > _NAMED)])
+    return f"flfw data columns {shlex.quote(str(parsed))} --public {words}", shlex.quote(str(parsed))
 
 
 def _planned(parsed: TableName) -> tuple[TableSettings, TableSchema | None]:

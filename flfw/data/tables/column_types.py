@@ -29,7 +29,7 @@ _FEW = 20  # up to so many different values, or rows, are no identifiers; a targ
 _LONG = 40  # characters of a value, on average, from which it is free text
 _MOSTLY = 0.8  # share of numbers from which the words among them are taken for a slip
 _MOST_CLASSES = 1000
-_BANDS = 10  # of a regression's target
+BANDS = 10  # of a regression's target
 
 
 def infer_column_kinds(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
@@ -275,7 +275,7 @@ def class_names(words: np.ndarray) -> tuple[str, ...]:
 
 def number_target(name: str, values: np.ndarray) -> NumberTarget:
     """Return the constants of a regression's target from its training values (N,)."""
-    cuts = np.unique(np.quantile(values, np.arange(1, _BANDS) / _BANDS))
+    cuts = np.unique(np.quantile(values, np.arange(1, BANDS) / BANDS))
     with np.errstate(over="ignore"):  # an infinite deviation is refused by the target's own check
         mean, std = float(values.mean()), float(values.std())
     if std == 0:

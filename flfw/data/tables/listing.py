@@ -34,7 +34,8 @@ def listing(schema: TableSchema, maximum: int = _MOST) -> str:
     for column in order[:maximum]:
         words = column.encoding if len(column.encoding) <= _WIDEST else f"{column.encoding[: _WIDEST - 3]}..."
         kind = "-" if column.kind == "dropped" else column.kind
-        drawn.add_row(column.name, kind, str(column.width or "-"), f"{column.absent:.1%}", words)
+        absent = "-" if schema.public and not column.absent else f"{column.absent:.1%}"
+        drawn.add_row(column.name, kind, str(column.width or "-"), absent, words)
     text = io.StringIO()
     Console(file=text, width=400, color_system=None, markup=False).print(drawn)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
+from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,11 @@ import numpy as np
 
 from flfw.data.files import patients
 from flfw.data.files.cache import digest
-from flfw.data.files.columns import TableSchema
+from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import column_types
-from flfw.data.tables.names import TableSettings
+from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.reading import Table
-from flfw.errors import InputError
+from flfw.errors import InputError, require
 from flfw.files.typed import read_toml
 
 KEPT = "columns.toml"
@@ -73,6 +76,63 @@ def text(schema: TableSchema) -> str:
 def _value(value: object) -> str:
     # JSON's text, numbers, booleans and lists are TOML's as well, but for one sign of control.
     return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+def stated(ranges: Sequence[str], names: Sequence[str], table: TableName) -> TableSchema:
+    """Return the public plan that a user states; nothing in it is computed from a row.
+
+    A cell may be missing or, in a category, another word, as nobody is to know from the plan whether one is.
+
+    Args:
+        ranges: ``age=0:120`` for numbers, ``seen=2020-01-01:2029-12-31`` for days, ``sex=f,m`` for categories; a name
+            may be a pattern such as ``gene_*``.
+        names: all columns, in the order of the features.
+        table: names the target, the columns that are dropped, and the patients' column.
+
+    Raises:
+        InputError: a column is neither stated nor dropped, or stated twice, or a range is none.
+    """
+    open_names = to_state(names, table)
+    features = [name for name in names if name not in (table.target, table.settings.patient)]
+    columns = {name: Column(name, "dropped", note="as asked") for name in features if name not in open_names}
+    for word in ranges:
+        pattern, _, given = word.partition("=")
+        fits = [name for name in open_names if name == pattern or fnmatchcase(name, pattern)]
+        if not fits or not columns.keys().isdisjoint(fits):
+            rest = ", ".join(name for name in open_names if name not in columns) or "none"
+            raise InputError(f"Expected COLUMN=RANGE once for each column, got {word}; not yet stated: {rest}.")
+        columns |= {name: _stated(name, given) for name in fits}
+    if without := [name for name in open_names if name not in columns]:
+        rest = f"{', '.join(without)}; state these too, or leave columns out by --set {table.prefix}.drop=NAME,NAME"
+        raise InputError(f"Expected a range of each column for --public, got none of {rest}.")
+    made, target = tuple(columns[name] for name in features), columns[table.target]
+    require(target.kind != "date", f"numbers or classes of target {table.target}", kind=target.kind)
+    number, task = None, "classification" if target.categories else "regression"
+    if not target.categories:
+        cuts = tuple(np.linspace(target.low, target.high, column_types.BANDS + 1)[1:-1].tolist())
+        number = NumberTarget(table.target, (target.low + target.high) / 2, (target.high - target.low) / 12**0.5, cuts)
+    return TableSchema(made, table.target, task, target.categories, number, table.settings.patient, public=True)
+
+
+def to_state(names: Sequence[str], table: TableName) -> list[str]:
+    """Return the columns whose ranges a user states: all but those that are dropped and the patients'."""
+    left = table.settings.chosen("drop", [name for name in names if name != table.target])
+    return [name for name in names if name not in (*left, table.settings.patient)]
+
+
+def _stated(name: str, text: str) -> Column:
+    low, _, high = text.partition(":")
+    with suppress(ValueError):
+        return Column(name, "numeric", float(low), float(high), missing=True, fill=0.5)
+    with suppress(ValueError):
+        ends = [float((date.fromisoformat(day) - date(1970, 1, 1)).days) for day in (low, high)]
+        return Column(name, "date", *ends, missing=True, fill=0.5)
+    words = tuple(word.strip() for word in text.split(","))
+    if len(words) < 2:
+        raise InputError(
+            f"Expected LOW:HIGH (numbers or days, LOW first) or WORD,WORD for column {name}, got {text!r}."
+        )
+    return Column(name, "categorical", categories=words, other=True, missing=True)
 
 
 def for_sites(schema: TableSchema) -> TableSchema:

@@ -37,8 +37,8 @@ def read(path: Path, prefix: str, settings: TableSettings) -> Table:
     return {name: _without(words, absent) for name, words in table.items()}
 
 
-def require_target(path: Path, prefix: str, settings: TableSettings, target: str) -> None:
-    """Refuse a target, and columns in settings, that are none of the columns, by their names alone.
+def require_target(path: Path, prefix: str, settings: TableSettings, target: str) -> list[str]:
+    """Return the names of all columns; refuse a target, and columns in settings, that are none. No row is read.
 
     Raises:
         InputError: it is not; or there is no such file, or it has no names.
@@ -50,6 +50,7 @@ def require_target(path: Path, prefix: str, settings: TableSettings, target: str
         like = suggestion(target, names) or "."
         raise InputError(f"Expected target {target} among the columns of {path}, got {near}{like}")
     settings.require_columns([name for name in names if name != target], path)
+    return names
 
 
 def _require_file(path: Path, prefix: str) -> None:

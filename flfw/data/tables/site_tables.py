@@ -39,7 +39,7 @@ def named(name: str) -> str:
     schema = plan_file.read_plan(path)
     if schema is None:
         raise InputError(
-            f"Expected a plan with a table for each column in {path}, got none; flfw.data.columns writes one."
+            f"Expected a plan with a table for each column in {path}, got none; flfw data columns writes one."
         )
     return name_of(schema)
 

@@ -297,11 +297,18 @@ def _no_gradients(layer: nn.Module, place: str, why: str) -> InputError:
 
 
 def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
-    """Refuse BatchNorm, as it mixes examples, and buffers in chosen layers, as all examples of a batch update them."""
+    """Refuse BatchNorm, as it mixes examples, and buffers in chosen layers, as all examples of a batch update them.
+
+    So do the same settings of an `nn.Embedding`: which words a batch holds decides about its weights and gradients.
+    """
     for place, layer in model.named_modules():
         if isinstance(layer, _BatchNorm) and not is_frozen(layer):
             way_out = "adapter_norm=frozen" if ".adapter." in place else "--expert norm=group"
             raise _no_gradients(layer, place, f"its output depends on the whole batch; {way_out} is the way out")
+        if getattr(layer, "max_norm", None) is not None:
+            raise _no_gradients(layer, place, "max_norm shortens the weights that a batch uses, without noise")
+        if place in chosen and getattr(layer, "scale_grad_by_freq", False):
+            raise _no_gradients(layer, place, "scale_grad_by_freq makes a gradient depend on the whole batch")
         if place in chosen and any(True for _ in layer.buffers(recurse=False)):
             raise _no_gradients(layer, place, "its buffers may carry one example's data into another's gradient")
 

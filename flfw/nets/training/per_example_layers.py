@@ -225,6 +225,8 @@ class _OpacusGradients(LayerGradients):
             samples = sampler(layer, [value.detach() for value in inputs], d)
         finally:
             layer.__dict__.pop("ft_compute_sample_grad", None)  # an attribute left by Opacus' torch.func sampler
+        if type(layer) is nn.Embedding and layer.padding_idx is not None:
+            samples[layer.weight][:, layer.padding_idx] = 0  # as autograd does, and Opacus does not
         named = layer.named_parameters(recurse=False)
         return {name: Formed(samples[value].contiguous()) for name, value in named if name in wanted}
 
