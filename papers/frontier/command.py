@@ -6,7 +6,6 @@ The papers' own points have accuracy and epsilon as printed, and the true epsilo
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.progress import say
 from flfw.files.sealed import write_atomic
 from flfw.papers import cells, fed_cdp_runs, hyperfl, published
 from flfw.papers.command import OUT, MeasuredTable, require_free
@@ -167,12 +167,8 @@ def _points(
     waiting = [cell for cell in selected if known[cell.path].status == "missing"]
     for number, cell in enumerate(waiting, 1):
         started = time.monotonic()
-        _say(f"[{number}/{len(waiting)}] {cell.path}")
-        point = known[cell.path] = measure.measured(cell, scale, given, runs, _say)
+        say(f"[{number}/{len(waiting)}] {cell.path}")
+        point = known[cell.path] = measure.measured(cell, scale, given, runs, say)
         ending = page.accuracy(point) if point.status == "measured" else point.reason
-        _say(f"[{number}/{len(waiting)}] {cell.path}: after {time.monotonic() - started:.0f} s {ending}")
+        say(f"[{number}/{len(waiting)}] {cell.path}: after {time.monotonic() - started:.0f} s {ending}")
         yield list(known.values())
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

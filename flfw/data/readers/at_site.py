@@ -24,6 +24,7 @@ from flfw.data.image_files.images import ImageFormat
 from flfw.data.image_files.listing import Listing, refusal
 from flfw.data.readers.folder import NETS
 from flfw.data.tables import site_tables
+from flfw.data.tables.plan_file import tested
 from flfw.errors import InputError, require
 
 SPLIT = "dataset_per_client"
@@ -185,9 +186,5 @@ def _parted(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> Sequence[
 
     With patients it is every fifth patient, see `flfw.data.files.patients.tested`.
     """
-    if group is not None:
-        chosen = patients.tested(y, group)
-        return [(x[rows], y[rows], group[rows]) for rows in (~chosen, chosen)]
-    test = np.sort(np.concatenate([np.flatnonzero(y == label)[1::5] for label in np.unique(y)]))
-    train = np.setdiff1d(np.arange(len(y)), test)
-    return [(x[rows], y[rows], None) for rows in (train, test)]
+    chosen = tested(y, group, by_class=True)
+    return [(x[rows], y[rows], None if group is None else group[rows]) for rows in (~chosen, chosen)]
