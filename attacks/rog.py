@@ -242,8 +242,8 @@ def enlarging(small: int, large: int) -> Tensor:
 class LowResolution(BoundedSettings):
     """Space of the images that bicubic interpolation makes of smaller ones.
 
-    Bicubic interpolation is linear and acts on rows and columns apart: ``x = R z C^T``. So the nearest image of this form
-    to a given one is a projection, and it limits every search for z.
+    Bicubic interpolation is linear and acts on rows and columns apart: ``x = R z C^T``. So the nearest image of this
+    form to a given one is a projection, and it limits every search for z.
 
     Attributes:
         shape: shape (C, H, W) of an image.

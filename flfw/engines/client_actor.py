@@ -2,8 +2,8 @@
 
 All nodes of a cluster must have the same software: an actor on a node with other versions could give other numbers.
 
-Messages on their way to actors are taken apart when they are sent. An app may push a message, change its records, and push the next. So a message's values are taken down at once. Bytes
-of arrays cannot be changed, and are not copied.
+Messages on their way to actors are taken apart when they are sent. An app may push a message, change its records, and
+push the next. So a message's values are taken down at once. Bytes of arrays cannot be changed, and are not copied.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Grid that calls the ClientApp in this process, one message at a time, and the base of all simulations' grids.
 
-The first is for tests, debugging and notebooks. Clients of a simulation have nothing of their own but their numbers."""
+The first is for tests, debugging and notebooks. Clients of a simulation have nothing of their own but their numbers.
+"""
 
 from __future__ import annotations
 

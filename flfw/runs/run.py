@@ -1,4 +1,4 @@
-"""Runs from start to report: check, train, audit, write; resumption of an interrupted run, and another audit of a recorded one."""
+"""Runs from start to report: check, train, audit, write; resumption of one, and another audit of a recorded one."""
 
 from __future__ import annotations
 
