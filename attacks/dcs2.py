@@ -38,7 +38,7 @@ from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Privat
 from flfw.bounds import BoundedSettings, NonNegativeFinite, NonNegativeInt, OpenShare, PositiveInt
 from flfw.data.sensitive import SensitiveSamples
 from flfw.inversion.closed_form.concealed import SOLVED, choices, rank, separate, solvable
-from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
+from flfw.inversion.closed_form.linear import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
 from flfw.inversion.private.extractor import by_features, side_by_side
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, mean_gradient
 

@@ -43,8 +43,8 @@ from torch import Tensor, nn
 from flfw.adversary.attack import Attack, AttackCost, Models, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import FeatureSearch, FeatureSearchSettings
 from flfw.bounds import NonNegativeFloat, PositiveInt
-from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.closed_form.labels import classes_held
+from flfw.inversion.closed_form.linear import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.private.extractor import by_features
 from flfw.inversion.private.surrogate import SurrogateModels, SurrogateTraining, learn, restarted
 from flfw.nets.conditional_gan import GeneratingNet, noise

@@ -29,7 +29,7 @@ from benchmarks.direct_rounds import DirectRounds, on
 from benchmarks.our_search import Ours, errors, objective_of, wait
 from benchmarks.their_search import Theirs
 from benchmarks.turns import in_turns, ratio, timed
-from flfw.comparisons.figures.timing import Trainee
+from flfw.comparisons.figures.norms import Trainee
 from flfw.errors import RunError
 from flfw.files.provenance import code_hash
 from flfw.files.sealed import write_atomic

@@ -1,7 +1,7 @@
 """Cost of a local iteration by each method: ``python -m benchmarks.local_steps [--json] [--quick] [--only MNIST]``.
 
 The time of a local iteration is that of a client's whole local training in a round, changes of its update included,
-over the number of mini-batches in its epochs (`flfw.comparisons.figures.timing`). So further work of a method, such as
+over the number of mini-batches in its epochs (`flfw.comparisons.figures.norms`). So further work of a method, such as
 training a head first, is divided among them. The experiments are those of the papers' tables, on random inputs of the
 data's shape:
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks import output
 from flfw import data
-from flfw.comparisons.figures.timing import Trainee, in_turns
+from flfw.comparisons.figures.norms import Trainee, in_turns
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment

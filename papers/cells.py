@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from flfw import data, nets, plugins
-from flfw.comparisons.figures import timing
+from flfw.comparisons.figures import norms
 from flfw.dp.run_accountant import RunAccountant, schedules
 from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
@@ -65,7 +65,7 @@ Status = Literal["measured", "not run", "failed"]
 OURS = "variant=ours"
 """Name of the figure that the variant ``ours`` gives, beside that of ``authors``."""
 
-_WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {"plan": planned, "clock": timing.clocked}
+_WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {"plan": planned, "clock": norms.clocked}
 
 
 @dataclass(frozen=True)

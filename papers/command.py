@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import final
 
 from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
+from flfw.files.progress import say
 from flfw.files.sealed import write_atomic
 from flfw.papers import cells, layout, published
 from flfw.papers.cells import Outcome
@@ -63,10 +63,10 @@ class Reproduction:
         for number, pending in enumerate(waiting, 1):
             assert pending.preset is not None, "only what has a preset waits"
             title, started = f"[{number}/{len(waiting)}] {pending.cell.path}", time.monotonic()
-            _say(f"{title}: {_runs(pending.preset)}")
-            outcome = cells.measured(pending.cell, pending.preset, _say)
+            say(f"{title}: {_runs(pending.preset)}")
+            outcome = cells.measured(pending.cell, pending.preset, say)
             known[pending.cell.path] = outcome
-            _say(f"{title}: after {time.monotonic() - started:.0f} s {_ending(outcome)}")
+            say(f"{title}: after {time.monotonic() - started:.0f} s {_ending(outcome)}")
             yield dict(known)
 
     def _known(self, cell: Cell, wanted: bool) -> Outcome:
@@ -97,10 +97,6 @@ def _ending(outcome: Outcome) -> str:
         return f"{outcome.status}: {outcome.reason}"
     published = "not available" if outcome.cell.lost else outcome.cell.value
     return f"{layout.number(outcome.value, outcome.cell.unit)}, published {published}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @final

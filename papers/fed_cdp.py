@@ -9,7 +9,7 @@ Settings    C = 4, sigma = 6, delta = 1e-5; the bound that decays goes from 6 to
             Networks: two 3x3 convolutions and a dense layer for images (net cnn3x3), two hidden layers for tables (net
             mlp). Each client has two shards of the training part sorted by label, on LFW 15; MNIST's are of its first
             50,000 training images, CIFAR-10's of 40,000. With 1,000 and 10,000 clients examples are copied.
-            Table III is timed on one client alone, by flfw/comparisons/figures/timing.py; the ratio to plain training
+            Table III is timed on one client alone, by flfw/comparisons/figures/norms.py; the ratio to plain training
             stands beside it. Table VI, and the settings in Table I, are counted before a run; nothing is trained for
             them. Table VII: batches of 5 on MNIST, of 3 on LFW. Attacked are gradients of the first local iteration, of
             one victim a client: the batch's as the server gets it (type 0, and the same bytes at the client: type 1),
@@ -55,12 +55,130 @@ Departures  1. Seed 0: the paper names none. Each client's victims are random ex
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import final
 
 from flfw.experiment import Experiment
-from flfw.papers import fed_cdp_runs as runs
 from flfw.papers.preset import Preset, Presets, ResultMetric, Scale, as_authors
 from flfw.papers.published import Cell
+
+SIGMA, CLIP = 6.0, 4.0
+ROWS = ("non-private", "Fed-SDP", "Fed-CDP", "Fed-CDP(decay)")
+TABULAR = "mlp"
+_FEW_CLIENTS, _FEW_ROUNDS = 100, 10  # of the quick scale
+
+
+@final
+@dataclass(frozen=True)
+class Benchmark:
+    """A row of Table I.
+
+    Attributes:
+        dataset: name of the data set here.
+        net: two convolutions and a dense layer for images, two hidden layers for tables.
+        batch: B.
+        rounds: T.
+        split: settings of the partition into clients.
+        clients: K of the tables that do not name it, limited by the amount of test data.
+    """
+
+    dataset: str
+    net: str
+    batch: int
+    rounds: int
+    split: tuple[str, ...] = ()
+    clients: int = 1000
+
+
+BENCHMARKS = {
+    "MNIST": Benchmark("mnist", "cnn3x3", 5, 100, ("shards.pool=50000",)),
+    "CIFAR-10": Benchmark("cifar10", "cnn3x3", 4, 100, ("shards.pool=42000",)),
+    "LFW": Benchmark("lfw", "cnn3x3", 3, 60, ("shards.shards=15",), clients=100),
+    "Adult": Benchmark("adult", TABULAR, 3, 10),
+    "Cancer": Benchmark("cancer", TABULAR, 4, 3, ("shards.train=400",), clients=100),
+}
+
+
+def method(row: str, clip: float = CLIP, sigma: float = SIGMA) -> tuple[str, tuple[str, ...]]:
+    """Return method name and settings of a row of the paper's tables.
+
+    Args:
+        row: one of `ROWS`.
+        clip: C; the decaying bound ignores it and goes from 6 to 2.
+        sigma: noise multiplier.
+    """
+    if row == "non-private":
+        return "fedavg", ("momentum=0", "weight_decay=0")
+    noise = f"noise_multiplier={sigma:g}"
+    if row == "Fed-CDP(decay)":
+        return "fed_cdp", ("bound=decay", "clip=6", "last_clip=2", noise)
+    return {"Fed-SDP": "fed_sdp", "Fed-CDP": "fed_cdp"}[row], (f"clip={clip:g}", noise)
+
+
+def trained(row: str, data: str, scale: Scale, clip: float = CLIP, sigma: float = SIGMA) -> Experiment:
+    """Return a run of the tables without K and Kt: a tenth of the clients takes part in each round.
+
+    Args:
+        row: one of `ROWS`.
+        data: one of `BENCHMARKS`.
+        scale: the paper's K and T, or at most 100 clients and 10 rounds.
+        clip: C.
+        sigma: noise multiplier.
+    """
+    benchmark, quick, (name, settings) = BENCHMARKS[data], scale == "quick", method(row, clip, sigma)
+    clients = min(benchmark.clients, _FEW_CLIENTS) if quick else benchmark.clients
+    return Experiment(
+        method=name,
+        dataset=benchmark.dataset,
+        net=benchmark.net,
+        split="shards",
+        augment="none",
+        clients=clients,
+        sample=clients // 10,
+        rounds=min(benchmark.rounds, _FEW_ROUNDS) if quick else benchmark.rounds,
+        local_epochs=1,
+        batch_size=benchmark.batch,
+        lr=0.05,
+        accountant="prv" if row == "non-private" else "paper",
+        attack=("none",),
+        set=(*benchmark.split, *settings),
+    )
+
+
+def shared_out(row: str, clients: int, share: float, scale: Scale) -> Experiment:
+    """Return a run of Table II: MNIST with K clients, of which a share takes part in each round.
+
+    At the quick scale no image is copied: with 1,000 clients each has 50 of them, and with 10,000 each has 4.
+    """
+    run = trained(row, "MNIST", scale)
+    fewer: tuple[str, ...] = ()
+    if scale == "quick" and clients > _FEW_CLIENTS:
+        fewer = (f"shards.train={50_000 // clients}",)
+    rounds = 2 if scale == "quick" and clients > 1000 else run.rounds
+    return replace(run, clients=clients, sample=round(share * clients), rounds=rounds, set=(*fewer, *run.set))
+
+
+def one_iteration(run: Experiment) -> Experiment:
+    """Return the same run with L = 1: each client has one batch of examples, from a single shard."""
+    others = [one for one in run.set if not one.startswith(("shards.train=", "shards.shards="))]
+    return replace(run, set=(f"shards.train={run.batch_size}", "shards.shards=1", *others))
+
+
+def attacked_run(row: str, data: str, scale: Scale) -> Experiment:
+    """Return a run of Table VII, which ends after the attacks on the first gradients."""
+    run = trained(row, data, "quick")
+    return replace(
+        run,
+        net="lenet",
+        rounds=1,
+        accountant="prv",
+        attack=("cpl",),
+        audit_rounds="0",
+        victim_batch=run.batch_size,
+        images=10 if scale == "quick" else 100,
+        vantage=("server", "client_example"),
+    )
+
 
 VANTAGES = {"type 0&1": "server", "type 2": "client_example"}
 HALF = 0.5
@@ -100,39 +218,39 @@ def described(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table I."""
     data = str(cell.keys["dataset"])
     if cell.metric in PLANNED:
-        planned = runs.trained("non-private", data, "full")
+        planned = trained("non-private", data, "full")
         return Preset(((planned,),), PLANNED[cell.metric], source="plan")
     if cell.metric == "non_private_accuracy":
-        return Preset(((runs.trained("non-private", data, scale),),), ACCURACY)
-    return Preset(((runs.trained("non-private", data, "quick"),),), MILLISECONDS, source="clock")
+        return Preset(((trained("non-private", data, scale),),), ACCURACY)
+    return Preset(((trained("non-private", data, "quick"),),), MILLISECONDS, source="clock")
 
 
 def participation(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table II."""
     row, clients, share = str(cell.keys["method"]), int(cell.keys["K"]), float(cell.keys["Kt_over_K"])
-    return Preset(((runs.shared_out(row, clients, share, scale),),), ACCURACY, also=epsilons(row))
+    return Preset(((shared_out(row, clients, share, scale),),), ACCURACY, also=epsilons(row))
 
 
 def timed(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table III: one client, with the same data at both scales."""
     row = str(cell.keys["method"])
-    run = runs.trained(row, str(cell.keys["dataset"]), "quick")
+    run = trained(row, str(cell.keys["dataset"]), "quick")
     return Preset(((run,),), MILLISECONDS, also=() if row == "non-private" else (RATIO,), source="clock")
 
 
 def swept(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table IV or V."""
     clip, sigma = float(cell.keys["C"]), float(cell.keys["sigma"])
-    run = runs.trained("Fed-CDP", str(cell.keys["dataset"]), scale, clip, sigma)
+    run = trained("Fed-CDP", str(cell.keys["dataset"]), scale, clip, sigma)
     return Preset(((run,),), ACCURACY, also=epsilons("Fed-CDP"))
 
 
 def spent(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table VI, which is known before a run and the same at both scales."""
     row, unit = str(cell.keys["method"]), UNITS[str(cell.keys["level"])]
-    run = runs.trained(row, str(cell.keys["dataset"]), "full")
+    run = trained(row, str(cell.keys["dataset"]), "full")
     if cell.keys["L"] == 1:
-        run = runs.one_iteration(run)
+        run = one_iteration(run)
     absent = "not supported" if (row, unit) == ("Fed-SDP", "example") else None
     return Preset(((run,),), as_published(unit, absent), also=(exact(unit),), source="plan")
 
@@ -147,7 +265,7 @@ def epsilons(row: str) -> tuple[ResultMetric, ...]:
 
 def attacked(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table VII; one run has both kinds of leakage."""
-    run = runs.attacked(str(cell.keys["method"]), str(cell.keys["dataset"]), scale)
+    run = attacked_run(str(cell.keys["method"]), str(cell.keys["dataset"]), scale)
     figure, *also = figures(VANTAGES[str(cell.keys["leak"])])[cell.metric]
     return Preset(((run,),), figure, also=tuple(also))
 
@@ -190,7 +308,7 @@ def authors(experiment: Experiment) -> Experiment:
     The order is that of shards of sorted data. It is known for images only; for tables, passes stay shuffled.
     """
     init = "torch" if experiment.net == ATTACKED else "glorot"  # the attacked network has weights of its own
-    order = "fixed" if experiment.net != runs.TABULAR else "shuffled"
+    order = "fixed" if experiment.net != TABULAR else "shuffled"
     return replace(as_authors(experiment), normalise="none", init=init, example_order=order)
 
 

@@ -16,14 +16,14 @@ from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.choose_operator import alike, choose_operator
 from flfw.inversion.client_models.operator import DataOperator, Operator
-from flfw.inversion.closed_form.features import (
+from flfw.inversion.closed_form.labels import NoLabels, recovered
+from flfw.inversion.closed_form.linear import (
     feature_victim,
     features_range,
     features_shape,
     first_linear,
     read_features,
 )
-from flfw.inversion.closed_form.labels import NoLabels, recovered
 from flfw.inversion.fit import Fit, fits
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.priors import energy

@@ -6,7 +6,6 @@ The cells of a matrix are run one after the other. A killed matrix is resumed.
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from flfw.comparisons.tables import latex, markdown
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.files.folders import claimed
+from flfw.files.progress import say
 from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed, write_atomic
 from flfw.plans.combinations import refuse_membership
@@ -143,11 +143,6 @@ def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], N
         say(f"{title}: {f'failed: {ending}' if ending else 'done'} after {time.monotonic() - started:.0f} s")
         write(failed)
     return failed
-
-
-def say(line: str) -> None:
-    """Print a line of progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def main(words: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> int:

@@ -6,8 +6,6 @@ combination under each attack; those in LaTeX show what leaks more, and each att
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +31,7 @@ from flfw.comparisons.significance import ranked, strongest
 from flfw.comparisons.utility import ACCURACIES, Utility, claimed, family, shown
 from flfw.errors import InputError, require
 from flfw.files.latex import escaped, floating, tabular
+from flfw.files.result_file import csv_text
 from flfw.files.sealed import write_atomic
 from flfw.report.formats import capital
 from flfw.server.checkpoint import is_complete
@@ -377,14 +376,7 @@ def _csv(combinations: Iterable[Combination], columns: Sequence[Utility]) -> str
         for run in combination.runs
         if run.seed in leak.seeds
     ]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]) if lines else _EMPTY, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
-
-
-_EMPTY = ["method", "defence", "attack", "round", "seed"]
+    return csv_text(lines, ("method", "defence", "attack", "round", "seed"))
 
 
 def _line(combination: Combination, run: FinishedRun, leak: Leak, columns: Iterable[Utility]) -> dict[str, Any]:

@@ -11,19 +11,7 @@ from flfw.data import generated, text
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.image_files.images import ImageFormat
-from flfw.data.readers import (
-    adult,
-    at_site,
-    by_domain,
-    cifar,
-    embedded,
-    faces,
-    folder,
-    hub,
-    numerals,
-    table,
-    tiny_imagenet,
-)
+from flfw.data.readers import adult, at_site, by_domain, cifar, embedded, faces, hub, numerals, table, tiny_imagenet
 from flfw.data.tables import names as tables
 from flfw.data.tables import site_tables
 from flfw.data.tables.names import is_table
@@ -65,7 +53,7 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
 }
 """Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
 
-_PICTURES: dict[str, Callable[[str, ImageFormat], DatasetCard]] = {"folder": folder.folder, "site": at_site.site}
+_PICTURES: dict[str, Callable[[str, ImageFormat], DatasetCard]] = {"folder": at_site.folder, "site": at_site.site}
 
 _ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {
     "csv": table.csv,

@@ -167,12 +167,8 @@ def forward(images: Tensor, step: Step) -> Tensor:
 
     (name, _), size, (height, width) = step.operation, step.operation.magnitude, images.shape[-2:]
     match name:
-        case "invert":
-            return ops.invert(images)
-        case "autocontrast":
-            return ops.autocontrast(images)
-        case "equalize":
-            return ops.equalize(images)
+        case "invert" | "autocontrast" | "equalize":
+            return getattr(ops, name)(images)
         case "posterize":
             return ops.posterize(images, int(size))
         case "solarize":
@@ -211,13 +207,9 @@ def undo(y: Tensor, step: Step) -> Tensor:
             turned = ops.rotate(_continued(y, wide, wide), -size)
             return ops.center_crop(turned, [height, width])
         case "translateX":
-            shift = _pixels(step, width)
-            left = ops.crop(y, 0, max(0, -shift), height, width - abs(shift))
-            return ops.pad(left, [max(0, shift), 0, max(0, -shift), 0], padding_mode="edge")
+            return y[..., _moved(width, _pixels(step, width))]
         case "translateY":
-            shift = _pixels(step, height)
-            left = ops.crop(y, max(0, -shift), 0, height - abs(shift), width)
-            return ops.pad(left, [0, max(0, shift), 0, max(0, -shift)], padding_mode="edge")
+            return y[..., _moved(height, _pixels(step, height)), :]
         case "shearY":
             more = ceil(size * width)
             return ops.crop(_sheared(_continued(y, 0, more), -step.sign * size), more, 0, height, width).clamp(0, 1)
@@ -243,6 +235,11 @@ def _enhanced(images: Tensor, name: str, factor: float) -> Tensor:
         case "brightness":
             return ops.adjust_brightness(images, factor)
     return ops.adjust_sharpness(images, factor)
+
+
+def _moved(side: int, shift: int) -> Tensor:
+    """Return the places (side,) that a line of pixels is read from, the nearest ones beyond its ends."""
+    return (torch.arange(side) - shift).clamp(0, side - 1)
 
 
 def _pixels(step: Step, side: int) -> int:

@@ -29,8 +29,15 @@ from ray.exceptions import (
 )
 
 from flfw.engines.branches import fetchable, places_of, rounded, whole
-from flfw.engines.client_actor import ClientActor, SimulatedApp, check_software
-from flfw.engines.pending_messages import PendingMessage, SharedRecords, cohort_sizes, join_cohorts
+from flfw.engines.client_actor import (
+    ClientActor,
+    PendingMessage,
+    SharedRecords,
+    SimulatedApp,
+    check_software,
+    cohort_sizes,
+    join_cohorts,
+)
 from flfw.engines.ray_start import first_line
 from flfw.errors import DIED, RunError
 from flfw.messages.message_packing import RecordParts, array_bytes, held, unpack_message

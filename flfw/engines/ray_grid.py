@@ -25,12 +25,10 @@ from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
 
 from flfw.engines.actor_pool import ActorPool
-from flfw.engines.client_actor import SimulatedApp
-from flfw.engines.pending_messages import PendingMessage
+from flfw.engines.client_actor import PendingMessage, SimulatedApp
 from flfw.experiment import Scalar
 from flfw.messages.client_info import ClientInfo, speak_for_all
-from flfw.messages.inprocess import FORCED, SimulatedGrid
-from flfw.messages.message_batches import MessageBatches
+from flfw.messages.inprocess import FORCED, MessageBatches, SimulatedGrid
 from flfw.messages.message_packing import keep, lent_bytes
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.streaming import WaitingGrid

@@ -53,7 +53,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.data.splits.cut": "flfw.data.splits.split_indices",
         "flfw.dp.settlement": "flfw.dp.resolve_noise",
         "flfw.earlier_names": "flfw.files.earlier_names",
-        "flfw.engines.errands": "flfw.engines.pending_messages",
+        "flfw.engines.errands": "flfw.engines.client_actor",
         "flfw.engines.pace": "flfw.engines.actor_pool",
         "flfw.engines.seats": "flfw.engines.actor_pool",
         "flfw.inversion.descent": "flfw.inversion.search_optimisers",

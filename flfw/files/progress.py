@@ -59,3 +59,8 @@ class Steps:
         if self._bar and self._task is not None:
             self._bar.update(self._task, advance=1)
         self.note([text])
+
+
+def say(line: str) -> None:
+    """Print a line of progress."""
+    print(line, file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ that a damaged file, or one of another version, is refused in one line. Further 
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -342,6 +343,20 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return [
         row | {name: words.get(row[name], row[name]) for name, words in _WORDS.items() if name in row} for row in rows
     ]
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], empty: Sequence[str] = ()) -> str:
+    """Return rows as CSV.
+
+    Args:
+        rows: the rows, all with the keys of the first.
+        empty: names of the columns if there is no row.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else empty, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

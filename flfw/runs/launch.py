@@ -26,8 +26,7 @@ from flfw.engines.federation import federate
 from flfw.engines.machine import at_once, available_resources
 from flfw.errors import RunError, require
 from flfw.experiment import Experiment, Scalar
-from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.message_batches import MessageBatches
+from flfw.messages.inprocess import InProcessGrid, MessageBatches
 from flfw.messages.streaming import GRACE_S, GridWrapper
 from flfw.plans.run_plan import RunPlan
 from flfw.rng import initialising

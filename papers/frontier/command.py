@@ -6,7 +6,6 @@ The papers' own points have accuracy and epsilon as printed, and the true epsilo
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +15,9 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.progress import say
 from flfw.files.sealed import write_atomic
-from flfw.papers import cells, fed_cdp_runs, hyperfl, published
+from flfw.papers import cells, fed_cdp, hyperfl, published
 from flfw.papers.command import OUT, MeasuredTable, require_free
 from flfw.papers.evidence import records
 from flfw.papers.frontier import measure, page, points
@@ -43,11 +43,11 @@ def marks(given: Experiment) -> Iterator[Mark]:
     """
     for method, unit in (("Fed-CDP", "example"), ("Fed-SDP", "client")):
         cell = _cell(f"fed_cdp.2/{method}/100/0.1")
-        how = fed_cdp_runs.shared_out(method, 100, 0.1, "full")
+        how = fed_cdp.shared_out(method, 100, 0.1, "full")
         yield from _mark(cell, "MNIST", method, unit, how, given)
     for data in ("CIFAR-10", "Adult"):
-        cell = _cell(f"fed_cdp.5/{data}/{fed_cdp_runs.SIGMA:g}")
-        yield from _mark(cell, data, "Fed-CDP", "example", fed_cdp_runs.trained("Fed-CDP", data, "full"), given)
+        cell = _cell(f"fed_cdp.5/{data}/{fed_cdp.SIGMA:g}")
+        yield from _mark(cell, data, "Fed-CDP", "example", fed_cdp.trained("Fed-CDP", data, "full"), given)
     for data in ("Fashion-MNIST", "CIFAR-10"):
         for method in hyperfl.PRIVATE:
             cell = _cell(f"hyperfl.1/{method}/{data}/20")
@@ -167,12 +167,8 @@ def _points(
     waiting = [cell for cell in selected if known[cell.path].status == "missing"]
     for number, cell in enumerate(waiting, 1):
         started = time.monotonic()
-        _say(f"[{number}/{len(waiting)}] {cell.path}")
-        point = known[cell.path] = measure.measured(cell, scale, given, runs, _say)
+        say(f"[{number}/{len(waiting)}] {cell.path}")
+        point = known[cell.path] = measure.measured(cell, scale, given, runs, say)
         ending = page.accuracy(point) if point.status == "measured" else point.reason
-        _say(f"[{number}/{len(waiting)}] {cell.path}: after {time.monotonic() - started:.0f} s {ending}")
+        say(f"[{number}/{len(waiting)}] {cell.path}: after {time.monotonic() - started:.0f} s {ending}")
         yield list(known.values())
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -31,7 +31,8 @@ from flfw.audit.threat_model import threat_model_of
 from flfw.client.context import ClientContext
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import PlainVictim
-from flfw.inversion.closed_form.features import (
+from flfw.inversion.closed_form.labels import classes_held, moved_rows, rising_rows
+from flfw.inversion.closed_form.linear import (
     ExtractorVictim,
     feature_victim,
     features_range,
@@ -39,7 +40,6 @@ from flfw.inversion.closed_form.features import (
     first_linear,
     read_features,
 )
-from flfw.inversion.closed_form.labels import classes_held, moved_rows, rising_rows
 from flfw.inversion.private.surrogate import SurrogateTraining, learn, restarted
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet

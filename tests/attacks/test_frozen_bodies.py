@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flfw.experiment import Experiment
-from flfw.inversion.closed_form.features import read_features
+from flfw.inversion.closed_form.linear import read_features
 from flfw.runs import run
 from tests.support import rounds
 from tests.support.small_runs import tiny

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks import local_steps
-from flfw.comparisons.figures.timing import Trainee
+from flfw.comparisons.figures.norms import Trainee
 
 
 def test_every_method_of_both_tables_is_timed_and_the_goal_is_the_paper_s_ratio() -> None:

@@ -15,8 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flfw.client.site import Site
 from flfw.engines import ray_start
 from flfw.engines.client_actor import ClientActor, SimulatedApp
-from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.message_batches import MessageBatches
+from flfw.messages.inprocess import InProcessGrid, MessageBatches
 from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.wire import pack
 from tests.support.actor_app import app, together

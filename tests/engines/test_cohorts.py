@@ -22,8 +22,7 @@ from flfw.engines import apps
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.message_batches import MessageBatches
+from flfw.messages.inprocess import InProcessGrid, MessageBatches
 from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import broadcast, pack

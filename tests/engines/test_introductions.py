@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from flfw.engines import apps
-from flfw.engines.pending_messages import PendingMessage
+from flfw.engines.client_actor import PendingMessage
 from flfw.engines.ray_grid import IntroductionSample, answer_for_all
 from flfw.experiment import Experiment
 from flfw.messages.client_info import ClientInfo

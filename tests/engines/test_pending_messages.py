@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flfw.engines.client_actor import check_software, versions
-from flfw.engines.pending_messages import PendingMessage, SharedRecords
+from flfw.engines.client_actor import PendingMessage, SharedRecords, check_software, versions
 from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.message_packing import held, unpack_message

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flfw.client.site import Site
 from flfw.engines import ray_start
 from flfw.errors import DIED, RunError
-from flfw.messages.message_batches import MessageBatches
+from flfw.messages.inprocess import MessageBatches
 from flfw.messages.reasons import in_one_line
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack

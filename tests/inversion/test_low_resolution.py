@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from flfw import data
+from flfw.attacks.rog import LowResolution, LowResolutionVictim
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import InputError
-from flfw.inversion.client_models.low_resolution import LowResolution, LowResolutionVictim
 from tests.support.attackable import attackable, digits
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))

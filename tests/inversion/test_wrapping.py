@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flfw.attacks.rog import LowResolution, LowResolutionVictim
 from flfw.attacks.tableak import Categories, RelaxedRows
 from flfw.errors import InputError
 from flfw.inversion.client_models.batch_statistics import normalise_by_batch
-from flfw.inversion.client_models.low_resolution import LowResolution, LowResolutionVictim
 from flfw.inversion.client_models.victim import PlainVictim, WrappingVictim
 from flfw.inversion.image_generator import GeneratedImages, ImageGenerator, Latent
 from flfw.nets.inputs import InputSpec

@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 
 from flfw import data
-from flfw.comparisons.figures import timing
+from flfw.comparisons.figures import norms
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
-from flfw.papers import cells, command, fed_cdp, fed_cdp_runs, layout, published
+from flfw.papers import cells, command, fed_cdp, layout, published
 from flfw.papers.cells import Outcome
 from flfw.papers.command import Reproduction
 from flfw.papers.layout import sheet
@@ -124,7 +124,7 @@ def test_a_row_and_data_set_are_one_run_and_no_other_s(scale: Scale) -> None:
 
 
 def test_each_cell_has_its_own_figure() -> None:
-    for row in fed_cdp_runs.ROWS:
+    for row in fed_cdp.ROWS:
         for dataset in ("MNIST", "LFW"):
             given = TABLE.select(f"fed_cdp.7/{row}/{dataset}")
             assert [fed_cdp.attacked(cell, "full").figure.name for cell in given] == [
@@ -232,12 +232,12 @@ def test_table_1_is_what_the_data_and_the_split_really_have(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     run = without_auto(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0])
-    assert timing.plain(run) == replace(
+    assert norms.plain(run) == replace(
         run, method="fedavg", set=("shards.train=400", "optimiser=sgd", "momentum=0.0", "weight_decay=0.0")
     )
     clock = iter(range(100))
-    monkeypatch.setattr(timing.time, "process_time", lambda: float(next(clock)) ** 2)
-    result = timing.clocked(run, plan(run).task.load(None), turns=2)["timing"]
+    monkeypatch.setattr(norms.time, "process_time", lambda: float(next(clock)) ** 2)
+    result = norms.clocked(run, plan(run).task.load(None), turns=2)["timing"]
     # Two readings a turn; of 100 steps each. The first two turns set things up: (n+1)^2 - n^2 s from n = 4 on.
     assert (result["ms"], result["plain_ms"]) == (pytest.approx(10 * (9 + 17) / 2), pytest.approx(10 * (13 + 21) / 2))
     assert result["ratio"] == pytest.approx((9 / 13 + 17 / 21) / 2) and result["steps"] == 100
@@ -245,7 +245,7 @@ def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(mon
 
 def test_every_turn_starts_from_the_same_weights() -> None:
     run = without_auto(replace(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0], seed=3))
-    trainee = timing.Trainee(run, plan(run).task.load(None))
+    trainee = norms.Trainee(run, plan(run).task.load(None))
     trained = trainee._client.train  # what a turn calls
     starts: list[float] = []
 

@@ -22,7 +22,7 @@ from flfw import data as data_sets
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.image_files.images import ImageFormat
-from flfw.data.readers import adult, at_site, cifar, folder, numerals, pixels
+from flfw.data.readers import adult, at_site, cifar, numerals, pixels
 from flfw.data.splits import partition
 from flfw.data.splits.split_indices import SplitIndices
 from tests.properties.changes import Change, changed_bytes, changed_json, changed_table, unsealed
@@ -171,7 +171,7 @@ def sets(scratch: Path) -> dict[str, Reader]:
         "pictures": (
             pictures(rng),
             changed_bytes,
-            lambda place: pixels.read(f"folder:{place}", folder.folder(str(place), ImageFormat()), place, None),
+            lambda place: pixels.read(f"folder:{place}", at_site.folder(str(place), ImageFormat()), place, None),
         ),
     }
     return {

@@ -28,9 +28,8 @@ from flfw.papers.frontier import points
 from flfw.papers.preset import ResultMetric
 from flfw.plans.run_plan import plan
 from flfw.report.report import write_report
-from flfw.runs.audit_again import require_recorded
 from flfw.runs.results import last_round, read_earlier
-from flfw.runs.run import stored
+from flfw.runs.run import require_recorded, stored
 from tests.properties.changes import Change, changed_json, changed_table, renamed, resealed, unsealed
 from tests.properties.reading import Folder, Reader, is_text
 

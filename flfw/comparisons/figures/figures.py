@@ -28,8 +28,6 @@ often, by whom, and with which budget.
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +49,7 @@ from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code
 from flfw.files.latex import escaped, floating
 from flfw.files.parser import Parser
+from flfw.files.result_file import csv_text
 from flfw.files.sealed import write_atomic
 from flfw.report.chart_style import Columns, Format, rendered, wide_as
 
@@ -165,7 +164,7 @@ def write(
     for name, (rows, figure) in made.items():
         for form in forms:
             files[out / f"{name}.{form}"] = rendered(figure, form)
-        files[out / f"{name}.csv"] = _csv(rows)
+        files[out / f"{name}.csv"] = csv_text(rows).encode()
         title = _in_words(figure)
         files[out / f"{name}.tex"] = _snippet(name, groups, title, forms, columns or "two").encode()
     for path, content in files.items():
@@ -216,14 +215,6 @@ def _made(
     rows = embeddings(first.folder, data_root)
     description = f"the clients' embeddings, t-SNE of perplexity {perplexity(len(rows)):.3g}"
     return rows, drawing.embeddings(rows, f"{_title([first])}: {description}")
-
-
-def _csv(rows: Rows) -> bytes:
-    file = io.StringIO()
-    table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return file.getvalue().encode()
 
 
 def _runs(folders: Sequence[Path]) -> list[FinishedRun]:

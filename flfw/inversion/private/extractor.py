@@ -34,8 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.errors import InputError
 from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim, VictimModel
-from flfw.inversion.closed_form.features import EXTRACTOR, ExtractorVictim
-from flfw.inversion.closed_form.linear import Reading, generate, read
+from flfw.inversion.closed_form.linear import EXTRACTOR, ExtractorVictim, Reading, generate, read
 from flfw.inversion.closed_form.rectified import directions, separate
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked
