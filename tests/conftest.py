@@ -10,15 +10,21 @@ os.environ["FLFW_WEIGHTS"] = "random"  # of pretrained networks, in the processe
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is: it listens on loopback only
 
 import gc
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from tyro._parsers import ParserSpecification
 
+from flfw.comparisons import picture
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import without_auto
+from flfw.report import charts
+from flfw.runs import provenance
+from flfw.server import checkpoint
 
 # No test says how many examples it wants: `--hypothesis-profile nightly` tries a hundred times as many, at random.
 _EXAMPLES = 30
@@ -56,6 +62,34 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_made_twice() -> Iterator[None]:
+    """What takes longest in hundreds of tests is made once of the same values, and nothing waits for the disk.
+
+    Most tests of a page read its words. No test cuts the power. Processes of their own do all of it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "stacked_panels", _once(charts.stacked_panels))
+        patch.setattr(picture, "draw", _once(picture.draw))
+        patch.setattr(provenance, "installed_packages", _once(provenance.installed_packages))
+        patch.setattr(ParserSpecification, "from_callable_or_type", _once(ParserSpecification.from_callable_or_type))
+        patch.setattr(os, "fsync", os.fstat)
+        patch.setattr(checkpoint, "force_all", os.stat)
+        yield
+
+
+def _once(make: Callable[..., Any]) -> Callable[..., Any]:
+    made: dict[str, Any] = {}
+
+    def kept(*given: Any, **named: Any) -> Any:
+        values = repr((given, named))
+        if values not in made:
+            made[values] = make(*given, **named)
+        return made[values]
+
+    return kept
 
 
 @pytest.fixture(autouse=True)

@@ -273,7 +273,7 @@ def resolve_attack_process(chosen: str, engine: str) -> str:
 
 def _known_to_all(experiment: Experiment) -> dict[str, Scalar]:
     """Return the experiment as every participant knows it, without settings of this machine or without effect."""
-    silent = {name: getattr(Experiment(), name) for name in FREE_ON_RESUME if name not in _NEEDED}
+    silent = {name: at for name, at in vars(Experiment()).items() if name in FREE_ON_RESUME and name not in _NEEDED}
     return {**replace(experiment, **silent).to_run_config(), **_WITHHELD}
 
 

@@ -158,10 +158,9 @@ class PackageList(TypedDict):
 def installed_packages() -> list[str]:
     """List all installed distributions as ``name==version``; of two of one name the one that is imported."""
     versions: dict[str, str] = {}
-    for one in distributions():
-        name = str(one.metadata["Name"] or "")
-        if name:
-            versions.setdefault(name.lower().replace("_", "-"), one.version)
+    for metadata in (one.metadata for one in distributions()):  # each time that it is asked for it is read anew
+        if name := str(metadata["Name"] or ""):
+            versions.setdefault(name.lower().replace("_", "-"), metadata["Version"])
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
 
 

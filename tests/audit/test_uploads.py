@@ -75,7 +75,7 @@ def test_only_the_uploads_of_audited_rounds_are_attacked() -> None:
 # --- whole runs ---
 
 FEW: dict[str, Any] = {"split": "sampled", "audit_rounds": "1", "batch_size": 2, "local_epochs": 2}
-SET = ("sampled.train=3", "ig.iterations=60")
+SET = ("sampled.train=3", "ig.iterations=3")
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,16 @@ def test_a_search_goes_through_the_steps_and_the_description_explains_the_upload
     assert any("their mean gradient is attacked" in line for line in uploads["analytic"]["granted"])
 
 
-def test_clients_write_what_they_trained_on_and_where_each_step_used_it(audited: tuple[Path, Experiment]) -> None:
-    folder, experiment = audited
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Experiment]:
+    """The same training, where nothing is searched for; with the experiment that searches."""
+    changes: dict[str, Any] = {**FEW, "audit_source": "both", "set": SET[:1]}
+    folder = whole.run(tiny(tmp_path_factory.mktemp("trained") / "run", **changes))
+    return folder, tiny(folder, **{**changes, "attack": ("analytic", "ig"), "set": SET})
+
+
+def test_clients_write_what_they_trained_on_and_where_each_step_used_it(trained: tuple[Path, Experiment]) -> None:
+    folder, experiment = trained
     task = plan(experiment).task.load(None)
     for client in range(2):
         truth = Truth.read(folder / "truth", upload_key(1, client))
@@ -133,8 +141,8 @@ def test_an_upload_of_one_step_on_one_example_gives_it_away(tmp_path: Path) -> N
     assert (entry["source"], entry["verdict"], entry["share_recovered"]) == ("update", "leaks", 1.0)
 
 
-def test_a_search_for_too_many_examples_is_refused_with_the_reason(audited: tuple[Path, Experiment]) -> None:
-    folder, experiment = audited
+def test_a_search_for_too_many_examples_is_refused_with_the_reason(trained: tuple[Path, Experiment]) -> None:
+    folder, experiment = trained
     requested = plan(without_auto(experiment))
     auditor = Auditor(*clients_and_audit(requested), plan(experiment).task.load(None), folder, folder)
     (job,) = [one for probe_set in auditor.probe_sets() for one in auditor.jobs(probe_set) if _searches_uploads(one)]
@@ -176,7 +184,7 @@ def test_uploads_that_were_not_recorded_are_refused(tmp_path: Path, capsys: pyte
     assert message in capsys.readouterr().err and not (tmp_path / "a").exists()
 
 
-def test_reconstructions_of_uploads_lie_in_the_order_of_the_truth(audited: tuple[Path, Experiment]) -> None:
-    folder, _ = audited
-    result = load_file(folder / "reconstructions" / "ig-r0001-update-000.safetensors")["samples"]
+def test_reconstructions_of_uploads_lie_in_the_order_of_the_truth(trained: tuple[Path, Experiment]) -> None:
+    folder, _ = trained
+    result = load_file(folder / "reconstructions" / "analytic-r0001-update-000.safetensors")["samples"]
     assert result.shape == (3, 1, 8, 8)

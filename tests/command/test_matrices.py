@@ -51,8 +51,10 @@ def test_a_matrix_without_attacks_has_cells_with_accuracies_and_a_table_without_
     assert alone.table.empty and {name: str(kind) for name, kind in alone.table.dtypes.items()} == MATRIX
     assert {name: str(kind) for name, kind in alone.cells.dtypes.items()} == CELLS
     assert alone.cells["seed"].tolist() == [0] and alone.cells["acc_local"].tolist()[0] > 0
+    assert MatrixResult.load(alone.path) == alone
 
 
+@pytest.mark.slow
 def test_a_matrix_is_loaded_and_one_of_its_folders_too(matrix: MatrixResult) -> None:
     assert MatrixResult.load(matrix.path) == matrix
     alone = MatrixResult.load(matrix.path / "cancer")

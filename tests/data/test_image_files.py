@@ -276,19 +276,8 @@ def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch,
     assert sim.main([*flags, "--attack", "none", "--out", "no"]) == 2
     assert f"Expected readable images in {root}, got 12 that" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
-    audit = [
-        "--attack",
-        "analytic",
-        "--images",
-        "2",
-        "--audit-rounds",
-        "0",
-        "--out",
-        "run",
-        "--expert",
-        "own_images=12x10,letterbox,skip_damaged",
-    ]
-    assert sim.main([*flags, *audit]) == 0
+    audit = "--attack analytic --images 2 --audit-rounds 0 --out run --expert own_images=12x10,letterbox,skip_damaged"
+    assert sim.main([*flags, *audit.split()]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     (entry,) = result["audit"]
     assert (entry["verdict"], entry["share_recovered"]) == ("leaks", 1.0)

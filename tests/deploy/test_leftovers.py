@@ -258,21 +258,8 @@ def test_a_site_on_its_own_machine_decides_by_itself(
 
 @contextmanager
 def run_of(fed: Path, out: Path, temporary: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    flags = (
-        "--method",
-        "hyperfl",
-        "--clients",
-        "2",
-        "--local-epochs",
-        "1",
-        "--attack",
-        "none",
-        "--out",
-        str(out),
-        *flags,
-    )
-    words = [sys.executable, str(ROOT / "sim.py"), "--federation", str(fed), *flags]
-    words += ["--set", "hidden=16", "embedding=8"]
+    given = "--method hyperfl --clients 2 --local-epochs 1 --attack none --set hidden=16 embedding=8"
+    words = [sys.executable, str(ROOT / "sim.py"), "--federation", str(fed), "--out", str(out), *flags, *given.split()]
     variables = {**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(words, env=variables, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -309,22 +309,8 @@ def test_noise_is_secure_with_real_clients_unless_it_is_chosen_otherwise(tmp_pat
 
 @pytest.mark.nightly
 def test_a_simulation_says_that_its_figures_are_of_secure_noise(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [
-        "--method",
-        "fed_sdp",
-        "--net",
-        "mlp",
-        "--clients",
-        "2",
-        "--rounds",
-        "1",
-        "--attack",
-        "none",
-        "--engine",
-        "inproc",
-        "--estimate",
-    ]
+    flags = "--method fed_sdp --net mlp --clients 2 --rounds 1 --attack none --engine inproc --estimate"
     for more, words in (([], "with noise_source=secure"), (["--set", "noise_source=secure"], "epsilon")):
-        assert sim.main([*flags, *more]) == 0
+        assert sim.main([*flags.split(), *more]) == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if "epsilon at most" in line]
         assert lines and all(line.startswith(words) or "at most inf" in line for line in lines)

@@ -159,20 +159,9 @@ def test_other_weights_are_refused_before_anything_is_written(
 def test_seeds_side_by_side_take_the_weights_that_were_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    words = [
-        "--net",
-        tiny_backbone.NAME,
-        "--method",
-        "fedavg",
-        "--trainable",
-        "linear_probe",
-        "--attack",
-        "none",
-        "--rounds",
-        "1",
-    ]
-    words += ["--clients", "2", "--engine", "inproc", "--expert", "weights=random", "--seeds", "0", "1"]
-    assert sim.main([*words, "--out", str(tmp_path / "run")]) == 0
+    words = f"--net {tiny_backbone.NAME} --method fedavg --trainable linear_probe --attack none --rounds 1 --clients 2"
+    words += " --engine inproc --expert weights=random --seeds 0 1"
+    assert sim.main([*words.split(), "--out", str(tmp_path / "run")]) == 0
 
 
 def test_a_sites_policy_must_name_them() -> None:

@@ -37,6 +37,7 @@ from flfw.task import task
 from tests.support.paths import ROOT
 from tests.support.pictures import noise, save
 from tests.support.resumed_runs import assert_same, cut_short, without_times
+from tests.support.small_runs import tiny
 
 pytestmark = pytest.mark.early
 
@@ -197,12 +198,8 @@ def test_a_complete_run_is_left_alone(uninterrupted: tuple[Path, float], capsys:
         assert "report.html" in printed.out and warning in printed.err and bool(warning) == ("warning" in printed.err)
 
 
-def test_only_what_decides_no_numbers_may_change(
-    uninterrupted: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(uninterrupted[0], folder)
-    (folder / "result.json").unlink()
+def test_only_what_decides_no_numbers_may_change(small: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = cut_short(small, 1)
     assert sim.main(["--resume", str(folder), "--lr", "0.5"]) == 2
     assert f"Expected lr=0.01 as in {folder}, got lr=0.5; start a new run for that." in capsys.readouterr().err
     assert not (folder / "result.json").exists()
@@ -402,6 +399,11 @@ def test_a_server_that_is_about_to_end_is_waited_for(small: Experiment) -> None:
     timer.join()
 
 
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run.run(tiny(tmp_path_factory.mktemp("complete") / "run", attack=("none",)))
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
@@ -415,10 +417,10 @@ def test_a_server_that_is_about_to_end_is_waited_for(small: Experiment) -> None:
     ],
 )
 def test_what_makes_no_sense_beside_resume_is_refused(
-    uninterrupted: tuple[Path, float], capsys: pytest.CaptureFixture[str], flags: str, line: str
+    complete: Path, capsys: pytest.CaptureFixture[str], flags: str, line: str
 ) -> None:
     """Also for a run that is complete."""
-    assert sim.main(["--resume", str(uninterrupted[0]), *flags.split()]) == 2
+    assert sim.main(["--resume", str(complete), *flags.split()]) == 2
     assert capsys.readouterr().err.startswith(f"sim.py: {line}")
 
 
