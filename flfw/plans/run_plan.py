@@ -363,10 +363,12 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     experiment = _for_the_data(experiment)
     if "auto" in experiment.attack:
         written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
-        named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
-        named += [_CLOSED_FORM] if not methods and _is_read_off(replace(experiment, attack=tuple(named))) else []
+        each = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
+        named = tuple(dict.fromkeys(each))
+        if not methods and _CLOSED_FORM not in named and _is_read_off(replace(experiment, attack=named)):
+            named += (_CLOSED_FORM,)
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
-        experiment = replace(experiment, attack=tuple(dict.fromkeys(named)))
+        experiment = replace(experiment, attack=named)
     if experiment.membership_pairs == "auto" and needs_pairs(experiment.attacks):
         experiment = replace(experiment, membership_pairs=_PAIRS)
     if experiment.metrics == "auto" and not methods:

@@ -17,7 +17,7 @@ from benchmarks import attacks, breaching_env, deploy, gpu, output
 from benchmarks.output import MARK, BenchmarkPart, BenchmarkRun
 from flfw import data
 from research.measurements import batch_parity, flow_prior, hyperfl_upload, parity, spear
-from tests.campaigns import audit_speed, same_results
+from tests.campaigns import same_results
 from tests.support.paths import ROOT
 
 SOURCES = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -98,8 +98,7 @@ def test_it_says_on_stderr_what_it_will_do_before_it_begins(
         monkeypatch.setattr(benchmark, "pictures", lambda *_: (None, None, "as if they were there"))
     if benchmark in (flow_prior, hyperfl_upload, spear):
         monkeypatch.setattr(data, "load", lambda *_: None)
-    beside = ["--against", str(ROOT)]
-    others = {same_results: beside, audit_speed: beside, gpu: ["--device", "cpu", "--out", str(tmp_path / "gpu.json")]}
+    others = {same_results: ["--against", str(ROOT)], gpu: ["--device", "cpu", "--out", str(tmp_path / "gpu.json")]}
     needed = others.get(benchmark, [])
     monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json", *needed])
     with pytest.raises(Stopped):

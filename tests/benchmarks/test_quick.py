@@ -12,7 +12,7 @@ import pytest
 from tests.support.paths import ROOT
 
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "output.parser(" in path.read_text())
-WORDS = {"gpu": ["--device", "cpu"], "audit_speed": ["--against", str(ROOT)], "same_results": ["--against", str(ROOT)]}
+WORDS = {"gpu": ["--device", "cpu"]}
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 

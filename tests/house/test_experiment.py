@@ -552,12 +552,21 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
         ("hyperfl", ("auto",), ("hyperfl",)),
         ("hyperfl", ("hyperfl", "auto"), ("hyperfl",)),
         ("hyperfl", ("analytic",), ("analytic",)),
+        ("hyperfl net=mlp", ("ig", "auto"), ("ig", "hyperfl")),  # it generates that layer
+        ("fedavg net=mlp", ("ig", "auto"), ("ig", "analytic")),
+        ("fedavg net=mlp", ("analytic", "auto"), ("analytic",)),
+        ("fedavg net=linear", ("auto",), ("analytic",)),
+        ("fedavg net=linear victim_batch=11", ("ig", "auto"), ("ig",)),  # ten units
+        ("fedavg net=linear defence=prune", ("ig", "auto"), ("ig",)),
+        ("dp_fedavg net=linear", ("ig", "auto"), ("ig",)),
     ],
 )
-def test_a_method_is_attacked_by_what_bears_its_name(
+def test_auto_attacks_by_what_bears_the_methods_name_and_by_closed_forms_that_apply(
     method: str, requested: tuple[str, ...], attacks: tuple[str, ...]
 ) -> None:
-    assert without_auto(Experiment(method=method, attack=requested)).attacks == attacks
+    name, *words = method.split()
+    more: dict[str, Any] = {key: int(v) if v.isdigit() else v for key, _, v in (word.partition("=") for word in words)}
+    assert without_auto(Experiment(method=name, attack=requested, **more)).attacks == attacks
     assert Experiment().attack == ("ig", "auto")
 
 
