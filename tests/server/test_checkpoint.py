@@ -205,6 +205,12 @@ def test_only_what_decides_no_numbers_may_change(small: Experiment, capsys: pyte
     assert not (folder / "result.json").exists()
 
 
+def test_a_folder_that_there_is_can_be_forced_to_disk(tmp_path: Path) -> None:
+    sealed.force_all(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sealed.force_all(tmp_path / "none")
+
+
 def test_there_must_be_something_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--resume", str(tmp_path)]) == 2
     message = f"sim.py: Expected a run with a checkpoint, got {tmp_path} without; start it anew.\n"
