@@ -17,8 +17,10 @@ Sampling for DP-SGD", AISTATS 2025, and Feldman and Shenfeld, "Privacy Amplifica
 2025: a pass of t steps, which may depend on those before, is dominated by t numbers from N(0, z^2), against the same
 with 1 added to one of them, uniformly chosen. The privacy loss of that pair is computed by the authors' package
 PLD_accounting (Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation", ICML
-2026), rounded upwards; passes compose as their losses add up. More steps in a pass give a smaller epsilon: noise
-appended to the t numbers, and all shuffled, is the pair of t + 1.
+2026), rounded upwards; passes compose as their losses add up, also with those of answers in which every example takes
+part, which are together one Gaussian. More steps in a pass give a smaller epsilon: noise appended to the t numbers, and
+all shuffled, is the pair of t + 1. For long passes with little noise the package's bound holds, but is several times
+what a simulation gives: at delta 1e-3, z = 1 and t = 200 it is 0.63 for 0.19.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
-from math import exp, inf, isfinite, log, sqrt
+from math import exp, floor, inf, isfinite, log, log2, sqrt
 from typing import Any, Literal, TypeAlias, TypeVar, final, get_args
 
 import numpy as np
@@ -50,7 +52,7 @@ _ALLOCATED = (
 """Note on such a bound."""
 
 _FINEST, _COARSEST, _SHARE = 1e-4, 0.05, 1e-3  # mesh of the losses: limits, and share of the epsilon that is expected
-_FAR = 0.2  # share of the expected epsilon: below it, the mesh was far too coarse
+_FAR, _NEAR = 0.2, 0.8  # shares of the expected epsilon: below one and above the other, the mesh may be too coarse
 
 
 def merged(parts: Sequence[GaussianEvent], largest: float) -> dict[tuple[float, float, int], int]:
@@ -66,7 +68,7 @@ def allocated_epsilon(passes: Sequence[tuple[float, int, int]], delta: float, wi
     """Return an upper bound on epsilon; inf if the package cannot compute it.
 
     Args:
-        passes: multiplier z > 0, steps t >= 2 of a pass, and number of such passes.
+        passes: multiplier z > 0, steps t of a pass, and number of such passes; t = 1: there is no choice.
         delta: probability in (0, 1).
         without: the epsilon without credit for the choice, > 0: it decides the first mesh.
 
@@ -74,8 +76,8 @@ def allocated_epsilon(passes: Sequence[tuple[float, int, int]], delta: float, wi
         InputError: PLD_accounting is not installed.
     """
     bound = _epsilon(tuple(passes), delta, _mesh(without))
-    if 0 < bound < _FAR * without and _mesh(bound) < _mesh(without):
-        bound = min(bound, _epsilon(tuple(passes), delta, _mesh(bound)))
+    if bound > 0 and not _FAR * without <= bound < _NEAR * without:
+        bound = min(bound, _epsilon(tuple(passes), delta, _mesh(min(bound, without / 10))))
     return bound
 
 
@@ -87,24 +89,31 @@ def _mesh(epsilon: float) -> float:
 def _epsilon(passes: tuple[tuple[float, int, int], ...], delta: float, mesh: float) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that numba would be faster, and numpy's of infinite losses
-        package = _package()
-        config = package.AllocationSchemeConfig(
-            loss_discretization=mesh, convolution_method=package.ConvolutionMethod.FFT
-        )
+        package, gaussian = _package()
+        if several := len(passes) > 1:  # one grid for all losses, to the bit: a power of two is divided exactly
+            mesh = 2.0 ** floor(log2(mesh / sum(count for *_, count in passes)))
         whole: Any = None
         try:
             for multiplier, steps, count in passes:
-                params = package.types.PrivacyParams(sigma=multiplier, num_steps=steps, num_epochs=count)
-                losses = package.gaussian_allocation_pld(params=params, config=config)
+                if steps > 1:
+                    params = package.types.PrivacyParams(sigma=multiplier, num_steps=steps, num_epochs=count)
+                    spacing = mesh * count if several else mesh  # of all these passes; it is divided by their number
+                    config = package.AllocationSchemeConfig(
+                        loss_discretization=spacing, convolution_method=package.ConvolutionMethod.FFT
+                    )
+                    losses = package.gaussian_allocation_pld(params=params, config=config)
+                else:
+                    losses = gaussian(multiplier / sqrt(count), value_discretization_interval=mesh)
                 whole = losses if whole is None else whole.compose(losses)
             return float(whole.get_epsilon_for_delta(delta))
         except (ValueError, ArithmeticError, RuntimeError, MemoryError):
             return float("inf")  # too coarse a mesh, or too wide a range: no bound from here
 
 
-def _package() -> Any:
+def _package() -> tuple[Any, Any]:
     try:
-        return import_module("PLD_accounting")
+        losses = import_module("dp_accounting.pld.privacy_loss_distribution")  # which PLD_accounting brings along
+        return import_module("PLD_accounting"), losses.from_gaussian_mechanism
     except ImportError as error:
         raise InputError("Expected the package PLD_accounting, got none: pip install PLD_accounting.") from error
 
@@ -155,9 +164,13 @@ def compute_epsilon(parts: Sequence[GaussianEvent], delta: float, accountant: Ac
     )
     by = {"moments": _moments, "rdp": _rdp, "prv": _prv}[accountant]
     without = by(composed, delta)
-    if min(part.bins for part in used) < 2 or not isfinite(without.epsilon) or without.epsilon == 0:
+    counts = merged(used, LARGEST)
+    chosen = [(z, t, n) for (z, _, t), n in counts.items() if t > 1]
+    if not chosen or min(q for _, q, _ in counts) < 1 or not 0 < without.epsilon < inf:
         return without
-    allocated = allocated_epsilon([(z, t, n) for (z, _, t), n in merged(used, LARGEST).items()], delta, without.epsilon)
+    if plain := sum(n / z**2 for (z, _, t), n in counts.items() if t == 1):
+        chosen.append((plain**-0.5, 1, 1))
+    allocated = allocated_epsilon(chosen, delta, without.epsilon)
     return AccountedEpsilon(allocated, "pld", (_ALLOCATED,)) if allocated < without.epsilon else without
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, inf, sqrt
 
 import numpy as np
@@ -18,9 +19,9 @@ from flfw.privacy.mechanism import GaussianEvent, Mechanism
 DRAWS = 400_000
 
 
-def losses(z: float, steps: int, passes: int, added: bool, rng: np.random.Generator) -> np.ndarray:
+def losses(z: float, steps: int, passes: int, added: bool, rng: np.random.Generator, beside: float = inf) -> np.ndarray:
     """Privacy losses of whole runs: log P/Q under P, with a unit; or log Q/P under Q, without."""
-    total = np.zeros(DRAWS)
+    total = (added - 0.5 + beside * rng.normal(0, 1, DRAWS)) / beside**2 if beside < inf else np.zeros(DRAWS)
     for _ in range(passes):
         values = rng.normal(0, z, (DRAWS, steps))
         if added:
@@ -54,6 +55,49 @@ def test_the_bound_is_above_simulated_losses_and_not_far(z: float, steps: int, p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parts", "delta"),
+    [
+        ((GaussianEvent(2.0, 1.0, 2, 8), GaussianEvent(3.0, 1.0, 1)), 1e-3),
+        ((GaussianEvent(2.0, 1.0, 2, 8), GaussianEvent(4.0, 1.0, 3), GaussianEvent(6.0, 1.0, 4)), 1e-3),
+        ((GaussianEvent(1.0, 1.0, 1, 5), GaussianEvent(1.0, 1.0, 1)), 1e-3),
+        ((GaussianEvent(2.0, 1.0, 2, 8), GaussianEvent(1.5, 1.0, 3, 4)), 1e-3),  # other passes, and another number
+    ],
+)
+def test_beside_other_answers_the_bound_is_above_simulated_losses_and_not_far(
+    parts: tuple[GaussianEvent, ...], delta: float
+) -> None:
+    """The losses of parts add up; answers in which all take part are together one Gaussian."""
+    bound = compute_epsilon(parts, delta).epsilon
+    assert bound < 0.9 * compute_epsilon([replace(part, bins=1) for part in parts], delta).epsilon
+    rng, deltas = np.random.default_rng(1), []
+    plain = sum(part.steps / part.noise_multiplier**2 for part in parts if part.bins == 1)
+    for added in (True, False):
+        sample = losses(1.0, 1, 0, added, rng, plain**-0.5 if plain else inf)
+        for part in parts:
+            if part.bins > 1:
+                sample = sample + losses(part.noise_multiplier, part.bins, part.steps, added, rng)
+        taken, std = delta_of(sample, bound)
+        assert taken - 4 * std <= delta
+        deltas.append(delta_of(sample, 0.95 * bound - 0.01))
+    assert max(taken - 4 * std for taken, std in deltas) > delta
+
+
+def test_long_passes_are_not_rounded_to_no_credit() -> None:
+    """More steps in a pass give a smaller epsilon; 20,000 simulated runs of 1,000 steps refute none of the bounds."""
+    epsilons = [compute_epsilon((GaussianEvent(2.0, 1.0, 1, steps),), 1e-5).epsilon for steps in (10, 100, 1000)]
+    assert epsilons == sorted(epsilons, reverse=True) and 0 < epsilons[-1] < 0.25
+    bound = compute_epsilon((GaussianEvent(1.0, 1.0, 1, 1000),), 1e-2).epsilon
+    values = np.random.default_rng(0).normal(0, 1, (20_000, 1000))
+    for added in (True, False):
+        values[:, 0] += added
+        sample = np.log(np.exp(values - 0.5).mean(1))
+        taken, std = delta_of(sample if added else -sample, bound)
+        assert taken - 4 * std <= 1e-2
+        values[:, 0] -= added
+
+
+@pytest.mark.slow
 def test_it_lies_between_a_choice_of_everything_and_no_choice() -> None:
     epsilons = [compute_epsilon((GaussianEvent(2.0, 1.0, 4, steps),), 1e-5).epsilon for steps in (1, 2, 4, 8, 16)]
     assert (
@@ -65,16 +109,21 @@ def test_it_lies_between_a_choice_of_everything_and_no_choice() -> None:
 
 
 def test_phases_compose() -> None:
-    """Two kinds of passes are worse than each; beside a phase without a choice, none gets credit."""
+    """Two kinds of passes are worse than each, in any order; a phase with coins beside takes their credit away."""
     parts = (GaussianEvent(2.0, 1.0, 2, 8), GaussianEvent(3.0, 1.0, 2, 4))
     whole = compute_epsilon(parts, 1e-5)
     assert whole.accountant == "pld"
     assert max(compute_epsilon((part,), 1e-5).epsilon for part in parts) < whole.epsilon
-    plain = GaussianEvent(3.0, 1.0, 2)
-    assert (
-        compute_epsilon((parts[0], plain), 1e-5).epsilon
-        == compute_epsilon((GaussianEvent(2.0, 1.0, 2), plain), 1e-5).epsilon
-    )
+    more = (replace(parts[0], steps=3), parts[1])
+    assert whole.epsilon < compute_epsilon(more, 1e-5).epsilon
+    assert compute_epsilon(more[::-1], 1e-5).epsilon == pytest.approx(compute_epsilon(more, 1e-5).epsilon)
+    plain, faint = GaussianEvent(3.0, 1.0, 2), GaussianEvent(1e4, 1.0, 2)
+    alone, beside = compute_epsilon(parts[:1], 1e-5).epsilon, compute_epsilon((parts[0], plain), 1e-5)
+    assert max(alone, compute_epsilon((plain,), 1e-5).epsilon) < beside.epsilon and beside.accountant == "pld"
+    assert compute_epsilon((parts[0], faint), 1e-5).epsilon == pytest.approx(alone, abs=5e-3)
+    coins = GaussianEvent(3.0, 0.5, 2)
+    without = compute_epsilon((replace(parts[0], bins=1), coins), 1e-5)
+    assert compute_epsilon((parts[0], coins), 1e-5) == without
 
 
 BALLS = Mechanism(4.0, 60, groups=4, batch=10, max_participations=6, bins=10)
