@@ -315,20 +315,7 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
 def test_membership_is_rehearsed_beside_or_without_reconstruction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [
-        "--method",
-        "fedavg",
-        "--dataset",
-        "digits",
-        "--net",
-        "mlp",
-        "--local-epochs",
-        "1",
-        "--rounds",
-        "2",
-        "--audit-rounds",
-        "last",
-    ]
+    flags = "--method fedavg --dataset digits --net mlp --local-epochs 1 --rounds 2 --audit-rounds last".split()
     assert main(*flags, "--attack", "membership", "--expert", "membership_pairs=40", "--out", tmp_path / "alone") == 0
     message, record = capsys.readouterr().out, about(tmp_path / "alone")
     assert "sends nothing" not in message and "Searches" not in message and not record["found"]

@@ -571,17 +571,7 @@ def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(
     try:
         processes.start(words, site, "supernode", environment(site / "home"))
         up(federation.folder)
-        flags = (
-            "--method",
-            "fedavg",
-            "--net",
-            "linear",
-            "--rounds",
-            "1",
-            *COMMON,
-            "--expert",
-            "on_client_failure=drop",
-        )
+        flags = (*"--method fedavg --net linear --rounds 1".split(), *COMMON, "--expert", "on_client_failure=drop")
         call(*deployed(federation, tmp_path / "run", *flags)[1:])
     finally:
         processes.stop(site, "supernode")
@@ -683,21 +673,8 @@ def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_ha
     federation: FederationLayout, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    flags = (
-        "--method",
-        "fedavg",
-        "--net",
-        "lenet",
-        "--rounds",
-        "1",
-        *COMMON,
-        "--expert",
-        "record=true",
-        "--images",
-        "3",
-        "--expert",
-        "membership_pairs=5",
-    )
+    recorded = "--images 3 --expert record=true membership_pairs=5"
+    flags = (*"--method fedavg --net lenet --rounds 1".split(), *COMMON, *recorded.split())
     refused = call(*deployed(federation, tmp_path / "refused", *flags)[1:], code=1)
     assert "this site's policy does not let its messages be recorded" in refused.stderr.splitlines()[-1]
 

@@ -565,7 +565,7 @@ def test_auto_attacks_by_what_bears_the_methods_name_and_by_closed_forms_that_ap
     method: str, requested: tuple[str, ...], attacks: tuple[str, ...]
 ) -> None:
     name, *words = method.split()
-    more: dict[str, Any] = {key: int(v) if v.isdigit() else v for key, _, v in (word.partition("=") for word in words)}
+    more = {key: int(v) if v.isdigit() else v for key, _, v in (word.partition("=") for word in words)}
     assert without_auto(Experiment(method=name, attack=requested, **more)).attacks == attacks
     assert Experiment().attack == ("ig", "auto")
 

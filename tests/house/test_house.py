@@ -193,20 +193,7 @@ def test_a_client_process_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[] True"
 
 
-FOLDERS = {
-    ".ci",
-    "attacks",
-    "benchmarks",
-    "clients",
-    "deploy",
-    "docs",
-    "examples",
-    "flfw",
-    "papers",
-    "research",
-    "strategies",
-    "tests",
-}
+FOLDERS = set(".ci attacks benchmarks clients deploy docs examples flfw papers research strategies tests".split())
 
 
 def test_nothing_that_a_test_or_a_run_wrote_is_tracked() -> None:

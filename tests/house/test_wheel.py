@@ -183,18 +183,7 @@ def test_photos_of_mixed_sizes_are_rehearsed(installed: Installed) -> None:
             size = rng.randint(40, 90), rng.randint(40, 90)
             image = Image.frombytes("RGB", size, rng.randbytes(size[0] * size[1] * 3))
             (image.convert("L") if number % 3 else image).save(installed.folder / "photos" / label / f"{number}.png")
-    requested = (
-        "--dataset",
-        "folder:photos",
-        "--expert",
-        "own_images=32",
-        "--net",
-        "lenet",
-        "--method",
-        "fedavg",
-        "--out",
-        "of-photos",
-    )
+    requested = ("--dataset folder:photos --expert own_images=32 --net lenet --method fedavg --out of-photos").split()
     # A search that finds nothing on noise, and ends soon.
     short = ("--batch-size", "4", "--images", "1", "--max-steps", "1", "--rounds", "1", "--set", "ig.iterations=20")
     installed("flfw", "rehearse", *requested, "--attack", "ig", *short)

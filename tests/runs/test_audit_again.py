@@ -133,16 +133,8 @@ def test_the_same_attack_again_finds_the_same(recorded: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_another_attack_lands_beside_the_run(recorded: Path, tmp_path: Path) -> None:
     shutil.copytree(recorded, tmp_path / "run")
-    flags = [
-        "--from",
-        str(tmp_path / "run"),
-        "--attack",
-        "ig",
-        "--set",
-        "ig.iterations=2",
-        "weight_decay=0",
-        "momentum=0",
-    ]
+    flags = ["--from", str(tmp_path / "run")]
+    flags += "--attack ig --set ig.iterations=2 weight_decay=0 momentum=0".split()
     assert sim.main([*flags, "--audit-rounds", "0"]) == 0
     assert [(e["attack"], e["round"]) for e in entries(tmp_path / "run" / "audit-1")] == [("ig", 0)] * 3
     assert sim.main([*flags, "--audit-rounds", "1"]) == 0

@@ -235,24 +235,14 @@ def test_every_other_way_to_cheat_is_caught(run: Path) -> None:
         assert len(changed) == 4 and not any("easy" in where for where in changed), name
 
 
-FEW = (
-    "ig.iterations=5",
-    "dlg.iterations=2",
-    "idlg.iterations=2",
-    "cpl.iterations=2",
-    "dlg_statistics.adam_iterations=5",
-    "dlg_statistics.lbfgs_iterations=2",
-    "dcs2.search_iterations=5",
-    "fedcg.search_iterations=5",
-    "hyperfl.iterations=5",
-    "generator.iterations=5",
-    "generator.further_iterations=5",
-    "generator.learning_iterations=5",
-    "gradinversion.iterations=5",
-    "gradinversion.warmup_iterations=1",
-    "rog.iterations=5",
-    "tableak.iterations=5",
-    "april.iterations=5",
+FEW = tuple(
+    (
+        "ig.iterations=5 dlg.iterations=2 idlg.iterations=2 cpl.iterations=2 dlg_statistics.adam_iterations=5 "
+        "dlg_statistics.lbfgs_iterations=2 dcs2.search_iterations=5 fedcg.search_iterations=5 hyperfl.iterations=5 "
+        "generator.iterations=5 generator.further_iterations=5 generator.learning_iterations=5 "
+        "gradinversion.iterations=5 gradinversion.warmup_iterations=1 rog.iterations=5 tableak.iterations=5 "
+        "april.iterations=5"
+    ).split()
 )
 
 
