@@ -215,21 +215,6 @@ def test_ig_budget_is_what_was_set() -> None:
     assert SPEAR().cost == AttackCost(0, 1, "proof by the network") and SPEAR().labels == "not used"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ({"iterations": 0}, "Expected iterations >= 1, got iterations=0."),
-        ({"lr": 0.0}, "Expected 0 < lr < inf, got lr=0.0."),
-        ({"tv": -1.0}, "Expected 0 <= tv < inf, got tv=-1.0."),
-        ({"restarts": 0}, "Expected restarts >= 1, got restarts=0."),
-    ],
-)
-def test_ig_refuses_settings_out_of_range(wrong: dict[str, Any], line: str) -> None:
-    with pytest.raises(InputError) as error:
-        IGSettings(**wrong)
-    assert str(error.value) == line
-
-
 @pytest.mark.nightly  # several searches
 def test_ig_without_the_sign_and_with_less_total_variation_are_other_searches() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8))

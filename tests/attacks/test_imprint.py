@@ -236,21 +236,6 @@ def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
         attack.run([replace(observations[0], sent=kept)], knowledge, generators(1))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ({"bins": 1}, "Expected 2 <= bins <= 16384, got bins=1."),
-        ({"mode": 0}, "Expected mode >= 1, got mode=0."),
-        ({"gain": 0.0}, "Expected 0 < gain < inf, got gain=0.0."),
-        ({"output": -1.0}, "Expected 0 < output < inf, got output=-1.0."),
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -> None:
-    with pytest.raises(InputError) as caught:
-        ImprintSettings(**wrong)  # type: ignore[arg-type]
-    assert str(caught.value) == line
-
-
 def test_a_mode_that_an_input_does_not_have_is_refused() -> None:
     attack = Imprint(ImprintSettings(query="dct", mode=64))
     with pytest.raises(InputError, match=r"Expected imprint.mode < 64, got mode=64\."):

@@ -376,21 +376,6 @@ def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
         Loki().run([other], known_of(model, [other], 2), generators(1))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ({"bins": 1}, "Expected 2 <= bins <= 16384, got bins=1."),
-        ({"mode": 0}, "Expected mode >= 1, got mode=0."),
-        ({"scale": 0.0}, "Expected 0 < scale < inf, got scale=0.0."),
-        ({"output": -1.0}, "Expected 0 < output < inf, got output=-1.0."),
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -> None:
-    with pytest.raises(InputError) as caught:
-        LokiSettings(**wrong)  # type: ignore[arg-type]
-    assert str(caught.value) == line
-
-
 def test_rows_of_a_table_and_a_mode_that_an_image_does_not_have_are_refused() -> None:
     with pytest.raises(InputError, match=r"Expected images \(C, H, W\) with --malicious-server loki, got shape="):
         Loki().network(fresh_net("mlp", (30,)))

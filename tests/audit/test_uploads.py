@@ -160,16 +160,7 @@ def _searches_uploads(job: AttackJob) -> bool:
 def test_the_command_audits_uploads_and_audits_them_again(
     audited: tuple[Path, Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    again = [
-        "--from",
-        str(audited[0]),
-        "--audit-source",
-        "update",
-        "--attack",
-        "analytic",
-        "--out",
-        str(tmp_path / "a"),
-    ]
+    again = ["--from", str(audited[0]), *"--audit-source update --attack analytic --out".split(), str(tmp_path / "a")]
     assert sim.main(again) == 0, capsys.readouterr().err
     (entry,) = json.loads((tmp_path / "a" / "result.json").read_text())["audit"]
     assert (entry["source"], entry["attack"]) == ("update", "analytic")

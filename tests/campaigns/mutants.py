@@ -29,35 +29,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-MODULES = (
-    "flfw/messages/sharing.py",
-    "flfw/messages/npy.py",
-    "flfw/server/aggregation.py",
-    "flfw/server/robust.py",
-    "flfw/server/robust.py",
-    "flfw/server/hypernetwork.py",
-    "flfw/audit/verdict.py",
-    "flfw/audit/verdict.py",
-    "flfw/audit/conclude.py",
-    "flfw/adversary/membership/statistics.py",
-    "flfw/privacy/accountants.py",
-    "flfw/privacy/claims.py",
-    "flfw/privacy/compositions.py",
-    "flfw/privacy/lower_bound.py",
-    "flfw/privacy/mechanism.py",
-    "flfw/dp/run_accountant.py",
-    "flfw/dp/site_ledger.py",
-    "flfw/dp/noisy_mean.py",
-    "flfw/rng.py",
-    "flfw/deploy/guard.py",
-    "flfw/deploy/policy.py",
-    "flfw/server/checkpoint.py",
-    "flfw/files/chain.py",
-    "flfw/data/splits/schemes.py",
-    "flfw/data/tables/column_types.py",
-    "flfw/inversion/search.py",
-    "flfw/inversion/search_optimisers.py",
+_NAMES = (
+    "messages/sharing messages/npy server/aggregation server/robust server/robust server/hypernetwork "
+    "audit/verdict audit/verdict audit/conclude adversary/membership/statistics privacy/accountants "
+    "privacy/claims privacy/compositions privacy/lower_bound privacy/mechanism dp/run_accountant dp/site_ledger "
+    "dp/noisy_mean rng deploy/guard deploy/policy server/checkpoint files/chain data/splits/schemes "
+    "data/tables/column_types inversion/search inversion/search_optimisers"
 )
+MODULES = tuple(f"flfw/{name}.py" for name in _NAMES.split())
 """Core modules: what leaves a client, what is added up, what is concluded, counted and kept."""
 
 SECONDS = 60.0

@@ -182,14 +182,7 @@ def test_grey_and_colour_may_be_mixed(tmp_path):
 def test_hidden_folders_and_files_are_neither_classes_nor_images(tmp_path):
     for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):
         save(tmp_path / name, noise(4, 4))
-    for name in (
-        ".git/0.png",
-        ".ipynb_checkpoints/0.png",
-        "__MACOSX/0.png",
-        "@eaDir/0.png",
-        "a/@eaDir/2.png",
-        "a/._0.png",
-    ):
+    for name in ".git/0.png .ipynb_checkpoints/0.png __MACOSX/0.png @eaDir/0.png a/@eaDir/2.png a/._0.png".split():
         save(tmp_path / name, noise(4, 4))
     card = describe(f"folder:{tmp_path}")
     assert card.classes == 2 and sorted(card.files) == ["a/0.png", "a/1.png", "b/0.png", "b/1.png"]

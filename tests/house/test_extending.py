@@ -119,15 +119,8 @@ def test_the_tests_of_the_examples_pass(copy: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_contract_tests_pass(copy: Path) -> None:
-    files = [
-        "tests/methods",
-        "tests/client",
-        "tests/attacks",
-        "tests/data",
-        "tests/nets",
-        "tests/house/test_plugins.py",
-    ]
-    files += ["tests/house/test_docs.py", "tests/house/test_experiment.py"]
+    files = [f"tests/{name}" for name in ("methods", "client", "attacks", "data", "nets")]
+    files += [f"tests/house/test_{name}.py" for name in ("plugins", "docs", "experiment")]
     printed = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not nightly", "-k", NAMES, *files)
     assert re.search(r"\d+ passed", printed)
 

@@ -96,16 +96,7 @@ def test_a_derivative_is_used_where_it_foretells_the_response(defence: Defence, 
         (DPGaussian(DPGaussianSettings(1e3, clip=5.0)), "random"),
         (ReversesInNoise(), "random"),
     ],
-    ids=[
-        "rounding",
-        "pruning",
-        "noise",
-        "stochastic rounding",
-        "noise within a bound",
-        "loud noise",
-        "a bound under loud noise",
-        "a permutation under loud noise",
-    ],
+    ids="rounding pruning noise stochastic_rounding bounded_noise loud_noise bound_under_noise permutation".split(),
 )
 def test_what_is_random_is_told_from_what_is_not_and_from_what_has_the_identity_as_mean(
     defence: Defence, nature: str
