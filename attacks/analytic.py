@@ -11,7 +11,6 @@ Departures  none; the unit with the largest |dL/db_k| is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, final
 
 import torch
@@ -27,23 +26,17 @@ class Analytic(ClosedFormAttack):
 
     numbers: ClassVar[bool] = True
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """Read the inputs off each observation."""
-        return [_read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
-
-
-def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
-    victim = knowledge.model
-    first = FirstLayer.of(victim.model, victim.inputs.shape)
-    gradient = mean_gradient(observation, knowledge)
-    weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
-    if not first.dense or weight is None or bias is None:
-        raise NotApplicableError(f"analytic needs a shared fully connected first layer, got {first.kind}")
-    if len(bias) < knowledge.batch:
-        required = f"a first layer with {knowledge.batch} units or more, one for each example"
-        raise NotApplicableError(f"analytic needs {required}, got {first.kind} with {len(bias)}")
-    inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)
-    raw = inputs * victim.inputs.std + victim.inputs.mean
-    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box))
+    def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        """Read the inputs off the gradient of the first layer."""
+        victim = knowledge.model
+        first = FirstLayer.of(victim.model, victim.inputs.shape)
+        gradient = mean_gradient(observation, knowledge)
+        weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
+        if not first.dense or weight is None or bias is None:
+            raise NotApplicableError(f"analytic needs a shared fully connected first layer, got {first.kind}")
+        if len(bias) < knowledge.batch:
+            required = f"a first layer with {knowledge.batch} units or more, one for each example"
+            raise NotApplicableError(f"analytic needs {required}, got {first.kind} with {len(bias)}")
+        inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)
+        raw = inputs * victim.inputs.std + victim.inputs.mean
+        return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box))

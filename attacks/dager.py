@@ -70,12 +70,6 @@ class DAGER(ClosedFormAttack):
     tuned_on = "pieces 5-7 of 32 bytes of the Zen of Python (thresholds, scaling of the rows)"
     selection = "least residual in the span of the second block"
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """Read the texts off each observation; those of one that fits no text are not a number."""
-        return [self._read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
-
     def objective(
         self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
@@ -104,7 +98,8 @@ class DAGER(ClosedFormAttack):
         ]
 
     @torch.no_grad()
-    def _read_off(self, observation: Observation, knowledge: Knowledge) -> Reconstruction:
+    def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        """Read the texts off the spans; those of an observation that fits no text are not a number."""
         network, spans = self._opened(observation, knowledge)
         length, batch = knowledge.model.inputs.shape[0], knowledge.batch
         places = self._candidates(network, spans[0], length)

@@ -24,7 +24,6 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.bounds import BoundedSettings, NonNegativeFloat, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
@@ -49,11 +48,7 @@ class LeastSquares(GradientMatching, ABC):
     """Search of DLG and of attacks that differ from it only in labels and start."""
 
     Settings = DLGSettings
-
-    @property
-    def cost(self) -> AttackCost:
-        """The budget from the settings."""
-        return AttackCost(self.settings.iterations, self.settings.restarts, "lowest squared distance")
+    selection = "lowest squared distance"
 
     @property
     @abstractmethod

@@ -31,7 +31,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.bounds import BoundedSettings, NonNegativeFinite, NonNegativeInt, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
@@ -78,11 +77,7 @@ class GradInversion(GradientMatching):
     """Search by the distance of each tensor's gradient, with BatchNorm's statistics and group consistency."""
 
     Settings = GradInversionSettings
-
-    @property
-    def cost(self) -> AttackCost:
-        """The budget from the settings."""
-        return AttackCost(self.settings.iterations, self.settings.restarts, "lowest distance of gradients")
+    selection = "lowest distance of gradients"
 
     @property
     def labels(self) -> str:

@@ -26,7 +26,6 @@ Departures  1. ``public`` quantiles by default; the paper assumes a distribution
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -98,21 +97,17 @@ class Imprint(ClosedFormAttack, ModelModification):
     def _query(self, inputs: int) -> Tensor:
         return mean_query(inputs) if self.settings.query == "mean" else dct_query(inputs, self.settings.mode)
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """Read the bins of each observation."""
-        return [_read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
-
-
-def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
-    victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
-    places = [name for name, part in victim.model.named_modules() if isinstance(part, ImprintModule)]
-    names = [f"{places[0]}.measure.{part}" for part in ("weight", "bias")] if places else []
-    if not names or any(name not in gradient for name in names):
-        raise NotApplicableError("imprint needs its module in a shared part of the network: --malicious-server imprint")
-    readings = read_bins(*(gradient[name] for name in names), *(observation.received[name] for name in names))
-    inputs = readings.best(knowledge.batch).view(-1, *victim.inputs.shape)
-    blank = torch.zeros(knowledge.batch - len(inputs), *victim.inputs.shape, device=inputs.device)
-    raw = torch.cat([inputs, blank]) * victim.inputs.std + victim.inputs.mean
-    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box).float())
+    def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        """Read the bins."""
+        victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
+        places = [name for name, part in victim.model.named_modules() if isinstance(part, ImprintModule)]
+        names = [f"{places[0]}.measure.{part}" for part in ("weight", "bias")] if places else []
+        if not names or any(name not in gradient for name in names):
+            raise NotApplicableError(
+                "imprint needs its module in a shared part of the network: --malicious-server imprint"
+            )
+        readings = read_bins(*(gradient[name] for name in names), *(observation.received[name] for name in names))
+        inputs = readings.best(knowledge.batch).view(-1, *victim.inputs.shape)
+        blank = torch.zeros(knowledge.batch - len(inputs), *victim.inputs.shape, device=inputs.device)
+        raw = torch.cat([inputs, blank]) * victim.inputs.std + victim.inputs.mean
+        return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box).float())

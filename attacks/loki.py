@@ -33,7 +33,6 @@ Departures  1. The slopes are read at the pixels of the padding. The published c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -111,11 +110,24 @@ class Loki(ClosedFormAttack, ModelModification):
         made = client_convolution(channels, clients, client, self.settings.scale, _offset(public))
         return {index + name: value for name, value in made.items()}
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """Read each client's columns of the sum."""
-        return [_read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
+    def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        """Read a client's columns of the sum."""
+        victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
+        places = [f"{name}." for name, part in victim.model.named_modules() if isinstance(part, ClientColumns)]
+        name = f"{places[0]}measure.weight" if places else ""
+        if name not in gradient:
+            raise NotApplicableError("loki needs its module in a shared part of the network: --malicious-server loki")
+        sent = {
+            n.removeprefix(places[0]): value for n, value in observation.received.items() if n.startswith(places[0])
+        }
+        try:
+            readings = read_columns(gradient[name], sent, tuple(victim.inputs.shape))
+        except ValueError as error:
+            raise NotApplicableError(f"loki needs the convolution that its server sends: {error}") from error
+        images = readings.best(knowledge.batch)
+        blank = torch.zeros(knowledge.batch - len(images), *victim.inputs.shape, device=images.device)
+        raw = torch.cat([images, blank]) * victim.inputs.std + victim.inputs.mean
+        return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box).float())
 
 
 def _place(tensors: Tensors) -> str | None:
@@ -126,20 +138,3 @@ def _place(tensors: Tensors) -> str | None:
 def _offset(public: Tensor) -> float:
     """Return a number that makes all pixels positive, and those of the padding."""
     return 1.0 - min(0.0, float(public.min()))
-
-
-def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
-    victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
-    places = [f"{name}." for name, part in victim.model.named_modules() if isinstance(part, ClientColumns)]
-    name = f"{places[0]}measure.weight" if places else ""
-    if name not in gradient:
-        raise NotApplicableError("loki needs its module in a shared part of the network: --malicious-server loki")
-    sent = {n.removeprefix(places[0]): value for n, value in observation.received.items() if n.startswith(places[0])}
-    try:
-        readings = read_columns(gradient[name], sent, tuple(victim.inputs.shape))
-    except ValueError as error:
-        raise NotApplicableError(f"loki needs the convolution that its server sends: {error}") from error
-    images = readings.best(knowledge.batch)
-    blank = torch.zeros(knowledge.batch - len(images), *victim.inputs.shape, device=images.device)
-    raw = torch.cat([images, blank]) * victim.inputs.std + victim.inputs.mean
-    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box).float())

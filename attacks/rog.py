@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from flfw.adversary.attack import AttackCost, Models, NotApplicableError, Private, Uses
+from flfw.adversary.attack import Models, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.attacks.hyperfl import require_reading
 from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
@@ -82,12 +82,8 @@ class ROGSettings(BoundedSettings):
 class ROG(GradientMatching):
     """Search in the space of small images."""
 
-    Settings = ROGSettings
-
-    @property
-    def cost(self) -> AttackCost:
-        """The budget from the settings; the attacks that train a post-processor are not in it."""
-        return AttackCost(self.settings.iterations, self.settings.restarts, "least squared distance")
+    Settings = ROGSettings  # their budget leaves out the attacks that train a post-processor
+    selection = "least squared distance"
 
     @property
     def labels(self) -> str:

@@ -20,7 +20,7 @@ Departures  1. Each set of B units gives B candidates, not one; the independent 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -54,13 +54,8 @@ class SPEAR(ClosedFormAttack):
     Settings = SPEARSettings
     selection = "proof by the network"
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        """Separate the batch of each observation."""
-        return [self._separated(*one) for one in zip(observations, knowledge, rngs, strict=True)]
-
-    def _separated(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+    def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        """Separate the batch."""
         victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
         name = _rectified_first_layer(victim, observation.sent)
         weight, bias = f"{name}.weight", f"{name}.bias"

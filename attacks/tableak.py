@@ -29,7 +29,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from flfw.adversary.attack import AttackCost, NotApplicableError, Uses
+from flfw.adversary.attack import NotApplicableError, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
@@ -63,11 +63,7 @@ class TabLeak(GradientMatching):
 
     numbers: ClassVar[bool] = True
     Settings = TabLeakSettings
-
-    @property
-    def cost(self) -> AttackCost:
-        """The budget from the settings."""
-        return AttackCost(self.settings.iterations, self.settings.restarts, "median of all, aligned with the nearest")
+    selection = "median of all, aligned with the nearest"
 
     @property
     def labels(self) -> str:

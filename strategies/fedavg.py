@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from typing import final
 
 from flfw.nets import Tensors
-from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
@@ -35,11 +34,7 @@ class FedAvg(FederatedStrategy):
     uploads = ("*",)
     averaged = True
     reduces = "mean"
-
-    @classmethod
-    def local_steps(cls, settings: PersistentTraining, lr: float, steps: int) -> LocalSteps | None:
-        """Describe plain steps of the optimiser."""
-        return settings.steps_at(lr, steps)
+    plain_steps = True
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average the models, weighted by examples."""

@@ -33,7 +33,6 @@ from flfw.inversion.client_models.victim import PlainVictim
 from flfw.messages.sharing import Sharing
 from flfw.nets import Tensors
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
@@ -54,6 +53,7 @@ class FedBN(FederatedStrategy):
     downloads = ("*",)
     uploads = ("*",)
     averaged = True
+    plain_steps = True  # they move gamma and beta, too
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: FedBNSettings) -> None:
@@ -74,11 +74,6 @@ class FedBN(FederatedStrategy):
     ) -> PlainVictim:
         """Build a client whose gamma and beta are unknown, and which normalises by the batch as training does."""
         return PlainVictim(normalising_by_batch(model), received, cls.descended(model, settings), inputs)
-
-    @classmethod
-    def local_steps(cls, settings: FedBNSettings, lr: float, steps: int) -> LocalSteps | None:
-        """Describe plain steps of the optimiser, which move gamma and beta, too."""
-        return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average the shared tensors."""

@@ -38,7 +38,6 @@ from flfw import data
 from flfw.data import feed
 from flfw.errors import InputError, require
 from flfw.nets import Tensors
-from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, TrainingServer, distil, speaking, taught
@@ -67,11 +66,7 @@ class FedDF(TrainingServer):
     variants: ClassVar = {"authors": {"memory": "kept"}}
     downloads = ("*",)
     uploads = ("*",)
-
-    @classmethod
-    def local_steps(cls, settings: FedDFSettings, lr: float, steps: int) -> LocalSteps | None:
-        """Describe plain steps of the optimiser."""
-        return settings.steps_at(lr, steps)
+    plain_steps = True
 
     @classmethod
     def check_task(cls, task: Task, settings: FedDFSettings) -> None:

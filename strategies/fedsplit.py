@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from flfw.nets import Tensors
-from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.optimisers import PersistentTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
@@ -40,16 +39,12 @@ class FedSplit(FederatedStrategy):
     uploads = ("classifier.*",)
     averaged = True
     reduces = "mean"
+    plain_steps = True
 
     @classmethod
     def common_start(cls, settings: FedSplitSettings) -> bool:
         """Return whether the setting ``start`` is ``common``."""
         return settings.start == "common"
-
-    @classmethod
-    def local_steps(cls, settings: FedSplitSettings, lr: float, steps: int) -> LocalSteps | None:
-        """Describe plain steps of the optimiser."""
-        return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average the classifiers, weighted by examples."""

@@ -42,7 +42,6 @@ from flfw.errors import require
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, Tensors
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.optimisers import LocalTraining
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
@@ -98,6 +97,7 @@ class Scaffold(FederatedStrategy):
     Settings = ScaffoldSettings
     downloads = ("net.*", "control.*")
     uploads = ("net.*", "control.*")
+    plain_steps = True  # with c in place of c_i nothing corrects them
 
     @classmethod
     def build_model(cls, net: Net, settings: ScaffoldSettings) -> ControlledNet:
@@ -118,11 +118,6 @@ class Scaffold(FederatedStrategy):
             name.replace("control.", "own.", 1): c for name, c in received.items() if name.startswith("control.")
         }
         return PlainVictim(model, {**received, **stood_in}, cls.descended(model, settings), inputs)
-
-    @classmethod
-    def local_steps(cls, settings: ScaffoldSettings, lr: float, steps: int) -> LocalSteps | None:
-        """Describe plain steps: with c in place of c_i nothing corrects them."""
-        return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add eta_g times the mean change of the models; c follows the change of the variates, over all N clients."""

@@ -259,7 +259,7 @@ def tuned_on(attacks: Mapping[str, AttackPlugin]) -> list[str]:
 
 
 class ClosedFormAttack(Attack, ABC):
-    """Attack that has no iterations and uses no labels."""
+    """Attack without iterations and labels; it defines `read_off`, or `run` for all observations at once."""
 
     selection: ClassVar[str] = "closed form"
     """The rule that chooses the result, without the truth; printed in the report."""
@@ -273,3 +273,22 @@ class ClosedFormAttack(Attack, ABC):
     def labels(self) -> str:
         """``not used``."""
         return "not used"
+
+    def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        """Reconstruct the data behind one observation.
+
+        Args:
+            observation: the observation.
+            knowledge: the knowledge granted for it.
+            rng: its generator.
+
+        Raises:
+            NotApplicableError: the network gives this attack nothing to work on.
+        """
+        raise NotImplementedError
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Reconstruct the data behind each observation by itself."""
+        return [self.read_off(*one) for one in zip(observations, knowledge, rngs, strict=True)]

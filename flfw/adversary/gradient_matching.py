@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeAlias, final
+from typing import ClassVar, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -45,6 +45,13 @@ class GradientMatching(Attack, ABC):
     """
 
     sampled = True
+    selection: ClassVar[str] = "lowest distance"
+    """The rule that chooses the result, without the truth; printed in the report."""
+
+    @property
+    def cost(self) -> AttackCost:
+        """The budget from the settings ``iterations`` and ``restarts``."""
+        return AttackCost(self.settings.iterations, self.settings.restarts, self.selection)
 
     @property
     def models(self) -> Models:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -116,6 +117,24 @@ class GradientClient(BatchableClient, ABC):
         """Return 16 for a dense network, as four gain little; 1 for others: grouped convolutions are slow on a CPU."""
         trained = (one for one in model.modules() if next(one.parameters(recurse=False), None) is not None)
         return _DENSE if all(isinstance(one, nn.Linear) for one in trained) else 1
+
+
+class ProximalClient(GradientClient, ABC):
+    """Base of clients that are held near the broadcast model: the loss has mu/2 times the squared distance to it."""
+
+    def load_received(self, received: Mapping[str, np.ndarray], version: int) -> None:
+        """Store the broadcast model as well."""
+        super().load_received(received, version)
+        self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
+
+    def proximal_anchor(self) -> Tensors:
+        """Return the broadcast model."""
+        return self._broadcast
+
+    def proximal_term(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+        """Compute the proximal term, which is 0 at the broadcast model."""
+        distance = sum(((value - anchor[name]) ** 2).sum() for name, value in parameters.items())
+        return self.ctx.settings.mu / 2 * distance
 
 
 @final

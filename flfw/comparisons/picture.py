@@ -11,21 +11,7 @@ from matplotlib import rc_context
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flfw.comparisons.utility import Utility
-from flfw.report.chart_style import (
-    ACCENT,
-    INK,
-    LINE_HEIGHT,
-    PAGE_STYLE,
-    SOFT,
-    End,
-    at_both_widths,
-    dots,
-    inline_svg,
-    name_ends,
-    page_figure,
-    shown,
-    write_numbers,
-)
+from flfw.report import chart_style
 
 _WIDE = 516
 # In pixels: room for tick labels, the title, and what is below the plot; a mark; a character of a name.
@@ -92,20 +78,20 @@ class Scatter:
 
 def draw(panel: Scatter) -> Markup:
     """Draw a scatter plot twice, for a desktop and for a phone; CSS shows one. Without marks it is empty."""
-    return at_both_widths(lambda width: _drawn(panel, width), _WIDE) if panel.marks else Markup("")
+    return chart_style.at_both_widths(lambda width: _drawn(panel, width), _WIDE) if panel.marks else Markup("")
 
 
-@rc_context(PAGE_STYLE)
+@rc_context(chart_style.PAGE_STYLE)
 def _drawn(panel: Scatter, width: int) -> Markup:
-    names = [shown(mark.name) for mark in panel.marks]
+    names = [chart_style.shown(mark.name) for mark in panel.marks]
     right = min(max(map(len, names)) * _CHARACTER + 24, width * 0.4)
     names = [fill(name, int((right - 20) / _CHARACTER)) for name in names]
     lines = sum(name.count("\n") + 1 for name in names)
     below = fill(panel.below, int((width - right) / _CHARACTER))
-    foot = _FOOT + LINE_HEIGHT * 12 * below.count("\n")
-    plot, across = max(_PLOT, LINE_HEIGHT * 12 * (lines + 1)), width - _LEFT - right
+    foot = _FOOT + chart_style.LINE_HEIGHT * 12 * below.count("\n")
+    plot, across = max(_PLOT, chart_style.LINE_HEIGHT * 12 * (lines + 1)), width - _LEFT - right
     height = _HEAD + plot + foot
-    figure = page_figure(width, height)
+    figure = chart_style.page_figure(width, height)
     axes = figure.add_axes((_LEFT / width, foot / height, across / width, plot / height))
     axes.set_title(panel.title, x=-_LEFT / across, y=1.0)
     (low, high), top = panel.sides(), panel.top()
@@ -115,9 +101,9 @@ def _drawn(panel: Scatter, width: int) -> Markup:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    axes.tick_params(axis="x", bottom=True, color=SOFT)
+    axes.tick_params(axis="x", bottom=True, color=chart_style.SOFT)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5 if width == _WIDE else 3, steps=[1, 2, 5, 10]))
-    write_numbers(axes.xaxis, panel.utility.tick)
+    chart_style.write_numbers(axes.xaxis, panel.utility.tick)
     axes.set_xlabel(below, loc="right")
     for mark in panel.marks:
         look: Any = {"color": _tone(mark), "alpha": 0.6, "linewidth": 1.5}
@@ -126,12 +112,16 @@ def _drawn(panel: Scatter, width: int) -> Markup:
         if mark.across[0] < mark.across[1]:
             axes.plot(mark.across, [mark.y, mark.y], **look)
     for mark in panel.marks:
-        axes.plot(dots([mark.x]), dots([mark.y]), color=_tone(mark), linewidth=_MARK, zorder=3)
+        axes.plot(chart_style.dots([mark.x]), chart_style.dots([mark.y]), color=_tone(mark), linewidth=_MARK, zorder=3)
     named = zip(panel.marks, names, strict=True)
-    name_ends(axes, [End(mark.x, mark.y, name, SOFT, _tone(mark)) for mark, name in named], 12 / across)
+    chart_style.name_ends(
+        axes,
+        [chart_style.End(mark.x, mark.y, name, chart_style.SOFT, _tone(mark)) for mark, name in named],
+        12 / across,
+    )
     alt = f"{panel.title}, by {panel.utility.words}. " + "; ".join(mark.name for mark in panel.marks)
-    return inline_svg(figure, alt)
+    return chart_style.inline_svg(figure, alt)
 
 
 def _tone(mark: PlotMark) -> str:
-    return ACCENT if mark.leaks else INK
+    return chart_style.ACCENT if mark.leaks else chart_style.INK

@@ -11,21 +11,8 @@ import torch
 from torch import nn
 
 from flfw.errors import InputError, require, unknown
+from flfw.nets import cnn
 from flfw.nets.backbones import ARCHITECTURES, AdapterSettings, Architecture, WeightsMissing, look_in
-from flfw.nets.cnn import (
-    alexnet,
-    cnn1,
-    cnn2,
-    cnn3x3,
-    convnet32,
-    convnet64,
-    lenet,
-    lenet5,
-    linear,
-    mlp,
-    resnet18,
-    with_group_norm,
-)
 from flfw.nets.net import Net, Tensors, numel, refuse_tied, refuse_untold_types, running_statistics, tensors
 from flfw.nets.transformer import TOKENS, bert_tiny, gpt_next, gpt_tiny, vit_norm, vit_plain
 from flfw.nets.tuned import Trained, Tuning, build_tuned, require_weights, weights_digest
@@ -86,20 +73,20 @@ class NetCard:
 
 
 _CARDS = {
-    "alexnet": NetCard(alexnet, least=63),  # below, the input of its last pooling is empty
+    "alexnet": NetCard(cnn.alexnet, least=63),  # below, the input of its last pooling is empty
     "bert_tiny": NetCard(bert_tiny, images=False, vocabulary=TOKENS),
-    "cnn1": NetCard(cnn1, side=28, channels=1),
-    "cnn2": NetCard(cnn2, side=32, channels=3),
-    "cnn3x3": NetCard(cnn3x3),
-    "convnet32": NetCard(convnet32, side=32, channels=3),
-    "convnet64": NetCard(convnet64, side=32, channels=3),
+    "cnn1": NetCard(cnn.cnn1, side=28, channels=1),
+    "cnn2": NetCard(cnn.cnn2, side=32, channels=3),
+    "cnn3x3": NetCard(cnn.cnn3x3),
+    "convnet32": NetCard(cnn.convnet32, side=32, channels=3),
+    "convnet64": NetCard(cnn.convnet64, side=32, channels=3),
     "gpt_next": NetCard(gpt_next, images=False, vocabulary=TOKENS, places=True),
     "gpt_tiny": NetCard(gpt_tiny, images=False, vocabulary=TOKENS),
-    "lenet": NetCard(lenet),
-    "lenet5": NetCard(lenet5, side=32),
-    "linear": NetCard(linear, images=False),
-    "mlp": NetCard(mlp, images=False),
-    "resnet18": NetCard(resnet18, least=8),  # the extractor then gives maps of one pixel
+    "lenet": NetCard(cnn.lenet),
+    "lenet5": NetCard(cnn.lenet5, side=32),
+    "linear": NetCard(cnn.linear, images=False),
+    "mlp": NetCard(cnn.mlp, images=False),
+    "resnet18": NetCard(cnn.resnet18, least=8),  # the extractor then gives maps of one pixel
     "vit_norm": NetCard(vit_norm, least=4),
     "vit_plain": NetCard(vit_plain, least=4),
 } | {
@@ -183,7 +170,7 @@ def build(
         net = wanted.builder(shape, classes)
         if not isinstance(net, Net):
             raise InputError(f"Expected net={name} to return a Net, got {type(net).__name__}.")
-    net = with_group_norm(net) if norm == "group" else net
+    net = cnn.with_group_norm(net) if norm == "group" else net
     refuse_tied(net)
     refuse_untold_types(net)
     net.shape, net.classes = shape, classes

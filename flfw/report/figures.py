@@ -17,24 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import IdentityTransform, ScaledTranslation
 
-from flfw.report.chart_style import (
-    ACCENT,
-    DASHED,
-    INK,
-    LINE_HEIGHT,
-    PAGE_STYLE,
-    PAPER,
-    RAISED,
-    SOFT,
-    End,
-    at_both_widths,
-    dots,
-    inline_svg,
-    name_ends,
-    page_figure,
-    shown,
-    unbroken,
-)
+from flfw.report import chart_style
 
 _WIDE = 620
 # In pixels: room for tick labels, for a line of a title, between two charts, below the last, and of a character.
@@ -57,7 +40,7 @@ class Curve:
 
     label: str
     points: tuple[Point, ...]
-    tone: str = INK
+    tone: str = chart_style.INK
     intervals: tuple[Point | None, ...] = ()
     peaks: tuple[float | None, ...] = ()
 
@@ -88,7 +71,7 @@ class Chart:
     def names(self) -> list[str]:
         """Return the text beside each line, and then beside each level, with its last value."""
         texts = [(line.label, line.points[-1][1]) for line in self.lines if line.points]
-        return [shown(f"{label} {_value(value, self.percent)}") for label, value in [*texts, *self.levels]]
+        return [chart_style.shown(f"{label} {_value(value, self.percent)}") for label, value in [*texts, *self.levels]]
 
 
 def _value(value: float, percent: bool) -> str:
@@ -107,10 +90,10 @@ def stacked_panels(panels: Sequence[Chart], alt: str, axis: str = "round", marks
     drawable = [panel for panel in panels if panel.drawable]
     if not drawable:
         return Markup("")
-    return at_both_widths(lambda width: _draw(drawable, width, alt, axis, marks), _WIDE)
+    return chart_style.at_both_widths(lambda width: _draw(drawable, width, alt, axis, marks), _WIDE)
 
 
-@rc_context(PAGE_STYLE)
+@rc_context(chart_style.PAGE_STYLE)
 def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: AxisMarks | None) -> Markup:
     rounds = [x for panel in panels for line in panel.lines for x, _ in line.points]
     first, last = min(rounds), max(rounds)
@@ -121,9 +104,9 @@ def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: AxisM
     titles = [fill(panel.title, int(width / 7.5)) for panel in panels]
     heads = [_TITLE * (title.count("\n") + 1) + 14 for title in titles]
     lines = [len(each) + sum(name.count("\n") for name in each) for each in names]
-    tall = [max(_PLOT, LINE_HEIGHT * 12 * (many + 1)) for many in lines]
+    tall = [max(_PLOT, chart_style.LINE_HEIGHT * 12 * (many + 1)) for many in lines]
     height = sum(heads) + sum(tall) + _BETWEEN * (len(panels) - 1) + _FOOT
-    figure, across, top = page_figure(width, height), width - _LEFT - right, 0.0
+    figure, across, top = chart_style.page_figure(width, height), width - _LEFT - right, 0.0
     # A single round is in the middle.
     air = 1.0 if first == last else (last - first) * _INSET / (across - 2 * _INSET)
     plots: list[Axes] = []
@@ -141,7 +124,7 @@ def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: AxisM
     else:
         plots[-1].set_xticks([at for at, _ in marks], [text for _, text in marks])
     plots[-1].set_xlabel(axis, loc="right")
-    return inline_svg(figure, alt)
+    return chart_style.inline_svg(figure, alt)
 
 
 def _panel(axes: Axes, panel: Chart, names: Sequence[str], by_round: bool) -> None:
@@ -151,16 +134,21 @@ def _panel(axes: Axes, panel: Chart, names: Sequence[str], by_round: bool) -> No
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     for _, level in panel.levels:
-        axes.axhline(_within(level, top), color=SOFT, linewidth=1, linestyle=DASHED)
+        axes.axhline(_within(level, top), color=chart_style.SOFT, linewidth=1, linestyle=chart_style.DASHED)
     drawn = [line for line in panel.lines if line.points]
     apart = min(6.0, _ASIDE / max(len(drawn) - 1, 1))
     for index, line in enumerate(drawn):
         # Intervals of several attacks at one round would hide one another: each attack is shifted a little.
         aside = (index - (len(drawn) - 1) / 2) * apart if any(other.intervals for other in drawn) else 0.0
         _curve(axes, line, top, aside, by_round)
-    ends = [(*line.points[-1], line.tone) for line in drawn] + [(edge, level, SOFT) for _, level in panel.levels]
-    named = [End(x, _within(y, top), name, SOFT, tone) for (x, y, tone), name in zip(ends, names, strict=True)]
-    name_ends(axes, named, 12 / axes.bbox.width)
+    ends = [(*line.points[-1], line.tone) for line in drawn] + [
+        (edge, level, chart_style.SOFT) for _, level in panel.levels
+    ]
+    named = [
+        chart_style.End(x, _within(y, top), name, chart_style.SOFT, tone)
+        for (x, y, tone), name in zip(ends, names, strict=True)
+    ]
+    chart_style.name_ends(axes, named, 12 / axes.bbox.width)
 
 
 def _within(value: float, top: float) -> float:
@@ -174,7 +162,7 @@ def _curve(axes: Axes, line: Curve, top: float, aside: float, by_round: bool) ->
     }
     points = [(x, _within(y, top)) for x, y in line.points]
     alone: list[Point] = []
-    for part in unbroken(points, [x for x, _ in points]) if by_round else [points]:
+    for part in chart_style.unbroken(points, [x for x, _ in points]) if by_round else [points]:
         if len(part) == 1:
             alone += part
             continue
@@ -188,33 +176,33 @@ def _curve(axes: Axes, line: Curve, top: float, aside: float, by_round: bool) ->
             axes.plot([x, x], [_within(end, top) for end in span], zorder=3, **look)
     peaks = [(x, _within(y, top)) for (x, _), y in zip(points, line.peaks, strict=False) if y is not None]
     _dots(axes, peaks, _DOT + 1.5, look)
-    _dots(axes, peaks, _DOT - 1.5, look | {"color": PAPER})
+    _dots(axes, peaks, _DOT - 1.5, look | {"color": chart_style.PAPER})
 
 
 def _dots(axes: Axes, points: Sequence[Point], size: float, look: Mapping[str, Any]) -> None:
     if points:
         x, y = zip(*points, strict=True)
-        axes.plot(dots(x), dots(y), linewidth=size, zorder=4, **look)
+        axes.plot(chart_style.dots(x), chart_style.dots(y), linewidth=size, zorder=4, **look)
 
 
-@rc_context(PAGE_STYLE)
+@rc_context(chart_style.PAGE_STYLE)
 def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str, maximum: int = 48) -> Markup:
     """Draw a tabular record and its reconstruction: true features as rings, the attacker's as dots, gaps as lines."""
     values = np.nan_to_num(np.ravel(truth).astype(np.float64))[:maximum]
     guess = values if reconstruction is None else np.nan_to_num(np.ravel(reconstruction).astype(np.float64))[:maximum]
     low, high = float(min(values.min(), guess.min())), float(max(values.max(), guess.max()))
     width, height, edge = 300.0, 74.0, 7.0
-    figure = page_figure(width, height)
+    figure = chart_style.page_figure(width, height)
     x = 6 + (width - 12) / len(values) * (np.arange(len(values)) + 0.5)
     ring, dot = (edge + (y - low) / max(high - low, 1e-9) * (height - 2 * edge) for y in (values, guess))
 
     def add(x: np.ndarray, y: np.ndarray, **look: Any) -> None:
         figure.add_artist(Line2D(x, y, transform=IdentityTransform(), **look))
 
-    add(dots(x), dots(ring), color=INK, linewidth=_DOT)
-    add(dots(x), dots(ring), color=RAISED, linewidth=_DOT - 3)
+    add(chart_style.dots(x), chart_style.dots(ring), color=chart_style.INK, linewidth=_DOT)
+    add(chart_style.dots(x), chart_style.dots(ring), color=chart_style.RAISED, linewidth=_DOT - 3)
     if reconstruction is not None:
         gaps = np.stack([ring, dot, np.full(len(x), math.nan)], axis=1)
-        add(np.repeat(x, 3), gaps.ravel(), color=ACCENT, alpha=0.5, linewidth=1)
-        add(dots(x), dots(dot), color=ACCENT, linewidth=_DOT - 3)
-    return inline_svg(figure, alt, "strip")
+        add(np.repeat(x, 3), gaps.ravel(), color=chart_style.ACCENT, alpha=0.5, linewidth=1)
+        add(chart_style.dots(x), chart_style.dots(dot), color=chart_style.ACCENT, linewidth=_DOT - 3)
+    return chart_style.inline_svg(figure, alt, "strip")

@@ -19,6 +19,7 @@ from flfw.data.tables import plan_file
 from flfw.errors import InputError
 from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
+from flfw.report import page_data, ranking
 from flfw.report.causes import because, of_search, plainly
 from flfw.report.findings import LEGEND, AuditEntry, number, read_settings
 from flfw.report.formats import (
@@ -34,30 +35,7 @@ from flfw.report.formats import (
     plain,
     sentence,
 )
-from flfw.report.page_data import (
-    Scope,
-    attribute_tables,
-    beyond_chance,
-    caveats,
-    first_screen,
-    grants,
-    is_regression,
-    most_missed,
-    read_failures,
-    scope,
-    who,
-)
 from flfw.report.questions import compared, decisive, membership_first, questions, rounds_read, seen_by
-from flfw.report.ranking import (
-    answers,
-    group_by_grant,
-    probes_beside_uploads,
-    set_aside,
-    side_by_side,
-    together,
-    twins,
-    worst_first,
-)
 from flfw.report.recommendations import UNASKED, opinion_facts, recommendations, untested
 from flfw.report.run_verdict import decision
 from flfw.report.template.page import PAGE
@@ -103,13 +81,13 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     if pictures:
         absence = ""
     settings = read_settings(folder, result.get("audit") or [], pictures=not absence)
-    worst, elsewhere = answers(settings)
-    targets = together([setting for setting in settings if not setting.entry["curve"]] or settings)
-    failures = read_failures(folder, result.get("recordings"), settings)
+    worst, elsewhere = ranking.answers(settings)
+    targets = ranking.together([setting for setting in settings if not setting.entry["curve"]] or settings)
+    failures = page_data.read_failures(folder, result.get("recordings"), settings)
     rounds = result.get("rounds") or []
-    regression = is_regression(result)
+    regression = page_data.is_regression(result)
     membership, schema = membership_first(result.get("membership") or []), plan_file.kept(folder)
-    requested = scope(settings, "samples" if schema is None else "records")
+    requested = page_data.scope(settings, "samples" if schema is None else "records")
     page = _template().render(
         result=result,
         config=config,
@@ -117,19 +95,19 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         rounds=rounds,
         settings=settings,
         targets=targets,
-        gallery=together(worst_first(settings)),
-        groups=group_by_grant(targets),
-        pairs=side_by_side(targets),
-        beside_uploads=probes_beside_uploads(targets),
-        attributes=attribute_tables(targets),
-        twins=twins(settings),
-        aside=set_aside(targets),
+        gallery=ranking.together(ranking.worst_first(settings)),
+        groups=ranking.group_by_grant(targets),
+        pairs=ranking.side_by_side(targets),
+        beside_uploads=ranking.probes_beside_uploads(targets),
+        attributes=page_data.attribute_tables(targets),
+        twins=ranking.twins(settings),
+        aside=ranking.set_aside(targets),
         scope=requested,
         membership=membership,
         told=decisive(membership),
         questions=questions(settings, membership, requested.unit, result.get("secure_aggregation")),
         **_first_page(settings, membership, result, requested),
-        **grants(worst),
+        **page_data.grants(worst),
         worst=worst,
         elsewhere=elsewhere,
         absence=absence,
@@ -137,7 +115,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         regression=regression,
         legend=LEGEND,
         failures=failures,
-        failed=first_screen(failures),
+        failed=page_data.first_screen(failures),
         overview=charts.overview(rounds, regression, targets, worst),
         curves=charts.curves_of(settings),
         training=charts.training(rounds, regression),
@@ -147,7 +125,10 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
 
 
 def _first_page(
-    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], requested: Scope
+    settings: Sequence[AuditEntry],
+    membership: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    requested: page_data.Scope,
 ) -> dict[str, Any]:
     """Return the values of the first page."""
     return {
@@ -162,11 +143,13 @@ def _first_page(
 @cache
 def _template() -> Template:
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
+    jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=page_data.who)
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
-    jinja.filters.update(capital=capital, flags=flags, beyond_chance=beyond_chance, most_missed=most_missed)
+    jinja.filters.update(
+        capital=capital, flags=flags, beyond_chance=page_data.beyond_chance, most_missed=page_data.most_missed
+    )
     jinja.filters.update(rounds_read=rounds_read, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
-    jinja.filters.update(compared=compared, caveats=caveats)
+    jinja.filters.update(compared=compared, caveats=page_data.caveats)
     return jinja.from_string(PAGE)
 
 

@@ -69,6 +69,8 @@ class Method(EarlierHooks):
     """What one sum may replace: ``mean``: the server hands all updates to `weighted_mean` as they are, and neither
     looks at one nor refuses its numbers; so an engine may send the sum of some. Empty: nothing. It holds for the
     `aggregate` of this class, not for a subclass's; a class that overrides `check_metrics` gets single updates."""
+    plain_steps: ClassVar[bool] = False
+    """Whether local training is steps of the settings' optimiser on the loss alone, which an attacker can simulate."""
     needed_metric: ClassVar[str] = ""
     """Metric of each client without which the server cannot go on, so that ``metrics=none`` is refused; empty: none."""
 
@@ -114,7 +116,7 @@ class Method(EarlierHooks):
     @classmethod
     def local_steps(cls, settings: Any, lr: float, steps: int) -> LocalSteps | None:
         """Describe the local steps that an attacker can simulate; None: training is more than steps on one loss."""
-        return None
+        return settings.steps_at(lr, steps) if cls.plain_steps else None
 
     @classmethod
     def factored_upload(cls, settings: Any) -> FactoredUpload | None:

@@ -20,19 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flfw.comparisons.utility import ACCURACIES, ERRORS
 from flfw.errors import InputError
-from flfw.report.chart_style import (
-    BESIDE,
-    DASHED,
-    INK,
-    INKS,
-    MARKS,
-    STYLE,
-    End,
-    blank,
-    name_ends,
-    unbroken,
-    write_numbers,
-)
+from flfw.report import chart_style
 
 Rows = Sequence[Mapping[str, Any]]
 """A table: rows with the same columns; None where there is no number."""
@@ -47,10 +35,10 @@ _HALO = [withStroke(linewidth=1.5, foreground="white")]  # around a number that 
 _COLUMNS = 3
 _BAND = 0.18
 _AFTER: Mapping[str, Any] = {}
-_BEFORE: Mapping[str, Any] = {"linestyle": DASHED, "markerfacecolor": "white"}
+_BEFORE: Mapping[str, Any] = {"linestyle": chart_style.DASHED, "markerfacecolor": "white"}
 
 
-@rc_context(STYLE)
+@rc_context(chart_style.STYLE)
 def training(rows: Rows, title: str) -> Figure:
     """Draw the mean training loss by round, and below it utility: dashed before local training, solid after it.
 
@@ -61,13 +49,13 @@ def training(rows: Rows, title: str) -> Figure:
     """
     local, received, *_ = ERRORS if ERRORS[0].key in rows[0] else ACCURACIES
     names = list(dict.fromkeys(row["run"] for row in rows))
-    figure = blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many runs
+    figure = chart_style.blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many runs
     above, below = figure.subplots(2, sharex=True, height_ratios=(2, 3))
     above.set_title("Mean training loss")
     below.set(title=f"{local.name.capitalize()} before and after local training", xlabel="round")
-    write_numbers(below.yaxis, local.tick)
+    chart_style.write_numbers(below.yaxis, local.tick)
     losses, utilities = [], []
-    for name, ink, mark in zip(names, cycle(INKS), cycle(MARKS)):
+    for name, ink, mark in zip(names, cycle(chart_style.INKS), cycle(chart_style.MARKS)):
         run_rows, prefix = [row for row in rows if row["run"] == name], "" if len(names) == 1 else f"{name}, "
         losses += _curve(above, run_rows, "loss", name, ink, mark)
         utilities += _curve(below, run_rows, local.key, f"{prefix}after", ink, mark)
@@ -75,12 +63,12 @@ def training(rows: Rows, title: str) -> Figure:
     _by_round(above)
     _by_round(below)
     figure.draw_without_rendering()  # the layout sets the height of the axes, which the spacing of the names needs
-    name_ends(above, losses)
-    name_ends(below, utilities)
+    chart_style.name_ends(above, losses)
+    chart_style.name_ends(below, utilities)
     return figure
 
 
-@rc_context(STYLE)
+@rc_context(chart_style.STYLE)
 def measures(rows: Rows, title: str) -> Figure:
     """Draw a small plot of each measure by round; the axis of a measure without negative values starts at 0.
 
@@ -91,10 +79,10 @@ def measures(rows: Rows, title: str) -> Figure:
     names = [name for name in rows[0] if name != "round"]
     wide = min(_COLUMNS, len(names))
     tall = -(-len(names) // wide)
-    figure = blank(max(2.5 * wide, 4.0), 2.1 * tall + 0.5, title)
+    figure = chart_style.blank(max(2.5 * wide, 4.0), 2.1 * tall + 0.5, title)
     for index, name in enumerate(names, 1):
         axes = figure.add_subplot(tall, wide, index, title=name.replace("_", " "))
-        _curve(axes, rows, name, name, INKS[0], MARKS[0])
+        _curve(axes, rows, name, name, chart_style.INKS[0], chart_style.MARKS[0])
         _by_round(axes)
         if index > len(names) - wide:
             axes.set_xlabel("round")
@@ -105,7 +93,7 @@ def measures(rows: Rows, title: str) -> Figure:
     return figure
 
 
-@rc_context(STYLE)
+@rc_context(chart_style.STYLE)
 def embeddings(rows: Rows, title: str) -> Figure:
     """Draw the clients in the plane, each with the marker and shade of its group; few clients also have their numbers.
 
@@ -113,14 +101,19 @@ def embeddings(rows: Rows, title: str) -> Figure:
         rows: ``client``, ``group``, ``x`` and ``y``, one row per client.
         title: title above the plot.
     """
-    figure = blank(6.0, 4.4, title)
+    figure = chart_style.blank(6.0, 4.4, title)
     axes = figure.add_subplot(xticks=[], yticks=[])
     axes.set_xlabel("only who is near whom has a meaning: the axes have no unit")
     many, names = len(rows) > _MOST_NUMBERED, sorted({row["group"] for row in rows}, key=_in_order)
-    for index, (name, mark) in enumerate(zip(names, cycle(MARKS))):
+    for index, (name, mark) in enumerate(zip(names, cycle(chart_style.MARKS))):
         x, y = ([row[key] for row in rows if row["group"] == name] for key in ("x", "y"))
         shade = "white" if name == OTHERS else _SHADES(index / max(len(names) - 1, 1))
-        look: Any = {"s": 20 if many else 55, "marker": mark, "edgecolor": INK, "linewidth": 0.3 if many else 0.6}
+        look: Any = {
+            "s": 20 if many else 55,
+            "marker": mark,
+            "edgecolor": chart_style.INK,
+            "linewidth": 0.3 if many else 0.6,
+        }
         axes.scatter(x, y, color=shade, label=name, **look)
     for row in () if many else rows:
         at = row["x"], row["y"]
@@ -129,7 +122,7 @@ def embeddings(rows: Rows, title: str) -> Figure:
     axes.set_box_aspect(1)
     axes.margins(0.08)
     axes.spines[:].set_visible(True)
-    axes.legend(title="dominant classes", **BESIDE)
+    axes.legend(title="dominant classes", **chart_style.BESIDE)
     return figure
 
 
@@ -141,19 +134,19 @@ def _by_round(axes: Axes) -> None:
 
 def _curve(
     axes: Axes, rows: Rows, column: str, name: str, ink: str, mark: str, style: Mapping[str, Any] = _AFTER
-) -> list[End]:
+) -> list[chart_style.End]:
     """Draw a line with gaps at rounds without a number, and a band where there are ends; return its end, if any."""
     known = [row for row in rows if row[column] is not None]
     points = [(row["round"], row[column]) for row in known]
     every = -(-len(points) // _MOST_MARKED)
-    for part in unbroken(known, [row["round"] for row in known]):
+    for part in chart_style.unbroken(known, [row["round"] for row in known]):
         line = [(row["round"], row[column]) for row in part]
         shown: Any = every if len(part) > 1 else 1
         axes.plot(*zip(*line, strict=True), color=ink, marker=mark, markevery=shown, clip_on=False, zorder=3, **style)
         ends: Any = [[row.get(f"{column}{end}") for row in part] for end in ("_low", "_high")]
         if all(value is not None for end in ends for value in end):
             axes.fill_between([x for x, _ in line], *ends, color=ink, alpha=_BAND, linewidth=0)
-    return [End(x, y, name, ink) for x, y in points if isfinite(y)][-1:]
+    return [chart_style.End(x, y, name, ink) for x, y in points if isfinite(y)][-1:]
 
 
 def _in_order(group: str) -> tuple[bool, list[int]]:
