@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.integrate import quad
 from scipy.stats import chi2, kstest, norm
 
@@ -22,15 +23,20 @@ STEP = 2.0**-8  # 24 is above 2^4, and the step is 2^-12 of that
 
 
 def scripted(*words: int, more: bytes = b"") -> gaussian.Bits:
-    """Words of 64 bits for the first draw, then bytes in their order."""
-    rest = bytearray(np.array(words, np.uint64).tobytes() + more)
+    """Words of 32 bits for the first draws, then bytes in their order, then zeros."""
+    rest = bytearray(np.array(words, np.uint32).tobytes() + more)
 
     def bits(count: int) -> bytes:
         taken, rest[:] = bytes(rest[:count]), rest[count:]
-        assert len(taken) == count
-        return taken
+        return taken.ljust(count, b"\0")
 
     return bits
+
+
+def uniform(word: int, digits: int) -> mpmath.mpf:
+    """The number of so many digits, and of the zeros after them."""
+    with mpmath.workdps(100):
+        return (mpmath.mpf(word << 192 - digits) + 0.5) / mpmath.mpf(2) ** 192
 
 
 def place(value: float, std: float, radial: mpmath.mpf, angular: mpmath.mpf, wave: str) -> int:
@@ -72,65 +78,103 @@ def test_every_result_is_on_the_grid_whatever_the_values_digits() -> None:
     assert torch.equal(steps, steps.round())
 
 
-def test_places_are_those_of_arithmetic_with_many_digits() -> None:
-    rng = np.random.default_rng(0)
-    words = [int(word) for word in rng.integers(0, 2**63, 400)]
-    values = torch.tensor(rng.normal(0, 30, 400), dtype=torch.float64)
-    result = add_secure_gaussian({"w": values}, DEVIATION, scripted(*words))["w"] / STEP
-    uniform = [(mpmath.mpf(word % 2**53) + 0.5) / 2**53 for word in words]
-    for at in range(400):
-        pair, wave = at % 200, "cos" if at < 200 else "sin"
-        expected = place(float(values[at]), DEVIATION, uniform[pair], uniform[200 + pair], wave)
+@pytest.mark.parametrize(("sizes", "pairs"), [((400,), 2**16), ((6, 0, 1, 16), 4)])
+def test_places_are_those_of_arithmetic_with_many_digits(
+    sizes: tuple[int, ...], pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry has its own tensor's value and its own words, also over the ends of tensors and draws."""
+    monkeypatch.setattr(gaussian, "_PAIRS", pairs)
+    rng, count = np.random.default_rng(0), sum(sizes)
+    half = (count + 1) // 2
+    words = [int(word) for word in rng.integers(0, 2**32, 2 * half)]
+    values = torch.tensor(rng.normal(0, 30, count))
+    named = {str(index): value for index, value in enumerate(values.split(sizes))}
+    result = torch.cat(list(add_secure_gaussian(named, DEVIATION, scripted(*words)).values())) / STEP
+    drawn = np.concatenate([np.reshape(words[2 * at : 2 * at + 2 * pairs], (2, -1)) for at in range(0, half, pairs)], 1)
+    for at in range(count):
+        radial, angular = (uniform(int(word), 32) for word in drawn[:, at % half])
+        expected = place(float(values[at]), DEVIATION, radial, angular, "cos" if at < half else "sin")
         assert int(result[at]) == expected
+
+
+@pytest.mark.parametrize("part", [0.5, 1 / 8])  # an eighth is seen to be too little
+def test_errors_of_float32_are_below_half_of_what_is_allowed(part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtype, signed, error, *rest = gaussian._SINGLE
+    monkeypatch.setattr(gaussian, "_SINGLE", (dtype, signed, part * error, *rest))
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**32, (2, 500_000), dtype=np.uint32)
+    words[0, ::2] = 2 ** rng.uniform(20, 32, 250_000)  # large radii
+    values = 8000 * STEP * rng.uniform(-1, 1, (2, 500_000))
+    bits = scripted(more=b"".join(piece.tobytes() for piece in np.split(words, range(2**16, 500_000, 2**16), axis=1)))
+    places = add_secure_gaussian({"w": torch.tensor(values)}, DEVIATION, bits)["w"].numpy() / STEP
+    radius, angle = np.sqrt(-2 * np.log((words[0] + 2.0**-161) * 2.0**-32)), words[1] * (2 * np.pi * 2.0**-32)
+    sums = (values + DEVIATION * radius * np.stack([np.cos(angle), np.sin(angle)])) / STEP
+    certain = np.abs(sums - np.floor(sums) - 0.5) > 1e-6
+    assert (places == np.rint(sums))[certain].all() == (part == 0.5)
 
 
 @pytest.mark.parametrize("digits", [1, 2**127, 2**128 - 1])
 def test_a_first_number_near_zero_is_told_apart_by_its_further_digits(digits: int) -> None:
     """Without further digits it could be any radius above 8."""
-    turned = 2**51  # a quarter of the circle: the sine is 1, and the cosine's sign is that of the further digits
-    more = digits.to_bytes(16, "big") + (2**100).to_bytes(16, "big")
+    turned = 2**30  # a quarter of the circle: the sine is 1, and the cosine's sign is that of the further digits
+    more = bytes(8) + digits.to_bytes(16, "big") + (2**100).to_bytes(16, "big")
     result = add_secure_gaussian({"w": torch.zeros(2)}, DEVIATION, scripted(0, turned, more=more))["w"] / STEP
-    with mpmath.workdps(100):
-        radial = (mpmath.mpf(digits) + 0.5) / mpmath.mpf(2) ** 181
-        angular = (mpmath.mpf(turned * 2**128 + 2**100) + 0.5) / mpmath.mpf(2) ** 181
+    radial, angular = uniform(digits, 192), uniform(turned * 2**160 + 2**100, 192)
     assert [int(n) for n in result] == [place(0.0, DEVIATION, radial, angular, wave) for wave in ("cos", "sin")]
     assert int(result[1]) * STEP > 8 * DEVIATION
 
 
 def test_a_sum_between_two_places_is_told_apart_by_further_digits() -> None:
-    word, turn = 2**52 + 12345, 2**50
+    word, turn = 2**31 + 12345, 2**29
     with mpmath.workdps(60):
-        radius = mpmath.sqrt(-2 * mpmath.log((mpmath.mpf(word) + 0.5) / 2**53))
-        noise = radius * mpmath.cos(2 * mpmath.pi * (mpmath.mpf(turn) + 0.5) / 2**53) * DEVIATION
+        radius = mpmath.sqrt(-2 * mpmath.log((mpmath.mpf(word * 2**32) + 0.5) / 2**64))
+        noise = radius * mpmath.cos(2 * mpmath.pi * (mpmath.mpf(turn * 2**32) + 0.5) / 2**64) * DEVIATION
         between = float((mpmath.floor(noise / STEP) + 0.5) * STEP - noise)  # the sum's middle is the border
     values, low, high = {"w": torch.tensor([between, 0.0], dtype=torch.float64)}, b"\0" * 16, b"\xff" * 16
     results = []
     for more in (low + high, high + low):  # a small first number is a large radius; a small angle a large cosine
-        result = add_secure_gaussian(values, DEVIATION, scripted(word, turn, more=more))["w"] / STEP
+        result = add_secure_gaussian(values, DEVIATION, scripted(word, turn, more=bytes(8) + more))["w"] / STEP
+        further = int.from_bytes(more[:16]), int.from_bytes(more[16:])
+        radial, angular = (uniform(w * 2**160 + extra, 192) for w, extra in zip((word, turn), further, strict=True))
+        assert int(result[0]) == place(between, DEVIATION, radial, angular, "cos")
         results.append(int(result[0]))
-    for more, result in zip((low + high, high + low), results, strict=True):
-        first, second = (int.from_bytes(part) for part in (more[:16], more[16:]))
-        with mpmath.workdps(100):
-            radial, angular = (
-                (mpmath.mpf(w * 2**128 + extra) + 0.5) / mpmath.mpf(2) ** 181
-                for w, extra in ((word, first), (turn, second))
-            )
-        assert result == place(between, DEVIATION, radial, angular, "cos")
-    assert add_secure_gaussian({"w": values["w"] + STEP}, DEVIATION, scripted(word, turn, more=low + high))["w"][
-        0
-    ] == pytest.approx((results[0] + 1) * STEP)
+    for shift in (-1, 1):  # less than the errors of float64 that are allowed, and zeros for further digits
+        bits, calls = scripted(word, turn), list[int]()
+        near = {"w": values["w"] + shift * 4 * 2.0**-44 * DEVIATION}
+        add_secure_gaussian(near, DEVIATION, lambda count, bits=bits, calls=calls: calls.append(count) or bits(count))
+        assert calls == [8, 8, 16, 16]
+    bits = scripted(word, turn, more=bytes(8) + low + high)
+    one_on = add_secure_gaussian({"w": values["w"] + STEP}, DEVIATION, bits)["w"][0]
+    assert one_on == pytest.approx((results[0] + 1) * STEP)
 
 
 def test_further_digits_are_rarely_needed() -> None:
     calls: list[int] = []
 
-    def counted(count: int) -> bytearray:
+    def counted(count: int) -> memoryview:
         calls.append(count)
         return secret_bytes(count)
 
     for _ in range(10):
         add_secure_gaussian({"w": torch.rand(100_000)}, DEVIATION, counted)
-    assert calls.count(16) < 60  # of a million entries about three, with two draws each
+    assert calls.count(16) < 6  # of a million entries about one in twenty such tests
+    assert len(calls) == 20 and sum(calls[1::2]) < 0.1 * sum(calls[::2])  # and 32 for one pair in some twenty
+
+
+@pytest.mark.parametrize(
+    ("dtype", "std"), [("float64", 24.0), ("bfloat16", 24.0), ("float32", 1e-36), ("float32", 1e37)]
+)
+def test_all_types_and_scales_have_their_deviation(dtype: str, std: float) -> None:
+    drawn = add_secure_gaussian({"w": torch.zeros(2001, dtype=getattr(torch, dtype))}, std)["w"]
+    assert drawn.dtype == getattr(torch, dtype) and accepted(drawn.double() / std, 1.0)
+
+
+def test_draws_of_one_call_and_of_the_next_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaussian, "_PAIRS", 1024)
+    drawn = [add_secure_gaussian({"a": torch.zeros(2048), "b": torch.zeros(6144)}, 1.0) for _ in range(2)]
+    rows = torch.cat([torch.cat([one["a"], one["b"]]) for one in drawn]).view(-1, 1024).double()
+    for power in (1, 2):  # sixteen rows: of four draws each, in cosines and sines
+        assert float((torch.corrcoef(rows**power) - torch.eye(16)).abs().max()) < 6 / sqrt(1024)
 
 
 @pytest.mark.parametrize("value", [nan, inf, 1e20])
@@ -283,6 +327,21 @@ def test_secret_bytes_differ_in_each_call_and_coins_have_their_probability() -> 
     for probability in (0.02, 0.5):
         heads = secret_coins(200_000, probability).sum()
         assert abs(heads - 200_000 * probability) < 5 * sqrt(200_000 * probability * (1 - probability))
+
+
+def test_each_call_has_a_key_of_the_system_and_is_counter_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[bytes] = []
+
+    def key(count: int) -> bytes:
+        keys.append(bytes([len(keys)]) * count)
+        return keys[-1]
+
+    monkeypatch.setattr("secrets.token_bytes", key)
+    for count in (0, 1, 15, 17, 1000):
+        drawn = secret_bytes(count)
+        cipher = Cipher(algorithms.AES256(keys[-1]), modes.CTR((2).to_bytes(16, "big")))
+        assert bytes(drawn) == cipher.encryptor().update(bytes(count))
+    assert len(set(keys)) == 5
 
 
 def test_the_default_bits_are_secret() -> None:

@@ -11,11 +11,17 @@ The real sum is a Gaussian mechanism, and rounding is post-processing, which cos
 Algorithmic Foundations of Differential Privacy", 2014, proposition 2.1). So every accountant for Gaussian noise holds
 as it is, and the grid enlarges no sensitivity.
 
-Z is drawn by Box and Muller's transformation from two uniform numbers of 53 secret binary digits each. They say which
-interval holds Z. If all of the interval rounds to the same place, further digits are not needed. Else 128 more digits
-of both are drawn, and the place is computed with as much precision: Haney, Desfontaines, Hartman, Shrestha and Hay,
-"Precision-based Attacks and Interval Refining", TPDP 2022. What is left undecided has a probability below 2^-100 for
-each entry.
+Z is drawn by Box and Muller's transformation from two uniform numbers of 32 secret binary digits each, in float32. They
+say which interval holds Z, with all rounding errors. If all of the interval rounds to the same place, further digits
+are not needed. Else 32 more digits of both are drawn, for float64, and if these do not decide, 128 more, for as much
+precision: Haney, Desfontaines, Hartman, Shrestha and Hay, "Precision-based Attacks and Interval Refining", TPDP 2022.
+What is left undecided has a probability below 2^-100 for each entry.
+
+The errors. In float32, in units of 2^-24 deviations at radius r: the angle's rounding, product and constant 5 r; cosine
+and sine 1.5 r; logarithm, square root, products and sum 8 r; the first number's rounding 1 / r. The angle's and the
+others stand at right angles: together below 10.5 r + 1 / r, and 12 r + 8 are allowed, where r is in [1/8, 4]. Beyond,
+a pair is unclear. NumPy's functions are taken to be right to 2 units in the last place:
+`tests/nets/test_secure_gaussian.py` has all errors at less than half of what is allowed.
 
 Sums. Where each of n clients rounds a noisy value to the same grid, who sees nothing but their sum sees a rounded
 Gaussian of deviation sqrt(n) s, s that of one client, up to probabilities that no number here can hold. In steps of the
@@ -33,8 +39,8 @@ steps or more all of it is below n exp(-157). The grid must be the same for all 
 float32's is not: its digits end earlier in larger numbers, so that the last digit of a sum tells how small the smallest
 of the numbers in it was. `shared_step` gives a grid that float32 holds.
 
-Not covered: the time that a draw takes, in which a refinement can be seen (of one entry in some 350,000); and the
-rounding errors of the value itself, see `MARGIN`.
+Not covered: the time that a draw takes, in which refinements can be seen (in float64 of one entry in some fifty, with
+more digits of one in some twenty million); and the rounding errors of the value itself, see `MARGIN`.
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ from dataclasses import dataclass
 from math import frexp, inf, pi, prod
 from typing import TypeAlias, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,13 +66,16 @@ the bound in batches of up to 4000."""
 PER_STEP = 4
 """Least number of steps of a shared grid in a deviation."""
 
-Bits: TypeAlias = Callable[[int], bytes | bytearray]
-_DIGITS, _MORE = 53, 128  # of a uniform number at first, and in addition where these do not decide
+Bits: TypeAlias = Callable[[int], bytes | bytearray | memoryview]
+_MORE = 128  # digits of a uniform number in addition to 64
 _STEPS = 12  # the step is the deviation's power of two below, over 2^12
-_DOUBT = 2.0**-20  # of a step: above all errors of float64, which are below 2^-35 deviations for the numbers kept
-_LEAST, _MOST = 2.0**-20, 1 - 2.0**-36  # outside, the first uniform number does not give the radius well enough
 _LARGEST = 2.0**48  # steps; a value beyond is a billion deviations, which no noise of this size hides
-_FARTHEST = 17.0  # deviations: no uniform number of 53 + 128 digits gives more than 15.9
+_FARTHEST = 17.0  # deviations: no uniform number of 64 + 128 digits gives more than 16.4
+_PAIRS = 2**16  # at once, so that the processor's cache holds them
+# Of float32 and float64: the type, that of as many signed digits, errors by radius and by value, bounds of the first
+# number. Outside, it does not give the radius well enough: 2^-11 and 1 - 2^-7, 2^-28 and 1 - 2^-24.
+_SINGLE = np.float32, np.int32, 12 * 2.0**-24, 2.0**-23, np.uint32(1 << 21), np.uint32(127 << 25)
+_DOUBLE = np.float64, np.int64, 12 * 2.0**-44, 2.0**-52, np.uint64(1 << 36), np.uint64((1 << 64) - (1 << 40))
 
 
 def grid_step(std: float) -> float:
@@ -108,73 +118,97 @@ def add_secure_gaussian(
     """Add independent noise of N(0, std^2) to all entries, and round the sums to the grid.
 
     Args:
-        values: floating tensors by name, on any device; they are not changed.
+        values: floating tensors by name, all on one device; they are not changed.
         std: standard deviation of the noise, > 0 and finite.
         bits: source of n random bytes; another one than the system's is for tests.
         min_step: a power of two; where it is above `grid_step`, it is the grid's step.
 
     Returns:
-        New tensors in the types and on the devices of ``values``.
+        New tensors in the types and on the device of ``values``.
 
     Raises:
         InputError: ``std`` is out of range, or a value is not finite or so large that the noise hides nothing.
     """
     step = max(grid_step(std), min_step)
-    sizes = [prod(value.shape) for value in values.values()]
-    scaled = torch.cat([v.detach().to("cpu", torch.float64).flatten() for v in values.values()]) if values else None
-    if scaled is None or not len(scaled):
+    parts = [value.detach().reshape(-1) for value in values.values()]
+    sizes = [len(part) for part in parts]
+    if not any(sizes):
         return {name: value.clone() for name, value in values.items()}
-    scaled.div_(step)  # exact: a power of two
-    largest = float(scaled.abs().max())
+    odd = sum(sizes) % 2
+    flat = torch.cat([*parts, parts[0].new_zeros(odd)])  # numbers are drawn in pairs
+    narrow = flat.dtype != torch.float64 and 2.0**-64 <= step <= 2.0**64  # float32 holds all sums, and none overflows
+    sums = flat.to("cpu", torch.float32 if narrow else torch.float64)
+    largest = max(abs(float(end)) for end in torch.aminmax(sums)) / step
     require(largest <= _LARGEST, f"finite values within {_LARGEST * step / std:.3g} deviations", largest=largest)
-    sums = _rounded(scaled, std / step, bits, _DOUBT + largest * 2.0**-50).mul_(step)
-    pieces = sums.split_with_sizes(sizes)
-    return {
-        name: piece.view(value.shape).to(value.device, value.dtype)
-        for (name, value), piece in zip(values.items(), pieces, strict=True)
-    }
+    _round_noisy(sums.view(2, -1).numpy(), step, std / step, bits, largest)
+    pieces = sums.to(flat.device).split_with_sizes([*sizes, odd])
+    return {n: piece.view(v.shape).to(v.dtype) for (n, v), piece in zip(values.items(), pieces, strict=False)}
 
 
-def _rounded(values: Tensor, std: float, bits: Bits, doubt: float) -> Tensor:
-    """Return ``round(values + std Z)`` for values (n,) in steps; ``doubt`` bounds the errors of the sum."""
-    count, half = len(values), (len(values) + 1) // 2
-    words = torch.frombuffer(bytearray(bits(16 * half)), dtype=torch.int64).bitwise_and_((1 << _DIGITS) - 1)
-    uniform = words.double().add_(0.5).mul_(2.0**-_DIGITS)
-    first, angle = uniform[:half], uniform[half:].mul(2 * pi)
-    radius = first.log().mul_(-2).sqrt_().mul_(std)
-    sums = torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].add_(values)
-    places = sums.round()
-    distance = (sums - places).abs_()
-    unclear = distance > 0.5 - doubt
-    if float(first.min()) < _LEAST or float(first.max()) > _MOST:
-        outside = (first < _LEAST) | (first > _MOST)
-        unclear |= torch.cat([outside, outside])[:count]
-    if bool(unclear.any()):
-        _refine(places, unclear.nonzero().flatten().tolist(), values, words, std, bits)
-    return places
+def _round_noisy(sums: np.ndarray, step: float, std: float, bits: Bits, largest: float) -> None:
+    """Replace values (2, n) by ``step * round(values / step + std Z)``; ``std`` and ``largest`` are in steps."""
+    unclear = []
+    for start in range(0, sums.shape[1], _PAIRS):
+        part = sums[:, start : start + _PAIRS]
+        words = _words(bits, part.shape[1])
+        places, found = _places(part, 1 / step, words, std, largest)
+        unclear.append((found + start, words.take(found, axis=1), part.take(found, axis=1)))
+        np.multiply(places, step, out=part, dtype=part.dtype)  # exact: a power of two
+    columns, words, values = (np.concatenate(pieces, axis=-1) for pieces in zip(*unclear, strict=True))
+    words, values = words.astype(np.uint64) << 32 | _words(bits, len(columns)), values.astype(np.float64) / step
+    places, left = _places(values, 1.0, words, std, largest)
+    if len(left):
+        places[:, left] = _refined(values[:, left], words[:, left], std, bits)
+    sums[0, columns], sums[1, columns] = places * step
 
 
-def _refine(indices: Tensor, which: list[int], values: Tensor, words: Tensor, std: float, bits: Bits) -> None:
-    """Compute some places with 128 more digits of their two uniform numbers, which both entries of a pair share."""
+def _words(bits: Bits, pairs: int) -> np.ndarray:
+    return np.frombuffer(bits(8 * pairs), np.uint32).reshape(2, pairs)
+
+
+def _places(
+    values: np.ndarray, scale: float, words: np.ndarray, std: float, largest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``round(scale values + std Z)`` (2, n) in float32 or 64 by words (2, n), and which pairs are unclear."""
+    digits = 8 * words.itemsize
+    dtype, signed, error, rounding, low, high = _SINGLE if digits == 32 else _DOUBLE
+    radius = words[0].astype(dtype)
+    radius += 0.5
+    radius *= 2.0**-digits
+    np.log(radius, out=radius)
+    radius *= -2 * std * std
+    np.sqrt(radius, out=radius)
+    sums = np.empty(words.shape, dtype)
+    angle = words[1].view(signed).astype(dtype)
+    angle *= 2 * pi * 2.0**-digits  # from -pi to pi, where float32 is finer than to 2 pi
+    np.cos(angle, out=sums[0])
+    np.sin(angle, out=sums[1])
+    sums *= radius
+    torch.from_numpy(sums).add_(torch.from_numpy(values), alpha=scale)  # in one pass
+    places = np.rint(sums)
+    sums -= places
+    np.abs(sums, out=sums)
+    radius *= error
+    radius += np.maximum(sums[0], sums[1], out=angle)
+    unclear = radius > 0.5 - error * std * 2 / 3 - largest * rounding
+    unclear |= words[0] - low > high - low  # numbers below `low` wrap
+    return places, unclear.nonzero()[0]
+
+
+def _refined(values: np.ndarray, words: np.ndarray, std: float, bits: Bits) -> np.ndarray:
+    """Return the places of pairs (2, n) with 128 more digits of their two uniform numbers."""
     import mpmath
 
-    half, more = len(words) // 2, dict[int, tuple[int, int]]()
-    with mpmath.workprec(_DIGITS + _MORE + 80):
-        for at in which:
-            pair = at % half
-            if pair not in more:
-                more[pair] = (_integer(bits), _integer(bits))
-            radial, angular = (
-                (mpmath.mpf((int(words[index]) << _MORE) + extra) + 0.5) / mpmath.mpf(2) ** (_DIGITS + _MORE)
-                for index, extra in zip((pair, half + pair), more[pair], strict=True)
-            )
-            wave = mpmath.cos if at < half else mpmath.sin
-            noise = mpmath.sqrt(-2 * mpmath.log(radial)) * wave(2 * mpmath.pi * angular)
-            indices[at] = float(mpmath.nint(mpmath.mpf(float(values[at])) + mpmath.mpf(std) * noise))
-
-
-def _integer(bits: Bits) -> int:
-    return int.from_bytes(bits(_MORE // 8))
+    places, whole = np.empty_like(values), mpmath.mpf(2) ** (64 + _MORE)
+    with mpmath.workprec(64 + _MORE + 80):
+        for pair in range(values.shape[1]):
+            further = (int(word) << _MORE | int.from_bytes(bits(_MORE // 8)) for word in words[:, pair])
+            radial, angular = ((mpmath.mpf(number) + 0.5) / whole for number in further)
+            radius = std * mpmath.sqrt(-2 * mpmath.log(radial))
+            for row, wave in enumerate((mpmath.cos, mpmath.sin)):
+                noise = radius * wave(2 * mpmath.pi * angular)
+                places[row, pair] = float(mpmath.nint(float(values[row, pair]) + noise))
+    return places
 
 
 def gaussian(shapes: Mapping[str, torch.Size | tuple[int, ...]], std: float, rng: torch.Generator) -> dict[str, Tensor]:
