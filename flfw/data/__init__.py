@@ -31,7 +31,7 @@ from flfw.data.catalogue import (
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Augmentation, Dataset, DatasetArrays, DatasetCard
 from flfw.data.files.population import COMMON, PERSONS, Population
-from flfw.data.files.population import columns as columns_of  # flfw.data.columns is a program
+from flfw.data.files.population import columns as columns_of
 from flfw.data.image_files.form import ImageFormat
 from flfw.data.readers import pixels
 from flfw.data.readers.pixels import resize

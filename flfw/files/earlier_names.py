@@ -45,6 +45,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.client_plan": "flfw.task.client_plan",
         "flfw.combinations": "flfw.plans.combinations",
         "flfw.curves": "flfw.experiment.curves",
+        "flfw.data.columns": "flfw.command.data_sets",
         "flfw.data.splits.cut": "flfw.data.splits.split_indices",
         "flfw.defence": "flfw.task.defence",
         "flfw.deploy.layout": "flfw.engines.layout",
