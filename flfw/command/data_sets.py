@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flfw import data
-from flfw.data import columns, download
+from flfw.data import download
 from flfw.data.files.dataset import DatasetCard
+from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code
 from flfw.files.parser import Parser
 
@@ -32,8 +34,6 @@ def main(arguments: Sequence[str], program: str = "flfw data") -> int:
             print(page(f"{program} split", words, "Print who would hold what, and draw it; nothing is trained."))
             return 0
         return run(["run", "--show-split", *words[1:]], f"{program} split")
-    if words[:1] == ["columns"]:
-        return columns.main(words[1:], f"{program} columns")
     return exit_code(program, lambda: _do(words, program))
 
 
@@ -93,24 +93,48 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
+def _columns(args: argparse.Namespace) -> int:
+    from flfw.data.readers.table import require_target
+    from flfw.data.tables import listing, names, plan_file
+
+    require(data.is_table(args.table), "csv:FILE@TARGET or parquet:FILE@TARGET", dataset=args.table)
+    name = data.configured(args.table, args.set)
+    parsed, schema, out = names.TableName.parse(name), None, args.write
+    if args.public:
+        schema, out = plan_file.stated(args.public, require_target(name), parsed), out or Path(f"{parsed.path}.toml")
+    schema = schema or data.describe(name).columns
+    assert schema is not None, "a table has columns"
+    print(listing.listing(schema, maximum=len(schema.columns)), *listing.sentences(schema), sep="\n")
+    if out:
+        try:
+            with out.open("x", encoding="utf-8") as file:
+                file.write(plan_file.text(plan_file.for_sites(schema) if args.for_sites else schema))
+        except OSError as error:
+            way = f"--write FILE, and name it by --set {parsed.prefix}.columns=FILE"
+            raise InputError(f"Expected a new file, got {out} ({error.strerror}); {way}.") from error
+        print(out)
+    return 0
+
+
 _MOST_FILES = 12
-_ACTIONS = {"list": _list, "get": _get, "verify": _verify, "show": _show}
-_WORDS = {
-    "list": "all data sets, and whether their files are on this machine",
-    "get": "download some, and convert them for the first run",
-    "verify": "compare their files' MD5 sums with the published ones",
-    "show": "shape, classes, files and source of a data set",
-}
+_ACTIONS = {"list": _list, "get": _get, "verify": _verify, "show": _show, "columns": _columns}
 
 
 def _parser(program: str) -> Parser:
-    parser = Parser(program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form: Any = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = Parser(program, **form)
     actions = parser.add_subparsers(dest="action", required=True)
-    for action, words in _WORDS.items():
-        one = actions.add_parser(action, help=words, description=words)
+    for action in ("list", "get", "verify", "show"):
+        one = actions.add_parser(action, **form)
         if action != "list":
             one.add_argument("names", nargs="+", metavar="NAME", help="a data set, as for --dataset")
         one.add_argument("--root", type=Path, help="data root; default: $FLFW_DATA, else the user cache")
-    actions.add_parser("columns", help="what becomes of each column of a table, and their plan as a file")
-    actions.add_parser("split", help="who would hold what; takes the flags of a run")
+    one = actions.add_parser("columns", **form)
+    one.add_argument("table", help="csv:FILE@TARGET or parquet:FILE@TARGET")
+    stated = "write the plan of ranges that you state (age=0:120 sex=f,m), to FILE.toml; no row is read"
+    one.add_argument("--public", nargs="+", metavar="COLUMN=RANGE", help=stated)
+    one.add_argument("--set", nargs="*", default=[], help="settings, as for flfw run: csv.drop=id csv.task=regression")
+    one.add_argument("--write", type=Path, help="write the plan of the columns to this file, to be edited")
+    one.add_argument("--for-sites", action="store_true", help="features for other and for missing values")
+    actions.add_parser("split")
     return parser

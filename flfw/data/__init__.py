@@ -30,7 +30,7 @@ from flfw.data.catalogue import (
 )
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import COMMON, PERSONS, Augmentation, Dataset, DatasetArrays, DatasetCard, Population
-from flfw.data.files.dataset import columns as columns_of  # flfw.data.columns is a program
+from flfw.data.files.dataset import columns as columns_of
 from flfw.data.image_files.images import ImageFormat
 from flfw.data.readers import pixels
 from flfw.data.readers.pixels import resize

@@ -238,9 +238,8 @@ def _nothing_claimed(plan: ClientPlan, flag: str, why: str) -> InputError:
     name, privacy = plan.task.data.dataset, plan.privacy
     if data.is_table(name) and why == catalogue.OWN_SCALES:
         command, name = stating(name)
-        again = f"flfw run --method {plan.name} --dataset {name}"
-        again += f" --target-epsilon {privacy.target_epsilon:g}" * (privacy.target_epsilon > 0)
-        again += f" --expert epsilon_budget={privacy.epsilon_budget:g}" * (privacy.epsilon_budget > 0)
+        target = f" --target-epsilon {privacy.target_epsilon:g}" * (privacy.target_epsilon > 0)
+        again = f"flfw run --method {plan.name} --dataset {name}{target}"
         ranges = "LOW:HIGH of numbers or days, or WORD,WORD"
         why += f" Two commands, with {ranges} for each RANGE, and with your other flags: `{command}` and `{again}`."
     return InputError(f"Expected settings with which something can be claimed for --{flag}. {why}")

@@ -50,6 +50,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.client.workplace": "flfw.client.context",
         "flfw.combinations": "flfw.plans.combinations",
         "flfw.curves": "flfw.experiment.curves",
+        "flfw.data.columns": "flfw.command.data_sets",
         "flfw.data.splits.cut": "flfw.data.splits.split_indices",
         "flfw.dp.settlement": "flfw.dp.resolve_noise",
         "flfw.earlier_names": "flfw.files.earlier_names",

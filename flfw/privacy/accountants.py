@@ -90,20 +90,19 @@ def _epsilon(passes: tuple[tuple[float, int, int], ...], delta: float, mesh: flo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that numba would be faster, and numpy's of infinite losses
         package, gaussian = _package()
-        if several := len(passes) > 1:  # one grid for all losses, to the bit: a power of two is divided exactly
+        fft, several = package.ConvolutionMethod.FFT, len(passes) > 1
+        if several:  # one grid for all losses, to the bit: a power of two is divided exactly
             mesh = 2.0 ** floor(log2(mesh / sum(count for *_, count in passes)))
         whole: Any = None
         try:
             for multiplier, steps, count in passes:
-                if steps > 1:
-                    params = package.types.PrivacyParams(sigma=multiplier, num_steps=steps, num_epochs=count)
-                    spacing = mesh * count if several else mesh  # of all these passes; it is divided by their number
-                    config = package.AllocationSchemeConfig(
-                        loss_discretization=spacing, convolution_method=package.ConvolutionMethod.FFT
-                    )
-                    losses = package.gaussian_allocation_pld(params=params, config=config)
-                else:
+                params = package.types.PrivacyParams(sigma=multiplier, num_steps=steps, num_epochs=count)
+                spacing = mesh * count if several else mesh  # of all these passes; it is divided by their number
+                config = package.AllocationSchemeConfig(loss_discretization=spacing, convolution_method=fft)
+                if steps == 1:
                     losses = gaussian(multiplier / sqrt(count), value_discretization_interval=mesh)
+                else:
+                    losses = package.gaussian_allocation_pld(params=params, config=config)
                 whole = losses if whole is None else whole.compose(losses)
             return float(whole.get_epsilon_for_delta(delta))
         except (ValueError, ArithmeticError, RuntimeError, MemoryError):

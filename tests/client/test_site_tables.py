@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from flfw import data
+from flfw.command.data_sets import main as data_sets
 from flfw.command.rehearse import main as rehearse
-from flfw.data.columns import main as columns
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.site_tables import name_of
@@ -146,7 +146,10 @@ def test_a_site_rehearses_with_its_own_table(tmp_path: Path) -> None:
 
 def test_a_plan_for_sites_has_room_for_values_that_these_rows_lack(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(rows("sick", ward="AB"))
-    assert columns([f"csv:{tmp_path / 't.csv'}@sick", "--write", str(tmp_path / "p.toml"), "--for-sites"]) == 0
+    assert (
+        data_sets(["columns", f"csv:{tmp_path / 't.csv'}@sick", "--write", str(tmp_path / "p.toml"), "--for-sites"])
+        == 0
+    )
     schema = plan_file.read_plan(tmp_path / "p.toml")
     assert schema is not None and [(c.other, c.missing) for c in schema.columns] == [(False, True), (True, True)]
     name = data.configured(f"site:{tmp_path / 'p.toml'}", ())

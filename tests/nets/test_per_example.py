@@ -548,12 +548,12 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "words that the batch shortens": (
         lambda: nn.Sequential(nn.Embedding(6, 4, max_norm=1.0).requires_grad_(False), nn.Linear(4, 3)),
         (2,),
-        "Embedding at 0; max_norm shortens the weights that a batch uses, without noise",
+        "Embedding at 0; max_norm changes its weights",
     ),
     "words by their number in the batch": (
         lambda: nn.Sequential(nn.Embedding(6, 4, scale_grad_by_freq=True), nn.Linear(4, 3)),
         (2,),
-        "Embedding at 0; scale_grad_by_freq makes a gradient depend on the whole batch",
+        "Embedding at 0; max_norm changes its weights, scale_grad_by_freq its gradients",
     ),
     "examples mixed": (
         lambda: nn.Sequential(nn.Linear(4, 4), Mixing(), nn.Linear(4, 3)),

@@ -25,7 +25,7 @@ from flfw.files.typed import read_json
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _GROUPS = ("train_group", "test_group")
-_NAMED = 20  # columns of a command
+_NAMED = 20  # columns of a command; the refusal of others names them
 _VERSION = 2  # of what is kept; raise it when a table is read in another way
 
 
@@ -111,10 +111,9 @@ def require_target(name: str) -> list[str]:
 def stating(name: str) -> tuple[str, str]:
     """Return the command that states a table's public plan beside it, and the table's name by that plan."""
     parsed = TableName.parse(name)
-    parsed = replace(parsed, settings=replace(parsed.settings, columns=""))
-    ranges = [shlex.quote(f"{one}=RANGE") for one in to_state(require_target(name), parsed)]
-    words = " ".join([*ranges[:_NAMED], *["..."] * (len(ranges) > _NAMED)])
-    return f"flfw data columns {shlex.quote(str(parsed))} --public {words}", shlex.quote(str(parsed))
+    bare = replace(parsed, settings=replace(parsed.settings, columns=""))
+    ranges = " ".join(shlex.quote(f"{one}=RANGE") for one in to_state(require_target(name), bare)[:_NAMED])
+    return f"flfw data columns {shlex.quote(str(bare))} --public {ranges}", shlex.quote(str(bare))
 
 
 def _planned(parsed: TableName) -> tuple[TableSettings, TableSchema | None]:

@@ -142,12 +142,8 @@ class TableName:
         """Absolute path of the file with the plan of the columns; None: there is none."""
         if self.settings.columns:
             return self.beside(self.settings.columns)
-        return self.usual_plan if self.usual_plan.is_file() else None
-
-    @property
-    def usual_plan(self) -> Path:
-        """Absolute path of the file where a plan is looked for, if none is named."""
-        return self.path.with_name(f"{self.path.name}.toml")
+        usual = self.path.with_name(f"{self.path.name}.toml")
+        return usual if usual.is_file() else None
 
     def absolute(self) -> TableName:
         """Return the same name with absolute paths."""

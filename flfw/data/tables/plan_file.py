@@ -125,8 +125,8 @@ def _stated(name: str, text: str) -> Column:
     with suppress(ValueError):
         return Column(name, "numeric", float(low), float(high), missing=True, fill=0.5)
     with suppress(ValueError):
-        ends = [float((date.fromisoformat(day) - date(1970, 1, 1)).days) for day in (low, high)]
-        return Column(name, "date", *ends, missing=True, fill=0.5)
+        first, last = (float((date.fromisoformat(day) - date(1970, 1, 1)).days) for day in (low, high))
+        return Column(name, "date", first, last, missing=True, fill=0.5)
     words = tuple(word.strip() for word in text.split(","))
     if len(words) < 2:
         raise InputError(

@@ -19,9 +19,9 @@ What is left undecided has a probability below 2^-100 for each entry.
 
 The errors. In float32, in units of 2^-24 deviations at radius r: the angle's rounding, product and constant 5 r; cosine
 and sine 1.5 r; logarithm, square root, products and sum 8 r; the first number's rounding 1 / r. The angle's and the
-others stand at right angles: together below 10.5 r + 1 / r, and 12 r + 8 are allowed, where r is in [1/8, 4]. Beyond,
-a pair is unclear. NumPy's functions are taken to be right to 2 units in the last place:
-`tests/nets/test_secure_gaussian.py` has all errors at less than half of what is allowed.
+others stand at right angles: together below 10.5 r + 1 / r, and 24 r + 16 are allowed, where r is in [1/8, 4]. Beyond,
+a pair is unclear. NumPy's functions are taken to be right to 2 units in the last place, and may be wrong by 6:
+`tests/nets/test_secure_gaussian.py` has all errors at less than a quarter of what is allowed.
 
 Sums. Where each of n clients rounds a noisy value to the same grid, who sees nothing but their sum sees a rounded
 Gaussian of deviation sqrt(n) s, s that of one client, up to probabilities that no number here can hold. In steps of the
@@ -39,7 +39,7 @@ steps or more all of it is below n exp(-157). The grid must be the same for all 
 float32's is not: its digits end earlier in larger numbers, so that the last digit of a sum tells how small the smallest
 of the numbers in it was. `shared_step` gives a grid that float32 holds.
 
-Not covered: the time that a draw takes, in which refinements can be seen (in float64 of one entry in some fifty, with
+Not covered: the time that a draw takes, in which refinements can be seen (in float64 of one entry in some twenty-five, with
 more digits of one in some twenty million); and the rounding errors of the value itself, see `MARGIN`.
 """
 
@@ -74,8 +74,8 @@ _FARTHEST = 17.0  # deviations: no uniform number of 64 + 128 digits gives more 
 _PAIRS = 2**16  # at once, so that the processor's cache holds them
 # Of float32 and float64: the type, that of as many signed digits, errors by radius and by value, bounds of the first
 # number. Outside, it does not give the radius well enough: 2^-11 and 1 - 2^-7, 2^-28 and 1 - 2^-24.
-_SINGLE = np.float32, np.int32, 12 * 2.0**-24, 2.0**-23, np.uint32(1 << 21), np.uint32(127 << 25)
-_DOUBLE = np.float64, np.int64, 12 * 2.0**-44, 2.0**-52, np.uint64(1 << 36), np.uint64((1 << 64) - (1 << 40))
+_SINGLE = np.float32, np.int32, 24 * 2.0**-24, 2.0**-23, np.uint32(1 << 21), np.uint32(127 << 25)
+_DOUBLE = np.float64, np.int64, 24 * 2.0**-44, 2.0**-52, np.uint64(1 << 36), np.uint64((1 << 64) - (1 << 40))
 
 
 def grid_step(std: float) -> float:

@@ -305,10 +305,9 @@ def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) 
         if isinstance(layer, _BatchNorm) and not is_frozen(layer):
             way_out = "adapter_norm=frozen" if ".adapter." in place else "--expert norm=group"
             raise _no_gradients(layer, place, f"its output depends on the whole batch; {way_out} is the way out")
-        if getattr(layer, "max_norm", None) is not None:
-            raise _no_gradients(layer, place, "max_norm shortens the weights that a batch uses, without noise")
-        if place in chosen and getattr(layer, "scale_grad_by_freq", False):
-            raise _no_gradients(layer, place, "scale_grad_by_freq makes a gradient depend on the whole batch")
+        if getattr(layer, "max_norm", None) is not None or getattr(layer, "scale_grad_by_freq", False):
+            why = "max_norm changes its weights, scale_grad_by_freq its gradients, by the words of the whole batch"
+            raise _no_gradients(layer, place, why)
         if place in chosen and any(True for _ in layer.buffers(recurse=False)):
             raise _no_gradients(layer, place, "its buffers may carry one example's data into another's gradient")
 
