@@ -127,16 +127,8 @@ class Exchange:
         return informed.apply(victim.gradient(x, y, {}, constants), observed, constants), observed
 
 
-def exchange(
-    method: str,
-    *chosen: str,
-    batch: int = 1,
-    steps: int = 1,
-    at: int = 0,
-    on_client: bool = False,
-    defence: str = "none",
-) -> Exchange:
-    return Exchange(asked(method, *chosen, defence=defence), probe_set(batch, steps, at, on_client))
+def exchange(method: str, *chosen: str, at: int = 0, defence: str = "none", **size: int) -> Exchange:
+    return Exchange(asked(method, *chosen, defence=defence), probe_set(server_round=at, **size))
 
 
 # --- by hand ---

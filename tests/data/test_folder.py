@@ -78,16 +78,7 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
 
     assert listing.EXTENSIONS == IMG_EXTENSIONS
     chosen, other = tmp_path / "own", tmp_path / "elsewhere"
-    for file in (
-        "b/2.png",
-        "b/10.JPG",
-        "b/deep/er/1.bmp",
-        "b/deep/9.png",
-        "B/x.webp",
-        "B/a b.Png",
-        "é/1.tiff",
-        "é/2.ppm",
-    ):
+    for file in "b/2.png|b/10.JPG|b/deep/er/1.bmp|b/deep/9.png|B/x.webp|B/a b.Png|é/1.tiff|é/2.ppm".split("|"):
         save(chosen / file, noise(3, 4, 4))
     save(other / "3.png", noise(3, 4, 4))
     (chosen / "B" / "link").symlink_to(other)

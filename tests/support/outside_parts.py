@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data import DatasetArrays, DatasetCard
+from flfw.data import DatasetArrays
 from flfw.data.files.columns import Column, TableSchema
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import SplitScheme
@@ -16,6 +16,7 @@ from flfw.experiment import Experiment
 from flfw.papers.preset import Preset, ResultMetric, Scale
 from flfw.papers.published import Cell, OutsideTable, Table
 from flfw.rng import numpy_generator
+from tests.support.tables import ROWS
 
 CARD_NAME = "tests.support.outside_parts:STRIPES"
 WITHOUT_CONSTANTS = "tests.support.outside_parts:PLAIN"
@@ -33,19 +34,7 @@ def _stripes(root: Path, side: int | None) -> DatasetArrays:
     return DatasetArrays(x[:80], y[:80].astype(np.int64), x[80:], y[80:].astype(np.int64))
 
 
-STRIPES = DatasetCard(
-    shape=(1, 8, 8),
-    classes=4,
-    files={"embedded.py": None},
-    read=_stripes,
-    source="drawn in the tests",
-    fetch="nothing to get",
-    package="flfw.data.readers",
-    net="linear",
-    split="iid",
-    mean=(0.2,),
-    std=(0.3,),
-)
+STRIPES = replace(ROWS, shape=(1, 8, 8), classes=4, read=_stripes, net="linear", mean=(0.2,), std=(0.3,))
 
 NUMBERS = TableSchema(
     (Column("a", "numeric", 0, 4), Column("b", "numeric", 0, 2)), "c", "classification", ("no", "yes")

@@ -39,8 +39,8 @@ steps or more all of it is below n exp(-157). The grid must be the same for all 
 float32's is not: its digits end earlier in larger numbers, so that the last digit of a sum tells how small the smallest
 of the numbers in it was. `shared_step` gives a grid that float32 holds.
 
-Not covered: the time that a draw takes, in which refinements can be seen (in float64 of one entry in some twenty-five, with
-more digits of one in some twenty million); and the rounding errors of the value itself, see `MARGIN`.
+Not covered: the time that a draw takes, in which refinements can be seen (in float64 of one entry in some 25, with more
+digits of one in some ten million); and the rounding errors of the value itself, see `MARGIN`.
 """
 
 from __future__ import annotations
