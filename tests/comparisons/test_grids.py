@@ -18,10 +18,10 @@ from safetensors.numpy import load_file, save_file
 
 import sim
 from flfw.comparisons.figures import figures, grids
-from flfw.comparisons.figures.drawing import INKS
 from flfw.comparisons.figures.grids import GridChoice
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.recording.retention import purge
+from flfw.report.chart_style import INKS
 from flfw.runs.run import run
 from tests.support.reported_runs import a_run, entry
 from tests.support.small_runs import tiny
