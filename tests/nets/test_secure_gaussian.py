@@ -113,6 +113,12 @@ def test_errors_of_float32_are_below_a_quarter_of_what_is_allowed(part: float, m
     assert (places == np.rint(sums))[certain].all() == (part == 1 / 4)
 
 
+def test_a_zero_has_no_sign_that_rounding_errors_decide() -> None:
+    drawn = add_secure_gaussian({"w": torch.zeros(20_000)}, 1.0, min_step=2.0)["w"]
+    zeros = drawn[drawn == 0]
+    assert 10_000 < len(zeros) < 16_000 and not torch.signbit(zeros).any()
+
+
 @pytest.mark.parametrize("digits", [1, 2**127, 2**128 - 1])
 def test_a_first_number_near_zero_is_told_apart_by_its_further_digits(digits: int) -> None:
     """Without further digits it could be any radius above 8."""

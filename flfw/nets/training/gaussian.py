@@ -20,8 +20,8 @@ What is left undecided has a probability below 2^-100 for each entry.
 The errors. In float32, in units of 2^-24 deviations at radius r: the angle's rounding, product and constant 5 r; cosine
 and sine 1.5 r; logarithm, square root, products and sum 8 r; the first number's rounding 1 / r. The angle's and the
 others stand at right angles: together below 10.5 r + 1 / r, and 24 r + 16 are allowed, where r is in [1/8, 4]. Beyond,
-a pair is unclear. NumPy's functions are taken to be right to 2 units in the last place, and may be wrong by 6:
-`tests/nets/test_secure_gaussian.py` has all errors at less than a quarter of what is allowed.
+a pair is unclear. NumPy's functions are right to 4 units in the last place (its logarithm to 3.83), and may be wrong
+by 6: `tests/nets/test_secure_gaussian.py` has all errors at less than a quarter of what is allowed.
 
 Sums. Where each of n clients rounds a noisy value to the same grid, who sees nothing but their sum sees a rounded
 Gaussian of deviation sqrt(n) s, s that of one client, up to probabilities that no number here can hold. In steps of the
@@ -39,7 +39,7 @@ steps or more all of it is below n exp(-157). The grid must be the same for all 
 float32's is not: its digits end earlier in larger numbers, so that the last digit of a sum tells how small the smallest
 of the numbers in it was. `shared_step` gives a grid that float32 holds.
 
-Not covered: the time that a draw takes, in which refinements can be seen (in float64 of one entry in some 25, with more
+Not covered: the time that a draw takes, in which refinements can be seen (in float64 of one pair in some 14, with more
 digits of one in some ten million); and the rounding errors of the value itself, see `MARGIN`.
 """
 
@@ -129,6 +129,7 @@ def add_secure_gaussian(
     Raises:
         InputError: ``std`` is out of range, or a value is not finite or so large that the noise hides nothing.
     """
+    std = float(std)
     step = max(grid_step(std), min_step)
     parts = [value.detach().reshape(-1) for value in values.values()]
     sizes = [len(part) for part in parts]
@@ -186,6 +187,7 @@ def _places(
     sums *= radius
     torch.from_numpy(sums).add_(torch.from_numpy(values), alpha=scale)  # in one pass
     places = np.rint(sums)
+    places += 0.0  # no sign of a zero, which rounding errors decide
     sums -= places
     np.abs(sums, out=sums)
     radius *= error
