@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from flfw import plugins
+from flfw import bounds, plugins
 from flfw.command.record import Command
 from flfw.errors import InputError, suggestion, unknown
 from flfw.experiment import Experiment
@@ -22,6 +22,8 @@ from flfw.experiment.fields import axes
 from flfw.files.earlier_names import VALUES
 from flfw.plugins import ATTACK, DEFENCE, METHOD, PluginKind, converted, short_name, split_assignment
 
+_BOUNDED = {name: get_args(kind)[0] for name, kind in vars(bounds).items() if get_origin(kind) is Annotated}
+_SCALARS = {"int": int, "float": float, "bool": bool, "str": str, **_BOUNDED}
 _ROOT = Path(plugins.__file__).parent
 _AXES = {"methods": METHOD, "defences": DEFENCE, "attacks": ATTACK}
 _ON_THE_NETWORK = "hf"  # a look at such a data set may ask its server
@@ -237,10 +239,14 @@ def fields(kind: PluginKind, name: str) -> dict[str, str]:
 
 
 def type_of(annotation: str) -> Any:
-    """Return the type that an annotation names, a scalar or a ``Literal`` of words; None: it is another."""
+    """Return the type that an annotation names, a scalar or a ``Literal`` of words; None: it is another.
+
+    >>> type_of("PositiveInt"), type_of("Tensor")
+    (<class 'int'>, None)
+    """
     if annotation.startswith("Literal["):
         return Literal[ast.literal_eval(annotation.removeprefix("Literal").strip("[]") + ",")]
-    return {"int": int, "float": float, "bool": bool, "str": str}.get(annotation)
+    return _SCALARS.get(annotation)
 
 
 def _settings(module: str, node: ast.ClassDef) -> tuple[str, ast.ClassDef] | None:

@@ -60,6 +60,7 @@ class NetCard:
         vocabulary: number of tokens of the text that it takes alone, in rows; 0: it takes no tokens.
         places: whether it scores the next token of every place of a text, rather than one label.
         architecture: architecture of a pretrained network, which has a file of weights; None: another network.
+        dense: name of a fully connected first layer, which reads the inputs themselves; empty: it has none.
     """
 
     builder: Callable[[tuple[int, ...], int], Net] | None
@@ -70,6 +71,7 @@ class NetCard:
     architecture: Architecture | None = None
     vocabulary: int = 0
     places: bool = False
+    dense: str = ""
 
 
 _CARDS = {
@@ -84,8 +86,8 @@ _CARDS = {
     "gpt_tiny": NetCard(gpt_tiny, images=False, vocabulary=TOKENS),
     "lenet": NetCard(cnn.lenet),
     "lenet5": NetCard(cnn.lenet5, side=32),
-    "linear": NetCard(cnn.linear, images=False),
-    "mlp": NetCard(cnn.mlp, images=False),
+    "linear": NetCard(cnn.linear, images=False, dense="classifier"),
+    "mlp": NetCard(cnn.mlp, images=False, dense="extractor.1"),
     "resnet18": NetCard(cnn.resnet18, least=8),  # the extractor then gives maps of one pixel
     "vit_norm": NetCard(vit_norm, least=4),
     "vit_plain": NetCard(vit_plain, least=4),

@@ -22,7 +22,6 @@ from flfw.experiment.audit import AttackSettings, ProbeSettings, RecordingSettin
 from flfw.experiment.experiment import ExecutionSettings
 from flfw.experiment.training import DataSettings, LocalSettings, NetworkSettings, PrivacySettings, RoundSettings
 from flfw.files.tensor_names import matches
-from flfw.inversion.closed_form.linear import FirstLayer
 from flfw.inversion.compute import ComputeLimits
 from flfw.nets.malicious_model import ModelModification
 from flfw.plugins import build_settings, short_name
@@ -185,13 +184,6 @@ def plan(experiment: Experiment) -> RunPlan:
         InputError: a plug-in or one of its settings is unknown.
     """
     experiment = without_auto(experiment)
-    client = _client_plan(experiment)
-    others = {experiment.method: client.method, **{stage.name: stage.kind for stage in client.defences.stages}}
-    audit = _audit_plan(experiment, others)
-    return RunPlan(experiment, client, audit, _group(experiment, ExecutionSettings), experiment.federation)
-
-
-def _client_plan(experiment: Experiment) -> ClientPlan:
     name, assignments = short_name(experiment.method), experiment.set
     method = plugins.load_class(plugins.METHOD, experiment.method, FederatedStrategy)
     # A method and an attack with the same name each take their own fields; a field without a plug-in is the method's.
@@ -227,7 +219,7 @@ def _client_plan(experiment: Experiment) -> ClientPlan:
         canaries=experiment.canaries,
         membership_pairs=experiment.membership_pairs,
     )
-    return ClientPlan(
+    client = ClientPlan(
         name=experiment.method,
         method=method,
         settings=settings,
@@ -241,6 +233,9 @@ def _client_plan(experiment: Experiment) -> ClientPlan:
         on_gpu=bool(experiment.gpus_per_client),
         real=experiment.federation is not None,
     )
+    others = {experiment.method: method, **{stage.name: stage.kind for stage in defences.stages}}
+    audit = _audit_plan(experiment, others)
+    return RunPlan(experiment, client, audit, _group(experiment, ExecutionSettings), experiment.federation)
 
 
 def _audit_plan(experiment: Experiment, others: Mapping[str, Any]) -> AuditPlan:
@@ -345,8 +340,8 @@ def needs_pairs(attacks: Sequence[str]) -> bool:
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
     """Replace every ``auto``: by the entry of the data set's card, or by the attacks that are made for the case.
 
-    ``attack=auto`` is the closed form where nothing hides a dense first layer's gradient, and the attack with the
-    method's name.
+    ``attack=auto`` is the closed form where nothing hides a dense first layer's gradient of one example, and the attack
+    with the method's name.
 
     ``membership_pairs=auto`` is 300 with an attack on membership. Without one it stays, and means none.
     ``metrics=auto`` is none for a method with a claim, on real clients and with ``noise_source=secure``, since the
@@ -360,15 +355,11 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     Raises:
         InputError: no attack is left, or an option for images is set for data without images.
     """
-    experiment = _for_the_data(experiment)
-    if "auto" in experiment.attack:
+    automatic = "auto" in experiment.attack
+    if automatic:
         written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
-        each = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
-        named = tuple(dict.fromkeys(each))
-        if not methods and _CLOSED_FORM not in named and _is_read_off(replace(experiment, attack=named)):
-            named += (_CLOSED_FORM,)
-        require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
-        experiment = replace(experiment, attack=named)
+        named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
+        experiment = replace(experiment, attack=tuple(dict.fromkeys(named)))
     if experiment.membership_pairs == "auto" and needs_pairs(experiment.attacks):
         experiment = replace(experiment, membership_pairs=_PAIRS)
     if experiment.metrics == "auto" and not methods:
@@ -379,25 +370,21 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     if experiment.defence_randomness == "auto":
         draws = "seed" if experiment.federation is None else "secure"
         experiment = replace(experiment, defence_randomness=draws)
+    experiment = _for_the_data(experiment)
+    if automatic:
+        more = (_CLOSED_FORM,) if not methods and _is_read_off(experiment) else ()
+        experiment = replace(experiment, attack=tuple(dict.fromkeys((*experiment.attack, *more))))
+        require(bool(experiment.attack), "an attack beside auto, since none bears the method's name", attack="auto")
     return experiment if methods else _with_weights(experiment)
 
 
 def _is_read_off(experiment: Experiment) -> bool:
-    """Return whether a closed form reads probes off the messages: nothing hides the gradient of a dense first layer.
-
-    Not of pretrained networks, whose body comes before that layer.
-    """
-    if experiment.defences or nets.card(experiment.net).architecture is not None:
+    """Return whether a closed form reads probes of one example: nothing hides the gradient of a dense first layer."""
+    method, first = _declared(experiment.method), nets.card(experiment.net).dense
+    if experiment.defences or method.mechanism.__func__ is not Method.mechanism.__func__:
         return False
-    client = _client_plan(experiment)
-    if client.method.mechanism.__func__ is not Method.mechanism.__func__:
-        return False
-    shape, _ = client.task.input_space
-    first = FirstLayer.of(client.model, shape)
-    weight, bias = (f"{first.name}.{part}" for part in ("weight", "bias"))
-    sent = client.method.descended(client.model, client.settings)
-    sizes = {name: len(value) for name, value in client.model.named_parameters() if matches(name, sent)}
-    return first.dense and bias in sizes and sizes.get(weight, 0) >= experiment.victim_batch
+    sent = bool(first) and all(matches(f"{first}.{part}", method.uploads) for part in ("weight", "bias"))
+    return sent and experiment.victim_batch == 1
 
 
 def _for_the_data(experiment: Experiment) -> Experiment:

@@ -556,7 +556,7 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
         ("fedavg net=mlp", ("ig", "auto"), ("ig", "analytic")),
         ("fedavg net=mlp", ("analytic", "auto"), ("analytic",)),
         ("fedavg net=linear", ("auto",), ("analytic",)),
-        ("fedavg net=linear victim_batch=11", ("ig", "auto"), ("ig",)),  # ten units
+        ("fedavg net=linear victim_batch=2", ("ig", "auto"), ("ig",)),
         ("fedavg net=linear defence=prune", ("ig", "auto"), ("ig",)),
         ("dp_fedavg net=linear", ("ig", "auto"), ("ig",)),
     ],

@@ -12,6 +12,7 @@ from torch.nn.functional import avg_pool2d, conv2d, linear, relu
 
 import sim
 from flfw.errors import InputError
+from flfw.inversion.closed_form.linear import FirstLayer
 from flfw.nets import Net, build, card, names, numel, tensors
 from flfw.nets.hypernetwork import GeneratedNet, Hypernetwork
 from flfw.nets.training.low_rank import HypernetworkTraining
@@ -60,6 +61,8 @@ def test_a_net_is_its_classifier_after_its_extractor_and_gives_a_score_per_class
     net, x = fresh(name), some_inputs(name)
     assert net(x).shape == ((3, 10, 32) if card(name).places else (3, 10))
     torch.testing.assert_close(net(x), net.classifier(net.extractor(x)))
+    first = FirstLayer.of(net, SHAPES[name])
+    assert card(name).dense == (first.name if first.dense else "")
 
 
 def test_every_shape_above_is_of_a_net_that_exists() -> None:
