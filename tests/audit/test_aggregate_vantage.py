@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,7 @@ def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
 )
 def test_a_sum_shows_no_more_than_its_messages(evidence: dict[str, Any], facts: dict[str, Any], word: str) -> None:
     controls = ControlResults(ControlResult(150.0, True), ControlResult(60.0, True))
-    usual = {"recovered": 0, "attacked": 8, "messages": 8, "failed": 0.0, "adaptive": False, "private": False}
-    seen = Evidence(**{**usual, "defended": True, **evidence})
+    seen = replace(Evidence(0, 8, 8, 0.0, adaptive=False, private=False, defended=True), **evidence)
     assert verdict_on_attack(controls, seen, SumFacts(**{"group": 3, **facts})).verdict == word
 
 

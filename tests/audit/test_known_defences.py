@@ -100,11 +100,10 @@ class Zeros(Defence):
 
 
 class Parity(Defence):
-    """Zeros, and whether the first label is even."""
+    """All entries 0 or 1: whether the label is odd."""
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        even = float(int(update["classifier.bias"].argmin()) % 2 == 0)
-        return {name: torch.full_like(value, even) for name, value in update.items()}
+        return {n: torch.full_like(v, int(update["classifier.bias"].argmin()) % 2) for n, v in update.items()}
 
 
 class DropsLastLayer(Defence):

@@ -660,9 +660,8 @@ def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Federa
     rounds = json.loads((out / "result.json").read_text())["rounds"]
     absent = [row["round"] for row in rounds if row["failed"]]
     assert absent and absent == list(range(absent[0], 13)) and absent[0] >= 2
-    assert all(
-        row["failed"] == [{"client": 2, "reason": "did not join within 30 s"}] for row in rounds[absent[0] - 1 :]
-    )
+    expected = [{"client": 2, "reason": "did not join within 30 s"}]
+    assert all(row["failed"] == expected for row in rounds[absent[0] - 1 :])
 
 
 # --- what is recorded ----------------------------------------------------------------------------------------------

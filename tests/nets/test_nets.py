@@ -61,8 +61,7 @@ def test_a_net_is_its_classifier_after_its_extractor_and_gives_a_score_per_class
     net, x = fresh(name), some_inputs(name)
     assert net(x).shape == ((3, 10, 32) if card(name).places else (3, 10))
     torch.testing.assert_close(net(x), net.classifier(net.extractor(x)))
-    first = FirstLayer.of(net, SHAPES[name])
-    assert card(name).dense == (first.name if first.dense else "")
+    assert card(name).dense == (first.name if (first := FirstLayer.of(net, SHAPES[name])).dense else "")
 
 
 def test_every_shape_above_is_of_a_net_that_exists() -> None:
