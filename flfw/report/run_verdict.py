@@ -289,7 +289,7 @@ def _share(entry: AuditEntry, unit: str) -> str:
 def _found_none(entry: AuditEntry, unit: str) -> str:
     works = ""
     if entry.cause == "constant":
-        return "The tested messages are the same to the byte, though their data differ. Another round, or other data, may leak."
+        return "The tested messages are the same to the byte, though their data differ. Others may leak."
     if entry.shown_to_work:
         works = (
             f"The same attack does recover {unit} of the same clients where nothing protects them, so it could have "
