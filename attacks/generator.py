@@ -33,12 +33,11 @@ from math import inf, sqrt
 from typing import Annotated, Literal, final
 
 import torch
-from annotated_types import Interval
 from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
-from flfw.bounds import NonNegativeFinite, PositiveFinite, PositiveInt
+from flfw.bounds import NonNegativeFinite, PositiveFinite, PositiveInt, ValueRange
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.evolution import CMAES
@@ -78,7 +77,7 @@ class GenerativeInversionSettings(Learning):
     iterations: PositiveInt = 500  # Adam steps or generations for z
     restarts: PositiveInt = 4  # searches for z from different starts
     lr: PositiveFinite = 0.1  # first step size for z
-    candidates: Annotated[int, Interval(ge=2)] = 50  # of a generation, >= 2
+    candidates: Annotated[int, ValueRange(ge=2)] = 50  # of a generation, >= 2
     deviation: PositiveFinite = 0.5  # first standard deviation of the candidates
     limit: PositiveFinite = 3.0  # greatest magnitude of an entry of z
     further_iterations: PositiveInt = 600  # Adam steps for the weights, or for all later layers together

@@ -5,22 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
-
-from annotated_types import Interval
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from flfw.errors import require
 
-PositiveInt: TypeAlias = Annotated[int, Interval(ge=1)]
-NonNegativeInt: TypeAlias = Annotated[int, Interval(ge=0)]
-PositiveFloat: TypeAlias = Annotated[float, Interval(gt=0)]
-NonNegativeFloat: TypeAlias = Annotated[float, Interval(ge=0)]
-PositiveFinite: TypeAlias = Annotated[float, Interval(gt=0, lt=inf)]
-NonNegativeFinite: TypeAlias = Annotated[float, Interval(ge=0, lt=inf)]
-Share: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
-PositiveShare: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
-ShareBelowOne: TypeAlias = Annotated[float, Interval(ge=0, lt=1)]
-OpenShare: TypeAlias = Annotated[float, Interval(gt=0, lt=1)]
+
+class ValueRange(NamedTuple):
+    """Range of numbers: above ``gt`` or from ``ge`` on, and below ``lt`` or up to ``le``; None: no such end."""
+
+    gt: float | None = None
+    ge: float | None = None
+    lt: float | None = None
+    le: float | None = None
+
+
+PositiveInt: TypeAlias = Annotated[int, ValueRange(ge=1)]
+NonNegativeInt: TypeAlias = Annotated[int, ValueRange(ge=0)]
+PositiveFloat: TypeAlias = Annotated[float, ValueRange(gt=0)]
+NonNegativeFloat: TypeAlias = Annotated[float, ValueRange(ge=0)]
+PositiveFinite: TypeAlias = Annotated[float, ValueRange(gt=0, lt=inf)]
+NonNegativeFinite: TypeAlias = Annotated[float, ValueRange(ge=0, lt=inf)]
+Share: TypeAlias = Annotated[float, ValueRange(ge=0, le=1)]
+PositiveShare: TypeAlias = Annotated[float, ValueRange(gt=0, le=1)]
+ShareBelowOne: TypeAlias = Annotated[float, ValueRange(ge=0, lt=1)]
+OpenShare: TypeAlias = Annotated[float, ValueRange(gt=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -42,20 +50,20 @@ class BoundedSettings:
 
 
 @lru_cache(maxsize=256)  # each message of a run makes its settings anew
-def _intervals(cls: type) -> dict[str, Interval]:
+def _intervals(cls: type) -> dict[str, ValueRange]:
     hints = get_type_hints(cls, include_extras=True)
-    return {name: part for name, hint in hints.items() for part in get_args(hint) if isinstance(part, Interval)}
+    return {name: part for name, hint in hints.items() for part in get_args(hint) if isinstance(part, ValueRange)}
 
 
-def _is_within(value: Any, interval: Interval) -> bool:
+def _is_within(value: Any, interval: ValueRange) -> bool:
     above = (interval.gt is None or value > interval.gt) and (interval.ge is None or value >= interval.ge)
     return above and (interval.lt is None or value < interval.lt) and (interval.le is None or value <= interval.le)
 
 
-def _words(name: str, interval: Interval) -> str:
+def _words(name: str, interval: ValueRange) -> str:
     """Describe an interval.
 
-    >>> _words("lr", Interval(gt=0, lt=inf)), _words("share", Interval(ge=0, le=1)), _words("lr", Interval(gt=0))
+    >>> _words("lr", ValueRange(gt=0, lt=inf)), _words("share", ValueRange(ge=0, le=1)), _words("lr", ValueRange(gt=0))
     ('0 < lr < inf', '0 <= share <= 1', 'lr > 0')
     """
     low, below = (interval.ge, "<=") if interval.gt is None else (interval.gt, "<")

@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, final
 
 import torch
-from annotated_types import Interval
 from torch import Tensor
 
-from flfw.bounds import BoundedSettings
+from flfw.bounds import BoundedSettings, ValueRange
 from flfw.nets import Tensors
 from flfw.rng import uniform
 from flfw.task.defence import Defence
@@ -34,7 +33,7 @@ class LowPrecisionSettings(BoundedSettings):
 
     # In 1..16. With 4 bits the largest error is 1/14 of the tensor's largest entry, enough to disturb an attack; 8 bits
     # (1/254) change little, and 1 or 2 keep hardly more than signs.
-    bits: Annotated[int, Interval(ge=1, le=16)] = 4
+    bits: Annotated[int, ValueRange(ge=1, le=16)] = 4
     rounding: Literal["nearest", "stochastic"] = "nearest"  # stochastic: unbiased, up or down by chance
 
 

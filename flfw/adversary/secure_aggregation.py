@@ -22,10 +22,9 @@ from typing import Annotated, TypeAlias, final
 
 import numpy as np
 import torch
-from annotated_types import Interval
 from torch import Tensor
 
-from flfw.bounds import BoundedSettings, PositiveFloat
+from flfw.bounds import BoundedSettings, PositiveFloat, ValueRange
 from flfw.errors import require
 
 Arrays: TypeAlias = list[np.ndarray]
@@ -59,7 +58,7 @@ class Quantiser(BoundedSettings):
     """
 
     clipping_range: PositiveFloat = 8.0
-    quantization_range: Annotated[int, Interval(gt=1)] = 4194304
+    quantization_range: Annotated[int, ValueRange(gt=1)] = 4194304
     modulus_range: int = 4294967296
     max_weight: PositiveFloat = 1000.0
 

@@ -13,11 +13,10 @@ from typing import Annotated, Any, final
 
 import numpy as np
 import torch
-from annotated_types import Interval
 from torch import Tensor
 from torch.func import vmap
 
-from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt, ValueRange
 from flfw.inversion.automatic import DifferentiableDefence, Nature, again
 from flfw.inversion.compute import ComputeLimits, steps
 from flfw.inversion.evaluation import Evaluation, fitting
@@ -110,7 +109,7 @@ class CMAES(BoundedSettings, SearchOptimiser):
     """
 
     iterations: PositiveInt
-    candidates: Annotated[int, Interval(ge=2)] = 50
+    candidates: Annotated[int, ValueRange(ge=2)] = 50
     deviation: PositiveFinite = 0.5
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from torch.nn.functional import cross_entropy
 
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.comparisons.figures.drawing import Rows
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.provenance import hardware
@@ -43,6 +42,9 @@ from flfw.plans.run_plan import plan
 from flfw.plugins import short_name, split_assignment
 from flfw.runs import run
 from flfw.task.task import Task
+
+if TYPE_CHECKING:  # matplotlib comes with it, and a machine with a GPU may have none
+    from flfw.comparisons.figures.drawing import Rows
 
 PLAIN = "fedavg"
 TURNS = 7

@@ -17,10 +17,9 @@ from math import pi, prod, sqrt
 from typing import Annotated, Literal, TypeAlias
 
 import torch
-from annotated_types import Interval
 from torch import Tensor, nn
 
-from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt, ValueRange
 from flfw.errors import InputError, require
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.malicious_model import ImposedModule
@@ -40,7 +39,7 @@ _SLACK = 1e-4  # of the distance from the first to the last threshold: error of 
 class BinSettings(BoundedSettings):
     """Settings that every module of bins has."""
 
-    bins: Annotated[int, Interval(ge=2, le=16384)] = 128  # k of each query, 2 to 16384
+    bins: Annotated[int, ValueRange(ge=2, le=16384)] = 128  # k of each query, 2 to 16384
     mode: PositiveInt = 4  # of the cosine transform of the flat input, >= 1 and below its length
     quantiles: Quantiles = "public"  # they bound the bins
     output: PositiveFinite = (
