@@ -182,8 +182,9 @@ def _on_messages_or_sums(facts: SumFacts | None, controls: ControlResults, evide
         return Verdict(
             "no leak found",
             "nothing",
-            "Where one client is left, the same attack, told of all that hides its message, found no leak. A sum of "
-            f"{facts.group} shows no more than its messages together, each of which is hidden by itself.",
+            "Where one client is left, the same attack, told of all that hides its message, found no leak. A sum "
+            f"of {facts.group} shows no more than its messages, each hidden by itself, if clients draw their noise "
+            "independently.",
         )
     if conclusion.cause == "undefended":
         short = searched is not None and 2 * searched.unconverged > searched.total

@@ -161,17 +161,21 @@ class ControlRunner:
     def constant(self, job: AttackJob, clients: Sequence[int]) -> int:
         """Return the number of messages, where those to clients with equal weights are the same for different data.
 
-        0: some differ, or sums were attacked. A message with whose weights no other client was asked does not count.
+        0: some differ, or sums were attacked. Of equal data one message counts, and none alone with its weights.
         """
         if job.probe_set.group:
             return 0
-        answers: dict[int, list[dict[str, bytes]]] = defaultdict(list)
+        sent: dict[int, dict[str, bytes]] = {}
+        data: dict[int, set[bytes]] = defaultdict(set)
+        names = {exchange.slot: truth_keys(job.probe_set, exchange) for exchange in job.exchanges}
         for o in Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges]):
-            if o is not None and o.client in clients:
-                answers[id(o.received)].append({name: value.numpy().tobytes() for name, value in o.sent.items()})
-                if answers[id(o.received)][0] != answers[id(o.received)][-1]:
+            truth = None if o is None else read_truth(self._truth, names[o.slot][0])
+            if o is not None and truth is not None and o.client in clients:
+                message = {name: value.numpy().tobytes() for name, value in o.sent.items()}
+                if sent.setdefault(id(o.received), message) != message:
                     return 0
-        return sum(len(same) for same in answers.values() if len(same) > 1)
+                data[id(o.received)].add(truth.samples.numpy().tobytes())
+        return sum(len(different) for different in data.values() if len(different) > 1)
 
     def candidates(
         self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult

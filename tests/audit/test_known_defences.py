@@ -314,7 +314,7 @@ BY_CLOSED_FORM = {
     "first layer dropped": Setup(STATIC, "0 / 0", fields=plain(DropsFirstLayer, **MLP)),
     "biases dropped": Setup(STATIC, "divided by 0", fields=plain(DropsBiases)),
     "all zeros": Setup(NO_LEAK, "the same for all data", fields=plain(Zeros, images=8), cause="constant"),
-    "two zeros": Setup(STATIC, "others may differ", fields=plain(Zeros)),
+    "of equal data": Setup(INCONCLUSIVE, "so they must", fields=plain(Zeros, images=8, dataset="folder:SAME")),
     "a bit of each": Setup(NOT_FOUND, "it depends on the data", fields=plain(Parity, images=8)),
     "five added": Setup(STATIC, "untold: (dW + 5) / (db + 5)", fields=plain(AddsFive)),
     "relabelled": Setup(LEAKS, "the closed form needs no label", fields=plain(Relabels)),

@@ -94,12 +94,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "its search ended short of the true data in 6 of 8 messages",
         "in 6 of 8 messages the true images explain the message better than what it gave",
     ),
-    (
-        *("inconclusive", "few"),
-        {"messages": 4},
-        "only 4 independent messages were attacked",
-        "messages were attacked, and",
-    ),
+    ("inconclusive", "few", {"messages": 4}, "only 4 independent messages", "messages were attacked, and"),
     (
         *("inconclusive", "chance"),
         {"share_recovered": 0.0},

@@ -39,6 +39,7 @@ GREY_LEVELS = {
     "folder:APART": (2, (250, 256), (0, 256)),
     "folder:PLAIN": (2, (240, 256), (0, 100)),
     "folder:DARK": (2, (0, 100), (0, 256)),
+    "folder:SAME": (2, (99, 100), (0, 256)),
 }
 """Folders of noise made here: how many classes, and between which levels of 255, for training and public images.
 An image of PLAIN has one level."""
