@@ -204,6 +204,14 @@ def test_other_noise_is_told(act: Act, found: str) -> None:
     assert any(word in departure for word in found.split("|")), departure
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_steps_of_a_float_are_no_lattice_in_many_entries(count: int) -> None:
+    many = {"weight": torch.zeros(64, 64)}
+    assert not departure_from_normal(adds(lambda v, rng: sum((normal(v, rng) for _ in range(count)), 0 * v)), many)
+    assert "lattice" in departure_from_normal(lattice(count * SIZE / 5e6), many)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("act", [*SOUND.values(), *(act for act, _ in UNSOUND.values())], ids=[*SOUND, *UNSOUND])
 def test_noise_on_kernels_is_judged_alike(act: Act) -> None:

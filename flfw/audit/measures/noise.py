@@ -35,7 +35,8 @@ _FAINT = 0.1  # size of the messages in deviations of the noise
 _NOT_ADDED = 0.25  # share of the change between two messages that may vary with the random numbers
 _CLOSE = (0.0, *(2.0**-power for power in (24, 20, 16, 12, 8, 5)))  # in deviations; 0: equal
 _SMALL = 1e-3  # deviations: distances below it are compared with one another
-_MORE = 1.2  # times as many close values for equal messages as for unlike ones that rounding afterwards explains
+_MORE = 1.5  # times as many close values for equal messages as for unlike ones that rounding afterwards explains;
+# a float32 noise that is a sum of two has 1.3 times as many equal distances, which are steps of the float itself
 _CORRELATED = 0.75
 
 
