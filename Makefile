@@ -23,8 +23,8 @@ lint: $(VENV)/.installed  ## style, the direction of imports, rules of names and
 quick: $(VENV)/.installed
 	$(PYTEST) -m "not slow and not nightly" -n 2 --junit-xml build/tests/quick.xml
 
-# Tests of processes (gRPC, Ray, the wheel) that take all cores, or compare times: no other test runs beside one of them.
-ALONE := tests/deploy tests/engines tests/server tests/files tests/house/test_wheel.py tests/house/test_example.py
+# Tests of processes (gRPC, Ray) that take all cores, or compare times: no other test runs beside one of them.
+ALONE := tests/deploy tests/engines tests/server tests/files
 
 slow: $(VENV)/.installed  ## each real part once, in minutes: Ray, gRPC, the wheel, a browser
 	$(PYTEST) -m "slow and not nightly" -n 2 --timeout 900 --junit-xml build/tests/slow.xml $(addprefix --ignore=,$(ALONE))

@@ -513,7 +513,7 @@ def test_a_dead_hidden_layer_does_not_hinder_the_closed_form() -> None:
     assert federation.db(federation.run(iterations=300, distance="relative"))[0] > 30
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_who_sent_nothing_but_zeros_nothing_is_found() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
     expected = federation.run(iterations=20)[1].samples

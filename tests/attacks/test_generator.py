@@ -70,8 +70,8 @@ def test_an_image_that_the_generator_can_make_is_found() -> None:
     assert db(inside[0], of_another) < 25
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("space", ["features", pytest.param("weights", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("space", ["features", "weights"])
 def test_an_image_beside_them_is_found_in_wider_spaces_only(space: str) -> None:
     real = digits(0, side=8)
     toy = observed("linear", real)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 import pytest
@@ -442,8 +443,23 @@ def test_what_closed_forms_find_is_judged_rightly(tmp_path_factory: pytest.TempP
     assert not wrong, f"{len(wrong)} of {len(BY_CLOSED_FORM)} verdicts are wrong"
 
 
-@pytest.mark.slow  # 25 runs with searches
+ON_CI = (
+    *("told of five added", "told of a random half", "told of pruning", "told of 8 bits", "told of noise of 1e-4"),
+    *("told of noise of 30", "fed_cdp, the paper's noise", "dp_fedavg, hardly any noise"),
+    *("told of noise with a structure: WholeSteps", "told of noise with a structure: NineTenths"),
+    *("eight examples, searched", "an upload of four examples, searched"),
+)
+"""One of each kind; the others take two minutes more."""
+
+
 @pytest.mark.timeout(1800)
-def test_what_searches_find_is_judged_rightly(tmp_path_factory: pytest.TempPathFactory) -> None:
-    wrong = Laboratory(tmp_path_factory.mktemp("known"), BY_SEARCH).wrong()
-    assert not wrong, f"{len(wrong)} of {len(BY_SEARCH)} verdicts are wrong"
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(ON_CI, marks=pytest.mark.slow, id="a dozen"),
+        pytest.param(tuple(BY_SEARCH.keys() - ON_CI), marks=pytest.mark.nightly, id="the others"),
+    ],
+)
+def test_what_searches_find_is_judged_rightly(names: tuple[str, ...], tmp_path: Path) -> None:
+    wrong = Laboratory(tmp_path, {name: BY_SEARCH[name] for name in sorted(names)}).wrong()
+    assert not wrong, f"{len(wrong)} of {len(names)} verdicts are wrong"

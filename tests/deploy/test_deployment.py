@@ -627,7 +627,7 @@ def test_with_too_few_clients_the_run_ends(federation: FederationLayout, tmp_pat
 @pytest.mark.slow
 def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: FederationLayout, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "8", *COMMON)
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "4", *COMMON)
     with begun(federation, out, *flags) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
         running.send_signal(signal.SIGTERM)
@@ -640,7 +640,7 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Federation
     statuses = [run["status"] for run in json.loads(listed.stdout)["runs"]]
     assert "finished:stopped" in statuses and not any(status.startswith("running") for status in statuses)
     call("sim.py", "--resume", str(out))
-    assert [row["round"] for row in numbers(out)["rounds"]] == list(range(1, 9))
+    assert [row["round"] for row in numbers(out)["rounds"]] == list(range(1, 5))
 
 
 @pytest.mark.nightly

@@ -166,7 +166,7 @@ def _table(path: Path, task: str) -> None:
         csv.writer(file).writerows([["age", "ward", "score", "outcome"], *rows])
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("task", ["classification", pytest.param("regression", marks=pytest.mark.nightly)])
 def test_a_table_is_rehearsed(installed: Installed, task: str) -> None:
     _table(installed.folder / f"{task}.csv", task)
     dataset = f"csv:{installed.folder / task}.csv@outcome"
