@@ -122,12 +122,13 @@ def read_checked(path: Path) -> bytes:
         FileNotFoundError: there is none.
     """
     try:
-        data, _, digest = path.read_bytes().rpartition(b"\n")
+        whole = path.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); remove it.") from error
-    if hashlib.sha256(data).hexdigest().encode() != digest:
+    data = whole.rpartition(b"\n")[0]
+    if with_checksum(data) != whole:
         raise InputError(
             f"Expected {path} as it was written, got another content: it is damaged; remove or restore it."
         )

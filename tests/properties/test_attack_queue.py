@@ -147,3 +147,10 @@ def test_a_file_with_its_checksum_is_read_as_written_and_no_change_of_it_is_read
         assert changed == whole, "a changed file was read"
     except InputError:
         assert changed != whole
+
+
+def test_a_checksum_without_a_line_before_it_is_refused(scratch: Path) -> None:
+    path = scratch / "checked"
+    path.write_bytes(with_checksum(b"")[1:])  # found by the property above, in thousands of examples
+    with pytest.raises(InputError, match="it is damaged"):
+        read_checked(path)
