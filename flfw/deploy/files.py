@@ -63,8 +63,10 @@ def make_server(by: Pair, hosts: Sequence[str]) -> Pair:
         InputError: the authority's key or certificate cannot be read.
     """
     try:
-        issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key has a password
+        issuer = x509.load_pem_x509_certificate(by.public).subject  # which is decoded here alone
+        signer = serialization.load_pem_private_key(by.private, None)
+    # A TypeError comes of a key with a password.
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise InputError(
             "Expected the authority's key and certificate as init wrote them, got others; restore them."
         ) from error
@@ -74,7 +76,7 @@ def make_server(by: Pair, hosts: Sequence[str]) -> Pair:
         )
     key = _key()
     signed = (
-        _certificate(_name(hosts[0]), issuer.subject, key.public_key(), _YEARS)
+        _certificate(_name(hosts[0]), issuer, key.public_key(), _YEARS)
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)

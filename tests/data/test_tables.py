@@ -120,6 +120,7 @@ def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Pat
         ("0 1 1 0 1 0 1", "boolean"),
         ("red blue red red blue blue red", "categorical"),
         ("2024-01-01 2024-02-01 2023-01-01 2024-01-01 2022-01-01 2024-01-01 2024-03-01", "date"),
+        ("2024-01-01 2024-02-01 2023-01-01 9999-12-31 2022-01-01 9999-12-31 2024-03-01", "date"),
         ("x x x x x x x", "dropped"),
         (". NA nan null ? - N/A", "dropped"),
         ("1e400 2 3 4 5 6 7", "refused"),

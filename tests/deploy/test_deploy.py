@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import hashlib
 import ipaddress
@@ -17,12 +18,13 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 import flfw
@@ -84,6 +86,19 @@ def test_a_servers_key_signs_no_servers(authority: Pair) -> None:
     store = Store([x509.load_pem_x509_certificate(authority.public)])
     with pytest.raises(VerificationError):
         PolicyBuilder().store(store).build_server_verifier(x509.DNSName(HOSTS[0])).verify(leaf, [between])
+
+
+@pytest.mark.parametrize(
+    ("written", "damaged"), [(b"flfw", b"f\x8cfw"), (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\n")]
+)
+def test_an_authority_whose_name_or_version_is_damaged_is_refused(
+    authority: Pair, written: bytes, damaged: bytes
+) -> None:
+    der = x509.load_pem_x509_certificate(authority.public).public_bytes(Encoding.DER)
+    text = base64.encodebytes(der.replace(written, damaged)).decode()
+    public = f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n".encode()
+    with pytest.raises(InputError, match="the authority's key and certificate"):
+        files.make_server(replace(authority, public=public), HOSTS)
 
 
 def handshake(server: Pair, by: Pair, host: str, folder: Path) -> str | None:

@@ -173,7 +173,9 @@ def _days(name: str, words: np.ndarray) -> np.ndarray:
     if wrong.any():
         got = f"{words[wrong][0]!r}; write them so, or csv.drop={name}"
         raise InputError(f"Expected dates as 2026-11-27 in column {name}, got {got}.")
-    return np.asarray((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
+    # Microseconds reach beyond the year 9999, which tables write for "never"; nanoseconds end in 2262.
+    since = moments.as_unit("us") - pd.Timestamp(0, tz="UTC").as_unit("us")
+    return np.asarray(since / pd.Timedelta(days=1), dtype=np.float64)
 
 
 def _require_kind(name: str, words: np.ndarray, kind: Kind) -> None:
