@@ -152,21 +152,16 @@ ROWS = [*(("sim.py", *one) for one in MISTAKES), *(("flfw.command.rehearse", *on
 
 
 FORKS = """
-import json, os, sys, time
-import sim
-from flfw.command import rehearse
-ends, base = [], time.process_time()
+import json, os, sys, time, sim, flfw.command.rehearse as rehearse
+ends, base, paths = [], time.process_time(), [f"{sys.argv[2]}/{stream}" for stream in (1, 2)]
 for program, words in json.loads(sys.argv[1]):
     child = os.fork()
     if not child:
-        for stream in (1, 2):
-            os.dup2(os.open(f"{sys.argv[2]}/{stream}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
-        code = (sim if program == "sim.py" else rehearse).main(words)
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
+        for stream in (1, 2): os.dup2(os.open(paths[stream - 1], os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
+        os._exit((sim if program == "sim.py" else rehearse).main(words))
     _, status, used = os.wait4(child, 0)
-    texts = [open(f"{sys.argv[2]}/{stream}").read() for stream in (1, 2)]
-    ends.append([os.waitstatus_to_exitcode(status), *texts, base + used.ru_utime + used.ru_stime])
+    seconds = base + used.ru_utime + used.ru_stime
+    ends.append([os.waitstatus_to_exitcode(status), *(open(path).read() for path in paths), seconds])
 print(json.dumps(ends))
 """
 """Makes each mistake in a process of its own that has imported the programs and nothing more."""
@@ -175,13 +170,12 @@ print(json.dumps(ends))
 def test_a_mistake_is_answered_within_a_second(prompt: Prompt, tmp_path_factory: pytest.TempPathFactory) -> None:
     rows = [row for row in ROWS if row[1] in ALONE and not ("gpus" in row[1] and machine.may_have_gpu())]
     given = json.dumps([(program, shlex.split(prompt.filled(line))) for program, line, _ in rows])
-    command = [sys.executable, "-c", FORKS, given, str(tmp_path_factory.mktemp("printed"))]
+    command = [sys.executable, "-uc", FORKS, given, str(tmp_path_factory.mktemp("printed"))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     for (_, line, text), (code, out, err, seconds) in zip(rows, json.loads(done.stdout), strict=True):
-        assert (code, out) == (2, ""), (line, err)
-        assert prompt.filled(text) in err and err.count("\n") == 1, (line, err)
-        assert seconds < MOST_S * GENEROUS, line
+        assert (code, out, err.count("\n")) == (2, "", 1), (line, err)
+        assert prompt.filled(text) in err and seconds < MOST_S * GENEROUS, (line, err, seconds)
     assert list(prompt.here.iterdir()) == []
 
 
