@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is: there are m
 os.environ["FLFW_WEIGHTS"] = "random"  # of pretrained networks, in the processes of the tests as well
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is: it listens on loopback only
 
+import atexit
 import gc
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -48,13 +49,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
         gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """At the end of the process libraries look whether their objects are gone, and print those that are not."""
-    gc.unfreeze()
+        atexit.register(gc.unfreeze)  # then libraries look whether their objects are gone, and print those that are not
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -329,6 +329,7 @@ def test_membership_is_rehearsed_beside_or_without_reconstruction(
     assert list(both["answers"]) == ["analytic"] and len(both["membership"]) == len(record["membership"])
 
 
+@pytest.mark.nightly  # a whole rehearsal; tests/report reads such charts of written results
 def test_the_report_shows_the_sizes(done: Path) -> None:
     page = (done / "report.html").read_text()
     assert "By batch size and local steps" in page

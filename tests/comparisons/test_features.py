@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from flfw.client.store import ClientStore
 from flfw.comparisons.figures import figures, tsne
 from flfw.comparisons.figures.tsne import restored
 from flfw.errors import InputError
+from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.plans.run_plan import plan
+from flfw.plans.run_plan import plan, without_auto
 from flfw.server.checkpoint import Checkpoints, stored_experiment
 from flfw.task.task import Task
 
@@ -138,6 +140,8 @@ def test_a_run_without_generator_or_state_is_refused_in_one_line(
     assert "damaged" in complaint(copied) or "checkpoint" in complaint(copied)
 
 
-def test_too_few_examples_are_refused(finished: Path) -> None:
+def test_too_few_examples_are_refused() -> None:
+    given = without_auto(Experiment(method="fedcg", clients=2, split="iid", attack=("none",)))
+    run, unused = tsne.Restored(Path(), "", given, plan(given).task.load(None), cast(Any, None)), cast(Any, None)
     with pytest.raises(InputError, match="Expected at least 2 training examples of client 0"):
-        tsne.features(finished, examples=1)
+        tsne._vectors(run, 0, unused, 1)

@@ -232,13 +232,12 @@ def test_a_hypernetwork_serves_the_same_adapters(file: Path, monkeypatch: pytest
 # --- an honest body ---
 
 
-@pytest.mark.parametrize("adapters", ["honest", "crafted"])
-def test_an_honest_body_gives_no_patches(monkeypatch: pytest.MonkeyPatch, adapters: str) -> None:
+def test_an_honest_body_gives_no_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = built(monkeypatch, RANDOM), images(1, "batch")
     crafted = crafted_for(net)
-    sent = crafted.tensors if adapters == "crafted" else dict(body_of(net).named_parameters())
-    slopes = gradient(net, {name: value.detach().clone() for name, value in sent.items()}, x, torch.tensor([3]))
-    assert set(true_images(read_patches(slopes, crafted, 1.0), x)) <= {-1}
+    for adapters, sent in (("honest", dict(body_of(net).named_parameters())), ("crafted", crafted.tensors)):
+        slopes = gradient(net, {name: value.detach().clone() for name, value in sent.items()}, x, torch.tensor([3]))
+        assert set(true_images(read_patches(slopes, crafted, 1.0), x)) <= {-1}, adapters
 
 
 @pytest.mark.slow
