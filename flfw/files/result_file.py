@@ -157,6 +157,20 @@ class PackagesFields(ResultModel):
     count: Int
 
 
+class MachineFields(ResultModel):
+    """Machine of a session, and the libraries that compute there."""
+
+    hardware: str | None = None
+    system: str | None = None
+    cores: Int | None = None
+    cores_of_machine: Int | None = None
+    memory_bytes: Int | None = None
+    gpus: list[dict[str, Any]] = Field(default_factory=list)
+    blas: list[dict[str, Any]] = Field(default_factory=list)
+    threads: dict[str, Any] = Field(default_factory=dict)
+    torch: dict[str, Any] = Field(default_factory=dict)
+
+
 class SessionFields(ResultModel):
     """Session of a run: its start or a resumption."""
 
@@ -171,7 +185,7 @@ class SessionFields(ResultModel):
     external_plugins: list[OutsideFields] = Field(default_factory=list)
     python: str = ""
     packages: PackagesFields | None = None
-    machine: dict[str, Any] = Field(default_factory=dict)
+    machine: MachineFields = Field(default_factory=MachineFields)
 
 
 class SeedFields(ResultModel):

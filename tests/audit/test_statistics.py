@@ -82,6 +82,7 @@ def test_seeds_of_one_image_each_are_resampled_as_seeds() -> None:
     ("values", "groups", "complaint"),
     [
         ([1.0, float("nan")], None, "not_finite=1"),
+        ([1.0, 1e308], None, "not_finite=1"),
         ([1.0, float("inf"), float("nan")], None, "not_finite=2"),
         ([], None, "at least one number"),
         ([[1.0]], None, r"got shape=\(1, 1\)"),

@@ -274,6 +274,6 @@ def worst(values: np.ndarray) -> int:
 def _checked(values: np.ndarray, name: str) -> np.ndarray:
     values = np.asarray(values, np.float64)
     require(values.ndim == 1 and len(values) > 0, f"a row of at least one number for {name}", shape=values.shape)
-    missing = int((~np.isfinite(values)).sum())
+    missing = int((~(np.abs(values) < 1e300)).sum())  # sums of them are finite, too
     require(missing == 0, f"finite numbers for {name} (a failed image counts as its floor)", not_finite=missing)
     return values
