@@ -7,7 +7,6 @@ import os
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is: there are more processes here than cores
 os.environ["FLFW_WEIGHTS"] = "random"  # of pretrained networks, in the processes of the tests as well
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is: it listens on loopback only
 
 import atexit
 import gc
@@ -21,11 +20,14 @@ from hypothesis import settings
 from tyro._parsers import ParserSpecification
 
 from flfw.comparisons import picture
+from flfw.engines.ray_start import configure_ray
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import without_auto
 from flfw.report import charts
 from flfw.runs import provenance
 from flfw.server import checkpoint
+
+configure_ray("")  # before a test imports Ray: it listens on loopback only, and prints no log of a node that died
 
 # No test says how many examples it wants: `--hypothesis-profile nightly` tries a hundred times as many, at random.
 _EXAMPLES = 30
