@@ -6,9 +6,11 @@ The lies are the rows of `tests.support.client_lies`. One run tells many: in eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,16 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:GitWi
 
 DROP = ("--expert", "on_client_failure=drop", "round_deadline=20")
 ENROLLED = "tests.support.enrolled_again:EnrolledAgain"
-PLAIN = ("--method", "fedavg", "--net", "linear", *sites.COMMON, "--set", "sampled.train=50")
+CHOSEN = (*sites.COMMON, "--set", "sampled.train=50")
+PLAIN = ("--method", "fedavg", "--net", "linear", *CHOSEN)
+FACTORED = {"method": "hyperfl", "net": "lenet", "set": ("hidden=16", "embedding=8", "upload=factors")}
+TABLES = {
+    "dozen": (DOZEN, PLAIN),  # that no process alone would show
+    "training": (TRAINING, PLAIN),  # all that is sent in place of an update
+    "factors": (FACTORS, ("--method", "hyperfl", "--net", "lenet", *CHOSEN, *FACTORED["set"])),
+    # All clients are enrolled anew before each round, by the server's own code over gRPC.
+    "enrolment": (ENROLMENT, ("--method", ENROLLED, *PLAIN[2:])),
+}
 
 
 @dataclass(frozen=True)
@@ -54,99 +65,47 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield made
 
 
-# --- a dozen lies that no process alone would show ---------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def dozen(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Told:
-    out = tmp_path_factory.mktemp("dozen") / "run"
-    return Told(out, federation.run("dozen", out, len(DOZEN), *PLAIN))
+def told(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Told]:
+    """What becomes of a run in which the evil site tells the lies of a table."""
+
+    @cache
+    def told_of(table: str) -> Told:
+        (lies, flags), out = TABLES[table], tmp_path_factory.mktemp(table) / "run"
+        return Told(out, federation.run(table, out, len(lies), *flags))
+
+    return told_of
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("server_round", "lie"), list(enumerate(DOZEN, 1)), ids=[lie.name for lie in DOZEN])
-def test_one_of_a_dozen_lies_costs_the_liar_its_round(dozen: Told, server_round: int, lie: Lie) -> None:
-    require_told(lie, dozen, server_round)
+def row(table: str, *values: object, name: str = "") -> Any:
+    """A row of a table of tests; the dozen is told in CI."""
+    return pytest.param(table, *values, marks=getattr(pytest.mark, "slow" if table == "dozen" else "nightly"), id=name)
 
 
-@pytest.mark.slow
-def test_a_run_of_a_dozen_lies_ends_with_the_model_of_the_honest(dozen: Told, tmp_path: Path) -> None:
-    require_sound(dozen, len(DOZEN))
-    require_same_model(dozen, without_the_liar(tmp_path / "run", DOZEN))
+@pytest.mark.parametrize(
+    ("table", "server_round", "lie"),
+    [row(table, n, lie, name=lie.name) for table, (lies, _) in TABLES.items() for n, lie in enumerate(lies, 1)],
+)
+def test_a_lie_costs_the_liar_its_round_and_nobody_else(
+    told: Callable[[str], Told], table: str, server_round: int, lie: Lie
+) -> None:
+    require_told(lie, told(table), server_round)
 
 
-# --- all that is sent in place of an update ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def training(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Told:
-    out = tmp_path_factory.mktemp("training") / "run"
-    return Told(out, federation.run("training", out, len(TRAINING), *PLAIN))
+@pytest.mark.parametrize("table", [row(table, name=table) for table in TABLES])
+def test_a_run_of_lies_ends_with_the_model_of_the_honest(
+    told: Callable[[str], Told], table: str, tmp_path: Path
+) -> None:
+    """To the bit: where a lie was refused, the evil client counts as absent in that round."""
+    lies, changes = TABLES[table][0], {}
+    if table == "factors":
+        changes = {**FACTORED, "set": ("sampled.train=50", *FACTORED["set"])}
+    require_sound(told(table), len(lies))
+    require_same_model(told(table), without_the_liar(tmp_path / "run", lies, **changes))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("server_round", "lie"), list(enumerate(TRAINING, 1)), ids=[lie.name for lie in TRAINING])
-def test_a_lie_costs_the_liar_its_round_and_nobody_else(training: Told, server_round: int, lie: Lie) -> None:
-    require_told(lie, training, server_round)
-
-
-@pytest.mark.nightly
-def test_a_run_ends_well_in_spite_of_all_lies(training: Told) -> None:
-    require_sound(training, len(TRAINING))
-    notes = sites.result(training.out)["notes"]  # its site has died
+def test_the_notes_name_the_site_that_died_and_no_other(told: Callable[[str], Told]) -> None:
+    notes = sites.result(told("training").out)["notes"]
     assert any(note.startswith(f"Client {EVIL} has no final accuracy: ") for note in notes), notes
     assert not any(note.startswith(f"Client {honest}") for note in notes for honest in HONEST), notes
-
-
-@pytest.mark.nightly
-def test_the_last_model_is_that_of_a_run_without_the_liar(training: Told, tmp_path: Path) -> None:
-    """To the bit: where a lie was refused, the evil client counts as absent in that round."""
-    require_same_model(training, without_the_liar(tmp_path / "run", TRAINING))
-
-
-# --- what is sent in place of factors ------------------------------------------------------------------------------
-
-FACTORED = {"method": "hyperfl", "net": "lenet", "set": ("hidden=16", "embedding=8", "upload=factors")}
-
-
-@pytest.fixture(scope="module")
-def factored(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Told:
-    out = tmp_path_factory.mktemp("factors") / "run"
-    flags = ("--method", "hyperfl", "--net", "lenet", *sites.COMMON, "--set", "sampled.train=50", *FACTORED["set"])
-    return Told(out, federation.run("factors", out, len(FACTORS), *flags))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("server_round", "lie"), list(enumerate(FACTORS, 1)), ids=[lie.name for lie in FACTORS])
-def test_a_lie_in_factors_costs_the_liar_its_round(factored: Told, server_round: int, lie: Lie) -> None:
-    require_told(lie, factored, server_round)
-
-
-@pytest.mark.nightly
-def test_a_run_of_factors_ends_with_the_model_of_the_honest(factored: Told, tmp_path: Path) -> None:
-    require_sound(factored, len(FACTORS))
-    settings = ("sampled.train=50", *FACTORED["set"])
-    require_same_model(factored, without_the_liar(tmp_path / "run", FACTORS, **{**FACTORED, "set": settings}))
-
-
-# --- what is sent in place of an introduction ----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def enrolled(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """All clients are enrolled anew before each round, by the server's own code over gRPC."""
-    out = tmp_path_factory.mktemp("enrolment") / "run"
-    flags = ("--method", ENROLLED, *PLAIN[2:])
-    return Told(out, federation.run("enrolment", out, len(ENROLMENT), *flags))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("server_round", "lie"), list(enumerate(ENROLMENT, 1)), ids=[lie.name for lie in ENROLMENT])
-def test_a_lie_in_enrolment_leaves_the_liar_out_and_nobody_else(enrolled: Told, server_round: int, lie: Lie) -> None:
-    require_told(lie, enrolled, server_round)
-
-
-@pytest.mark.nightly
-def test_a_run_of_enrolments_ends_with_the_model_of_the_honest(enrolled: Told, tmp_path: Path) -> None:
-    require_sound(enrolled, len(ENROLMENT))
-    require_same_model(enrolled, without_the_liar(tmp_path / "run", ENROLMENT))
