@@ -29,7 +29,6 @@ from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
-from flfw.dp.charging import charge_message
 from flfw.dp.resolve_noise import require_calibrated
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
@@ -396,7 +395,7 @@ def _checked_client(
             fresh = _control_net(ctx, below) if below else worker.model
             require_plausible(received, fresh, f"{kind} in round {ctx.round}")
         if not charged:
-            charge_message(context, plan, kind, config, ctx)
+            message_cost.charge_message(context, plan, kind, config, ctx)
         yield worker, validator, config, received
 
 
