@@ -171,12 +171,8 @@ def serve(grid: Grid, context: Context) -> None:
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
     experiment = Experiment.from_run_config(context.run_config)
-    joins = isinstance(grid, InProcessGrid)
-    require(
-        joins or experiment.together == 1,
-        "--batched-clients 1 on Flower's own engines",
-        batched_clients=experiment.batched_clients,
-    )
+    joins = isinstance(grid, InProcessGrid) or experiment.together == 1
+    require(joins, "--batched-clients 1 on Flower's own engines", batched_clients=experiment.batched_clients)
     nets.look_in(experiment.weights)  # the server alone: its own user named the place
     federate(grid, plan(experiment))
 
