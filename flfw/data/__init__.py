@@ -63,8 +63,6 @@ __all__ = [
 ]
 _PROBED = 0, 1, PERSONS + COMMON - 1  # persons whose first examples identify the data
 _EXAMPLES = 8
-_OF_CARD = ("classes", "source", "test_start", "domains", "held_out", "per_client", "vocabulary", "columns")
-"""Fields of a data set that are those of its card."""
 
 
 def _of_population(name: str, card: DatasetCard, population: Population, side: int | None) -> Dataset:
@@ -220,17 +218,24 @@ def load(
     return Dataset(
         name,
         *arrays,
-        **{name: getattr(card, name) for name in _OF_CARD},
+        classes=card.classes,
         mean=tuple(meta["mean"]),
         std=tuple(meta["std"]),
+        source=card.source,
         md5_ok=meta["md5_ok"],
         victims=range(min(card.victims, len(arrays[0]))),
+        test_start=card.test_start,
+        domains=card.domains,
         train_domain=np.asarray(train_domain),
         test_domain=np.asarray(test_domain),
+        held_out=card.held_out,
+        per_client=card.per_client,
         digest=meta["digest"],
+        vocabulary=card.vocabulary,
         train_group=groups[0],
         test_group=groups[1],
         notes=tuple(meta.get("notes", ())),
+        columns=card.columns,
     )
 
 
