@@ -209,10 +209,7 @@ def main() -> None:
 
 
 def _pack(folder: Path) -> None:
-    try:
-        size = gpu_pack.pack(folder)
-    except InputError as error:
-        output.refuse(str(error))
+    size = output.or_refused(lambda: gpu_pack.pack(folder))
     print(f"{folder}: {size / 1e6:.1f} MB. On the machine with the GPU, which needs Python, PyTorch and NumPy:")
     print(f"cd {folder} && python3 -m benchmarks.gpu --budget 9 --out gpu.json")
 

@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeVar, final
 
 from flfw.errors import InputError
 from flfw.files.parser import Parser
 from flfw.files.provenance import hardware
 
 MARK = "quick: not to be quoted"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,7 @@ def parser(description: str | None) -> Parser:
 def start(flags: Parser, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None = None) -> BenchmarkRun:
     """Parse the command line; refuse names in ``--only`` that are no parts."""
     flags.epilog = f"parts: {', '.join(parts)}"
-    try:
-        args = flags.parse_args()
-    except InputError as error:
-        refuse(str(error))
+    args = or_refused(flags.parse_args)
     if unknown := [name for name in args.only or () if name not in parts]:
         refuse(f"Expected --only among {', '.join(parts)}, got {', '.join(unknown)}.")
     return BenchmarkRun(args, parts, gate)
@@ -130,6 +128,14 @@ def whole(minimum: int = 1) -> Callable[[str], int]:
         return int(word)
 
     return number
+
+
+def or_refused(get: Callable[[], T]) -> T:
+    """Return what a function gives; where it refuses the input, write its line to stderr and exit with code 2."""
+    try:
+        return get()
+    except InputError as error:
+        refuse(str(error))
 
 
 def refuse(message: str) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from flfw.errors import require
 
@@ -35,6 +35,9 @@ OpenShare: TypeAlias = Annotated[float, ValueRange(gt=0, lt=1)]
 class BoundedSettings:
     """Record that refuses a value outside the interval in the type of its field.
 
+    Attributes:
+        NAMED: beginning of the fields' names in a refusal, such as ``natural.``.
+
     >>> @dataclass(frozen=True)
     ... class Search(BoundedSettings):
     ...     iterations: PositiveInt = 100
@@ -43,10 +46,12 @@ class BoundedSettings:
     flfw.errors.InputError: Expected iterations >= 1, got iterations=0.
     """
 
+    NAMED: ClassVar[str] = ""
+
     def __post_init__(self) -> None:
         for name, interval in _intervals(type(self)).items():
             value = getattr(self, name)
-            require(_is_within(value, interval), _words(name, interval), **{name: value})
+            require(_is_within(value, interval), _words(self.NAMED + name, interval), **{name: value})
 
 
 @lru_cache(maxsize=256)  # each message of a run makes its settings anew

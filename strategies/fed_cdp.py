@@ -38,9 +38,9 @@ from flfw.dp.settings import LEAST_CLIP, DPSGDSettings, require_in_float32
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
+from flfw.privacy.claims import Published
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism
-from flfw.privacy.published import Published
 from flfw.server.aggregation import Update, weighted_mean
 
 

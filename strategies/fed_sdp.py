@@ -44,9 +44,9 @@ from flfw.dp.settings import AdaptiveClippingSettings, mechanism_of_updates
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
+from flfw.privacy.claims import Published
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Holder, Mechanism
-from flfw.privacy.published import Published
 from flfw.server.aggregation import Update
 
 

@@ -36,8 +36,8 @@ from flfw.engines.submit import bundle_hash
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 from flfw.files.exit_code import exit_code
+from flfw.files.folders import in_units
 from flfw.files.parser import Parser
-from flfw.files.units import in_units
 from flfw.privacy.claims import Unit
 
 _UP_S = 120.0

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from flfw.engines.layout import FederationLayout
 from flfw.errors import InputError, require
-from flfw.files.units import in_units
+from flfw.files.folders import in_units
 
 ALSO = ("truth", "logs", "unknown")
 """What goes only if it is asked for: true examples of audits, logs, and private tensors of runs unknown here."""

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from flwr.app import Message
 
+from flfw.bounds import BoundedSettings, NonNegativeFloat, NonNegativeInt, PositiveFinite, PositiveFloat
 from flfw.deploy.allowed_settings import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
 from flfw.dp.budget import BUDGET_REASON, METRICS, PRIVATE_METRICS, BudgetExceededError, EpsilonBudget, Metrics
 from flfw.errors import DIED, InputError, require
@@ -63,7 +64,7 @@ _COMMENTS = {
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(BoundedSettings):
     """Rules of a site.
 
     Attributes:
@@ -91,15 +92,15 @@ class Policy:
 
     allowed_apps: tuple[str, ...]
     allowed_uploads: tuple[str, ...]
-    max_upload_mb: float
-    epsilon: float = inf
+    max_upload_mb: PositiveFinite
+    epsilon: PositiveFloat = inf
     delta: float = 1e-5
     unit: Unit = "example"
     patient_examples: int = 0
     metrics: Metrics = "all"
     error_detail: Reasons = "own"
-    min_examples: int = 0
-    max_messages: float = inf
+    min_examples: NonNegativeInt = 0
+    max_messages: NonNegativeFloat = inf
     allowed_plugins: tuple[str, ...] = ()
     allow_recording: bool = False
     allow_malicious_server: bool = False
@@ -109,45 +110,30 @@ class Policy:
     run: AllowedSettings | None = None
 
     def __post_init__(self) -> None:
-        known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in self.allowed_apps)
-        require(
-            bool(self.allowed_apps) and known,
-            f"allowed_apps as SHA-256 in hexadecimal, or {ANY}",
-            allowed_apps=" ".join(self.allowed_apps),
-        )
-        require(0 < self.max_upload_mb < inf, "0 < max_upload_mb < inf", max_upload_mb=self.max_upload_mb)
+        apps, given = self.allowed_apps, " ".join(self.allowed_apps)
+        known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in apps)
+        require(bool(apps) and known, f"allowed_apps as SHA-256 in hexadecimal, or {ANY}", allowed_apps=given)
+        super().__post_init__()
         require(self.metrics in METRICS, f"metrics among {', '.join(METRICS)}", metrics=self.metrics)
-        require(self.epsilon > 0, "epsilon > 0", epsilon=self.epsilon)
         require(self.patient_examples >= 0, "patient-examples >= 0", patient_examples=self.patient_examples)
         if self.budget:
             mine = "allowed_apps as SHA-256 with an epsilon, as the accepted app's code counts it"
-            require(ANY not in self.allowed_apps, mine, allowed_apps=" ".join(self.allowed_apps))
+            require(ANY not in apps, mine, allowed_apps=given)
             counted = "metrics=none or private with an epsilon, as bare numbers cannot be counted"
             require(self.metrics != "all", counted, metrics=self.metrics)
         else:
             known = "an epsilon with metrics=private, whose noise nothing else bounds"
             require(self.metrics != "private", known, epsilon=self.epsilon)
         require(self.error_detail in get_args(Reasons), "error_detail among own, all", error_detail=self.error_detail)
-        secret = self.error_detail == "own" or self.budget is None
-        require(
-            secret,
-            "error_detail=own with an epsilon, as an exception's words cannot be counted",
-            error_detail=self.error_detail,
-        )
-        require(self.min_examples >= 0, "min_examples >= 0", min_examples=self.min_examples)
-        require(self.max_messages >= 0, "max_messages >= 0", max_messages=self.max_messages)
+        secret = "error_detail=own with an epsilon, as an exception's words cannot be counted"
+        require(self.error_detail == "own" or self.budget is None, secret, error_detail=self.error_detail)
         outside = all(re.fullmatch(r"[\w.]+:\w+", name) for name in self.allowed_plugins)
         require(outside, "allowed_plugins as package.module:Class", allowed_plugins=" ".join(self.allowed_plugins))
-        places = all(place >= 0 for place in self.audit_examples) and len(set(self.audit_examples)) == len(
-            self.audit_examples
-        )
-        require(places, "audit_examples >= 0, each once", audit_examples=" ".join(map(str, self.audit_examples)))
-        agreed = self.allow_recording or not self.audit_examples
-        require(
-            agreed,
-            "allow_recording = true with audit_examples, which is for nothing else",
-            allow_recording=self.allow_recording,
-        )
+        places = self.audit_examples
+        fits = all(place >= 0 for place in places) and len(set(places)) == len(places)
+        require(fits, "audit_examples >= 0, each once", audit_examples=" ".join(map(str, places)))
+        agreed = "allow_recording = true with audit_examples, which is for nothing else"
+        require(self.allow_recording or not places, agreed, allow_recording=self.allow_recording)
 
     @property
     def budget(self) -> EpsilonBudget | None:

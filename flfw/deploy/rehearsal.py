@@ -115,11 +115,8 @@ def _at_one_site(experiment: Experiment) -> Experiment:
     require(experiment.engine == "inproc", "--engine inproc, a rehearsal's only one", engine=experiment.engine)
     alone = "no --federation: a rehearsal is on this machine alone"
     require(experiment.federation is None, alone, federation=experiment.federation)
-    require(
-        not experiment.trackers,
-        "no --track: nothing of a rehearsal leaves this machine",
-        track=" ".join(experiment.track),
-    )
+    untracked = "no --track: nothing of a rehearsal leaves this machine"
+    require(not experiment.trackers, untracked, track=" ".join(experiment.track))
     require(bool(experiment.attacks), "an attack to rehearse with", attack="none")
     require(experiment.vantage == ("server",), "--vantage server", vantage=" ".join(experiment.vantage))
     default_probe = not experiment.curve and (experiment.victim_batch, experiment.victim_steps) == (1, 1)

@@ -23,10 +23,9 @@ from flfw.dp.private_metrics import held_by_each, metrics_mechanism, most_held
 from flfw.errors import require
 from flfw.experiment.training import RoundSettings
 from flfw.privacy.accountants import Accountant, largest
-from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, claim, seen_by
+from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Published, claim, seen_by
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism, Unit, gaussian_events, joined
-from flfw.privacy.published import Published
 from flfw.server.cohorts import participations
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from flfw.bounds import NonNegativeFinite, PositiveFinite
 from flfw.dp.quantile import update_multiplier
 from flfw.errors import InputError, require
 from flfw.files.tensor_names import matches
@@ -42,16 +43,14 @@ _FAINT = 1e-6  # noise multiplier; with a bound of 4 the noise is far below the 
 class DPSettings(LocalTraining):
     """Settings of clipping and noise that are the same for local steps and whole updates."""
 
-    noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum of clipped parts, in bounds C; 0: none
-    clip: float = 4.0  # C, the L2 bound of each group of tensors; from 1e-30 to 1e30
+    noise_multiplier: NonNegativeFinite = 6.0  # sigma >= 0: the noise on a sum of clipped parts, in bounds C; 0: none
+    clip: PositiveFinite = 4.0  # C, the L2 bound of each group of tensors; from 1e-30 to 1e30
     grouping: Grouping = "layer"  # clipped together: a layer's tensors, each tensor, or all that are sent (flat)
     clipping: Clipping = "abadi"  # g min(1, C / |g|); or automatic: g C / (|g| + 0.01), so that C is only a step size
     noise_source: NoiseSource = "seed"  # seed: whoever has it can take the noise off; secure: nobody can
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
-        require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
         require_in_float32(clip=self.clip)
         sent, held = self.sum_deviation, f"noise_multiplier * clip <= {LARGEST_DEVIATION:g}"
         require(sent <= LARGEST_DEVIATION, f"{held}, which float32 holds", noise_multiplier=self.noise_multiplier)
@@ -131,13 +130,12 @@ class AdaptiveClippingSettings(DPSettings):
     """Settings of a bound that may follow a quantile of the clients' update norms; see `flfw.dp.quantile`."""
 
     quantile: float = 0.0  # share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays
-    quantile_lr: float = 0.2  # eta_C > 0, the rate at which the bound moves
+    quantile_lr: PositiveFinite = 0.2  # eta_C > 0, the rate at which the bound moves
     quantile_noise: float = 2.0  # sigma_b, the noise on the count of short updates, over noise_multiplier; > 1/2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.quantile < 1, "0 <= quantile < 1", quantile=self.quantile)
-        require(0 < self.quantile_lr < inf, "0 < quantile_lr < inf", quantile_lr=self.quantile_lr)
         require(0.5 < self.quantile_noise < inf, "1/2 < quantile_noise < inf", quantile_noise=self.quantile_noise)
         flat = self.grouping == "flat" or not self.follows_quantile
         require(flat, f"grouping=flat with quantile={self.quantile:g}", grouping=self.grouping)
@@ -243,11 +241,7 @@ class DPUnitSettings(DPSGDSettings, AdaptiveClippingSettings):
 class PrivateHeadSettings(DPUnitSettings):
     """Settings for clients that train a private head without noise, and through it the sent tensors with noise."""
 
-    head_lr: float = 0.1  # of the head's SGD, > 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.head_lr < inf, "0 < head_lr < inf", head_lr=self.head_lr)
+    head_lr: PositiveFinite = 0.1  # of the head's SGD, > 0
 
     @property
     def void(self) -> str:

@@ -19,8 +19,9 @@ from typing import Any, final
 
 import numpy as np
 
+from flfw.bounds import BoundedSettings, NonNegativeInt, PositiveInt
 from flfw.dp.budget import BudgetExceededError, EpsilonBudget
-from flfw.errors import InputError, require
+from flfw.errors import InputError
 from flfw.files.chain import Chain
 from flfw.files.typed import SchemaMismatchError, fit
 from flfw.privacy.filter import spent
@@ -33,7 +34,7 @@ FILE = Path("ledger") / "messages.jsonl"
 
 @final
 @dataclass(frozen=True)
-class MessageEntry:
+class MessageEntry(BoundedSettings):
     """Message that is about to be answered.
 
     Attributes:
@@ -55,12 +56,12 @@ class MessageEntry:
     kind: str
     method: str
     mechanism: Mechanism | None
-    examples: int
-    repeated: int = 1
+    examples: NonNegativeInt
+    repeated: PositiveInt = 1
     sends: tuple[str, ...] = ()
     time: float = 0.0
     metrics: Mechanism | None = None
-    held: int = 0
+    held: NonNegativeInt = 0
 
     def counted(self, budget: EpsilonBudget) -> list[tuple[Mechanism, int]]:
         """Return the answer's mechanisms, each with the number of vectors of the budget's unit in it."""
@@ -76,15 +77,12 @@ class MessageEntry:
         """
         known = {name: _without_retired(value) for name, value in row.items() if name != "before"}
         try:
-            entry = fit(known, cls)  # older lines have no metrics
-            for name, minimum in (("examples", 0), ("repeated", 1), ("held", 0)):
-                require(getattr(entry, name) >= minimum, f"{name} >= {minimum}", **{name: getattr(entry, name)})
+            return fit(known, cls)  # older lines have no metrics
         except (InputError, SchemaMismatchError) as error:
             way_out = "restore it, or go on with the version of flfw that wrote it"
             raise InputError(
                 f"Expected lines that this version knows in a site's ledger: {error}; {way_out}."
             ) from error
-        return entry
 
 
 def _without_retired(value: Any) -> Any:

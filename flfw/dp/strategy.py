@@ -11,9 +11,9 @@ from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
 from flfw.dp.settings import DPSettings, DPUnitSettings
 from flfw.nets.net import Net, Tensors
+from flfw.privacy.claims import Published
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.privacy.mechanism import Mechanism
-from flfw.privacy.published import Published
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 

@@ -29,7 +29,6 @@ from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
-from flfw.dp.charging import charge_message
 from flfw.dp.resolve_noise import require_calibrated
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
@@ -172,12 +171,8 @@ def serve(grid: Grid, context: Context) -> None:
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
     experiment = Experiment.from_run_config(context.run_config)
-    joins = isinstance(grid, InProcessGrid)
-    require(
-        joins or experiment.together == 1,
-        "--batched-clients 1 on Flower's own engines",
-        batched_clients=experiment.batched_clients,
-    )
+    joins = isinstance(grid, InProcessGrid) or experiment.together == 1
+    require(joins, "--batched-clients 1 on Flower's own engines", batched_clients=experiment.batched_clients)
     nets.look_in(experiment.weights)  # the server alone: its own user named the place
     federate(grid, plan(experiment))
 
@@ -396,7 +391,7 @@ def _checked_client(
             fresh = _control_net(ctx, below) if below else worker.model
             require_plausible(received, fresh, f"{kind} in round {ctx.round}")
         if not charged:
-            charge_message(context, plan, kind, config, ctx)
+            message_cost.charge_message(context, plan, kind, config, ctx)
         yield worker, validator, config, received
 
 

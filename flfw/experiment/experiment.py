@@ -224,11 +224,8 @@ class Experiment(
         alone = self.membership_pairs in ("auto", "none") or not self.canaries
         require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
         if PEER in self.vantage:
-            require(
-                self.colluding_clients < self.clients,
-                f"0 <= colluding-clients < {self.clients} clients",
-                colluding_clients=self.colluding_clients,
-            )
+            number, fewer = self.colluding_clients, f"0 <= colluding-clients < {self.clients} clients"
+            require(number < self.clients, fewer, colluding_clients=number)
             beside = f"more than {self.colluding_attackers} clients, the peer and who works with it, in a sum, "
             beside += "probed and in a round"
             require(self.groups[0] > self.colluding_attackers, beside, sum_size=self.groups[0])

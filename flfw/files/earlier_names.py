@@ -70,6 +70,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "flfw.papers.run_groups": "flfw.comparisons.figures.comparisons",
         "flfw.plan": "flfw.plans.run_plan",
         "flfw.privacy.course": "flfw.privacy.client_schedule",
+        "flfw.privacy.published": "flfw.privacy.claims",
         "flfw.privacy.run_schedule": "flfw.privacy.client_schedule",
         "flfw.rehearse.answers": "flfw.deploy.rehearsal",
         "flfw.rehearse.plan": "flfw.deploy.rehearsal",

@@ -1,4 +1,4 @@
-"""Checks of run folders by their files' names alone, and paths as people write them; nothing large is imported."""
+"""Checks of run folders by file names alone, and paths and sizes as people write them; nothing large is imported."""
 
 from __future__ import annotations
 
@@ -13,6 +13,20 @@ from typing import Any, TypeVar
 
 from flfw.errors import InputError
 from flfw.files.sealed import sealed
+
+
+def in_units(size: float) -> str:
+    """Format a number of bytes with a unit.
+
+    >>> in_units(999), in_units(1_234_567_890)
+    ('999 bytes', '1.2 GB')
+    """
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
 
 
 def require_new(out: Path) -> None:

@@ -8,11 +8,13 @@ A unit may be another than the clipped one. If examples are clipped, a patient w
 hundreds is a group, and a group's epsilon grows with its size; it is not the epsilon of one example. If clients are
 clipped, removing one client is covered; changing one of its examples exchanges an update for another, which counts as
 much as removing two.
+
+A paper's accounting as it was published is reported beside that of flfw, and never in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from math import exp, expm1, inf, isinf, log, sqrt
@@ -21,6 +23,27 @@ from typing import Any, Literal, TypeAlias, final, get_args
 from flfw.errors import require
 from flfw.privacy.accountants import Accountant, AccountedEpsilon, compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent, Mechanism, Mechanisms, Unit, gaussian_events
+
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """A paper's privacy accounting.
+
+    Attributes:
+        units: protected unit -> mechanism that the paper assumes for it; the unit that is clipped is the first.
+        accountant: accountant that the paper uses.
+        remarks: sentences on the paper's assumptions.
+    """
+
+    units: Mapping[Unit, Mechanism]
+    accountant: Accountant
+    remarks: tuple[str, ...]
+
+    def epsilon(self, unit: Unit, delta: float) -> float:
+        """Compute the epsilon that the paper would report for one of its units."""
+        return compute_epsilon(gaussian_events(self.units[unit]), delta, self.accountant).epsilon
+
 
 Adversary: TypeAlias = Literal["server", "aggregate", "another client", "outsider"]
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)

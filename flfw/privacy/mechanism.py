@@ -118,11 +118,8 @@ class Mechanism:
         for name, lowest in minimum.items():
             value = getattr(self, name)
             require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
-        require(
-            taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps),
-            f"a whole number 0 <= max_participations <= steps={self.steps}",
-            max_participations=taken,
-        )
+        whole = taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps)
+        require(whole, f"a whole number 0 <= max_participations <= steps={self.steps}", max_participations=taken)
         require(self.clipped in ("example", "client"), "clipped=example or client", clipped=self.clipped)
         require(self.noise_per in ("batch", "example"), "noise_per=batch or example", noise_per=self.noise_per)
         require(self.noised_by in ("client", "server"), "noised_by=client or server", noised_by=self.noised_by)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from typing import Literal, TypeAlias, final
 
@@ -163,18 +163,5 @@ class TrainingDescription(BoundedSettings):
 
     def _settings(self, steps: int, order: tuple[Places, ...] | None) -> LocalSteps:
         require(self.lr is None or 0 < self.lr < inf, "0 < lr < inf or None", lr=self.lr)
-        return LocalSteps(
-            lr=1.0 if self.lr is None else self.lr,
-            steps=steps,
-            optimiser=self.optimiser,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            betas=self.betas,
-            epsilon=self.epsilon,
-            clip=self.clip,
-            batch_size=self.batch_size,
-            order=order,
-            proximal=self.proximal,
-            nesterov=self.nesterov,
-            loss=self.loss,
-        )
+        same = {field.name: getattr(self, field.name) for field in fields(LocalSteps) if hasattr(self, field.name)}
+        return LocalSteps(**{**same, "lr": 1.0 if self.lr is None else self.lr, "steps": steps, "order": order})

@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flfw.errors import require
-from flfw.files.folders import require_over
-from flfw.files.units import in_units
+from flfw.files.folders import in_units, require_over
 from flfw.recording.format import MANIFEST, Line, sweep
 from flfw.recording.manifest import forgotten, is_exchange, read_manifest, rewrite
 from flfw.recording.reader import places

@@ -134,11 +134,8 @@ def check_resources(experiment: Experiment) -> None:
     if experiment.federation:
         submit.check(experiment)
         return
-    require(
-        not experiment.record,
-        "--federation with --expert record=true; a simulation records what it attacks",
-        record=True,
-    )
+    at_sites = "--federation with --expert record=true; a simulation records what it attacks"
+    require(not experiment.record, at_sites, record=True)
     alone = experiment.engine != "flwr-sim" or not machine.is_running()
     require(alone, "--engine ray where Ray is running in this process, or ray.shutdown() before", engine="flwr-sim")
     if experiment.engine != "inproc":

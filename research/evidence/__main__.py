@@ -17,7 +17,7 @@ from flfw.files.parser import Parser
 from flfw.papers.evidence import records
 from flfw.papers.evidence.records import FOLDER
 from research.evidence import costs, page
-from research.evidence.gather import RUNS, Gathering, gather, measure, named
+from research.evidence.gather import RUNS, Gathering, gather
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,14 +36,14 @@ def _do(arguments: Sequence[str]) -> int:
     ask.add_argument("--migrate", action="store_true", help="give records the present names of settings, nothing else")
     ask.add_argument("--runs", type=Path, default=RUNS, help="folder of the runs")
     ask.add_argument("--folder", type=Path, default=FOLDER, help="folder of the records")
-    ask.add_argument("--item", default="", help=argparse.SUPPRESS)
     ask.add_argument("--code", type=Path, help=argparse.SUPPRESS)
     given = ask.parse_args(arguments)
     requested = {name: True for name in ("page", "list", "migrate") if getattr(given, name)}
     require(len(requested) < 2, "one of --page, --list and --migrate", **requested)
     require(given.cores >= 1, "cores >= 1", cores=given.cores)
-    if given.code:
-        _require_code(given.code)
+    if given.code:  # the environment knows a checkout's code, too
+        running = Path(flfw.__file__).resolve()
+        require(running.is_relative_to(given.code.resolve()), f"the code of {given.code}", flfw=running)
     if given.page:
         page.write(given.folder)
         return 0
@@ -51,28 +51,15 @@ def _do(arguments: Sequence[str]) -> int:
         print(costs.listing(given.folder, given.only))
         return 0
     if given.migrate:
-        return _migrate(given.folder)
+        done, left = records.migrate(given.folder)
+        print(f"{done} records migrated, {len(left)} left", *left, sep="\n")
+        return 1 if left else 0
     # The records that the landed code has count as well: those of the checkout may have been migrated to later names.
     limits = Gathering(given.minutes, given.runs, given.folder, FOLDER if given.code else None, given.only, given.gpus)
-    item = named(given.item) if given.item else None
     os.nice(19)
-    if item:
-        return 0 if measure(item, limits) else 1
     with _beside(given.cores - 1, arguments):
         gather(limits)
     return 0
-
-
-def _require_code(code: Path) -> None:
-    """Refuse to measure with other code than that of a folder: the environment knows a checkout's, too."""
-    running = Path(flfw.__file__).resolve()
-    require(running.is_relative_to(code.resolve()), f"the code of {code}", flfw=running)
-
-
-def _migrate(folder: Path) -> int:
-    done, left = records.migrate(folder)
-    print(f"{done} records migrated, {len(left)} left", *left, sep="\n")
-    return 1 if left else 0
 
 
 @contextmanager

@@ -5,7 +5,6 @@ At the end of the time an alarm interrupts the run as Ctrl-C would. Its last che
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import sys
@@ -92,7 +91,10 @@ def gather(limits: Gathering) -> int:
             _say(f"{item.name}: begins")
             began = time.monotonic()
             try:
-                recorded = _measured(item, limits, ends)
+                recorded = measure(item, limits, ends)
+            except Exception:  # a run that breaks is no reason to leave out all others
+                traceback.print_exc()
+                recorded = False
             except KeyboardInterrupt as stop:
                 _say(f"{item.name}: interrupted, goes on at the next call")
                 if isinstance(stop, TimeOver):
@@ -101,15 +103,6 @@ def gather(limits: Gathering) -> int:
         count += recorded
         _say(f"{item.name}: {'recorded' if recorded else 'not recorded'} after {time.monotonic() - began:.0f} s")
     return count
-
-
-def _measured(item: Item, limits: Gathering, ends: float) -> bool:
-    """Measure an item; a run that breaks is no reason to leave out all others."""
-    try:
-        return measure(item, limits, ends)
-    except Exception:
-        traceback.print_exc()
-        return False
 
 
 @contextmanager
@@ -142,22 +135,6 @@ def _until(ends: float) -> Iterator[None]:
 
 def _over(_signal: int, _frame: FrameType | None) -> None:
     raise TimeOver
-
-
-def named(key: str) -> Item:
-    """Return the item with a path, variant, seed and choice, given as a list in JSON.
-
-    Raises:
-        InputError: there is none.
-    """
-    try:
-        path, variant, seed, choice = json.loads(key)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"Expected an item as [PATH, VARIANT, SEED, CHOICE] in JSON, got {key}.") from error
-    for item in items(path):
-        if (item.cell.path, item.variant, item.seed, item.choice) == (path, variant, seed, choice):
-            return item
-    raise InputError(f"Expected an item of the list, got {key}.")
 
 
 def measure(item: Item, limits: Gathering, ends: float = inf) -> bool:

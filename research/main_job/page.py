@@ -65,10 +65,11 @@ def _table(jobs: Sequence[MainJob]) -> str:
     for place in dict.fromkeys(_place(entry) for job in jobs for entry in job.entries):
         results = [next((entry for entry in job.entries if _place(entry) == place), None) for job in jobs]
         cells = ["–" if entry is None else _cell(entry) for entry in results]
-        lines.append(_row(f"{place[0]}, {place[1]}", str(place[2]), *cells, *[_range(results)] * ranged))
+        counts = [entry.recovered for entry in results if entry is not None]
+        lines.append(_row(f"{place[0]}, {place[1]}", str(place[2]), *cells, *[_span(counts, "d")] * ranged))
     accuracies = [job.accuracy for job in jobs]
     shown = [f"{accuracy:.3f}" for accuracy in accuracies]
-    lines.append(_row("accuracy after training", "10", *shown, *[_span(accuracies)] * ranged))
+    lines.append(_row("accuracy after training", "10", *shown, *[_span(accuracies, ".3f")] * ranged))
     return "\n".join([*lines, ""])
 
 
@@ -86,11 +87,6 @@ def _cell(entry: MainJobEntry) -> str:
     return f"{entry.recovered} of {entry.images} ({low} to {high} %){decibels}, {entry.verdict}"
 
 
-def _range(results: Sequence[MainJobEntry | None]) -> str:
-    counts = [entry.recovered for entry in results if entry is not None]
-    return f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.3f}", f"{max(values):.3f}"
+def _span(values: Sequence[float], form: str) -> str:
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low} to {high}"

@@ -129,14 +129,11 @@ def take(folder: Path) -> MainJob:
 def _entry(entry: Mapping[str, Any]) -> MainJobEntry:
     low, high = entry["share_interval"]
     return MainJobEntry(
-        attack=entry["attack"],
+        **{name: entry[name] for name in ("attack", "round", "images", "verdict")},
         adaptive=bool(entry["adaptive"]),
-        round=entry["round"],
-        images=entry["images"],
         recovered=round(entry["share_recovered"] * entry["images"]),
         interval=(low, high),
         psnr=entry["psnr"]["mean"] if entry["psnr"] else None,
-        verdict=entry["verdict"],
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks import output
-from benchmarks.attack_victims import Victims, pictures, victims
+from benchmarks.attack_victims import Victims, victims
 from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
 from flfw.attacks.adaptations.fed_cdp import FedCDPAdaptation
 from flfw.attacks.adaptations.fed_sdp import FedSDPAdaptation
@@ -42,6 +42,7 @@ from flfw.rng import torch_generator
 from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDPSettings
 from flfw.task.defence import Defence
+from research.measurements.batch_parity import require_pictures
 
 _WITHIN_DB = 1.0
 _LR = 0.1  # of the clipped step
@@ -137,8 +138,7 @@ def main() -> None:
     flags.add_argument("--threads", type=output.whole(), default=len(os.sched_getaffinity(0)))
     run = output.start(flags, PARTS)
     torch.set_num_threads(run.asked.threads)
-    if pictures(1, "mnist")[2] == "random images":
-        output.refuse("Expected the files of mnist, found none; set FLFW_DATA.")
+    require_pictures("mnist")
     iterations = run.amount(1000, 10, run.asked.iterations)
     run.begin("the victims' gradients")
     targets, table = victims("lenet", run.amount(10, 2, run.asked.victims), "mnist", _FIRST), rows()

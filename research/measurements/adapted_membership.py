@@ -34,7 +34,6 @@ from torch import Tensor
 from benchmarks import output
 from flfw import data, nets
 from flfw.adversary.membership.gradients import norm
-from flfw.adversary.membership.operating_points import area
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.attacks.adaptations.fed_cdp import FedCDPAdaptation
 from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
@@ -50,26 +49,15 @@ from flfw.inversion.private.surrogate import SurrogateTraining, trained_upon
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
+from flfw.nets.training.optimisers import along
 from flfw.recording.observation import Examples
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.task.defence import LocalStep
+from research.measurements.membership_attack import auc
 
 _MEMBERS, _PUBLIC, _WIDTH, _LR = 40, 400, 256, 0.1
 _WIDE = 1e6  # a bound that clips nothing
-PARTS = {
-    name: output.BenchmarkPart(what, 30, 3)
-    for name, what in {
-        "open": "nothing hides the data",
-        "prune": "a tenth of the entries",
-        "rounding": "4 bits",
-        "clip": "clipped examples",
-        "faint": "faint noise",
-        "loud": "loud noise",
-        "hyperfl": "a hypernetwork",
-        "dcs2": "concealed samples",
-    }.items()
-}
 
 
 @dataclass(frozen=True)
@@ -213,8 +201,7 @@ def generated(draw: ClientStep, victim: VictimModel) -> Hidden:
         features, y, held.classifier, SurrogateTraining(), torch_generator(draw.seed, "classifier")
     )
     shared = {name: p for name, p in held.named_parameters() if name.startswith("hypernet.")}
-    loss = torch.nn.functional.cross_entropy(held(x), y)
-    gradient = dict(zip(shared, torch.autograd.grad(loss, list(shared.values())), strict=True))
+    _, gradient = along(torch.nn.functional.cross_entropy(held(x), y), shared)
     return Hidden(victim.known, step(victim, gradient), replaced="classifier")
 
 
@@ -236,21 +223,23 @@ def concealed(draw: ClientStep, victim: VictimModel) -> Hidden:
     return Hidden(victim.known, step(victim, defence.step(local, torch_generator(draw.seed, "dcs2"))), informed=False)
 
 
-CLIENTS: dict[str, tuple[Client, Callable[[int], VictimModel]]] = {
-    "open": (undefended, plain),
-    "prune": (defended(Prune(), PruneAdaptation), plain),
-    "rounding": (defended(LowPrecision(), LowPrecisionAdaptation), plain),
-    "clip": (noisy(0.0, 0.5), plain),
-    "faint": (noisy(0.1, 0.0), plain),
-    "loud": (noisy(1.0, 0.0), plain),
-    "hyperfl": (generated, hypernetwork),
-    "dcs2": (concealed, plain),
+CLIENTS: dict[str, tuple[str, Client, Callable[[int], VictimModel]]] = {
+    "open": ("nothing hides the data", undefended, plain),
+    "prune": ("a tenth of the entries", defended(Prune(), PruneAdaptation), plain),
+    "rounding": ("4 bits", defended(LowPrecision(), LowPrecisionAdaptation), plain),
+    "clip": ("clipped examples", noisy(0.0, 0.5), plain),
+    "faint": ("faint noise", noisy(0.1, 0.0), plain),
+    "loud": ("loud noise", noisy(1.0, 0.0), plain),
+    "hyperfl": ("a hypernetwork", generated, hypernetwork),
+    "dcs2": ("concealed samples", concealed, plain),
 }
+"""What hides the data, in words; the client; and what builds its model."""
+PARTS = {name: output.BenchmarkPart(words, 30, 3) for name, (words, *_) in CLIENTS.items()}
 
 
 def scored(name: str, draw: ClientStep) -> dict[str, float]:
     """Return the AUC of ``whitened`` in one draw, by kind of knowledge."""
-    client, build = CLIENTS[name]
+    _, client, build = CLIENTS[name]
     hidden = client(draw, build(draw.seed))
     attack = Membership(MembershipSettings(width=_WIDTH))
     by_kind = {}
@@ -259,10 +248,7 @@ def scored(name: str, draw: ClientStep) -> dict[str, float]:
         one = MembershipRound(1, hidden.received, {0: hidden.sent}, _LR, 1, operator)
         facts: dict[str, Any] = {"adaptive": kind != "static", "replaced": replaced, "examples": _MEMBERS}
         view = MembershipView(0, (one,), draw.candidates, draw.public, lambda received: build(draw.seed), **facts)
-        scores = attack.scores(view, torch_generator(draw.seed, "attack"))["whitened"].numpy()
-        members = np.arange(2 * _MEMBERS) < _MEMBERS
-        single = area(scores, members, np.zeros(2 * _MEMBERS, int), numpy_generator(draw.seed, "area"), draws=1)
-        by_kind[kind] = single.auc
+        by_kind[kind] = auc(attack.scores(view, torch_generator(draw.seed, "attack"))["whitened"])
     return by_kind
 
 
@@ -280,11 +266,9 @@ def measured(name: str, draws: int, public: int = _PUBLIC) -> dict[str, dict[str
 
 def lines(results: dict[str, Any]) -> list[str]:
     """Return the results in words."""
-    words = []
-    for part in (name for name in PARTS if name in results):
-        row = ", ".join(f"{key} {each['mean']:.3f} ({each['error']:.3f})" for key, each in results[part].items())
-        words.append(f"{part}: {row}")
-    return words
+    rows = {part: results[part].items() for part in PARTS if part in results}
+    words = {part: (f"{key} {one['mean']:.3f} ({one['error']:.3f})" for key, one in row) for part, row in rows.items()}
+    return [f"{part}: {', '.join(row)}" for part, row in words.items()]
 
 
 def main() -> None:

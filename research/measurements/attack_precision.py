@@ -25,6 +25,7 @@ import torch
 from benchmarks import output
 from benchmarks.attack_victims import Victims, matched_psnrs, pictures, victims
 from benchmarks.our_search import wait
+from benchmarks.output import BenchmarkPart
 from benchmarks.turns import ratio, rounded
 from flfw.attacks.ig import IG, IGSettings
 from flfw.inversion.compute import ComputeLimits, Precision
@@ -41,20 +42,16 @@ class PrecisionCase:
     network: str  # its name in `flfw.nets`
     batch: int
     iterations: int
+    part: BenchmarkPart
 
 
 _CASES = {
-    "lenet_1": PrecisionCase("lenet", 1, 1000),
-    "lenet_4": PrecisionCase("lenet", 4, 1000),
-    "convnet64_1": PrecisionCase("convnet64", 1, 100),
-    "convnet64_4": PrecisionCase("convnet64", 4, 50),
+    "lenet_1": PrecisionCase("lenet", 1, 1000, BenchmarkPart("LeNet, batches of 1", 25, 8)),
+    "lenet_4": PrecisionCase("lenet", 4, 1000, BenchmarkPart("LeNet, batches of 4", 50, 0)),
+    "convnet64_1": PrecisionCase("convnet64", 1, 100, BenchmarkPart("ConvNet of width 64, batches of 1", 110, 0)),
+    "convnet64_4": PrecisionCase("convnet64", 4, 50, BenchmarkPart("ConvNet of width 64, batches of 4", 210, 0)),
 }
-PARTS = {
-    "lenet_1": output.BenchmarkPart("LeNet, batches of 1", 25, 8),
-    "lenet_4": output.BenchmarkPart("LeNet, batches of 4", 50, 0),
-    "convnet64_1": output.BenchmarkPart("ConvNet of width 64, batches of 1", 110, 0),
-    "convnet64_4": output.BenchmarkPart("ConvNet of width 64, batches of 4", 210, 0),
-}
+PARTS = {name: case.part for name, case in _CASES.items()}
 
 
 def measure(case: PrecisionCase, lower: Precision, device: torch.device, seeds: int, part: float) -> dict[str, Any]:

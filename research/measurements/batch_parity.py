@@ -31,7 +31,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -49,6 +49,7 @@ from flfw import nets
 from flfw.attacks.gradinversion import GradInversion, GradInversionSettings
 from flfw.attacks.ig import IG, IGSettings
 from flfw.attacks.imprint import Imprint, ImprintSettings
+from flfw.files.parser import Parser
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.imprint import expected_alone
 from flfw.inversion.matching import Distance, squared_distance
@@ -104,18 +105,9 @@ class BatchCase:
 
     def victims(self, seed: int) -> Victims:
         """Return a seed's batch."""
-        return victims(
-            self.network,
-            1,
-            first=seed * self.batch,
-            batch=self.batch,
-            seed=seed,
-            training=self.training,
-            side=self.side,
-            steps=self.steps,
-            reveals=self.reveals,
-            seen_only_it=self.seen_only_it,
-        )
+        same = ("batch", "training", "side", "steps", "reveals", "seen_only_it")
+        given: dict[str, Any] = {name: getattr(self, name) for name in same}
+        return victims(self.network, 1, first=seed * self.batch, seed=seed, **given)
 
     def recipe(self) -> SearchConfig:
         """Return the settings of our search."""
@@ -198,20 +190,16 @@ def compared(theirs: Theirs, folder: Path, case: BatchCase, seeds: int) -> dict[
         guesses = {"ours": searched(attacked, case.recipe()), "theirs": answer["images"]}
         for side, images in {**guesses, "start": attacked.start, "grey": grey}.items():
             rows[side] += attacked.each_psnr(images)
-    apart = fmean(rows["ours"]) - fmean(rows["theirs"])
-    each = {side: [round(value, 2) for value in values] for side, values in rows.items()}
-    means = {f"{side}_mean": round(fmean(values), 2) for side, values in rows.items()}
-    above = max(fmean(rows[side]) for side in ("ours", "theirs")) > fmean(rows["grey"])
-    within = apart >= -_AHEAD_DB
-    return {
-        **each,
-        **means,
-        "apart": round(apart, 2),
-        "within": within,
-        "above_grey": above,
-        "of": case.iterations,
-        "batch": case.batch,
-    }
+    means = {side: fmean(values) for side, values in rows.items()}
+    within, above = means["ours"] - means["theirs"] >= -_AHEAD_DB, max(means["ours"], means["theirs"]) > means["grey"]
+    return {**in_decibels(rows), "within": within, "above_grey": above, "of": case.iterations, "batch": case.batch}
+
+
+def in_decibels(sides: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return each side's PSNRs and their mean, and ours less theirs, rounded."""
+    each = {side: [round(value, 2) for value in values] for side, values in sides.items()}
+    means = {f"{side}_mean": round(fmean(values), 2) for side, values in sides.items()}
+    return {**each, **means, "apart": round(fmean(sides["ours"]) - fmean(sides["theirs"]), 2)}
 
 
 # --- imprint ---
@@ -300,20 +288,30 @@ def lines(name: str, rows: Any) -> list[str]:
     ]
 
 
+def started(flags: Parser, parts: Mapping[str, output.BenchmarkPart]) -> output.BenchmarkRun:
+    """Start a comparison with breaching on as many threads as are asked for, by default all cores."""
+    cores = len(os.sched_getaffinity(0))
+    flags.add_argument("--threads", type=output.whole(), default=cores, help="of both sides (all cores)")
+    run = output.start(flags, parts)
+    torch.set_num_threads(run.asked.threads)
+    return run
+
+
+def require_pictures(dataset: str) -> None:
+    """Refuse to go on without the files of a data set."""
+    if pictures(1, dataset)[2] == "random images":
+        output.refuse(f"Expected the files of {dataset}, found none; set FLFW_DATA.")
+
+
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
     flags.add_argument("--seeds", type=output.whole(), help="of each part (2); quick: 1")
     flags.add_argument("--batch", type=output.whole(), help="images of each search")
     flags.add_argument("--iterations", type=output.whole(), help="of both sides; quick: 30")
-    flags.add_argument(
-        "--threads", type=output.whole(), default=len(os.sched_getaffinity(0)), help="of both sides (all cores)"
-    )
-    run = output.start(flags, PARTS)
+    run = started(flags, PARTS)
     python, threads, seeds = breaching_env.required(), run.asked.threads, run.amount(2, 1, run.asked.seeds)
-    if pictures(1, "cifar10")[2] == "random images":
-        output.refuse("Expected the files of cifar10, found none; set FLFW_DATA.")
-    torch.set_num_threads(threads)
+    require_pictures("cifar10")
     theirs, results = Theirs(python, threads), {}
     with tempfile.TemporaryDirectory() as folder:
         for name in run.parts():

@@ -31,9 +31,9 @@ from flfw.audit.measures.permutations import GuessedBatch
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
 from flfw.data import Dataset
-from flfw.errors import InputError
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.optimisers import along
 from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.rng import initialising, numpy_generator, torch_generator
 
@@ -89,9 +89,9 @@ def messages(case: _Case, seed: int, dataset: Dataset) -> tuple[list[Observation
         first = _FIRST + 1000 * seed + case.batch * i
         images = dataset.train_x[range(first, first + case.batch)]
         x, y = torch.tensor(images).float() / 255, torch.tensor(dataset.train_y[range(first, first + case.batch)])
-        gradients = torch.autograd.grad(cross_entropy(net(inputs.normalise(x)), y), list(named.values()))
+        _, gradients = along(cross_entropy(net(inputs.normalise(x)), y), named)
         noise = torch_generator(seed, "noise", i)
-        sent = {n: g + case.std * torch.randn(g.shape, generator=noise) for n, g in zip(named, gradients, strict=True)}
+        sent = {n: g + case.std * torch.randn(g.shape, generator=noise) for n, g in gradients.items()}
         observations.append(Observation(Vantage.SERVER, "probe", "target", 0, 0, i, sent, received))
         knowledge.append(Knowledge(victim, case.batch, y, operator=mechanism, public=public))
         truth.append(x.numpy())
@@ -140,15 +140,11 @@ def lines(part: str, table: dict[str, FlowRow]) -> Iterable[str]:
 def main() -> None:
     """Measure and print."""
     run = output.start(output.parser(__doc__), PARTS)
-    try:
-        dataset = data.load("fmnist")
-    except InputError as error:
-        output.refuse(str(error))
+    dataset = output.or_refused(lambda: data.load("fmnist"))
     torch.set_num_threads(1)
-    searches, tables = _SEARCHES, dict[str, dict[str, FlowRow]]()
-    if run.asked.quick:
-        few = {"iterations": 20, "flow_iterations": 20, "flow_steps": 5}
-        searches = {name: IGSettings(**{**vars(one), **few}) for name, one in _SEARCHES.items()}
+    few = {"iterations": 20, "flow_iterations": 20, "flow_steps": 5} if run.asked.quick else {}
+    searches = {name: IGSettings(**{**vars(one), **few}) for name, one in _SEARCHES.items()}
+    tables: dict[str, dict[str, FlowRow]] = {}
     for part in run.parts():
         tables[part] = {}
         for name, settings in searches.items():

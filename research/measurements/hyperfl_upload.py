@@ -21,6 +21,7 @@ import tempfile
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ from benchmarks import output
 from flfw import data
 from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore
-from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import FactoredUpload, FactorReader, Layers, NamedArrays, square
 from flfw.messages.inprocess import InProcessGrid
@@ -82,26 +82,22 @@ class Trained:
 
 def trained(case: UploadCase, rounds: int) -> list[Trained]:
     """Train the first clients for so many rounds; return each client after one more."""
-    experiment, clients = case.experiment, []
-    task, method, settings = (
-        plan(experiment).task.load(None),
-        plan(experiment).client.method,
-        plan(experiment).client.settings,
-    )
+    run_plan, clients = plan(case.experiment), []
+    task, method, settings = run_plan.task.load(None), run_plan.client.method, run_plan.client.settings
     with tempfile.TemporaryDirectory() as folder:
         stores = [ClientStore(Path(folder), "upload", partition) for partition in range(_CLIENTS)]
-        client = ClientContext(plan(experiment).client, task, 0, 1, None, stores[0])
-        model = plan(experiment).client_class(client).model
+        client = ClientContext(run_plan.client, task, 0, 1, None, stores[0])
+        model = run_plan.client_class(client).model
         arrays = broadcast(model, method.shared(model, settings).downloads)
         for server_round in range(1, rounds + 2):
             received, clients = views(arrays), []
             for partition, store in enumerate(stores):
-                ctx = ClientContext(plan(experiment).client, task, partition, server_round, None, store)
-                worker, started = plan(experiment).client_class(ctx), time.process_time()
+                ctx = ClientContext(run_plan.client, task, partition, server_round, None, store)
+                worker, started = run_plan.client_class(ctx), time.process_time()
                 sent, metrics = worker.fit_named(received, server_round - 1)
                 clients.append(Trained(received, sent, metrics["num-examples"], time.process_time() - started))
             updates = (Update(p, one.examples, one.sent) for p, one in enumerate(clients))
-            arrays = pack(plan(experiment).strategy(settings).aggregate(updates))
+            arrays = pack(run_plan.strategy(settings).aggregate(updates))
     return clients
 
 
@@ -168,11 +164,8 @@ def main() -> None:
     rows: dict[str, dict[str, float]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # re-encoded pixels are not the published ones
-        try:
-            for name in run.names:  # before the plan: without data there is none
-                data.load(_CASES[name].dataset, None)
-        except InputError as error:
-            output.refuse(str(error))
+        for name in run.names:  # before the plan: without data there is none
+            output.or_refused(partial(data.load, _CASES[name].dataset, None))
         for name in run.parts():
             rows[name] = p5(_CASES[name], rounds)
     lines = [

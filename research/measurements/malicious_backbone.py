@@ -22,6 +22,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from flfw.inversion.closed_form.crafted_backbone import PatchReadings, craft_ada
 from flfw.inversion.closed_form.linear import read, serving
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.optimisers import along
 from flfw.rng import initialising, numpy_generator
 
 _SIDE, _PATCH, _PLACES, _BLOCKS = 32, 4, 64, 11
@@ -86,7 +88,7 @@ def gradient(net: nn.Module, adapters: nets.Tensors | None, x: Tensor, y: Tensor
 
 def _slopes(net: nn.Module, beginning: str, x: Tensor, y: Tensor) -> nets.Tensors:
     weights = {name: value for name, value in net.named_parameters() if name.startswith(beginning)}
-    return dict(zip(weights, torch.autograd.grad(cross_entropy(net(x), y), list(weights.values())), strict=True))
+    return along(cross_entropy(net(x), y), weights)[1]
 
 
 def compare(readings: PatchReadings, x: Tensor, inputs: InputSpec, indices: Sequence[int]) -> Counter[str]:
@@ -160,12 +162,10 @@ def main() -> None:
 
 
 def _dataset(name: str) -> data.Dataset:
-    try:
-        return data.load(name or "cifar10", None, _SIDE)
-    except InputError as error:
-        if name:
-            output.refuse(str(error))
-    return data.load("digits", None, _SIDE)
+    if not name:
+        with suppress(InputError):
+            return data.load("cifar10", None, _SIDE)
+    return output.or_refused(lambda: data.load(name or "digits", None, _SIDE))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ from torch.nn.functional import cross_entropy
 from benchmarks import output
 from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
-from flfw.errors import InputError
 from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
 from flfw.inversion.closed_form.linear import linear_inputs, read, serving
 from flfw.inversion.private.extractor import extractor_of
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.optimisers import along
 from flfw.rng import initialising, numpy_generator
 
 _BATCHES, _REPEATS, _PUBLIC, _FOUND = (1, 4, 16, 64), 20, 1000, 40.0
@@ -68,10 +68,9 @@ def _read_off(
 ) -> int:
     """Count the images of a batch (rows of the data set) that are among the readings."""
     x, y = _pixels(dataset.train_x[rows]), torch.from_numpy(dataset.train_y[rows])
-    names = [name for name, _ in client.named_parameters() if name.startswith("hypernet.")]
-    weights = [client.get_parameter(name) for name in names]
-    sent = torch.autograd.grad(cross_entropy(client(inputs.normalise(x)), y), weights)
-    gradient = read(client.hypernet.targets, broadcast, dict(zip(names, sent, strict=True))).gradient
+    weights = {name: value for name, value in client.named_parameters() if name.startswith("hypernet.")}
+    _, sent = along(cross_entropy(client(inputs.normalise(x)), y), weights)
+    gradient = read(client.hypernet.targets, broadcast, sent).gradient
     if binned:
         readings = alone_in_their_bins(extractor_of(client), gradient)
     else:
@@ -91,10 +90,7 @@ def main() -> None:
     flags = output.parser(__doc__)
     flags.add_argument("--dataset", default="digits", help="digits (default), mnist, fmnist, ...")
     run = output.start(flags, PARTS)
-    try:
-        dataset = data.load(run.asked.dataset, None)
-    except InputError as error:
-        output.refuse(str(error))
+    dataset = output.or_refused(lambda: data.load(run.asked.dataset, None))
     repeats = run.amount(_REPEATS, 2)
     table = {name: shares(dataset, name == "malicious", repeats) for name in run.parts()}
     lines = [f"{dataset.name}: share of a batch's images read off in closed form"]

@@ -26,8 +26,7 @@ The last line of the output is one JSON object.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,12 @@ from benchmarks import output
 from flfw import data, nets
 from flfw.adversary.membership.gradients import Products, derivatives_along, norm, sketched_gradients
 from flfw.adversary.membership.informed import effective_dimension
-from flfw.adversary.membership.operating_points import area
 from flfw.adversary.membership.statistics import Whitening, cosine, gradient_difference, predicted_auc
 from flfw.inversion.sketch import Sketch
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Examples
 from flfw.rng import initialising, numpy_generator, torch_generator
-from research.measurements.membership_attack import ClientTraining, scores, timed, view
+from research.measurements.membership_attack import ClientTraining, auc, scores, timed, view
 
 _WIDTH, _PUBLIC, _EXAMPLES = 512, 1500, (8, 80, 320)
 _GOALS = {"speed_s": 120.0}  # of two cores for a minute
@@ -60,28 +58,6 @@ PARTS = {
     "steps": output.BenchmarkPart("AUC of the attack after several steps", 100, 10),
     "speed": output.BenchmarkPart("the attack on 600 candidates over ten rounds", 60, 15),
 }
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Examples of one draw, normalised: the members, as many others, and the public ones."""
-
-    members: tuple[Tensor, Tensor]
-    others: tuple[Tensor, Tensor]
-    public: tuple[Tensor, Tensor]
-
-    @property
-    def candidates(self) -> tuple[Tensor, Tensor]:
-        """Members, then others."""
-        return torch.cat([self.members[0], self.others[0]]), torch.cat([self.members[1], self.others[1]])
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores of the candidates by statistic, members first, and the AUC that public gradients predict."""
-
-    by_name: dict[str, Tensor]
-    predicted: float
 
 
 @cache
@@ -99,14 +75,6 @@ def source(quick: bool) -> str:
     return "mnist" if root and (Path(root) / "MNIST").is_dir() and not quick else "digits"
 
 
-def drawn(name: str, count: int, public: int, seed: int, kept: int = 0) -> Draw:
-    """Draw distinct examples; the ``kept`` first of the permutation are left for training."""
-    x, y = examples(name)
-    order = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[kept:]
-    parts = order[:count], order[count : 2 * count], order[2 * count : 2 * count + public]
-    return Draw(*((x[part], y[part]) for part in parts))
-
-
 def losses_of(net: Net) -> Callable[[Tensors, Tensor, Tensor], Tensor]:
     """Return the loss of each example as a function of the parameters."""
 
@@ -116,20 +84,30 @@ def losses_of(net: Net) -> Callable[[Tensors, Tensor, Tensor], Tensor]:
     return losses
 
 
-def scored(net: Net, draw: Draw, seed: int) -> Scores:
-    """Score the candidates by their members' mean gradient."""
+def scored(net: Net, draw: Examples, count: int, seed: int) -> dict[str, Tensor | float]:
+    """Score members and others by the members' mean gradient; beside the scores is the AUC that is predicted.
+
+    Args:
+        net: the network that the members' gradient is of.
+        draw: ``count`` members, as many others, and public examples.
+        count: number of the members.
+        seed: of the sketch.
+    """
     losses = losses_of(net)
+    members, candidates, others = (
+        (draw.samples[part], draw.labels[part]) for part in (slice(count), slice(2 * count), slice(2 * count, None))
+    )
     at = {name: value.detach() for name, value in net.named_parameters()}
     sketch = Sketch.draw(at, _WIDTH, torch_generator(seed, "sketch"))
-    update = torch.func.grad(lambda moving: losses(moving, *draw.members).mean())(at)
-    public, _ = sketched_gradients(losses, at, sketch, *draw.public)
-    sketches, norms = sketched_gradients(losses, at, sketch, *draw.candidates)
-    products = Products(*derivatives_along(losses, at, update, *draw.candidates), norms, float(norm(update)))
+    update = torch.func.grad(lambda moving: losses(moving, *members).mean())(at)
+    public, _ = sketched_gradients(losses, at, sketch, *others)
+    sketches, norms = sketched_gradients(losses, at, sketch, *candidates)
+    products = Products(*derivatives_along(losses, at, update, *candidates), norms, float(norm(update)))
     half = Whitening.fit(public[: len(public) // 2])
-    predicted = predicted_auc(effective_dimension(half, public[len(public) // 2 :], 0.0), len(draw.members[0]))
+    predicted = predicted_auc(effective_dimension(half, public[len(public) // 2 :], 0.0), count)
     whitened = Whitening.fit(public).scores(sketches, sketch.of(update))
-    by_name = {"cosine": cosine(products), "gradient_difference": gradient_difference(products)}
-    return Scores(by_name | {"whitened": whitened}, predicted)
+    compared = {"cosine": cosine(products), "gradient_difference": gradient_difference(products)}
+    return {**compared, "whitened": whitened, "predicted": predicted}
 
 
 def network(seed: int) -> Net:
@@ -154,18 +132,11 @@ def areas(
     name: str, build: Callable[[int], Net], draws: int, public: int, kept: int, counts: tuple[int, ...] = _EXAMPLES
 ) -> dict[str, Any]:
     """Return mean and standard error of each statistic's AUC, by the number of examples."""
-    result: dict[str, Any] = {}
-    for count in counts:
-        rows: dict[str, list[float]] = {}
-        for seed in range(draws):
-            scores = scored(build(seed), drawn(name, count, public, seed, kept), seed)
-            members = np.arange(2 * count) < count
-            for statistic, values in scores.by_name.items():
-                single = area(values.numpy(), members, np.zeros(2 * count, int), numpy_generator(seed, "area"), draws=1)
-                rows.setdefault(statistic, []).append(single.auc)
-            rows.setdefault("predicted", []).append(scores.predicted)
-        result[str(count)] = {statistic: _mean(each) for statistic, each in rows.items()}
-    return result
+
+    def of_seed(count: int, seed: int) -> Mapping[str, Tensor | float]:
+        return scored(build(seed), some(name, 2 * count + public, seed, kept), count, seed)
+
+    return {str(count): _means(partial(of_seed, count), draws) for count in counts}
 
 
 def uniform(name: str, seeds: int, public: int) -> dict[str, Any]:
@@ -174,7 +145,7 @@ def uniform(name: str, seeds: int, public: int) -> dict[str, Any]:
 
     values = []
     for seed in range(seeds):
-        scores = scored(network(seed), drawn(name, 40, public, seed), seed).by_name["whitened"].numpy()
+        scores = np.asarray(scored(network(seed), some(name, 80 + public, seed), 40, seed)["whitened"])
         members = numpy_generator(seed, "permuted").permutation(80) < 40
         values.append(float(mannwhitneyu(scores[members], scores[~members], alternative="greater").pvalue))
     return {"seeds": seeds, "uniform_p": round(float(kstest(values, "uniform").pvalue), 4)}
@@ -184,17 +155,14 @@ def attacked(
     name: str, build: Callable[[int], Net], training: ClientTraining, draws: int, public: int, kept: int = 0
 ) -> dict[str, Any]:
     """Return mean and standard error of the AUC of each statistic of the whole attack, with two clients."""
-    rows: dict[str, list[float]] = {}
-    count = training.members
-    for seed in range(draws):
-        by_name = scores(view(build, some(name, 3 * count + public, seed, kept), training, seed, clients=2), seed)
-        members = np.arange(2 * count) < count
-        for statistic, values in by_name.items():
-            if statistic == "trajectory":  # of one round it is the whitened projection
-                continue
-            single = area(values.numpy(), members, np.zeros(2 * count, int), numpy_generator(seed, "area"), draws=1)
-            rows.setdefault(statistic, []).append(single.auc)
-    return {statistic: _mean(each) for statistic, each in rows.items()}
+
+    def of_seed(seed: int) -> dict[str, Tensor]:
+        draw = some(name, 3 * training.members + public, seed, kept)
+        by_name = scores(view(build, draw, training, seed, clients=2), seed)
+        del by_name["trajectory"]  # of one round it is the whitened projection
+        return by_name
+
+    return _means(of_seed, draws)
 
 
 def spent(name: str, rounds: int, public: int) -> dict[str, float]:
@@ -212,8 +180,17 @@ def some(name: str, count: int, seed: int, kept: int = 0) -> Examples:
     return Examples(x[indices], y[indices])
 
 
-def _mean(values: list[float]) -> dict[str, float]:
-    return {"auc": round(float(np.mean(values)), 4), "error": round(float(np.std(values) / len(values) ** 0.5), 4)}
+def _means(of_seed: Callable[[int], Mapping[str, Tensor | float]], draws: int) -> dict[str, dict[str, float]]:
+    """Return mean and standard error over draws of each statistic's AUC, from scores or from the AUC itself."""
+    rows = [
+        {name: auc(part) if isinstance(part, Tensor) else part for name, part in of_seed(seed).items()}
+        for seed in range(draws)
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {
+        name: {"auc": round(float(np.mean(each)), 4), "error": round(float(np.std(each) / draws**0.5), 4)}
+        for name, each in columns.items()
+    }
 
 
 def measure(run: output.BenchmarkRun) -> dict[str, Any]:

@@ -6,13 +6,15 @@ import cProfile
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flfw.adversary.membership import gradients, shadow_models, statistics
+from flfw.adversary.membership.operating_points import area
 from flfw.adversary.membership.shadow_models import ShadowClients, ShadowSets
 from flfw.adversary.membership.statistics import Whitening
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
@@ -22,7 +24,7 @@ from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, Tensors
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.recording.observation import Examples
-from flfw.rng import torch_generator
+from flfw.rng import numpy_generator, torch_generator
 
 _LR = 0.1
 _INPUTS = InputSpec.from_constants((1, 28, 28), (0.0,), (1.0,))
@@ -89,9 +91,14 @@ def view(
 
 def scores(seen: MembershipView, seed: int, shadows: int = 8) -> dict[str, Tensor]:
     """Return the scores of the attack; members come first."""
-    return membership.Membership(membership.MembershipSettings(shadows=shadows)).scores(
-        seen, torch_generator(seed, "attack")
-    )
+    attack = membership.Membership(membership.MembershipSettings(shadows=shadows))
+    return attack.scores(seen, torch_generator(seed, "attack"))
+
+
+def auc(values: Tensor) -> float:
+    """Return the area under the curve of scores; members come first, and as many others follow."""
+    members = np.arange(len(values)) < len(values) // 2
+    return area(values.numpy(), members, np.zeros(len(values), int), numpy_generator(0, "area"), draws=1).auc
 
 
 def timed(rounds: Sequence[MembershipView]) -> Mapping[str, float]:
@@ -101,15 +108,7 @@ def timed(rounds: Sequence[MembershipView]) -> Mapping[str, float]:
         rounds: views of the client, each of one round, on the same candidates.
     """
     first = rounds[0]
-    whole = MembershipView(
-        first.client,
-        tuple(one for each in rounds for one in each.rounds),
-        first.candidates,
-        first.public,
-        first.model,
-        first.local,
-        first.examples,
-    )
+    whole = replace(first, rounds=tuple(one for each in rounds for one in each.rounds))
     profile = cProfile.Profile(time.process_time)
     begun = time.process_time()
     profile.runcall(scores, whole, 0)

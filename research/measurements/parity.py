@@ -17,23 +17,19 @@ mean over its images, matched one to one. The last line is one JSON object.
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from benchmarks import breaching_env, output
-from benchmarks.attack_victims import Victims, pictures, victims
+from benchmarks.attack_victims import victims
 from benchmarks.our_search import TV
+from benchmarks.output import BenchmarkPart
 from benchmarks.their_search import Theirs
 from flfw.attacks.ig import IG, IGSettings
-from flfw.inversion.search import SearchTarget, invert
+from research.measurements.batch_parity import in_decibels, require_pictures, searched, started
 
 THEIR_TV = 0.2
 """Weight of the total variation in breaching's configuration."""
@@ -55,6 +51,7 @@ class ParityCase:
         tv: weight of their total variation.
         ahead: decibels that theirs may be ahead.
         behind: decibels that theirs may be behind; None: any number.
+        part: of the benchmark.
     """
 
     dataset: str
@@ -65,51 +62,33 @@ class ParityCase:
     tv: float
     ahead: float
     behind: float | None
+    part: BenchmarkPart
 
     def holds(self, apart: float) -> bool:
         """Return whether ours less theirs, in dB, is as it should be."""
         return apart >= -self.ahead and (self.behind is None or apart <= self.behind)
 
 
-def _equal(dataset: str) -> ParityCase:
+def _equal(dataset: str, part: BenchmarkPart) -> ParityCase:
     settings = IGSettings(2000, tv=TV, schedule="constant")
-    return ParityCase(dataset, "lenet", 8, 1, settings, TV, ahead=1.0, behind=1.0)
+    return ParityCase(dataset, "lenet", 8, 1, settings, TV, ahead=1.0, behind=1.0, part=part)
 
 
-def _default(network: str, count: int, batch: int) -> ParityCase:
-    return ParityCase("cifar10", network, count, batch, IGSettings(), THEIR_TV, ahead=0.5, behind=None)
+def _default(network: str, count: int, batch: int, part: BenchmarkPart) -> ParityCase:
+    return ParityCase("cifar10", network, count, batch, IGSettings(), THEIR_TV, ahead=0.5, behind=None, part=part)
 
 
 CASES = {
-    "cifar10": _equal("cifar10"),
-    "mnist": _equal("mnist"),
-    "lenet_1": _default("lenet", 8, 1),
-    "lenet_4": _default("lenet", 4, 4),
-    "lenet_8": _default("lenet", 2, 8),
-    "cnn2_1": _default("cnn2", 4, 1),
-    "cnn2_4": _default("cnn2", 2, 4),
-    "cnn2_8": _default("cnn2", 1, 8),
+    "cifar10": _equal("cifar10", BenchmarkPart("equal weights, eight images of CIFAR-10", 110, 15)),
+    "mnist": _equal("mnist", BenchmarkPart("equal weights, eight images of MNIST", 90, 0)),
+    "lenet_1": _default("lenet", 8, 1, BenchmarkPart("defaults, LeNet, eight single images", 60, 0)),
+    "lenet_4": _default("lenet", 4, 4, BenchmarkPart("defaults, LeNet, four batches of four", 60, 15)),
+    "lenet_8": _default("lenet", 2, 8, BenchmarkPart("defaults, LeNet, two batches of eight", 60, 0)),
+    "cnn2_1": _default("cnn2", 4, 1, BenchmarkPart("defaults, CNN 2, four single images", 60, 0)),
+    "cnn2_4": _default("cnn2", 2, 4, BenchmarkPart("defaults, CNN 2, two batches of four", 60, 15)),
+    "cnn2_8": _default("cnn2", 1, 8, BenchmarkPart("defaults, CNN 2, one batch of eight", 60, 0)),
 }
-PARTS = {
-    "cifar10": output.BenchmarkPart("equal weights, eight images of CIFAR-10", 110, 15),
-    "mnist": output.BenchmarkPart("equal weights, eight images of MNIST", 90, 0),
-    "lenet_1": output.BenchmarkPart("defaults, LeNet, eight single images", 60, 0),
-    "lenet_4": output.BenchmarkPart("defaults, LeNet, four batches of four", 60, 15),
-    "lenet_8": output.BenchmarkPart("defaults, LeNet, two batches of eight", 60, 0),
-    "cnn2_1": output.BenchmarkPart("defaults, CNN 2, four single images", 60, 0),
-    "cnn2_4": output.BenchmarkPart("defaults, CNN 2, two batches of four", 60, 15),
-    "cnn2_8": output.BenchmarkPart("defaults, CNN 2, one batch of eight", 60, 0),
-}
-
-
-def ours(attacked: Victims, settings: IGSettings) -> Tensor:
-    """Run `ig` from the given first guesses; return normalised images (V, B, C, H, W)."""
-    starts: Iterator[Tensor] = iter(attacked.start)
-    recipe = replace(IG(settings).recipe(None), start=lambda shape, rng: next(starts))
-    unused = torch.Generator()
-    targets = [SearchTarget(s, y, unused) for s, y in zip(attacked.observed, attacked.labels, strict=True)]
-    images = torch.stack([one.samples for one in invert(attacked.model(), targets, recipe)])
-    return attacked.inputs.normalise(images)
+PARTS = {name: case.part for name, case in CASES.items()}
 
 
 def compared(theirs: Theirs, folder: Path, case: ParityCase) -> dict[str, Any]:
@@ -117,14 +96,13 @@ def compared(theirs: Theirs, folder: Path, case: ParityCase) -> dict[str, Any]:
     attacked = victims(case.network, case.victims, case.dataset, batch=case.batch)
     iterations = case.settings.iterations
     _, answer = theirs(attacked, folder, "attack", iterations, tv=case.tv)
-    sides = {"ours": attacked.each_psnr(ours(attacked, case.settings)), "theirs": attacked.each_psnr(answer["images"])}
+    guesses = {"ours": searched(attacked, IG(case.settings).recipe(None)), "theirs": answer["images"]}
     if case.behind is None:
         weak = replace(case.settings, tv=HYPERFL_TV, schedule="constant")
-        sides["constant"] = attacked.each_psnr(ours(attacked, weak))
-    apart = fmean(sides["ours"]) - fmean(sides["theirs"])
-    each = {side: [round(value, 2) for value in values] for side, values in sides.items()}
-    means = {f"{side}_mean": round(fmean(values), 2) for side, values in sides.items()}
-    return {**each, **means, "apart": round(apart, 2), "within": case.holds(apart), "iterations": iterations}
+        guesses["constant"] = searched(attacked, IG(weak).recipe(None))
+    sides = {side: attacked.each_psnr(images) for side, images in guesses.items()}
+    within = case.holds(fmean(sides["ours"]) - fmean(sides["theirs"]))
+    return {**in_decibels(sides), "within": within, "iterations": iterations}
 
 
 def chosen(name: str, run: output.BenchmarkRun) -> ParityCase:
@@ -148,15 +126,10 @@ def main() -> None:
     flags = output.parser(__doc__)
     flags.add_argument("--victims", type=output.whole(), help="gradients in each part; quick: 2 at most")
     flags.add_argument("--iterations", type=output.whole(), help="of both sides; quick: 50")
-    flags.add_argument(
-        "--threads", type=output.whole(), default=len(os.sched_getaffinity(0)), help="of both sides (all cores)"
-    )
-    run = output.start(flags, PARTS)
+    run = started(flags, PARTS)
     theirs = Theirs(breaching_env.required(), run.asked.threads)
     for dataset in {CASES[name].dataset for name in run.names}:
-        if pictures(1, dataset)[2] == "random images":
-            output.refuse(f"Expected the files of {dataset}, found none; set FLFW_DATA.")
-    torch.set_num_threads(run.asked.threads)
+        require_pictures(dataset)
     with tempfile.TemporaryDirectory() as folder:
         rows = {name: compared(theirs, Path(folder), chosen(name, run)) for name in run.parts()}
     run.report({"threads": run.asked.threads, **rows}, [line(name, row) for name, row in rows.items()])

@@ -14,8 +14,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,9 @@ from benchmarks import output
 from flfw import data, nets
 from flfw.attacks.spear import SPEAR
 from flfw.data import Dataset
-from flfw.errors import InputError
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
+from flfw.nets.training.optimisers import along
 from flfw.recording.observation import Knowledge, Observation, Vantage
 from flfw.rng import initialising, torch_generator
 
@@ -42,18 +42,6 @@ PARTS = {
     "wide_fresh": output.BenchmarkPart("one hidden layer of 300 units, random weights", 120, 8),
     "wide_trained": output.BenchmarkPart("one hidden layer of 300 units, trained", 240, 12),
 }
-
-
-@dataclass(frozen=True)
-class SpearRow:
-    """Results for one batch size and precision; see the module."""
-
-    whole: float
-    examples: float
-    wrong: float
-    median_error: float | None
-    largest_error: float | None
-    seconds: float
 
 
 def network(part: str, seed: int, dataset: Dataset) -> nets.Net:
@@ -80,9 +68,7 @@ def examples(dataset: Dataset, first: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _gradient(net: nn.Module, inputs: InputSpec, x: Tensor, y: Tensor) -> nets.Tensors:
-    named = dict(net.named_parameters())
-    gradients = torch.autograd.grad(cross_entropy(net(inputs.normalise(x)), y), list(named.values()))
-    return dict(zip(named, gradients, strict=True))
+    return along(cross_entropy(net(inputs.normalise(x)), y), dict(net.named_parameters()))[1]
 
 
 def attack(net: nets.Net, dataset: Dataset, x: Tensor, y: Tensor, seed: int) -> tuple[Tensor, float]:
@@ -97,8 +83,8 @@ def attack(net: nets.Net, dataset: Dataset, x: Tensor, y: Tensor, seed: int) -> 
     return result.samples, time.perf_counter() - started
 
 
-def measure(part: str, count: int, precision: torch.dtype, seeds: int, dataset: Dataset) -> SpearRow:
-    """Attack one batch of each seed."""
+def measure(part: str, count: int, precision: torch.dtype, seeds: int, dataset: Dataset) -> dict[str, Any]:
+    """Attack one batch of each seed; the module says what the results are."""
     errors, wrong, solved, seconds = [], 0, [], []
     for seed in range(seeds):
         x, y = examples(dataset, _TRAINED_ON + 1000 + 100 * seed, count)
@@ -111,26 +97,24 @@ def measure(part: str, count: int, precision: torch.dtype, seeds: int, dataset: 
         wrong += int((~grey & (distances.amin(0) >= _READ_OFF)).sum())
         seconds.append(taken)
     full, total = sum(one == count for one in solved) / seeds, count * seeds
-    spread = (statistics.median(errors), max(errors)) if errors else (None, None)
-    return SpearRow(full, sum(solved) / total, wrong / total, *spread, statistics.median(seconds))
+    row = {"whole": full, "examples": sum(solved) / total, "wrong": wrong / total}
+    row |= {"median_error": statistics.median(errors) if errors else None, "largest_error": max(errors, default=None)}
+    return {**row, "seconds": statistics.median(seconds)}
 
 
-def lines(part: str, table: dict[str, SpearRow]) -> Iterable[str]:
+def lines(part: str, table: dict[str, dict[str, Any]]) -> Iterable[str]:
     """Yield a title and a line for each size and precision."""
     yield f"{part}: batch and precision; share of whole batches, of examples, wrong; errors; seconds"
     for name, row in table.items():
-        shares = f"{row.whole:.2f} {row.examples:.2f} {row.wrong:.2f}"
-        errors = "none" if row.median_error is None else f"{row.median_error:.0e} {row.largest_error:.0e}"
-        yield f"  {name:10} {shares}; {errors}; {row.seconds:.2f} s"
+        shares = f"{row['whole']:.2f} {row['examples']:.2f} {row['wrong']:.2f}"
+        errors = "none" if row["median_error"] is None else f"{row['median_error']:.0e} {row['largest_error']:.0e}"
+        yield f"  {name:10} {shares}; {errors}; {row['seconds']:.2f} s"
 
 
 def main() -> None:
     """Measure and print."""
     run = output.start(output.parser(__doc__), PARTS)
-    try:
-        dataset = data.load("mnist")
-    except InputError as error:
-        output.refuse(str(error))
+    dataset = output.or_refused(lambda: data.load("mnist"))
     seeds, sizes = run.amount(_SEEDS, 1), SIZES[:3] if run.asked.quick else SIZES
     torch.set_num_threads(1)
     precisions = {"float32": torch.float32, "float64": torch.float64}
@@ -142,8 +126,7 @@ def main() -> None:
         }
         for part in run.parts()
     }
-    results = {part: {name: vars(row) for name, row in table.items()} for part, table in tables.items()}
-    run.report({"spear": results, "seeds": seeds}, [line for p, table in tables.items() for line in lines(p, table)])
+    run.report({"spear": tables, "seeds": seeds}, [line for p, table in tables.items() for line in lines(p, table)])
 
 
 if __name__ == "__main__":

@@ -194,11 +194,8 @@ def _do(arguments: Sequence[str]) -> int:
     print(f"L2 length of distortions that keep the class of {len(result.proven):,} test examples, raw inputs in [0, 1]")
     print("| | " + " | ".join(f"{share:.0%} of them below" for share in _SHARES) + " |\n|---|---|---|---|")
     for name, values in (("proven", result.proven), ("first order, no proof", result.first_order)):
-        print(
-            f"| {name} | "
-            + " | ".join(f"{value:.3g}" for value in values.quantile(shares, interpolation="lower").tolist())
-            + " |"
-        )
+        quantiles = values.quantile(shares, interpolation="lower").tolist()
+        print(f"| {name} | {' | '.join(f'{value:.3g}' for value in quantiles)} |")
     return 0
 
 

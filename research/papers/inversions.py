@@ -19,19 +19,20 @@ Classifier and generator are those that the server sends next, with which the cl
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Annotated, Any, NamedTuple, final
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from flfw.audit.measures.metrics import psnr
+from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt, ValueRange
 from flfw.comparisons.figures import drawing, grids
 from flfw.comparisons.figures.tsne import Restored, restored
 from flfw.data.splits.partition import evenly
@@ -57,21 +58,18 @@ _FEW = 2  # least number of examples for a training
 
 @final
 @dataclass(frozen=True)
-class InversionSettings:
+class InversionSettings(BoundedSettings):
     """Settings of the searches and of the trained extractors."""
 
-    images: int = 6  # of the client's own training examples, drawn at random, in [1, 64]
-    iterations: int = 5000  # steps of Adam, >= 1
-    lr: float = 1e-2  # its step size, in deviations of the normalised input, > 0
+    images: Annotated[int, ValueRange(ge=1, le=_MOST_IMAGES)] = 6  # of the client's own, drawn at random
+    iterations: PositiveInt = 5000  # steps of Adam
+    lr: PositiveFinite = 1e-2  # its step size, in deviations of the normalised input
     tv: tuple[float, ...] = (1e-3, 1.0, 30.0)  # weights of the total variation, each >= 0; the best is shown
-    epochs: int = 20  # passes over the data for an extractor that is trained, >= 1
-    generated: int = 1000  # generated features of a label among which the nearest is taken, >= 1
+    epochs: PositiveInt = 20  # passes over the data for an extractor that is trained
+    generated: PositiveInt = 1000  # generated features of a label among which the nearest is taken
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "epochs", "generated"):
-            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
-        require(1 <= self.images <= _MOST_IMAGES, f"1 <= images <= {_MOST_IMAGES}", images=self.images)
-        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        super().__post_init__()
         require(bool(self.tv) and all(0 <= one < inf for one in self.tv), "one finite tv >= 0 or several", tv=self.tv)
 
 
@@ -241,15 +239,10 @@ def _do(arguments: Sequence[str]) -> int:
     caption = f"{settings.iterations:,} steps of Adam; total variation with weight {weights}{best}. Numbers: PSNR."
     figure = grids.drawn(grids.PictureGrid(content.rows, content.pictures, caption), title)
     (out / "inversions.svg").write_bytes(rendered(figure, "svg"))
-    with (out / "inversions.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(
-            file, ["row", "column", "label", "tv", "psnr"], extrasaction="ignore", lineterminator="\n"
-        )
-        table.writeheader()
-        table.writerows(content.rows)
-    for name in dict.fromkeys(row["row"] for row in content.rows):
-        scores = [row["psnr"] for row in content.rows if row["row"] == name]
-        print(f"{np.mean(scores):5.1f} dB  {name}")
+    table = pd.DataFrame(content.rows)
+    table.to_csv(out / "inversions.csv", columns=["row", "column", "label", "tv", "psnr"], index=False)
+    for name, rows in table.groupby("row", sort=False):
+        print(f"{rows['psnr'].mean():5.1f} dB  {name}")
     print(f"{out / 'inversions.svg'}\n{out / 'inversions.csv'}")
     return 0
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -212,7 +212,7 @@ def train(model: nn.Module, task: Task, epochs: int, lr: float, seed: int) -> No
     model.eval()
 
 
-def search(args: argparse.Namespace) -> dict[str, object]:
+def search(args: argparse.Namespace) -> dict[str, Any]:
     """Search as the command asks; return the settings, the scores of all candidates and the ranking.
 
     Raises:
@@ -259,7 +259,6 @@ def _do(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     result = search(args)
     rows = result["ranked"]
-    assert isinstance(rows, list)
     if not rows:
         print("transformation_search: no candidate reaches the threshold; compare the last row", file=sys.stderr)
     print("| policy | privacy | variance | accuracy | ranked by |\n|---|---|---|---|---|")

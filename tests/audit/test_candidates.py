@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.measures.candidates import candidate_test, disjoint_candidates
+from flfw.audit.control_runs import candidate_test, disjoint_candidates
 from flfw.audit.measures.exchange import Fitting, exchange
 from flfw.errors import InputError
 from flfw.nets import Tensors

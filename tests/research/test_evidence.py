@@ -28,7 +28,6 @@ from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from flfw.plans.run_plan import without_auto
 from research.evidence import costs, page
-from research.evidence.__main__ import main
 from research.evidence.agreement import measured, reason, word
 from research.evidence.gather import together
 from tests.support.paths import ROOT
@@ -289,12 +288,6 @@ def test_what_is_not_finite_is_written_as_json_and_printed(tmp_path: Path) -> No
 
 
 # --- gathering ---
-
-
-def test_a_wrong_item_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--item", '["x/y", "ours", 0, 0]', "--folder", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "Expected an item of the list" in error
 
 
 def test_on_a_gpu_clients_compute_together_and_the_cell_stays_the_same() -> None:

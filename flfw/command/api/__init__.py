@@ -1,13 +1,23 @@
 """Interface for Python programs and notebooks: each function does what a command does, and returns its result.
 
-The same names can be imported from `flfw` itself; docs/python.md explains them.
+Runs, audits, resumptions and estimates are by the code of the command ``sim.py``. The same names can be imported from
+`flfw` itself; docs/python.md explains them.
 """
 
-from flfw.command.api.calls import audit, estimate, resume, run
-from flfw.command.api.library_calls import set_environment
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from flfw.command.api.arguments import changed, experiment_of, folder_of
+from flfw.command.api.library_calls import library_call, set_environment
 from flfw.command.api.matrices import MatrixResult, run_matrix
 from flfw.command.api.rehearsals import RehearsalResult, run_rehearsal
 from flfw.command.api.result import Result
+from flfw.experiment import Experiment
+
+if TYPE_CHECKING:
+    from flfw.command.api.expectation import Expectation
 
 set_environment()  # before Flower and torch are imported, which read it once
 
@@ -22,3 +32,74 @@ __all__ = [
     "run_matrix",
     "run_rehearsal",
 ]
+
+
+def run(experiment: Experiment | None = None, **fields: Any) -> Result:
+    """Run an experiment and its audit, as ``sim.py`` does; return its result.
+
+    Args:
+        experiment: the experiment; None: the defaults.
+        fields: fields of `Experiment` with other values than the experiment's: ``run(method="fedavg", attack="ig")``.
+
+    Raises:
+        InputError: something asked for does not exist or does not fit; nothing has been written.
+        RunError: it started and could not be completed; `resume` goes on with it.
+    """
+    with library_call():
+        requested = experiment_of(experiment, fields)
+        from flfw.runs.run import run as carry_out
+
+        return Result.load(carry_out(requested))
+
+
+def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
+    """Resume a run that was cut short from its last checkpoint, as ``sim.py --resume`` does; return its result.
+
+    Args:
+        folder: folder of the run.
+        fields: fields that decide no numbers, such as ``engine``, with other values.
+
+    Raises:
+        InputError: the folder holds no run, a damaged one or another one, or a field decides its numbers.
+        RunError: it could not be completed.
+    """
+    with library_call():
+        from flfw.command.api.earlier import resume_changed
+
+        return Result.load(resume_changed(folder_of(folder), lambda stored: changed(stored, fields)))
+
+
+def audit(run: str | os.PathLike[str], **fields: Any) -> Result:
+    """Attack the recordings of an earlier run, as ``sim.py --from`` does; return the result of this audit.
+
+    Args:
+        run: the result or the folder of the run.
+        fields: fields of the audit with other values than the run's, such as ``attack``; ``out`` is a new folder, by
+            default ``audit-N`` in that of the run.
+
+    Raises:
+        InputError: a field is not one of an audit, or what it asks for was not recorded; nothing has been written.
+        RunError: the attack process could not go on.
+    """
+    with library_call():
+        from flfw.command.api.earlier import audit_changed
+
+        return Result.load(audit_changed(folder_of(run, "run"), lambda stored: changed(stored, fields)))
+
+
+def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation:
+    """Measure for some seconds and return expected time, memory and claims, as ``sim.py --estimate`` prints them.
+
+    Args:
+        experiment: the experiment; None: the defaults.
+        fields: fields of `Experiment` with other values than the experiment's.
+
+    Raises:
+        InputError: something asked for does not exist or does not fit.
+        RunError: a measurement failed, as the run would.
+    """
+    with library_call():
+        requested = experiment_of(experiment, fields)
+        from flfw.command.api.expectation import expected
+
+        return expected(requested)

@@ -139,11 +139,8 @@ def write(
             a figure in ``only``.
     """
     runs, only, choice = _runs(expanded(folders)), tuple(only), choice or grids.GridChoice()
-    require(
-        choice == grids.GridChoice() or "grid" in only,
-        "options of a grid with --figure-names grid",
-        figure_names=_words(only),
-    )
+    fits = choice == grids.GridChoice() or "grid" in only
+    require(fits, "options of a grid with --figure-names grid", figure_names=_words(only))
     unknown = [name for name in only if name not in NAMES]
     require(not unknown, f"figures among {', '.join(NAMES)}", only=_words(unknown))
     out = out or folders[0] / "figures"

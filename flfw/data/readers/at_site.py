@@ -115,11 +115,8 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
     shape = tuple(int(number) for number in parsed.groups()[:4] if number)
     classes, image = int(parsed[5]), len(shape) == 3
     require(image or ending != patients.TAG, f"site:CxHxW:CLASSES{patients.TAG}, of DICOM files", dataset=word)
-    require(
-        pictures.size is None,
-        f"no size in --expert own_images, as site:{word} names the size",
-        own_images=pictures.size,
-    )
+    unsized = f"no size in --expert own_images, as site:{word} names the size"
+    require(pictures.size is None, unsized, own_images=pictures.size)
     named = replace(
         pictures,
         size=(shape[1], shape[2]) if image else None,

@@ -18,16 +18,9 @@ from typing import Literal
 
 import numpy as np
 
+from flfw.bounds import BoundedSettings, NonNegativeInt
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.split_indices import (
-    SplitIndices,
-    SplitScheme,
-    at_most,
-    even,
-    require_counts,
-    train_size,
-    trainable,
-)
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most, even, train_size, trainable
 from flfw.errors import InputError, require
 
 
@@ -62,15 +55,13 @@ def draw(
 
 
 @dataclass(frozen=True)
-class Domains(SplitScheme):
+class Domains(SplitScheme, BoundedSettings):
     """A domain for each client and one for the server, see ``flfw.data.splits.domains``."""
 
-    train: int = 0  # examples a client; 0 without a default of the data set: the whole domain
-    distillation: int = 32_000  # at most; from the held-out domain
+    NAMED = "domains."
+    train: NonNegativeInt = 0  # examples a client; 0 without a default of the data set: the whole domain
+    distillation: NonNegativeInt = 32_000  # at most; from the held-out domain
     held_out: str = ""  # the server's domain; empty: the data set's default; none: there is none
-
-    def __post_init__(self) -> None:
-        require_counts("domains", train=self.train, distillation=self.distillation)
 
     def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Split a data set by domains; no client or server holds a victim.
@@ -131,15 +122,16 @@ def draw_sampled(
 
 
 @dataclass(frozen=True)
-class Sampled(SplitScheme):
+class Sampled(SplitScheme, BoundedSettings):
     """Random disjoint samples for the clients and one for the server, see ``flfw.data.splits.domains``."""
 
-    train: int = 2000  # examples a client
-    distillation: int = 32_000  # at most; from the examples that no client holds
+    NAMED = "sampled."
+    train: NonNegativeInt = 2000  # examples a client
+    distillation: NonNegativeInt = 32_000  # at most; from the examples that no client holds
     halves: Literal["drawn", "alternate"] = "drawn"  # of the test part: by lot, or every other example at every seed
 
     def __post_init__(self) -> None:
-        require_counts("sampled", train=self.train, distillation=self.distillation)
+        super().__post_init__()
         require(self.halves in ("drawn", "alternate"), "sampled.halves=drawn or alternate", halves=self.halves)
 
     def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:

@@ -14,9 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from flfw.bounds import BoundedSettings, NonNegativeInt, PositiveInt
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.split_indices import SplitIndices, SplitScheme, require_counts, trainable
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, trainable
 from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
 
@@ -24,17 +25,13 @@ _DECKS = 8  # that were asked for last; a round's clients come in order
 
 
 @dataclass(frozen=True)
-class SampledOnDemand(SplitScheme):
+class SampledOnDemand(SplitScheme, BoundedSettings):
     """Examples dealt to each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
 
-    train: int = 20  # examples a client
-    test: int = 20  # likewise
-    classes: int = 0  # number of random classes of each client; 0: a client draws from all
-
-    def __post_init__(self) -> None:
-        require(self.train >= 1, "sampled_on_demand.train >= 1", train=self.train)
-        require(self.test >= 1, "sampled_on_demand.test >= 1", test=self.test)
-        require_counts("sampled_on_demand", classes=self.classes)
+    NAMED = "sampled_on_demand."
+    train: PositiveInt = 20  # examples a client
+    test: PositiveInt = 20  # likewise
+    classes: NonNegativeInt = 0  # number of random classes of each client; 0: a client draws from all
 
     def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Return the pools of all draws, as those of one client: training data without victims, and all test data."""

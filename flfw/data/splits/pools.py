@@ -14,17 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flfw.bounds import BoundedSettings, NonNegativeInt, PositiveShare
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.split_indices import (
-    SplitIndices,
-    SplitScheme,
-    at_most,
-    even,
-    require_counts,
-    train_size,
-    trainable,
-)
-from flfw.errors import InputError, require
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most, even, train_size, trainable
+from flfw.errors import InputError
 
 
 def draw(
@@ -83,16 +76,13 @@ def _by_classes(
 
 
 @dataclass(frozen=True)
-class Pools(SplitScheme):
+class Pools(SplitScheme, BoundedSettings):
     """Samples from a sensitive pool; the rest of the data is public, see ``flfw.data.splits.pools``."""
 
-    train: int = 0  # examples a client
-    share: float = 0.25  # share of the training part in the sensitive pool; 0 < share <= 1
-    classes: int = 0  # number of random classes of each client; 0: iid
-
-    def __post_init__(self) -> None:
-        require_counts("pools", train=self.train, classes=self.classes)
-        require(0 < self.share <= 1, "0 < pools.share <= 1", share=self.share)
+    NAMED = "pools."
+    train: NonNegativeInt = 0  # examples a client
+    share: PositiveShare = 0.25  # share of the training part in the sensitive pool; 0 < share <= 1
+    classes: NonNegativeInt = 0  # number of random classes of each client; 0: iid
 
     def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Split a data set into pools; victims are in neither pool."""

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flfw.bounds import BoundedSettings, NonNegativeInt, PositiveInt
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.split_indices import SplitIndices, SplitScheme, require_counts, test_parts, train_size, trainable
-from flfw.errors import InputError, require
+from flfw.data.splits.split_indices import SplitIndices, SplitScheme, test_parts, train_size, trainable
+from flfw.errors import InputError
 
 
 def deal(labels: np.ndarray, clients: int, train: int, shards: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -85,16 +86,13 @@ def _feasible(quotas: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -
 
 
 @dataclass(frozen=True)
-class Shards(SplitScheme):
+class Shards(SplitScheme, BoundedSettings):
     """Random runs of the training part sorted by label, see ``flfw.data.splits.shards``."""
 
-    train: int = 0  # examples a client, before rounding down to whole shards
-    shards: int = 2  # number of shards of each client; 15 for LFW
-    pool: int = 0  # number of first training examples that are dealt; 0: all
-
-    def __post_init__(self) -> None:
-        require_counts("shards", train=self.train, pool=self.pool)
-        require(self.shards >= 1, "shards.shards >= 1", shards=self.shards)
+    NAMED = "shards."
+    train: NonNegativeInt = 0  # examples a client, before rounding down to whole shards
+    shards: PositiveInt = 2  # number of shards of each client; 15 for LFW
+    pool: NonNegativeInt = 0  # number of first training examples that are dealt; 0: all
 
     def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Split a data set into shards; victims are left out of the pool."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.errors import InputError, require
+from flfw.errors import InputError
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -47,12 +47,6 @@ class SplitScheme(ABC):
             clients: number of clients, >= 1.
             rng: generator of all random choices.
         """
-
-
-def require_counts(scheme: str, **counts: int) -> None:
-    """Refuse settings below zero."""
-    for name, count in counts.items():
-        require(count >= 0, f"{scheme}.{name} >= 0", **{name: count})
 
 
 def trainable(dataset: Dataset) -> np.ndarray:
