@@ -44,6 +44,12 @@ class BoundedSettings:
     >>> Search(iterations=0)
     Traceback (most recent call last):
     flfw.errors.InputError: Expected iterations >= 1, got iterations=0.
+    >>> @dataclass(frozen=True)
+    ... class LongSearch(Search):
+    ...     iterations: int = 1000
+    >>> LongSearch(iterations=0)
+    Traceback (most recent call last):
+    flfw.errors.InputError: Expected iterations >= 1, got iterations=0.
     """
 
     NAMED: ClassVar[str] = ""
@@ -56,8 +62,9 @@ class BoundedSettings:
 
 @lru_cache(maxsize=256)  # each message of a run makes its settings anew
 def _intervals(cls: type) -> dict[str, ValueRange]:
-    hints = get_type_hints(cls, include_extras=True)
-    return {name: part for name, hint in hints.items() for part in get_args(hint) if isinstance(part, ValueRange)}
+    """Return the range of each field; a class that gives a field another default as a plain number keeps its range."""
+    hints = [hint for one in reversed(cls.__mro__) for hint in get_type_hints(one, include_extras=True).items()]
+    return {name: part for name, hint in hints for part in get_args(hint) if isinstance(part, ValueRange)}
 
 
 def _is_within(value: Any, interval: ValueRange) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from flfw.errors import InputError, require, suggestion, unknown
 
@@ -182,7 +182,7 @@ def unknown_field(plugin: str, known: Collection[str], target: str) -> InputErro
 
 @lru_cache(maxsize=256)  # each message of a run needs them
 def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+    return {name: kind for name, kind in get_type_hints(cls).items() if get_origin(kind) is not ClassVar}
 
 
 def split_assignment(assignment: str) -> tuple[str, str]:

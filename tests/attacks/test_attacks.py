@@ -125,12 +125,18 @@ def test_ig_needs_labels() -> None:
         IG().run(observations, [dataclasses.replace(knowledge[0], labels=None)], generators(1))
 
 
-@pytest.mark.slow
-def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
+def of_a_shared_extractor() -> tuple[Any, Tensor, nets.Tensors, nets.Tensors]:
+    """The inputs, the labels of a digit, what its client sends, and what it was sent."""
     inputs = digit_inputs(8)
     net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)
     sent = {n: v for n, v in gradient(net, inputs, x, y).items() if n.startswith("extractor.")}
     known = {n: v for n, v in nets.tensors(net).items() if n.startswith("extractor.")}
+    return inputs, y, sent, known
+
+
+@pytest.mark.slow
+def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
+    inputs, y, sent, known = of_a_shared_extractor()
     victim = PlainVictim(fresh_net("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
     (few,), (many,) = (
         IG(IGSettings(iterations=n)).run([seen(sent, known)], [Knowledge(victim, 1, y)], generators(1)) for n in (1, 60)
@@ -141,10 +147,7 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
 
 @pytest.mark.nightly
 def test_ig_with_a_random_head_is_ig_that_knows_that_head() -> None:
-    inputs = digit_inputs(8)
-    net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)
-    sent = {n: v for n, v in gradient(net, inputs, x, y).items() if n.startswith("extractor.")}
-    known = {n: v for n, v in nets.tensors(net).items() if n.startswith("extractor.")}
+    inputs, y, sent, known = of_a_shared_extractor()
     other = fresh_net("lenet", inputs.shape, seed=9)
     head = {n: v for n, v in nets.tensors(other).items() if n.startswith("classifier.")}
     hidden, granted = (PlainVictim(other, held, ("extractor.*",), inputs) for held in (known, {**known, **head}))
@@ -155,7 +158,7 @@ def test_ig_with_a_random_head_is_ig_that_knows_that_head() -> None:
 
     torch.testing.assert_close(samples(random, hidden), samples(searching, granted))
     assert not torch.allclose(samples(random, hidden), samples(searching, hidden), atol=0.05)
-    assert (random.private(net, 1), searching.private(net, 1)) == ("guessed", "searched for")
+    assert (random.private(other, 1), searching.private(other, 1)) == ("guessed", "searched for")
 
 
 # --- restarts ---

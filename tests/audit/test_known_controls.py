@@ -211,6 +211,13 @@ def told(
     return Setup(expected, why, name, **{"fields": NOISY, "cause": cause, "adapted": True, **more})
 
 
+def swapped(
+    kind: str, expected: Any = BROKEN, attack: type[ByClosedForm] = EasyAlone, cause: str = "consistency", why: str = ""
+) -> Setup:
+    why = why or "of the other client"
+    return Setup(expected, why, plug_in(attack), EIGHT, cause=cause, doctor=swapped_files(kind, "target"))
+
+
 def damaged_all(control: str, count: int = 8) -> Callable[[Path], None]:
     return damaged(control, *range(count))
 
@@ -336,28 +343,10 @@ BROKEN_ONES = {
     "undefended truth swapped": told(
         BROKEN, "of the other client", Steadfast, "consistency", doctor=swapped_files("truth", "undefended")
     ),
-    "target truth swapped": Setup(
-        BROKEN,
-        "of the other client",
-        plug_in(EasyAlone),
-        EIGHT,
-        cause="consistency",
-        doctor=swapped_files("truth", "target"),
-    ),
-    "target messages swapped": Setup(
-        BROKEN,
-        "of the other client",
-        plug_in(EasyAlone),
-        EIGHT,
-        cause="consistency",
-        doctor=swapped_files("observations", "target"),
-    ),
-    "target messages swapped, identified or not": Setup(
-        (BROKEN, INCONCLUSIVE),
-        "the closed form gives the other client's",
-        plug_in(Steadfast),
-        EIGHT,
-        doctor=swapped_files("observations", "target"),
+    "target truth swapped": swapped("truth"),
+    "target messages swapped": swapped("observations"),
+    "target messages swapped, identified or not": swapped(
+        "observations", (BROKEN, INCONCLUSIVE), Steadfast, "", "the closed form gives the other client's"
     ),
 }
 

@@ -624,8 +624,7 @@ def test_rows_of_numbers_have_no_decibels() -> None:
 
 def test_growing_sizes_are_a_curve_of_both_sizes() -> None:
     result = Experiment(victim_batch=4, victim_steps=2, curve=("size=1x1,4x1,4x2,8x3",)).points
-    probed = [Point("ladder", 1, 1), Point("ladder", 4, 1), Point("ladder", 8, 3)]
-    assert result == (Point("", 4, 2), *probed)
+    assert result == (Point("", 4, 2), Point("ladder", 1, 1), Point("ladder", 4, 1), Point("ladder", 8, 3))
     assert [point.name for point in result] == ["target", "ladder-1x1", "ladder-4x1", "ladder-8x3"]
 
 

@@ -88,12 +88,8 @@ def test_a_servers_key_signs_no_servers(authority: Pair) -> None:
         PolicyBuilder().store(store).build_server_verifier(x509.DNSName(HOSTS[0])).verify(leaf, [between])
 
 
-@pytest.mark.parametrize(
-    ("written", "damaged"), [(b"flfw", b"f\x8cfw"), (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\n")]
-)
-def test_an_authority_whose_name_or_version_is_damaged_is_refused(
-    authority: Pair, written: bytes, damaged: bytes
-) -> None:
+@pytest.mark.parametrize(("written", "damaged"), [(b"flfw", b"f\x8cfw"), (b"\xa0\3\2\1\2", b"\xa0\3\2\1\n")])
+def test_an_authority_with_damage_is_refused(authority: Pair, written: bytes, damaged: bytes) -> None:
     der = x509.load_pem_x509_certificate(authority.public).public_bytes(Encoding.DER)
     text = base64.encodebytes(der.replace(written, damaged)).decode()
     public = f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n".encode()

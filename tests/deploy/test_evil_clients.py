@@ -97,11 +97,9 @@ def test_a_run_of_lies_ends_with_the_model_of_the_honest(
     told: Callable[[str], Told], table: str, tmp_path: Path
 ) -> None:
     """To the bit: where a lie was refused, the evil client counts as absent in that round."""
-    lies, changes = TABLES[table][0], {}
-    if table == "factors":
-        changes = {**FACTORED, "set": ("sampled.train=50", *FACTORED["set"])}
-    require_sound(told(table), len(lies))
-    require_same_model(told(table), without_the_liar(tmp_path / "run", lies, **changes))
+    changes = {**FACTORED, "set": ("sampled.train=50", *FACTORED["set"])} if table == "factors" else {}
+    require_sound(told(table), len(TABLES[table][0]))
+    require_same_model(told(table), without_the_liar(tmp_path / "run", TABLES[table][0], **changes))
 
 
 @pytest.mark.nightly

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
 from flfw.nets.backbones import AdapterSettings, Architecture
@@ -49,18 +51,6 @@ def _wide(settings: AdapterSettings) -> nn.Module:
     return WideBody()
 
 
-WIDE = Architecture(
-    name="wide",
-    body=_wide,
-    width=256,
-    side=8,
-    normalise="half",
-    published=PublishedWeights(file="wide.pth", where="the tests"),
-    places=lambda body, places: (),
-    adapter=_adapter,
-    head=lambda classes: nn.Linear(256, classes),
-)
-
 TINY = Architecture(
     name="tiny",
     body=_body,
@@ -72,4 +62,16 @@ TINY = Architecture(
     adapter=_adapter,
     head=lambda classes: nn.Linear(8, classes),
     least=5,
+)
+
+WIDE = replace(
+    TINY,
+    name="wide",
+    body=_wide,
+    width=256,
+    side=8,
+    published=PublishedWeights(file="wide.pth", where="the tests"),
+    places=lambda body, places: (),
+    head=lambda classes: nn.Linear(256, classes),
+    least=1,
 )
