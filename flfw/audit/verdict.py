@@ -2,6 +2,10 @@
 
 A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
 nothing hides the data, and through the same defence where it is weak. `ControlResults` holds these easier cases.
+
+`flfw.audit.conclude` adds what sums, unread statistics and a malicious server change (a seventh word). Members and
+classes have rules of their own, in `flfw.audit.membership.verdict` and `flfw.audit.measures.class_inference`. What
+counts as recovered is in `flfw.audit.measures.recovery`.
 """
 
 from __future__ import annotations

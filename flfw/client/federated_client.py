@@ -185,6 +185,8 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
     def fit(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[NDArrays, int, dict[str, Any]]:
         """Do one round: install, evaluate, train, evaluate, keep private tensors, send shared ones.
 
+        This is for callers of a NumPyClient; the app of a run calls `round`, and checks what it sends itself.
+
         Raises:
             SharingViolationError: the arrays are not the method's downloads, or `upload_tensors` is not its uploads.
         """

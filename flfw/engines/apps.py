@@ -433,7 +433,10 @@ def _control_net(ctx: ClientContext, control: str) -> nets.Net:
 
 
 def _reply(message: Message, validator: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
-    """Build the answer to the server: tensors leave the client only here."""
+    """Build the answer to the server: tensors leave the client only here.
+
+    The numbers beside them are chosen by `FederatedClient._reported`; a site's policy looks at both.
+    """
     validator.check_sent(sent)
     content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)

@@ -241,7 +241,7 @@ class Federation:
         return self._audit.audited_by(server_round if self._is_last(server_round) else self._rounds)
 
     def _finish_round(self, flower_round: int, arrays: ArrayRecord) -> None:
-        """Report a round, probe and save a checkpoint; called after each round and before the first."""
+        """Report a round, probe, save a checkpoint: Flower's `evaluate_fn`, after each round and before the first."""
         done = flower_round + self._strategy.rounds_before
         if self._checkpoints.last and done == self._checkpoints.last.round:
             return

@@ -111,8 +111,9 @@ def _with_folder(run_plan: RunPlan, task: Task, named: bool, prefix: str) -> tup
 def resume(experiment: Experiment) -> Path:
     """Resume the run in ``experiment.out`` from its last checkpoint; return its folder.
 
-    Of a complete run only files are removed that it needs no more. With the same code, machine and seeded noise the
-    result equals that of an uninterrupted run, bit for bit.
+    Until ``training.json`` is written, `Checkpoints` reads the last round, and `Federation` goes on there. Then only
+    the audit is left. Of a complete run only files are removed that it needs no more. With the same code, machine
+    and seeded noise the result equals that of an uninterrupted run, bit for bit.
 
     Args:
         experiment: as stored in the folder; fields that do not decide its numbers may have been changed.

@@ -195,6 +195,8 @@ class FederatedStrategy(Method, Strategy, ABC):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Combine the replies, ordered by partition so that sums are reproducible (an iterator must have that order).
 
+        A reply is checked when the method reads it: `_updates` is a generator.
+
         Raises:
             RunError: a client failed and the run does not tolerate it, or too few are left.
         """

@@ -365,14 +365,13 @@ def with_few_steps(name: str) -> Attack:
 
 CLASSES = {name: plugins.load_class(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
 RECONSTRUCTING = [name for name, cls in CLASSES.items() if issubclass(cls, Attack) and cls.reconstructs]
-every_attack = pytest.mark.parametrize("name", RECONSTRUCTING)
+every_attack = pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in RECONSTRUCTING])
 
 
 def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
     assert {"analytic", "ig"} <= set(plugins.names(plugins.ATTACK))
 
 
-@pytest.mark.slow
 @every_attack
 def test_budget_is_stated(name: str) -> None:
     cost = attacked(name).attack.cost
@@ -381,7 +380,6 @@ def test_budget_is_stated(name: str) -> None:
     assert stated, breach(name, f"its `cost` is {cost}", way)
 
 
-@pytest.mark.slow
 @every_attack
 def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
     run = attacked(name)
@@ -403,7 +401,6 @@ def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
         assert knowledge.box[0] <= ends[0] and ends[1] <= knowledge.box[1], breach(name, outside, way)
 
 
-@pytest.mark.slow
 @every_attack
 def test_a_narrower_box_is_kept_to(name: str) -> None:
     run = attacked(name)
@@ -419,7 +416,6 @@ def same(a: Sequence[Reconstruction], b: Sequence[Reconstruction]) -> bool:
     return all(torch.equal(x.samples, y.samples) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.slow
 @every_attack
 def test_the_same_generators_give_the_same_result(name: str) -> None:
     run = attacked(name)
@@ -478,7 +474,6 @@ def write_truth(situation: Situation, folder: Path, fill: float) -> None:
         Truth(samples, torch.tensor([0]), torch.tensor([0])).write(folder, observation.key)
 
 
-@pytest.mark.slow
 @every_attack
 def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -509,7 +504,6 @@ def test_a_cheating_attack_is_found_out(attack: Attack, tmp_path: Path, monkeypa
     assert sees_more_than_it_may(attack, situation("linear")[:2], tmp_path, monkeypatch)
 
 
-@pytest.mark.slow
 @every_attack
 def test_a_result_depends_on_what_was_sent(name: str) -> None:
     run = attacked(name)
@@ -520,7 +514,6 @@ def test_a_result_depends_on_what_was_sent(name: str) -> None:
     assert not unmoved, breach(name, "its result is the same when other tensors were sent", way)
 
 
-@pytest.mark.slow
 @every_attack
 def test_a_result_does_not_depend_on_what_else_is_attacked(name: str) -> None:
     run = attacked(name)

@@ -27,6 +27,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @printed
 def test_pages_of_finished_runs_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [a_run(tmp_path / "a b"), a_run(tmp_path / "none", attacks=())]
@@ -86,6 +87,7 @@ def test_a_browser_that_prints_nothing_is_a_failure_with_its_last_words(nowhere:
     assert not (nowhere / "run" / "report.pdf").exists()
 
 
+@pytest.mark.slow
 @printed
 def test_a_run_ends_with_its_pdf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--method", "fedavg", "--rounds", "1", "--clients", "2", "--local-epochs", "1", "--attack", "none"]

@@ -18,7 +18,8 @@ WIDTHS = (1280, 390)
 A4_PIXELS = 680  # 210 mm less two margins of 15 mm, at 96 pixels to the inch
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the report is not read in a browser")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 
 
 @pytest.fixture(scope="module")
