@@ -229,6 +229,7 @@ def test_a_large_factor_leaves_right_features_and_an_error_near_the_limit(rise: 
     assert accepted >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_rounding_of_a_factor_that_hardly_shows_is_no_negative_factor(seed: int) -> None:
     """The network is so sure of the example that its part of the message is 1e-6 of the largest."""

@@ -90,6 +90,7 @@ def test_rounds_on_a_gpu_are_those_on_the_processor(method: str, tmp_path: Path)
     assert metrics == metrics_there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [method for method in TRAINED_HERE if method != "local_only"])
 def test_probes_on_a_gpu_are_answered_as_on_the_processor(method: str, tmp_path: Path) -> None:
     experiment = plan(by_method(SMALL, method)).experiment

@@ -119,6 +119,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SETTINGS)
 def test_sixty_steps_are_those_of_dense_gradients(case: str) -> None:
     settings = SETTINGS[case]

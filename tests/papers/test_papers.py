@@ -136,6 +136,7 @@ def preset_of(path: str, scale: Scale) -> Preset:
     return make(table.select(path)[0], scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["quick", "full"])
 @pytest.mark.parametrize("table", [*hyperfl.TABLES, *fedcg.TABLES, *fed_cdp.TABLES])
 def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, scale: Scale) -> None:

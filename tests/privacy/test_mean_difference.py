@@ -126,6 +126,7 @@ def test_canaries_of_unequal_weight_raise_no_alarm(spread: float) -> None:
     assert level(scores, 1.0, 300) <= 0.08
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separated", [False, True])
 @pytest.mark.parametrize(("dimensions", "common"), [(1, 0.0), (2, 3.0), (5, 0.0), (20, 3.0), (100, 0.0)])
 @pytest.mark.parametrize("mu", [0.1, 1.0])
