@@ -67,7 +67,7 @@ class JobPlanner:
             EASY,
             *(probe_set for r in audited for probe_set in round_probe_sets(self._probes, self.audit.record, r)),
         ]
-        sent = [probe_set for r in audited if self.audit.attacks_uploads_of(r) for probe_set in self._uploads(r)]
+        sent = [probe_set for r in audited if r and self.audit.attacks_uploads for probe_set in self._uploads(r)]
         return [probe_set for probe_set in probed + sent if self.vantages(probe_set) or self.sums(probe_set)]
 
     def _uploads(self, server_round: int) -> list[ProbeSet]:
@@ -75,7 +75,8 @@ class JobPlanner:
         truths = [self._truth_of(line["client"], server_round) for line in self._upload_lines(server_round)]
         known = [truth for truth in truths if truth is not None]
         if not known:
-            self._note(f"The uploads of round {server_round} were left out: no client wrote what it trained on.")
+            early = "" if server_round in self.audit.audited else "; that it was the last was not known before"
+            self._note(f"The uploads of round {server_round} were left out: no client wrote what it trained on{early}.")
         return [uploads_probe_set(server_round, known)] if known else []
 
     def _upload_lines(self, server_round: int) -> list[Line]:

@@ -124,10 +124,14 @@ class AuditPlan:
         read = bool(self.memberships) or any("uploads" in attack.uses for attack in self.reconstructions.values())
         return self.record or read or self.probes.audit_source != "probe"
 
+    @property
+    def attacks_uploads(self) -> bool:
+        """Whether the examples behind uploads of audited rounds are to be reconstructed."""
+        return bool(self.settings.attacks) and self.probes.audit_source != "probe"
+
     def attacks_uploads_of(self, server_round: int) -> bool:
-        """Return whether examples behind the uploads of a round are to be reconstructed; clients note these."""
-        wanted = bool(self.settings.attacks) and self.probes.audit_source != "probe"
-        return wanted and server_round > 0 and server_round in self.audited
+        """Return whether clients note the examples of a round: one that is audited, as was known before the run."""
+        return self.attacks_uploads and server_round > 0 and server_round in self.audited
 
 
 @final
