@@ -147,6 +147,7 @@ UNSOUND: dict[str, tuple[Act, str]] = {
     "a coin": (adds(lambda v, rng: 3 * (2 * (even(v, rng) < 0.5).float() - 1)), "lattice"),
     "a tenth left bare": (adds(lambda v, rng: normal(v, rng) * (even(v, rng) < 0.9)), "repeat"),
     "a hundredth left bare": (adds(lambda v, rng: normal(v, rng) * (even(v, rng) < 0.99)), "repeat"),
+    "a hundredth faint": (adds(lambda v, rng: normal(v, rng) * (even(v, rng) < 0.99).float().clamp(2e-4)), "repeat"),
     "large values left bare": (
         each(lambda v, rng: torch.where(v.abs() > 0.5, v, v + normal(v, rng) / SIZE)),
         "without",

@@ -631,10 +631,6 @@ def test_growing_sizes_are_a_curve_of_both_sizes() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        (
-            "rungs=1x1",
-            "Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve=rungs=1x1.",
-        ),
         ("ladder", "Expected curve as batch=1,4 or steps=1,5 or size=1x1,4x1,4x5 or sum_size=1,5, got curve=ladder."),
         ("size=4", "Expected sizes as BATCHxSTEPS, such as 4x1, got '4' in curve=size=4."),
         ("size=1x2x3", "Expected sizes as BATCHxSTEPS, such as 4x1, got '1x2x3' in curve=size=1x2x3."),

@@ -35,8 +35,8 @@ _FAINT = 0.1  # size of the messages in deviations of the noise
 _NOT_ADDED = 0.25  # share of the change between two messages that may vary with the random numbers
 _CLOSE = (0.0, *(2.0**-power for power in (24, 20, 16, 12, 8, 5)))  # in deviations; 0: equal
 _SMALL = 1e-3  # deviations: distances below it are compared with one another
-_MORE = 1.5  # times as many close values for equal messages as for unlike ones that rounding afterwards explains;
-# a float32 noise that is a sum of two has 1.3 times as many equal distances, which are steps of the float itself
+_MORE = 1.2  # times as many close values for equal messages as for unlike ones that rounding afterwards explains
+_MORE_EQUAL = 1.5  # the same of equal distances: of a sum of two float32 noises 1.3 times as many, a float's steps
 _CORRELATED = 0.75
 
 
@@ -186,8 +186,10 @@ def share_of_repeats(first: Tensor, second: Tensor, size: float) -> float | None
         apart = [((other[shift:] - first[:-shift]).abs() / size).flatten() for shift in range(1, len(first))]
         small = torch.cat([one[one < _SMALL] for one in apart]).sort().values
         counts.append(torch.cat([torch.stack([*map(_close, apart)]).sum(0), _close(small.diff())]))
-    for one, other in zip(*(each.tolist() for each in counts), strict=True):
-        if one > _MORE * other and stats.binomtest(one, one + other, 0.5, "greater").pvalue < LEVEL:
+    explained = [_MORE] * 2 * len(_CLOSE)
+    explained[len(_CLOSE)] = _MORE_EQUAL  # the distances follow the values
+    for more, one, other in zip(explained, *(each.tolist() for each in counts), strict=True):
+        if one > more * other and stats.binomtest(one, one + other, 0.5, "greater").pvalue < LEVEL:
             return one / pairs
     return None
 
