@@ -170,6 +170,7 @@ def test_sizes_with_few_pairs_do_not_count_as_groups_that_tell_nothing() -> None
     assert {one["min_safe_sum_size"] for one in memberships_with_min_safe_sum_size(items[:3])} == {None}
 
 
+@pytest.mark.slow
 def test_an_outsider_reads_no_round(items: Any) -> None:
     outside = {key: item for key, item in items.items() if key[0] == "outsider"}
     assert {statistic for _, _, statistic in outside} == {"loss", "rmia"}
@@ -216,6 +217,7 @@ def test_each_vantage_has_its_own_claim_and_the_gap_is_members_less_held_out_exa
     assert gap != 0 and result["membership"][0]["accuracy_gap"] == pytest.approx(gap)
 
 
+@pytest.mark.slow
 def test_a_sum_is_not_held_against_shadow_trainings_of_one_client(items: Any) -> None:
     has = {vantage for vantage, _, statistic in items if statistic in ("lira", "lira_update")}
     assert has == {"server"}

@@ -142,6 +142,7 @@ def test_a_federation_of_one_client_has_no_peer(tmp_path: Path) -> None:
     assert "leaks to another client" not in page and "so few clients" not in page
 
 
+@pytest.mark.slow
 def test_the_report_says_it_in_words(two: Path) -> None:
     page = (two / "report.html").read_text()
     assert 'id="sums"' in page and "n - c = 1" in page and "received the same bytes" in page

@@ -81,6 +81,7 @@ def test_results_and_provenance_name_the_attack(result: dict[str, Any]) -> None:
     assert "would have refused messages at clients 0, 1 of 2" in checked and f"{MEASURE}.weight has 63 of 64" in checked
 
 
+@pytest.mark.slow
 def test_clients_build_train_and_send_the_changed_network_and_the_server_crafts_it_anew(folder: Path) -> None:
     recordings = Recordings(folder / "observations")
     before, after = (recordings.probes("target", at)[0] for at in (0, 1))
@@ -97,6 +98,7 @@ def test_clients_build_train_and_send_the_changed_network_and_the_server_crafts_
     assert control == ("classifier.bias", "classifier.weight")
 
 
+@pytest.mark.slow
 def test_the_page_and_the_terminal_say_who_broke_the_rules(folder: Path, result: dict[str, Any]) -> None:
     page = (folder / "report.html").read_text()
     assert "Malicious server only</strong>: attack imprint recovered" in page and "It breaks the rules" in page

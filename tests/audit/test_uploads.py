@@ -122,6 +122,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Experiment]
     return folder, tiny(folder, **{**changes, "attack": ("analytic", "ig"), "set": SET})
 
 
+@pytest.mark.slow
 def test_clients_write_what_they_trained_on_and_where_each_step_used_it(trained: tuple[Path, Experiment]) -> None:
     folder, experiment = trained
     task = plan(experiment).task.load(None)
@@ -141,6 +142,7 @@ def test_an_upload_of_one_step_on_one_example_gives_it_away(tmp_path: Path) -> N
     assert (entry["source"], entry["verdict"], entry["share_recovered"]) == ("update", "leaks", 1.0)
 
 
+@pytest.mark.slow
 def test_a_search_for_too_many_examples_is_refused_with_the_reason(trained: tuple[Path, Experiment]) -> None:
     folder, experiment = trained
     requested = plan(without_auto(experiment))
@@ -175,6 +177,7 @@ def test_uploads_that_were_not_recorded_are_refused(tmp_path: Path, capsys: pyte
     assert message in capsys.readouterr().err and not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_reconstructions_of_uploads_lie_in_the_order_of_the_truth(trained: tuple[Path, Experiment]) -> None:
     folder, _ = trained
     result = load_file(folder / "reconstructions" / "analytic-r0001-update-000.safetensors")["samples"]

@@ -170,6 +170,7 @@ def test_it_is_the_first_example_of_the_targets_probe_and_its_gradient(watched: 
                 torch.testing.assert_close(at_client.sent[name], gradient)
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_on_the_wire_or_in_the_servers_record(watched: Watched) -> None:
     assert len(watched.replies) == 6
     for reply in watched.replies:
@@ -180,6 +181,7 @@ def test_nothing_of_it_is_on_the_wire_or_in_the_servers_record(watched: Watched)
     assert not any("vantage" in line["config"] or line["config"]["point"] == "example" for line in lines)
 
 
+@pytest.mark.slow
 def test_only_their_owner_can_read_them(watched: Watched) -> None:
     paths = [watched.folder / "examples", *(watched.folder / "examples").rglob("*")]
     assert len([path for path in paths if path.is_file()]) == 2 * 2 + 2 * 2 + 2 * 3  # manifests, received, gradients
@@ -203,6 +205,7 @@ def test_what_the_clients_defence_stops_depends_on_where_it_acts(tmp_path: Path,
 # --- type 1: the same update, on the client ---
 
 
+@pytest.mark.slow
 def test_the_update_on_the_client_is_what_the_server_saw(watched: Watched) -> None:
     at_server, on_client = (without_times(audit(watched.folder, vantage=v)) for v in (SERVER, UPDATE))
     same = "the same update, read on the client before it is sent"
@@ -215,6 +218,7 @@ def test_the_update_on_the_client_is_what_the_server_saw(watched: Watched) -> No
     assert len(one) == 2 * (3 * 2 + 3 * 2) and [{**row, "vantage": SERVER} for row in other] == one
 
 
+@pytest.mark.slow
 def test_the_same_bytes_are_attacked_once_and_so_are_the_controls(watched: Watched) -> None:
     kinds = [(Vantage.SERVER, point) for point in ("target", "steps-3")] + [(Vantage.CLIENT_EXAMPLE, "example")]
     expected = [(Vantage.SERVER, 0, "easy", slot) for slot in range(3)]
@@ -413,6 +417,7 @@ def test_a_run_that_was_cut_short_writes_the_round_anew(tmp_path: Path, monkeypa
     assert without_times(audit(tmp_path / "run")) == without_times(audit(straight))
 
 
+@pytest.mark.slow
 def test_it_is_kept_thinned_out_and_purged_like_all_recordings(watched: Watched, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(watched.folder, folder)
@@ -439,6 +444,7 @@ def test_a_client_that_wrote_nothing_is_a_failure_and_no_crash(watched: Watched,
     assert [(e["failures"], e["failure_reason"]) for e in entries] == [(3, "none of its recordings could be used")] * 2
 
 
+@pytest.mark.slow
 def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) -> None:
     """Of what is recorded on the clients, a job's own exchanges are whole, and nothing else is."""
     copy = tmp_path / "run"

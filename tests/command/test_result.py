@@ -54,6 +54,7 @@ def test_tables_of_a_run_without_an_audit_are_empty_but_have_their_columns(unaud
     assert "not audited" in unaudited._repr_html_()
 
 
+@pytest.mark.slow
 def test_final_settings_and_notes_are_those_of_the_file(audited: Result) -> None:
     content = json.loads((audited.path / "result.json").read_text())
     assert audited.final["acc_local"] == content["final"]["acc_local"]
@@ -61,6 +62,7 @@ def test_final_settings_and_notes_are_those_of_the_file(audited: Result) -> None
     assert audited.experiment.attack == ("analytic", "membership") and audited.experiment.out is None
 
 
+@pytest.mark.slow
 def test_changing_a_copy_changes_nothing(audited: Result) -> None:
     table = audited.rounds
     table["loss"] = 0.0
@@ -72,12 +74,14 @@ def test_changing_a_copy_changes_nothing(audited: Result) -> None:
         audited.path = Path("elsewhere")  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_each_question_has_its_verdict_and_the_gravest_is_the_run_s(audited: Result) -> None:
     assert audited.verdicts["reconstruction"] == "leaks"
     assert audited.verdicts["membership"] in {*audited.membership["verdict"]}
     assert audited.verdict == "leaks"
 
 
+@pytest.mark.slow
 def test_a_leak_of_membership_is_a_leak_though_nothing_was_rebuilt(unaudited: Result) -> None:
     row = {"vantage": "server", "defence": "none", "rounds": [1], "auc": 0.9, "verdict": "leaks", "cause": None}
     mild = {**row, "auc": 0.5, "verdict": "no leak found"}
@@ -86,6 +90,7 @@ def test_a_leak_of_membership_is_a_leak_though_nothing_was_rebuilt(unaudited: Re
     assert gravest([]) is None and gravest(["no leak found", "static only"]) == "static only"
 
 
+@pytest.mark.slow
 def test_a_summary_in_html_has_verdicts_and_pictures_that_the_report_may_show(audited: Result) -> None:
     page = audited._repr_html_()
     assert "reconstruction: leaks" in page and page.count("<img") == 4 and "data:image/png;base64," in page
@@ -93,6 +98,7 @@ def test_a_summary_in_html_has_verdicts_and_pictures_that_the_report_may_show(au
     assert "<img" not in private and "not audited" in private
 
 
+@pytest.mark.slow
 def test_a_picture_keeps_its_shape(audited: Result) -> None:
     styles = re.findall(r"<img [^>]*style=\"([^\"]*)\"", audited._repr_html_())
     assert len(styles) == 4 and all("height:64px" in style and "width:" not in style for style in styles)
@@ -113,10 +119,12 @@ def test_records_and_texts_bring_the_style_without_which_nothing_of_them_is_seen
     assert "<style>" not in audited._repr_html_()
 
 
+@pytest.mark.slow
 def test_names_in_a_result_cannot_add_to_the_page(unaudited: Result) -> None:
     assert "<script>" not in notebook.html(unaudited.path, unaudited.content, {"<script>": "leaks"})
 
 
+@pytest.mark.slow
 def test_show_names_the_report_outside_a_notebook(
     audited: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +151,7 @@ def test_an_audit_that_was_moved_with_its_run_has_the_run_s_tables(tmp_path: Pat
             getattr(first, table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config", "rounds", "final", "privacy", "audit", "notes"])
 def test_a_result_without_its_parts_is_damaged(unaudited: Result, tmp_path: Path, name: str) -> None:
     content = {part: value for part, value in unaudited.content.items() if part != name}
@@ -151,6 +160,7 @@ def test_a_result_without_its_parts_is_damaged(unaudited: Result, tmp_path: Path
         Result.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_infinite_figures_are_numbers(audited: Result) -> None:
     privacy = [{"unit": "example", "adversary": "server", "epsilon": "inf", "accounting": "exact"}]
     changed = dataclasses.replace(audited, content={**audited.content, "privacy": privacy, "final": {"a": "-inf"}})

@@ -188,6 +188,7 @@ def test_the_seeds_of_a_combination_are_pooled(whole: Path) -> None:
             assert combination["acc_local"] == {"mean": sum(result) / 2, "least": min(result), "most": max(result)}
 
 
+@pytest.mark.slow
 def test_the_csv_has_a_row_a_run_attack_and_round(whole: Path) -> None:
     with (whole / "matrix.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -201,6 +202,7 @@ def test_the_csv_has_a_row_a_run_attack_and_round(whole: Path) -> None:
         assert line["verdict"] == shown["verdict"] and line["recovered"] == "2"
 
 
+@pytest.mark.slow
 def test_the_same_victims_are_compared(whole: Path) -> None:
     (result,) = about(whole)["comparisons"]
     assert (result["combination"], result["with"], result["images"]) == (f"fedavg with {HALVES}", "fedavg", 4)
@@ -214,6 +216,7 @@ def test_the_same_victims_are_compared(whole: Path) -> None:
     assert result["difference"]["mean"] == pytest.approx(np.mean(gaps))
 
 
+@pytest.mark.slow
 def test_the_page_says_it_all_without_the_network(whole: Path) -> None:
     page = (whole / "matrix.html").read_text()
     assert "fedavg" in page and "Halves" in page and "4 of 4" in page and "40 to 100 %" in page
@@ -222,6 +225,7 @@ def test_the_page_says_it_all_without_the_network(whole: Path) -> None:
     assert page.count("<svg") == 8  # two scatters against two accuracies, each for a desktop and for a phone
 
 
+@pytest.mark.slow
 def test_a_finished_matrix_is_taken_as_it_is(copied: Path) -> None:
     def files() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in copied.glob("fedavg-*/*") if path.is_file()}
@@ -250,6 +254,7 @@ def test_a_killed_matrix_goes_on_where_it_was(copied: Path, whole: Path, capsys:
     assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
 
 
+@pytest.mark.slow
 def test_the_tables_are_written_after_each_run(tmp_path: Path, whole: Path) -> None:
     cells = Matrix(("fedavg",), ("none",), ("analytic",), (0, 1, 7)).cells(SMALL, whole)
     tables.write(tmp_path, Matrix(seeds=(0, 1, 7)).question(SMALL), cells, {})
@@ -258,6 +263,7 @@ def test_the_tables_are_written_after_each_run(tmp_path: Path, whole: Path) -> N
     assert about(tmp_path)["combinations"][0]["seeds"] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_purged_run_still_counts(copied: Path) -> None:
     shutil.rmtree(copied / NAMES[0] / "checkpoint")
     assert states(again(copied)) == dict.fromkeys(NAMES, "complete")
@@ -268,6 +274,7 @@ def test_a_purged_run_still_counts(copied: Path) -> None:
         again(copied)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -281,6 +288,7 @@ def test_the_folder_of_another_matrix_is_refused(copied: Path, changes: Mapping[
         again(copied, **changes)
 
 
+@pytest.mark.slow
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, copied: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").touch()
@@ -327,6 +335,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
     assert message[-1] == str(folder / "matrix.html")
 
 
+@pytest.mark.slow
 def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--seeds or the axis seeds, not both"):
         matrix.main(["seeds=0,1"], (0, 1), SMALL)

@@ -92,7 +92,11 @@ def readers(scratch: Path) -> dict[str, Reader]:
     }
 
 
-@pytest.mark.parametrize("names", [("b.pth",), ("b.safetensors",), ("a.pth", "a.safetensors")], ids=" ".join)
+@pytest.mark.parametrize(
+    "names",
+    [("b.pth",), ("b.safetensors",), pytest.param(("a.pth", "a.safetensors"), marks=pytest.mark.nightly)],
+    ids=" ".join,
+)
 @given(data=st.data())
 def test_changed_weights_are_refused_or_finite(
     data: DataObject, readers: dict[str, Reader], names: tuple[str, ...]

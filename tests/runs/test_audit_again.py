@@ -77,6 +77,7 @@ def test_one_example_is_read_off_softmax_regression_after_several_steps_too(reco
             assert "that 3 local steps on the same 1 example were taken, and their learning rate" in entry["granted"]
 
 
+@pytest.mark.slow
 def test_two_examples_are_assigned_and_the_rule_has_its_null(recorded: Path) -> None:
     for entry in entries(recorded):
         if entry["curve"] == "batch":
@@ -85,6 +86,7 @@ def test_two_examples_are_assigned_and_the_rule_has_its_null(recorded: Path) -> 
             assert entry["assignment"] is None
 
 
+@pytest.mark.slow
 def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded: Path) -> None:
     (observation, *_) = Recordings(recorded / "observations").probes("target", 0, point="steps-3")
     truth = load_file(recorded / "truth" / f"{observation.key}.safetensors")
@@ -142,6 +144,7 @@ def test_another_attack_lands_beside_the_run(recorded: Path, tmp_path: Path) -> 
     assert not (tmp_path / "run" / "audit-2" / "queue").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
@@ -299,6 +302,7 @@ def test_defended_and_undefended_clients_are_told_apart(tmp_path: Path) -> None:
     assert "against prune" in page and "undefended" in page
 
 
+@pytest.mark.slow
 def test_what_is_granted_in_words_is_what_is_handed_over(recorded: Path) -> None:
     (observation, *_) = Recordings(recorded / "observations").probes("target", 0, point="target")
     numbers = sum(value.numel() for value in observation.received.values())
