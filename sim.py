@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from flfw.command.arguments import parse
 from flfw.command.program import main as program
-from flfw.command.record import parse
 
 __all__ = ["main", "parse"]
 

@@ -179,7 +179,7 @@ def answer(
     name = key(int(config["round"]), config["point"], int(config["slot"]))
     Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
     if watched and site.examples:
-        examples.record(site.examples, partition, config, received, example(x, y), "compact")
+        examples.record_gradient(site.examples, partition, config, received, example(x, y), "compact")
         return {}
     if config["control"] not in FRESH:
         return target(x, y, int(config["steps"]))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from flfw import bounds, plugins
-from flfw.command.record import Command
+from flfw.command.arguments import Command
 from flfw.errors import InputError, suggestion, unknown
 from flfw.experiment import Experiment
 from flfw.experiment.fields import axes

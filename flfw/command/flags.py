@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from flfw.command.record import Command
+from flfw.command.arguments import Command
 from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.audit import AuditSettings
 from flfw.experiment.experiment import DERIVED, DeploymentSettings, ExecutionSettings

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import flfw
 from flfw.command import help as pages
-from flfw.command.record import Command, parse, refuse_two_tasks
+from flfw.command.arguments import Command, parse, refuse_two_tasks
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, translated
 from flfw.errors import InputError, suggestion
 from flfw.files.exit_code import exit_code

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from flfw.command.record import Command, parse
+from flfw.command.arguments import Command, parse
 from flfw.experiment import Experiment
 
 _REGRESSES = "fedavg"  # its clients follow the squared error, too

@@ -164,7 +164,7 @@ class ActorPool:
     Args:
         simulated: the ClientApp.
         actors: number of actors.
-        shares: options of Ray for each of them: ``num_cpus`` and ``num_gpus``, which it reserves, and ``runtime_env``.
+        actor_options: Ray's for each of them: ``num_cpus`` and ``num_gpus``, which it reserves, and ``runtime_env``.
         answered: function that is called with each job and its reply.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
     """
@@ -173,12 +173,12 @@ class ActorPool:
         self,
         simulated: SimulatedApp,
         actors: int,
-        shares: dict[str, Any],
+        actor_options: dict[str, Any],
         answered: Callable[[PendingMessage, Message], None],
         stateful: bool = True,
     ) -> None:
         place = ray.put(simulated)
-        factory: Any = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
+        factory: Any = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **actor_options)
         self._start = lambda: factory.remote(place)
         self._slots = [ActorSlot(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
         self._simulated, self._answered, self._stateful, self._pace = simulated, answered, stateful, ChunkSizer()

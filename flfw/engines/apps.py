@@ -360,30 +360,30 @@ def _checked_client(
         raise RequestDeclinedError(
             f"runs other code ({code_hash()}) than the server ({config['code']}); install the same"
         )
-    plan = _plan_of(context).client
-    require_calibrated(plan.privacy.target_epsilon, plan.task.assignments)
-    if config["round"] > (maximum := plan.rounds.rounds + (kind == message_cost.EVALUATE)):
+    agreed = _plan_of(context).client  # by all; a probe may have another network
+    require_calibrated(agreed.privacy.target_epsilon, agreed.task.assignments)
+    if config["round"] > (maximum := agreed.rounds.rounds + (kind == message_cost.EVALUATE)):
         raise RequestDeclinedError(f"was asked for round {config['round']} of a run that has {maximum}")
     probed = kind == message_cost.PROBE
-    now = _under_control(plan, config["control"]) if probed else plan
+    plan = _under_control(agreed, config["control"]) if probed else agreed
     if budgeted(context.node_config) is not None:
-        message_cost.require_countable(plan, kind, config)
+        message_cost.require_countable(agreed, kind, config)
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with until(message.metadata.created_at + config["deadline"], context), one_thread():
         ctx = ClientContext(
-            plan=now,
-            task=now.task.load(site.data_root),
+            plan=plan,
+            task=plan.task.load(site.data_root),
             partition=partition,
             round=int(config["round"]),
-            defence=now.defences.of_client(partition),
+            defence=plan.defences.of_client(partition),
             store=site.store(config["experiment"], partition),
             # The server may put these numbers into any message, and probes are not counted as training is.
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
             run=config["experiment"],
         )
         _require_enough(context, len(ctx.task.split.train[partition]))
-        now.method.check_client(ctx.task, partition, now.settings)
-        worker, received = now.client_class(ctx), _received(arrays, partition)
+        plan.method.check_client(ctx.task, partition, plan.settings)
+        worker, received = plan.client_class(ctx), _received(arrays, partition)
         below = config["control"] if probed and config["control"] in probe.FRESH else ""
         validator = _control_validator(ctx, below) if below else worker.validator
         validator.check_received(received)
@@ -391,7 +391,7 @@ def _checked_client(
             fresh = _control_net(ctx, below) if below else worker.model
             require_plausible(received, fresh, f"{kind} in round {ctx.round}")
         if not charged:
-            message_cost.charge_message(context, plan, kind, config, ctx)
+            message_cost.charge_message(context, agreed, kind, config, ctx)
         yield worker, validator, config, received
 
 

@@ -98,7 +98,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         clients: number of nodes.
         run_config: the run configuration in every client's Context.
         actors: number of actors; no more are started than there are clients.
-        shares: options of Ray for each actor: ``num_cpus`` and ``num_gpus``, which it reserves, and ``runtime_env``.
+        actor_options: Ray's for each actor: ``num_cpus`` and ``num_gpus``, which it reserves, and ``runtime_env``.
         grace: seconds at the end of a message's life in which nobody begins to answer it any more.
         introduced: whether the app answers queries by a `ClientInfo`; then one client in each actor is asked for
             all, where that is enough: see `flfw.engines.ray_grid`.
@@ -116,7 +116,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         run_config: dict[str, Scalar],
         *,
         actors: int,
-        shares: dict[str, Any],
+        actor_options: dict[str, Any],
         grace: float = 0.0,
         introduced: bool = False,
         one_disk: bool = False,
@@ -133,7 +133,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._lent: dict[str, int] = {}  # bytes of replies that have come and still lie in Ray's store
         node_config: dict[str, Scalar] = {FORCED: True} if one_disk else {}
         work = SimulatedApp(app, clients, run_config, node_config, cohorts, uploads)
-        self._pool = ActorPool(work, min(actors, clients), shares, self._keep, stateful)
+        self._pool = ActorPool(work, min(actors, clients), actor_options, self._keep, stateful)
 
     @property
     def representatives(self) -> Sequence[int]:

@@ -62,15 +62,15 @@ def run_simulation(
     config = {name.replace("-", "_"): values for name, values in (backend_config or {}).items()}
     for name in config:
         require(name in _SECTIONS, f"a backend_config of {', '.join(_SECTIONS)}", backend_config=name)
-    init, shares, actor = ({k.replace("-", "_"): v for k, v in (config.get(s) or {}).items()} for s in _SECTIONS)
+    init, actor_options, actor = ({k.replace("-", "_"): v for k, v in (config.get(s) or {}).items()} for s in _SECTIONS)
     growth = enable_tf_gpu_growth or bool(actor.get("tensorflow"))
     require(not growth, "no enable_tf_gpu_growth; set TF_FORCE_GPU_ALLOW_GROWTH=true", enable_tf_gpu_growth=growth)
     given = dict(run_config or {})
     with _ray(init) as stays, _verbose(verbose_logging):
         from flfw.engines.ray_grid import RayGrid
 
-        actors, reserved = _fitting(shares)
-        grid = RayGrid(client_app, num_supernodes, given, actors=actors, shares={**shares, **reserved})
+        actors, reserved = _fitting(actor_options)
+        grid = RayGrid(client_app, num_supernodes, given, actors=actors, actor_options={**actor_options, **reserved})
         try:
             server_app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(given)))
         finally:
@@ -78,8 +78,8 @@ def run_simulation(
                 grid.close()  # the next simulation needs their place
 
 
-def _fitting(shares: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    cpus, gpus = float(shares.get("num_cpus", 1)), float(shares.get("num_gpus", 0))
+def _fitting(actor_options: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+    cpus, gpus = float(actor_options.get("num_cpus", 1)), float(actor_options.get("num_gpus", 0))
     require(cpus > 0 <= gpus, "num_cpus > 0 and num_gpus >= 0", num_cpus=cpus, num_gpus=gpus)
     actors, reserved = machine.fit_actors(machine.nodes_of_ray(), cpus, gpus)
     if not actors:

@@ -34,7 +34,7 @@ def check(experiment: Experiment) -> FederationLayout:
     return layout
 
 
-def run(experiment: Experiment) -> None:
+def run_in_federation(experiment: Experiment) -> None:
     """Run the app until it ends.
 
     Raises:

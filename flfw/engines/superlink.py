@@ -67,7 +67,7 @@ def write_bundle(folder: Path, run_config: dict[str, Scalar]) -> None:
     write_app(folder, run_config)
 
 
-def run(
+def run_on_superlink(
     run_config: dict[str, Scalar],
     environment: dict[str, str],
     *,

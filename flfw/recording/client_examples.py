@@ -31,7 +31,7 @@ from flfw.recording.manifest import SIDES, is_exchange, read_manifest, rewrite
 from flfw.recording.reader import is_recorded, places
 
 
-def record(
+def record_gradient(
     folder: Path,
     client: int,
     config: Mapping[str, Any],
@@ -79,7 +79,7 @@ def forget_after(folder: Path, server_round: int) -> None:
     """Remove the recordings of later rounds, which a run that continues from this round writes again.
 
     Args:
-        folder: as for `record`; need not exist.
+        folder: as for `record_gradient`; need not exist.
         server_round: round of the checkpoint from which the run continues; -1: there is none.
     """
     for client_folder in places(folder) if is_recorded(folder) else ():

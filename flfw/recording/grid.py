@@ -135,7 +135,7 @@ class RecordingGrid(GridWrapper):
         grid: the Grid that sends and receives.
         folder: folder to write to; made absolute at once, since Flower may change the working directory.
         wanted: returns whether a message and its reply are recorded; called for replies without an error.
-        mark: end of the kept part of an earlier record; later entries are removed. None: a new record.
+        mark: end of the kept part of an earlier recording; later entries are removed. None: a new one.
         anew: whether to remove existing recordings in the folder, instead of refusing the folder.
         compression: ``none``, ``compact``, which predicts what clients send from what they received and stores the
             rest, to the bit; or ``gzip``, which saves little on random numbers and takes much time.
@@ -207,7 +207,7 @@ class RecordingGrid(GridWrapper):
 
     @property
     def mark(self) -> JournalMark:
-        """Present end of the record; all of it up to here is on disk."""
+        """Present end of the recording; all of it up to here is on disk."""
         file_format.bring_to_disk([self._folder / file_format.MANIFEST, *self._not_on_disk])
         self._not_on_disk = []
         self._count()

@@ -116,7 +116,7 @@ def run_on_engine(run_plan: RunPlan, site: Site) -> None:
     for name in ("flwr", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
-        submit.run(experiment)
+        submit.run_in_federation(experiment)
         return
     engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr-sim": _run_on_flowers_engine, "flwr": _run_by_flwr}
     with _environment(site.environment()), machine.kept_memory():
@@ -281,7 +281,7 @@ class StoppableGrid(GridWrapper):
 def _run_by_flwr(run_plan: RunPlan, site: Site) -> None:
     experiment = run_plan.experiment
     assert experiment.out is not None, "the experiment was checked"
-    superlink.run(
+    superlink.run_on_superlink(
         experiment.to_run_config(),
         {**site.environment(), **machine.ALLOCATOR},
         clients=experiment.clients,

@@ -331,7 +331,7 @@ def written(
     """Record one number for a slot, which is the client's own too; the name of its file."""
     config = {"control": "target", "round": server_round, "slot": slot, "own_slot": slot, "point": "example"}
     received = {"w": np.full(2, server_round, dtype=np.float32)}
-    examples.record(folder, client, config, received, {"w": torch.tensor([value, 0.0])}, compression)
+    examples.record_gradient(folder, client, config, received, {"w": torch.tensor([value, 0.0])}, compression)
     suffix = ".gz" if compression == "gzip" else ""
     return f"client-{client:03d}/round-{server_round:04d}/client-{client:03d}-{slot:03d}.safetensors{suffix}"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from flfw.command import help as pages
+from flfw.command.arguments import parse
 from flfw.command.flags import GROUPS, TASKS, flags, grouped
 from flfw.command.program import main
-from flfw.command.record import parse
 from flfw.command.subcommands import SUBCOMMANDS, translated
 from flfw.files.exit_code import exit_code
 from tests.support.paths import ROOT

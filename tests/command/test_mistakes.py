@@ -17,7 +17,7 @@ import torch
 
 import sim
 from flfw.command import early, rehearse
-from flfw.command.record import parse
+from flfw.command.arguments import parse
 from flfw.engines import machine
 from flfw.errors import InputError
 from tests.support.paths import ROOT

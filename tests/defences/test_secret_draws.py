@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flfw.client.context import ClientContext
 from flfw.command.api.arguments import experiment_of
-from flfw.command.record import parse
+from flfw.command.arguments import parse
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
 from flfw.plans.run_plan import RunPlan, plan, without_auto

@@ -84,7 +84,7 @@ def test_a_cohort_may_take_more_than_half_of_its_time() -> None:
     with ray_start.started("", Site(), lambda: 100_000_000):
         from flfw.engines.ray_grid import RayGrid
 
-        grid = RayGrid(app, 2, {}, actors=1, shares={"num_cpus": 0.25}, cohorts=SIZES)
+        grid = RayGrid(app, 2, {}, actors=1, actor_options={"num_cpus": 0.25}, cohorts=SIZES)
         grid.send_and_receive([Message(RecordDict(), 1, "query")], timeout=240)
         replies = grid.send_and_receive(asked([1, 2], "sleeps", ttl=14.0), timeout=60)
         grid.close()

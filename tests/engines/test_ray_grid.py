@@ -41,7 +41,7 @@ def _ray() -> Iterator[None]:
 def grid() -> Any:
     from flfw.engines.ray_grid import RayGrid
 
-    ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, shares={"num_cpus": 0.25})
+    ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, actor_options={"num_cpus": 0.25})
     warm(ready)
     return ready
 
@@ -232,7 +232,7 @@ def joining() -> Any:
     from flfw.engines.ray_grid import RayGrid
 
     cohorts = MessageBatches("train", 5, together)
-    ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, shares={"num_cpus": 0.25}, cohorts=cohorts)
+    ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, actor_options={"num_cpus": 0.25}, cohorts=cohorts)
     warm(ready)
     return ready
 
@@ -285,7 +285,7 @@ class Unloadable(ClientApp):
 def test_an_app_that_no_actor_can_load_ends_the_run_in_one_line() -> None:
     from flfw.engines.ray_grid import RayGrid
 
-    broken = RayGrid(Unloadable(), 2, {}, actors=1, shares={"num_cpus": 0.25})
+    broken = RayGrid(Unloadable(), 2, {}, actors=1, actor_options={"num_cpus": 0.25})
     arrays: ArrayRecord = pack({"w": torch.zeros(3)})
     with pytest.raises(RunError, match=r"^Ray's actors did not start: .*no app") as caught:
         broken.send_and_receive(asked([0], arrays=arrays), timeout=240)

@@ -37,7 +37,7 @@ def _ray() -> Iterator[None]:
 def grid() -> Iterator[Any]:
     from flfw.engines.ray_grid import RayGrid
 
-    ready = RayGrid(app, CLIENTS, {}, actors=2, shares={"num_cpus": 0.25})
+    ready = RayGrid(app, CLIENTS, {}, actors=2, actor_options={"num_cpus": 0.25})
     for _ in range(4):  # then the pace is known, and chunks have several messages
         ready.send_and_receive([message(node) for node in range(1, CLIENTS + 1)])
     yield ready
@@ -133,7 +133,7 @@ def test_an_actor_without_a_place_holds_up_nobody() -> None:
     from flfw.engines.ray_grid import RayGrid
 
     cores = int(ray.cluster_resources()["CPU"])
-    narrow = RayGrid(app, CLIENTS, {}, actors=cores + 1, shares={"num_cpus": 0.7})
+    narrow = RayGrid(app, CLIENTS, {}, actors=cores + 1, actor_options={"num_cpus": 0.7})
     replies = narrow.send_and_receive([message(n) for n in range(1, CLIENTS + 1)], timeout=240)
     narrow.close()
     assert len(replies) == CLIENTS
@@ -159,7 +159,7 @@ def test_a_node_with_other_versions_is_refused_in_one_line(monkeypatch: pytest.M
 
     here = {**known_versions(), "torch": "1.0"}
     monkeypatch.setattr("flfw.engines.client_actor.versions", lambda: here)
-    other = RayGrid(app, 1, {}, actors=1, shares={"num_cpus": 0.25})
+    other = RayGrid(app, 1, {}, actors=1, actor_options={"num_cpus": 0.25})
     with pytest.raises(InputError, match=r"^Expected torch 1\.0 on every node, as here; got \d\S+ on [\d.]+\.$"):
         other.send_and_receive([message(1)], timeout=120)
     other.close()

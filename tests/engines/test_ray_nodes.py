@@ -49,7 +49,7 @@ def grid(cpus: float, gpus: float = 0.0) -> Any:
     from flfw.engines.ray_grid import RayGrid
 
     actors, shares = machine.fit_actors(machine.nodes_of_ray(), cpus, gpus)
-    return RayGrid(app, CLIENTS, {}, actors=actors, shares=shares)
+    return RayGrid(app, CLIENTS, {}, actors=actors, actor_options=shares)
 
 
 def messages(nodes: Iterable[int] = range(1, CLIENTS + 1), **config: Any) -> list[Message]:

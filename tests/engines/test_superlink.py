@@ -44,7 +44,7 @@ def survivors(mark: str) -> list[str]:
 def on_flower(experiment: Experiment, folder: Path, **changed: object) -> dict:
     folder.mkdir()
     experiment = dataclasses.replace(experiment, out=folder)
-    superlink.run(
+    superlink.run_on_superlink(
         {**experiment.to_run_config(), **changed},  # type: ignore[arg-type]
         {"FLFW_STATE": str(folder / "state")},
         clients=experiment.clients,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flfw.command.api.arguments import folder_of
-from flfw.command.record import parse
+from flfw.command.arguments import parse
 from flfw.experiment import Experiment
 
 

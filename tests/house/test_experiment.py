@@ -15,7 +15,7 @@ from typing import Literal
 import pytest
 
 import sim
-from flfw.command.record import Command
+from flfw.command.arguments import Command
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.training import OwnImages

@@ -14,7 +14,7 @@ from hypothesis.strategies import DataObject
 
 from flfw.audit.uploads import read_truth
 from flfw.errors import InputError
-from flfw.recording.client_examples import forget_after, record
+from flfw.recording.client_examples import forget_after, record_gradient
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last
 from tests.properties.changes import (
@@ -74,7 +74,7 @@ def readers(finished_run: Path, scratch: Path) -> dict[str, Reader]:
     received, gradient = {"a.weight": torch.ones(2, 3).numpy()}, {"a.weight": torch.zeros(2, 3)}
     for server_round in (0, 1):
         config = {"round": server_round, "own_slot": 0, "control": "target", "slot": 0}
-        record(scratch / "made-examples", 1, config, received, gradient)
+        record_gradient(scratch / "made-examples", 1, config, received, gradient)
     examples = Folder.of(scratch / "examples", scratch / "made-examples")
     truths = Folder.of(scratch / "truths", finished_run / "truth")
     key = Path(next(iter(truths.files))).stem

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flfw.command.record import Command
-from flfw.command.record import parse as command_line
+from flfw.command.arguments import Command
+from flfw.command.arguments import parse as command_line
 from flfw.comparisons.matrices import fill_defaults
 from flfw.comparisons.question import parse
 from flfw.errors import InputError

@@ -1,4 +1,4 @@
-"""Record of the command line: the settings of a run, and the tasks beside a run."""
+"""The command line as one value: the settings of a run, and the tasks beside a run."""
 
 from __future__ import annotations
 
