@@ -14,7 +14,7 @@ import numpy as np
 
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, require_gpu
-from flfw.audit.conclude import FINDINGS, with_min_safe_sum_size
+from flfw.audit.conclude import with_min_safe_sum_size
 from flfw.audit.control_runs import ControlRunner
 from flfw.audit.entry_builder import EntryBuilder, analytic, easy, easy_words
 from flfw.audit.job_planner import JobPlanner
@@ -33,6 +33,7 @@ from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdict import ControlResult
 from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE, Point
+from flfw.files import verdicts
 from flfw.files.progress import Steps
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.nets.net import Tensors
@@ -246,10 +247,10 @@ class Auditor(AbstractContextManager["Auditor"]):
                     for summary in summaries:
                         summary["scoring_seconds"] = spent
                     entries += summaries
-                    words = " and ".join(e["verdict"] for e in summaries if e["vantage"] == job.vantage)
+                    words = " and ".join(verdicts.in_words(e) for e in summaries if e["vantage"] == job.vantage)
                     steps.done(f"{name} at round {job.probe_set.round}{_which(job)}: {words}")
         self.inference = entry_builder.inferred(inferring)
-        return with_min_safe_sum_size(entries, FINDINGS)
+        return with_min_safe_sum_size(entries)
 
     def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, AttackJob]]:
         """Return the requests to the attacks on membership, each with its job.

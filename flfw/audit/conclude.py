@@ -7,7 +7,7 @@ groups of one client in the same audit, and only for groups of `MIN_SUM_CLIENTS`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, final
@@ -15,12 +15,8 @@ from typing import Any, final
 from flfw.audit.measures.statistics import most_missed
 from flfw.audit.verdict import EASY_SHARE, MESSAGES, ControlResults, Evidence, Verdict, verdict_on_messages
 from flfw.experiment.curves import SUM_SIZE
-from flfw.files.result_entries import POSITIVE
+from flfw.files.verdicts import LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, VOID, concluded, outcome
 
-MALICIOUS = "malicious server only"
-"""Verdict on a network that a malicious server changed, where messages or sums leak."""
-FINDINGS = (*POSITIVE, MALICIOUS)
-"""Verdicts of an attack that reached something."""
 MIN_SUM_CLIENTS = 10
 """Least number of clients in a sum for ``no leak found``, those that work together with the attacker not counted."""
 
@@ -64,7 +60,7 @@ class SumFacts:
             f"{self.group} clients, of which {self.colluding} {'works' if self.colluding == 1 else 'work'} with it"
         )
         return Verdict(
-            "leaks",
+            LEAKS,
             "peer",
             f"In a round of {members}, a client takes the own part off and has the other client's update, but for the "
             "rounding of the model. That this attack reconstructs nothing from it protects nobody.",
@@ -97,7 +93,7 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
         enough: share recovered where one client is left from which on the attack counts as working.
 
     >>> verdict_on_sums(SumEvidence(SumFacts(5, alone=1.0), True, False, 8), 0.5)[:2]
-    ('inconclusive', 'group')
+    ('undecided', 'group')
     """
     facts = evidence.facts
     size, alone = facts.group, facts.alone
@@ -107,22 +103,22 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
     if facts.lost:
         why = "The rounding of the model may be as large as all that is left of the sums, or no sum was seen"
         beyond = "nothing was reconstructed, and larger steps may leave more"
-        return Verdict("inconclusive", "rounding", f"{why}: {beyond}.")
+        return Verdict(UNDECIDED, "rounding", f"{why}: {beyond}.")
     if size == 1:
         why = "A sum over one client is its own message, which nothing hides"
-        return Verdict("inconclusive", "undefended", f"{why}.")
+        return Verdict(UNDECIDED, "undefended", f"{why}.")
     if alone is None:
         why = f"Sums with one client left were not attacked (`--curve {first}`)"
-        return Verdict("inconclusive", "alone", f"{why}: it was not shown that the attack works without the sum.")
+        return Verdict(UNDECIDED, "alone", f"{why}: it was not shown that the attack works without the sum.")
     if alone < enough:
         why = f"The attack reconstructs {alone:.0%} of the examples at {first}, where one client is left"
-        return Verdict("inconclusive", "alone", f"{why}: too few for its failure on sums to mean anything.")
+        return Verdict(UNDECIDED, "alone", f"{why}: too few for its failure on sums to mean anything.")
     if not evidence.described:
         why = "It was not shown that the attacker's model of the clients explains the sums"
-        return Verdict("inconclusive", "consistency", f"{why}: its failure means nothing.")
+        return Verdict(UNDECIDED, "consistency", f"{why}: its failure means nothing.")
     if evidence.short:
         why = "The search ended short in most sums: the true data explain them better than its results do"
-        return Verdict("inconclusive", "search", f"{why}. A longer or better search is needed.")
+        return Verdict(UNDECIDED, "search", f"{why}. A longer or better search is needed.")
     if facts.left < MIN_SUM_CLIENTS:
         beside = (
             f", of which {facts.colluding} may work with the attacker (--expert colluding_clients): "
@@ -130,19 +126,17 @@ def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
         )
         why = f"Nothing was reconstructed from sums over {size} clients{beside if facts.colluding else ''}"
         return Verdict(
-            "inconclusive",
-            "group",
-            f"{why}. At least {MIN_SUM_CLIENTS} are needed: a stronger attack may separate so few.",
+            UNDECIDED, "group", f"{why}. At least {MIN_SUM_CLIENTS} are needed: a stronger attack may separate so few."
         )
     if evidence.sums < MESSAGES:
         why = f"Nothing was reconstructed from {evidence.sums} sums, but at least {MESSAGES} are needed"
         missed = most_missed(max(1, evidence.sums))
-        return Verdict("inconclusive", "few", f"{why}: up to {missed:.0%} of them could leak unseen.")
+        return Verdict(UNDECIDED, "few", f"{why}: up to {missed:.0%} of them could leak unseen.")
     if facts.untried:
         why = f"Nothing was reconstructed from sums over {size} clients, but this audit ran {_no(facts.untried)}"
-        return Verdict("inconclusive", "untried", f"{why}, which may find more in them.")
+        return Verdict(UNDECIDED, "untried", f"{why}, which may find more in them.")
     return Verdict(
-        "no leak found",
+        NO_LEAK_FOUND,
         "nothing",
         f"The attack reconstructs {alone:.0%} of the examples where one client is left ({first}), and nothing from "
         f"sums over {size}. Up to {most_missed(evidence.sums):.0%} of such sums could leak to this attack and none "
@@ -174,13 +168,13 @@ def verdict_on_attack(
 def _on_messages_or_sums(facts: SumFacts | None, controls: ControlResults, evidence: Evidence) -> Verdict:
     """Conclude as on single messages; where the sum alone hides them, by `verdict_on_sums`."""
     conclusion, searched = verdict_on_messages(controls, evidence), evidence.searched
-    if facts is None or conclusion.verdict in (*POSITIVE, "attack broken"):
+    if facts is None or conclusion.verdict == LEAKS or outcome(concluded(*conclusion)) == VOID:
         return conclusion
     if facts.exposed and not evidence.defended:
         return facts.exposure()
     if facts.group > 1 and facts.hidden_alone:
         return Verdict(
-            "no leak found",
+            NO_LEAK_FOUND,
             "nothing",
             "Where one client is left, the same attack, told of all that hides its message, found no leak. A sum "
             f"of {facts.group} shows no more than its messages, each hidden by itself, if clients draw their noise "
@@ -200,37 +194,35 @@ def of_gradients_alone(conclusion: Verdict, unread: str) -> Verdict:
         conclusion: on the gradients that were attacked.
         unread: the statistics in words; empty: none are sent.
     """
-    if conclusion.verdict != "no leak found" or not unread:
+    if conclusion.verdict != NO_LEAK_FOUND or not unread:
         return conclusion
     reason = (
         f"Nothing was reconstructed from gradients. But in training clients send {unread} as well, which are means of "
         "their data, and no attack was made on these: what hides the gradients may not hide them."
     )
-    return Verdict("inconclusive", "unread", reason)
+    return Verdict(UNDECIDED, "unread", reason)
 
 
 def of_malicious_server(conclusion: Verdict, by: str) -> Verdict:
     """Return a conclusion on a network that a malicious server changed: it is none on the honest protocol.
 
-    A leak becomes `MALICIOUS`; without a leak the verdict is at most ``inconclusive``.
+    A leak is evidence ``to a malicious server`` alone; without a leak nothing is decided.
 
     Args:
         conclusion: by the rules for honest servers.
         by: the attack that changed the network.
 
     >>> of_malicious_server(Verdict("no leak found", "nothing", "Nothing came out."), "x").verdict
-    'inconclusive'
+    'undecided'
     """
     word, cause, reason = conclusion
     beyond = "It says nothing about a server that follows the protocol: audit that in a run of such a server."
-    if word in POSITIVE:
-        return Verdict(
-            MALICIOUS, "tampered", f"In the network that a malicious server changed ({by}): {reason} {beyond}"
-        )
-    if word in ("attack broken", "inconclusive"):
+    if word == LEAKS:
+        return Verdict(LEAKS, "tampered", f"In the network that a malicious server changed ({by}): {reason} {beyond}")
+    if word == UNDECIDED and cause != STATIC:
         return Verdict(word, cause, f"{reason} {beyond}")
     nothing = f"Nothing was reconstructed in the network that a malicious server changed ({by})."
-    return Verdict("inconclusive", "tampered", f"{nothing} {beyond}")
+    return Verdict(UNDECIDED, "tampered", f"{nothing} {beyond}")
 
 
 _REACHED = {"nothing": False, "group": False, "faint": True}
@@ -254,7 +246,7 @@ def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
     return min((size for size in reached if size > last and reached[size] is False), default=None)
 
 
-def with_min_safe_sum_size(entries: Sequence[dict[str, Any]], positive: Collection[str]) -> list[dict[str, Any]]:
+def with_min_safe_sum_size(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return an audit's entries, those of sums with the smallest group from which on their attack reaches nothing.
 
     An attack that could look through the clients' operations in a sum over one client, and not in a larger one, is the
@@ -262,7 +254,6 @@ def with_min_safe_sum_size(entries: Sequence[dict[str, Any]], positive: Collecti
 
     Args:
         entries: the entries.
-        positive: the verdicts of an attack that reached something.
     """
     kinds = ("attack", "vantage", "adaptation", "defence", "round", "steps")
     on_curve = lambda one: one["sum_size"] and one["curve"] in (None, SUM_SIZE)  # noqa: E731
@@ -270,19 +261,19 @@ def with_min_safe_sum_size(entries: Sequence[dict[str, Any]], positive: Collecti
     reached: dict[tuple[Any, ...], dict[int, bool | None]] = {}
     for one in entries:
         if on_curve(one):
-            reached.setdefault(at(one), {})[one["sum_size"]] = _reached(one, positive)
+            reached.setdefault(at(one), {})[one["sum_size"]] = _reached(one)
     needed = {kind: min_safe_sum_size(sizes) for kind, sizes in reached.items()}
     return [one | {"min_safe_sum_size": needed[at(one)] if on_curve(one) else None} for one in entries]
 
 
-def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
+def _reached(one: Mapping[str, Any]) -> bool | None:
     """Return whether an entry's attack reached something; None: it broke, saw too few sums, or luck may explain it."""
     if one["cause"] == "peer":
         return False
-    if one["verdict"] in positive:
+    if one["verdict"] == LEAKS:
         return True
     broke = one["failure_reason"] and not one["failure_reason"].startswith("not applicable")
-    unknown = broke or one["verdict"] == "attack broken" or one["cause"] == "chance" or one["messages"] < MESSAGES
+    unknown = broke or outcome(one) == VOID or one["cause"] == "chance" or one["messages"] < MESSAGES
     return None if unknown else False
 
 
@@ -300,7 +291,7 @@ def memberships_with_min_safe_sum_size(items: Sequence[dict[str, Any]]) -> list[
     for one in items:
         if one["sum_size"]:
             reached.setdefault(at(one), {})[one["sum_size"]] = _REACHED.get(
-                one["cause"], one["verdict"] == "leaks" or None
+                one["cause"], one["verdict"] == LEAKS or None
             )
     needed = {kind: min_safe_sum_size(sizes) for kind, sizes in reached.items()}
     return [one | {"min_safe_sum_size": needed[at(one)] if one["sum_size"] else None} for one in items]

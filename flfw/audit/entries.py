@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flfw.audit.conclude import FINDINGS, SumFacts, verdict_on_attack
+from flfw.audit.conclude import SumFacts, verdict_on_attack
 from flfw.audit.jobs import JobResult
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
@@ -20,6 +20,7 @@ from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
 from flfw.audit.measures.statistics import significant
 from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
 from flfw.audit.verdict import ControlResults, Evidence, Searched
+from flfw.files.verdicts import LEAKS, concluded
 from flfw.rng import numpy_generator
 
 _RULE = "one to one, so that the squared differences of the whole batch are least"
@@ -133,9 +134,10 @@ def entry(
     """
     failures = sum(row["failed"] for row in rows) + requested - len(rows)
     evidence = _evidence(description, rows, failures / requested, target, static_rows, seed)
-    word, cause, reason = verdict_on_attack(controls, evidence, target.sums, target.tampered_by, target.unread)
-    if result.stopped and word not in FINDINGS:
-        reason = f"{reason} {description['attack']} gave nothing: {result.stopped.rstrip('.')}."
+    conclusion = verdict_on_attack(controls, evidence, target.sums, target.tampered_by, target.unread)
+    if result.stopped and conclusion.verdict != LEAKS:
+        gave_nothing = f"{description['attack']} gave nothing: {result.stopped.rstrip('.')}."
+        conclusion = conclusion._replace(reason=f"{conclusion.reason} {gave_nothing}")
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
     return {
         "label_presence": None,
@@ -163,9 +165,7 @@ def entry(
         "floors": {floor: _mean(rows, f"floor_{floor}") for floor in floors},
         "ladder": list(controls.tried()),
         "objective": None if target.searched is None else asdict(target.searched),
-        "verdict": word,
-        "cause": cause,
-        "reason": reason,
+        **concluded(*conclusion),
         "search_limit": (out_of_reach(rows, floors) or None) if target.bounded else None,
         "attempts": result.tries,
         "failure_reason": result.stopped,

@@ -25,6 +25,7 @@ from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel, threat_model_of, unseen
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, ControlResult, ControlResults, Searched
 from flfw.experiment import PEER
+from flfw.files.verdicts import NO_LEAK_FOUND
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Observation, Truth
@@ -102,7 +103,7 @@ class EntryBuilder:
             entries.append(
                 entry(description, result, selected, requested, controls, self._client_plan.seed, target, other)
             )
-            if job.probe_set.group == 1 and job.adaptive and entries[-1]["verdict"] == "no leak found":
+            if job.probe_set.group == 1 and job.adaptive and entries[-1]["verdict"] == NO_LEAK_FOUND:
                 self._hidden_alone.add(_of_messages(job, defence))
         return entries
 

@@ -28,6 +28,7 @@ from flfw.adversary.secure_aggregation import EmbeddingSpan, expected_exposed, l
 from flfw.client.broadcast_checks import differently_served
 from flfw.errors import InputError, require
 from flfw.files.result_file import TRAINING, read_training
+from flfw.files.verdicts import LEAKS, MESSAGE, UNDECIDED
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
@@ -69,6 +70,7 @@ def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: b
         "round": where,
         "left": smallest - 1,
         "verdict": verdict,
+        "evidence": MESSAGE if verdict == LEAKS else None,
         "reason": why,
         "check": check,
     }
@@ -76,22 +78,22 @@ def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: b
 
 def _verdict(smallest: int, sends_mean: bool, clients: int) -> tuple[str, str]:
     if clients == 1:
-        return "inconclusive", "The federation has one client: there is no other one, and no sum hides its message."
+        return UNDECIDED, "The federation has one client: there is no other one, and no sum hides its message."
     if not sends_mean:
-        return "inconclusive", (
+        return UNDECIDED, (
             "This run's server does not send all clients the mean of what it received, so a client cannot subtract its "
             "own part from it. What it can compute instead was not looked at."
         )
     if smallest == 2:
-        return "leaks", (
+        return LEAKS, (
             "With 2 clients in a round and 1 observer among them n - c = 1: the other client's update follows from two "
             "broadcasts and the observer's own update, up to the factor of its weight. It is as if nothing were summed."
         )
     if smallest < 2:
-        return "leaks", (
+        return LEAKS, (
             "A round had 1 client: whoever received the broadcasts before and after it has that client's update."
         )
-    return "inconclusive", (
+    return UNDECIDED, (
         f"One observer among {smallest} clients is left with the sum of n - c = {smallest - 1}. If {smallest - 1} of "
         f"{smallest} put together what they know, n - c = 1, and the last one's update follows exactly."
     )

@@ -1,9 +1,9 @@
-"""Verdict on single messages: a pure function from an attack's results to one of six words, its cause and a sentence.
+"""Verdict on single messages: a pure function from an attack's results to one of three, its cause and a sentence.
 
 A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
 nothing hides the data, and through the same defence where it is weak. `ControlResults` holds these easier cases.
 
-`flfw.audit.conclude` adds what sums, unread statistics and a malicious server change (a seventh word). Members and
+`flfw.audit.conclude` adds what sums, unread statistics and a malicious server change. Members and
 classes have rules of their own, in `flfw.audit.membership.verdict` and `flfw.audit.measures.class_inference`. What
 counts as recovered is in `flfw.audit.measures.recovery`.
 """
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.statistics import most_missed, significant
+from flfw.files.verdicts import LEAKS, NO_LEAK_FOUND, UNDECIDED
 
 _TO_SHOW = {
     "consistency": ("consistency", "the attacker's model of the client explains the message"),
@@ -35,8 +36,7 @@ class Verdict(NamedTuple):
     """Verdict of an attack on a target.
 
     Attributes:
-        verdict: ``leaks``, ``identifies``, ``no leak found``, ``static only``, ``inconclusive`` or ``attack broken``;
-            on a network that a malicious server changed, `flfw.audit.conclude.MALICIOUS`.
+        verdict: ``leaks``, ``no leak found`` or ``undecided``; what was found follows from the cause.
         cause: what decided it, in one word.
         reason: what decided it, in sentences.
     """
@@ -157,7 +157,7 @@ def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict
 
     >>> controls = ControlResults(ControlResult(150.0, True), ControlResult(9.0, False))
     >>> verdict_on_messages(controls, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
-    ('inconclusive', 'easy')
+    ('undecided', 'easy')
     """
     return (
         _broken_measurement(controls.analytic)
@@ -175,7 +175,7 @@ def _broken_measurement(analytic: ControlResult) -> Verdict | None:
         return None
     reached = "nothing" if analytic.psnr is None else f"{analytic.psnr:.1f} dB"
     return Verdict(
-        "attack broken",
+        UNDECIDED,
         "analytic",
         f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
         "faulty, and this says nothing about the method.",
@@ -189,10 +189,10 @@ def _positive(evidence: Evidence, consistency: ControlResult) -> Verdict | None:
         share = f"{evidence.recovered / evidence.attacked:.0%} of the"
         share = f"{evidence.recovered} of {evidence.attacked}" if share == "0% of the" else share
         beside = f" {_UNEXPLAINED} {consistency.reason}".rstrip() * (consistency.passed is False)
-        return Verdict("leaks", "recovered", f"{share} attacked examples were reconstructed.{beside}")
+        return Verdict(LEAKS, "recovered", f"{share} attacked examples were reconstructed.{beside}")
     if identified and significant(identified.p, evidence.num_tests):
         return Verdict(
-            "identifies",
+            LEAKS,
             "identified",
             f"Nothing was reconstructed, but {identified.count} of {identified.compared} results point to the true one "
             f"among look-alikes of its class; guesses that saw nothing do so in {identified.chance or 0:.1%} "
@@ -200,7 +200,7 @@ def _positive(evidence: Evidence, consistency: ControlResult) -> Verdict | None:
         )
     if test and significant(test.p, evidence.num_tests):
         return Verdict(
-            "identifies",
+            LEAKS,
             "candidates",
             f"Nothing was reconstructed, but {test.count} of {test.compared} messages are explained better by "
             "their true data than by any other data of the same client and classes; messages that do not depend on the "
@@ -215,7 +215,7 @@ def _constant(messages: int) -> Verdict | None:
     if messages < MESSAGES:
         return None
     return Verdict(
-        "no leak found",
+        NO_LEAK_FOUND,
         "constant",
         f"Each of {messages} messages is the same to the byte as those of other data at the same weights, so that no "
         f"attack reads data off it. Up to {most_missed(messages):.0%} of such messages could differ and none be seen. "
@@ -227,8 +227,8 @@ def _invalid(controls: ControlResults) -> Verdict | None:
     if controls.consistency.passed is not False:
         return None
     return Verdict(
-        "attack broken",
-        "consistency",
+        UNDECIDED,
+        "description",
         f"The description does not explain the message. {controls.consistency.reason} What was attacked is not what "
         "the audit takes it for, and this says nothing about the method.",
     )
@@ -238,7 +238,7 @@ def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
     """Conclude that the attack is too weak, or makes too little use of its knowledge."""
     if evidence.chance_match:
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "chance",
             f"{evidence.chance_match} of {evidence.attacked} examples are as close as reconstructed ones. But the "
             "results for other messages fit them as well as chance allows: these data are too much alike, or too few, "
@@ -246,24 +246,24 @@ def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
         )
     if easy.failure_reason and not easy.passed:
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "easy",
             f"The attack gave nothing on the undefended network with fresh weights ({easy.failure_reason}), so that "
             "its failure means nothing.",
         )
     if not easy.passed:
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "easy",
             f"The attack does not even work on the undefended network with fresh weights ({easy.psnr or 0:.1f} dB on "
             "average): a stronger attack or a larger budget is needed before its failure means anything.",
         )
     if evidence.failed >= FAILED_SHARE:
         reason = f"The attack gave no result for {evidence.failed:.0%} of the attacked examples."
-        return Verdict("inconclusive", "failures", reason)
+        return Verdict(UNDECIDED, "failures", reason)
     if not evidence.adaptive and (evidence.private or evidence.defended):
         return Verdict(
-            "static only",
+            UNDECIDED,
             "static",
             "The attack did not know, or made no use of, all that stands between the data and what was sent: its "
             "failure is not evidence of protection.",
@@ -271,7 +271,7 @@ def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
     if not evidence.defended:
         larger = f", here with {evidence.size}" if evidence.size else ""
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "undefended",
             f"No defence hides the data in what was sent{larger}: the attack is too weak for this case, and its "
             "failure is not evidence of protection.",
@@ -284,7 +284,7 @@ def _unearned(controls: ControlResults, evidence: Evidence) -> Verdict | None:
     searched, messages = evidence.searched, evidence.messages
     if evidence.outdone:
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "outdone",
             f"The attack reconstructed nothing, but not knowing of the defence it got further ({evidence.outdone}): it "
             "makes poor use of what it knows, and its failure means nothing.",
@@ -293,11 +293,11 @@ def _unearned(controls: ControlResults, evidence: Evidence) -> Verdict | None:
         step: ControlResult = getattr(controls, name)
         if not step.passed:
             why = step.failure_reason or step.reason or f"{step.psnr or 0:.1f} dB"
-            return Verdict("inconclusive", cause, f"It was not shown that {shown} ({why}): its failure means nothing.")
+            return Verdict(UNDECIDED, cause, f"It was not shown that {shown} ({why}): its failure means nothing.")
     if searched and 2 * searched.unconverged > searched.total:
         at_truth, at_result = _apart(searched.truth, searched.found)
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "search",
             f"The search ended short in {searched.unconverged} of {searched.total} messages: the true data explain "
             f"these better (median of its objective {at_truth}) than its results do ({at_result}; a random guess has "
@@ -305,14 +305,14 @@ def _unearned(controls: ControlResults, evidence: Evidence) -> Verdict | None:
         )
     if evidence.noise:
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "noise",
             "The attack took the defence's randomness for normal noise, independent in each entry and message. It is "
             f"not: {evidence.noise}. Somebody who knows its law may take it off, as by an adaptation written for it.",
         )
     if messages < MESSAGES:
         return Verdict(
-            "inconclusive",
+            UNDECIDED,
             "few",
             f"Nothing was reconstructed from {messages} independent messages, but at least {MESSAGES} are needed: "
             f"{most_missed(max(1, messages)):.0%} of such messages could leak and none of these be seen to.",
@@ -329,7 +329,7 @@ def _nothing_found(evidence: Evidence) -> Verdict:
             f"explain {test.count} of them best (p = {test.p:.2g}, no finding among {evidence.num_tests} tests)."
         )
     return Verdict(
-        "no leak found",
+        NO_LEAK_FOUND,
         "nothing",
         "The attack reconstructs the same clients' data without the defence and through its weakest form. It knew all "
         "that stands between the data and what was sent, but no seed of random draws, and reconstructed nothing within "

@@ -20,6 +20,7 @@ from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow, read
 from flfw.comparisons.significance import across, common_places, joined_messages, listed, ranked
 from flfw.comparisons.utility import ACCURACIES, ERRORS, Utility, bound, family
+from flfw.files import verdicts
 from flfw.files.folders import require_several
 from flfw.report.formats import below, decimals
 from flfw.report.questions import rounds_read, seen_by
@@ -180,7 +181,7 @@ def _memberships(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]
             which = (str(one["attack"]), f"{one['statistic']}{knowledge}", seen_by(one), rounds_read(one))
             area, low, high = (decimals(one[key], 3) for key in ("auc", "auc_low", "auc_high"))
             minimum = below(one["epsilon_low"]) if one["epsilon_low"] else _NONE
-            cells = [name, str(one["verdict"]), f"{area} ({low} to {high})", str(one["pairs"]), minimum]
+            cells = [name, verdicts.in_words(one), f"{area} ({low} to {high})", str(one["pairs"]), minimum]
             rows.setdefault(which, []).append(cells)
     if not rows:
         return []
@@ -204,7 +205,7 @@ def _kind(setting: AttackSetting, run: FinishedRun) -> str:
 def _leakage(name: str, leak: Leak, kind: str) -> list[str]:
     share = f"{leak.recovered} of {leak.images} ({100 * leak.share[0]:.0f} to {100 * leak.share[1]:.0f} %)"
     psnr = f"{leak.psnr.mean:.1f}{_ends(leak.psnr)}" if leak.psnr else _NONE
-    return [name, kind, leak.verdict, share, psnr, str(leak.failures)]
+    return [name, kind, verdicts.in_words(leak.concluded), share, psnr, str(leak.failures)]
 
 
 def _ends(interval: Interval) -> str:

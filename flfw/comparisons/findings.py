@@ -12,6 +12,7 @@ import numpy as np
 from flfw.audit.measures.statistics import Interval, Paired, interval, paired, share_interval, worst
 from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow
+from flfw.files.verdicts import STATIC, outcome
 from flfw.report.ranking import seriousness
 from flfw.rng import numpy_generator
 
@@ -33,9 +34,11 @@ class Leak:
         rmsd: mean root-mean-square deviation; None: the attack gave no result.
         identified: share identified among look-alikes; None: not measured.
         worst: seed, client, victim, image and dB of the closest reconstruction; None: there is none.
-        verdict: the most serious verdict of the seeds.
-        reason: what decided that verdict, in sentences, for the first seed that has it.
-        seeds_with_verdict: number of seeds with that verdict.
+        verdict: the most serious verdict of the seeds; evidence, cause and reason are those of its first seed.
+        evidence: what was found, of a leak.
+        cause: what decided that verdict, in one word.
+        reason: what decided it, in sentences.
+        seeds_with_verdict: number of seeds with that verdict and evidence.
         seconds: time of the attack, sum over the seeds.
     """
 
@@ -51,7 +54,9 @@ class Leak:
     identified: float | None
     worst: Mapping[str, Any] | None
     verdict: str
-    reason: str
+    evidence: str | None
+    cause: str | None
+    reason: str | None
     seeds_with_verdict: int
     seconds: float
 
@@ -61,9 +66,14 @@ class Leak:
         return self.recovered / self.images if self.images else 0.0
 
     @property
+    def concluded(self) -> dict[str, str | None]:
+        """The verdict as an entry of results holds it."""
+        return {"verdict": self.verdict, "evidence": self.evidence, "cause": self.cause}
+
+    @property
     def severity(self) -> tuple[float, int, float]:
         """Sort key of the worst leak: share recovered, then seriousness of the verdict, then mean closeness."""
-        return self.share_recovered, -seriousness(self.verdict), self.psnr.mean if self.psnr else -np.inf
+        return self.share_recovered, -seriousness(outcome(self.concluded)), self.psnr.mean if self.psnr else -np.inf
 
 
 @final
@@ -116,7 +126,7 @@ class Combination:
         """
         settings = [leak.setting for leak in self.leaks]
         aside = [s for s in settings if any(other.answers(s) for other in settings)]
-        counted = [leak for leak in self.leaks if leak.verdict != "static only" or leak.setting not in aside]
+        counted = [leak for leak in self.leaks if outcome(leak.concluded) != STATIC or leak.setting not in aside]
         return max(counted, key=lambda leak: leak.severity, default=None)
 
 
@@ -159,8 +169,10 @@ def pooled(setting: AttackSetting, runs: Sequence[FinishedRun]) -> Leak:
     entries = [(run.seed, entry) for run in runs for listed, entry in run.entries if listed == setting]
     rows = [row for run in runs for row in run.rows if row.setting == setting]
     recovered = sum(row.recovered for row in rows)
-    verdicts = _verdicts(entries)
-    word = min(verdicts.values(), key=seriousness)
+    gravest = _gravest(entries)
+    found = [outcome(entry) for entry in gravest.values()]
+    most = min(found, key=seriousness)
+    first = list(gravest.values())[found.index(most)]
     rated = [(e["identification_rate"], e["images"]) for _, e in entries if e.get("identification_rate") is not None]
     return Leak(
         setting=setting,
@@ -174,19 +186,21 @@ def pooled(setting: AttackSetting, runs: Sequence[FinishedRun]) -> Leak:
         rmsd=_mean(rows, lambda row: row.rmsd),
         identified=sum(rate * n for rate, n in rated) / sum(n for _, n in rated) if rated else None,
         worst=_worst(rows),
-        verdict=word,
-        reason=next((str(entry.get("reason") or "") for _, entry in entries if entry["verdict"] == word), ""),
-        seeds_with_verdict=list(verdicts.values()).count(word),
+        verdict=first["verdict"],
+        evidence=first.get("evidence"),
+        cause=first.get("cause"),
+        reason=first.get("reason"),
+        seeds_with_verdict=found.count(most),
         seconds=sum(float(entry.get("seconds") or 0) for _, entry in entries),
     )
 
 
-def _verdicts(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, str]:
-    """Return the most serious verdict of each seed."""
-    verdicts: dict[int, str] = {}
+def _gravest(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, Mapping[str, Any]]:
+    """Return the entry with the most serious verdict of each seed."""
+    gravest: dict[int, Mapping[str, Any]] = {}
     for seed, entry in entries:
-        verdicts[seed] = min(verdicts.get(seed, entry["verdict"]), entry["verdict"], key=seriousness)
-    return verdicts
+        gravest[seed] = min(gravest.get(seed, entry), entry, key=lambda one: seriousness(outcome(one)))
+    return gravest
 
 
 def _interval(rows: Sequence[MatrixRow]) -> Interval | None:

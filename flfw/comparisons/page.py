@@ -14,7 +14,7 @@ from flfw import data
 from flfw.comparisons.findings import Combination, Comparison
 from flfw.comparisons.significance import CombinationRanking, listed
 from flfw.comparisons.utility import Utility, claimed, family, shown
-from flfw.files.result_entries import POSITIVE
+from flfw.files import verdicts
 from flfw.report.template.style import STYLE
 
 
@@ -26,7 +26,7 @@ def render(
 ) -> str:
     """Render the page: one file that loads no other file and needs no script."""
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(num=_decimals, pct=_percent, claimed=claimed, listed=listed)
+    jinja.filters.update(verdict=verdicts.in_words, num=_decimals, pct=_percent, claimed=claimed, listed=listed)
     by_name = {one.name: one for one in combinations}
     utility, (local, received, *_) = shown(record["combinations"]), family(record["combinations"])
     attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
@@ -70,7 +70,7 @@ def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) ->
         if not values:
             continue
         x, across = sum(values) / len(values), (min(values), max(values))
-        leaks = worst.verdict in POSITIVE
+        leaks = verdicts.outcome(worst.concluded) in verdicts.POSITIVE
         share.append(PlotMark(combination.name, x, across, worst.severity[0], worst.share, leaks))
         if worst.psnr:
             low, high = worst.psnr.low, worst.psnr.high
@@ -102,10 +102,10 @@ PAGE = """\
 {% macro headline() %}
 {% if not count %}Nothing has been measured yet.
 {% elif not worst %}{{ 'No combination was' if count > 1 else named(combinations[0]) ~ ' was not' }} attacked, so this page says nothing about what leaks.
-{% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(worst) }} on {{ dataset }}{% if worst.worst.verdict == 'identifies' %}, but {{ named(worst) }} <strong class="verdict leaks">identifies</strong>: results point to the true one of look-alikes more often than chance explains{% endif %}. Whether that is evidence of protection is what the verdicts say.
+{% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(worst) }} on {{ dataset }}{% if worst.worst.evidence == 'identified' %}, but {{ named(worst) }} <strong class="verdict leaks">leaks</strong> in part: results point to the true one of look-alikes more often than chance explains{% endif %}. Whether that is evidence of protection is what the verdicts say.
 {% elif count == 1 %}{{ named(worst) }} <strong class="verdict leaks">leaks</strong>: {{ reached(worst) }}, on {{ dataset }}.
 {% elif ranking.most|length == ranking.standings|length %}<strong class="verdict leaks">No combination is shown to leak less than another</strong>, on {{ dataset }}: {{ 'there are too few messages to show any difference' if ranking.too_few else 'their differences may be chance' }}. {{ named(worst) }}: {{ reached(worst) }}.
-{% else %}{{ names(most) }} <strong class="verdict leaks">leak{{ 's' if most|length == 1 }} most</strong>, {{ 'of which ' ~ named(most[0]) ~ ': ' if most|length > 1 }}{{ reached(most[0]) }}; {{ names(least) }} least, {{ 'of which ' ~ named(least[-1]) ~ ': ' if least|length > 1 }}{{ reached(least[-1]) }}{% if least|length == 1 and least[-1].worst.verdict != 'leaks' %} ({{ least[-1].worst.verdict }}){% endif %}.
+{% else %}{{ names(most) }} <strong class="verdict leaks">leak{{ 's' if most|length == 1 }} most</strong>, {{ 'of which ' ~ named(most[0]) ~ ': ' if most|length > 1 }}{{ reached(most[0]) }}; {{ names(least) }} least, {{ 'of which ' ~ named(least[-1]) ~ ': ' if least|length > 1 }}{{ reached(least[-1]) }}{% if least|length == 1 and least[-1].worst.verdict != 'leaks' %} ({{ least[-1].worst.concluded|verdict }}){% endif %}.
 {% endif %}
 {% endmacro %}
 {% macro range(values) %}{% if not values %}–{% else %}{{ utility.text(values|sum / values|length) }}{% if values|length > 1 %}<span class="measure"> {{ utility.bare(values|min) }} to {{ utility.bare(values|max) }}</span>{% endif %}{% endif %}{% endmacro %}
@@ -157,14 +157,14 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <p>All runs have the same data, clients and budget, and those of one seed the same victims, unless a caveat above says otherwise. {{ utility.name|capitalize }} is that of the final model{{ ', ' ~ utility.scale if utility.scale }}. A verdict is the most alarming of the seeds; behind it stands how many had it.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Each combination, attack and round"><table>
 <thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">{{ heading|capitalize }}</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">{{ 'Closeness, dB' if records else 'PSNR, dB' }}</th><th scope="col">Best</th>{% if records %}<th scope="col">RMSD</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if identified %}<th scope="col">Identified</th>{% endif %}<th scope="col">Failed</th></tr></thead>
-<tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.measured(utility.key)) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ leak.setting.kind }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict in ('leaks', 'identifies') }}>{{ leak.verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>
+<tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.measured(utility.key)) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ leak.setting.kind }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict == 'leaks' }}>{{ leak.concluded|verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>
 {% else %}<tr><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.measured(utility.key)) }}</td><td class="text" colspan="{{ 7 + records + ssim + identified }}">nothing to attack</td></tr>
 {% endfor %}{% endfor %}</tbody></table></div>
 <p class="soft">Beside a number stands its 95 % interval, beside an {{ utility.noun }} its range over the seeds. The intervals count messages: the {{ things }} of one message (one batch) are not independent. Those of shares are exact if each message has one; those of means resample seeds, then messages. With few seeds both are too narrow. PSNR is over what the attack gave; failures are counted under Failed and as not recovered.</p>
 {% set unclear = combinations|map(attribute='leaks')|sum(start=())|rejectattr('verdict', 'equalto', 'leaks')|selectattr('reason')|list %}
 {% if unclear %}
 <h3>Why not more can be concluded</h3>
-<ul class="plainlist">{% for c in combinations %}{% for leak in c.leaks if leak in unclear %}<li>{{ named(c) }}, {{ leak.setting.attack }} {{ leak.setting.kind }} at round {{ leak.setting.round }}: {{ leak.verdict }}. {{ leak.reason }}</li>
+<ul class="plainlist">{% for c in combinations %}{% for leak in c.leaks if leak in unclear %}<li>{{ named(c) }}, {{ leak.setting.attack }} {{ leak.setting.kind }} at round {{ leak.setting.round }}: {{ leak.concluded|verdict }}. {{ leak.reason }}</li>
 {% endfor %}{% endfor %}</ul>
 {% endif %}
 </section>
@@ -201,7 +201,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <h2 id="limits-title">What this does not show</h2>
 <ul class="plainlist">
 <li>That stronger attacks fail. Only {{ about.question.attacks|join(', ') }} ran. A leak that was found is proof; one that was not found is only the absence of one.</li>
-<li>That a defence protects, where no attack knew of it: the verdict is then static only. The same holds where the verdict is inconclusive: without any defence, a failed attack is always that.</li>
+<li>That a defence protects, where no attack knew of it: the verdict is then undecided (static). The same holds where the verdict is undecided: without any defence, a failed attack is always that.</li>
 <li>Other settings. A defence has one strength here, and a weaker or a stronger one may stand elsewhere.</li>
 <li>Every sample. Means hide the one that comes out; look at the best reconstruction first.</li>
 </ul>

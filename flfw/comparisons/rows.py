@@ -19,7 +19,7 @@ from flfw.adversary.attack import Attack
 from flfw.comparisons.utility import ACCURACIES, family
 from flfw.errors import InputError
 from flfw.files.folders import require_finished
-from flfw.files.result_entries import Int, Interval, JsonNumber, ResultModel, ScoreFigures
+from flfw.files.result_entries import ConcludedFields, Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
 from flfw.report.findings import FLOORS, was_informed
 
@@ -245,7 +245,7 @@ class ClaimColumn(ResultModel):
     noise_source: str | None = None
 
 
-class LeakColumn(ResultModel):
+class LeakColumn(ConcludedFields):
     """Attack at a round, pooled over the seeds."""
 
     attack: str
@@ -260,6 +260,8 @@ class LeakColumn(ResultModel):
     ssim: JsonNumber
     identified: JsonNumber
     verdict: str
+    evidence: str | None = None
+    cause: str | None = None
     seeds_with_verdict: Int
 
 

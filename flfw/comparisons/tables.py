@@ -30,6 +30,7 @@ from flfw.comparisons.rows import FinishedRun, read
 from flfw.comparisons.significance import ranked, strongest
 from flfw.comparisons.utility import ACCURACIES, Utility, claimed, family, shown
 from flfw.errors import InputError, require
+from flfw.files import verdicts
 from flfw.files.latex import escaped, floating, tabular
 from flfw.files.result_file import csv_text
 from flfw.files.sealed import write_atomic
@@ -213,7 +214,7 @@ def _leak_cells(leak: Mapping[str, Any]) -> list[str]:
         f"{_share(leak)}{failures}",
         _decibels(leak["psnr"]),
         _NONE if leak["identified"] is None else f"{100 * leak['identified']:.0f} %",
-        f"{leak['verdict']}{seeds}",
+        f"{verdicts.in_words(leak)}{seeds}",
     ]
 
 
@@ -400,6 +401,7 @@ def _line(combination: Combination, run: FinishedRun, leak: Leak, columns: Itera
         "rmsd": leak.rmsd,
         "identified": leak.identified,
         "verdict": leak.verdict,
+        "evidence": leak.evidence,
         "seconds": leak.seconds,
         "folder": run.folder.name,
     }
@@ -414,7 +416,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         if worst:
             kind = "" if worst["kind"] in ("static", "adaptive") else f" ({worst['kind']})"
             where = f"{worst['attack']} at round {worst['round']}{kind}"
-            leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
+            leak = f"{verdicts.in_words(worst)}, {worst['recovered']} of {worst['images']} recovered by {where}"
         one = next((one for one in utilities if row.get(one.key)), None)
         utility = one.line(row[one.key]["mean"]) if one else f"no {utilities[0].name}"
         claims = [f"epsilon at most {claimed(row['claim'])}"] if row.get("claim") else []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment, Scalar
+from flfw.files import verdicts
 from flfw.files.result_file import read_result
 from flfw.report.causes import plainly
 from flfw.report.findings import number, read_settings, setting_name
@@ -200,11 +201,11 @@ Sizes = Sequence[tuple[int, int]]
 
 # The weakest evidence first; only the last is evidence of protection, and only to a degree.
 _MEANS = {
-    "attack broken": "The result is void: {because}.",
-    "inconclusive": "That is no evidence of protection: {because}.",
-    "static only": "The attack did not reckon with all that hides the data, so that is no evidence of protection.",
-    "no leak found": "The attack knew what hides the data, and works on the same messages without it and where it is "
-    "mild; that is not proof of safety.",
+    verdicts.VOID: "The result is void: {because}.",
+    verdicts.UNDECIDED: "That is no evidence of protection: {because}.",
+    verdicts.STATIC: "The attack did not reckon with all that hides the data, so that is no evidence of protection.",
+    verdicts.NO_LEAK_FOUND: "The attack knew what hides the data, and works on the same messages without it and "
+    "where it is mild; that is not proof of safety.",
 }
 _IDENTIFIES = "But the true example can be told from public look-alikes there more often than chance explains. "
 
@@ -222,6 +223,7 @@ class SizeAttack:
         examples: attacked examples.
         best_psnr: highest PSNR in dB over all examples; None for rows of numbers, or where the attack gave nothing.
         verdict: the audit's verdict.
+        found: evidence of a leak, or the verdict; see `flfw.files.verdicts.outcome`.
         reason: the reason of the verdict, in sentences.
         control: whether the closed form recovered its examples; if not, the measurement is faulty.
         easy: whether the same attack works on the undefended network with fresh weights.
@@ -236,6 +238,7 @@ class SizeAttack:
     examples: int
     best_psnr: float | None
     verdict: str
+    found: str
     reason: str
     control: bool
     easy: bool
@@ -258,7 +261,8 @@ def attempts(folder: Path) -> list[SizeAttack]:
                 recovered=setting.recovered,
                 examples=setting.total,
                 best_psnr=number((entry["psnr"] or {}).get("max")),
-                verdict=entry["verdict"],
+                verdict=verdicts.in_words(entry),
+                found=setting.outcome,
                 reason=entry["reason"],
                 control=passed["analytic"],
                 easy=passed["easy"],
@@ -298,7 +302,7 @@ def answers(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) ->
 def _answer(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) -> str:
     if not all(one.control for one in tried):
         return "the control was not recovered. The check of the measurement failed, so the result is void."
-    leaking = [one for one in tried if one.verdict == "leaks"]
+    leaking = [one for one in tried if one.found == verdicts.RECONSTRUCTED]
     if not leaking:
         below = ", and so was the easy case" if all(one.easy for one in tried) else ", but not the easy case"
         return f"nothing was recovered at any size; the control was{below}. {_means(tried)}"
@@ -320,9 +324,9 @@ def _answer(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) ->
 
 def _means(tried: Sequence[SizeAttack]) -> str:
     """Return the worth of the failure at some sizes: that of the size with the weakest evidence."""
-    identified = _IDENTIFIES if any(one.verdict == "identifies" for one in tried) else ""
-    for verdict, sentence in _MEANS.items():
-        causes = [one.because for one in tried if one.verdict == verdict]
+    identified = _IDENTIFIES if any(one.found == verdicts.IDENTIFIED for one in tried) else ""
+    for found, sentence in _MEANS.items():
+        causes = [one.because for one in tried if one.found == found]
         if causes:
             because = next(filter(None, causes), "the attack is too weak")
             return identified + sentence.format(because=because)

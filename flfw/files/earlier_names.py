@@ -295,6 +295,33 @@ CONTROLS: Mapping[str, str] = MappingProxyType({"control": "analytic", "matched"
 CAUSES: Mapping[str, str] = MappingProxyType({**CONTROLS, "matched": "undefended_control"})
 """Name of today of each cause of a verdict that earlier results name otherwise."""
 
+VERDICTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "identifies": ("leaks", "identified"),
+        "malicious server only": ("leaks", "tampered"),
+        "inconclusive": ("undecided", ""),
+        "static only": ("undecided", "static"),
+        "attack broken": ("undecided", "analytic"),
+    }
+)
+"""Verdict of today, and its cause where an earlier result has none, of each earlier one."""
+
+
+def verdict_of_today(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of results with its verdict of today.
+
+    >>> verdict_of_today({"verdict": "attack broken", "cause": "consistency"})
+    {'verdict': 'undecided', 'cause': 'description'}
+    """
+    earlier, cause = entry.get("verdict"), entry.get("cause")
+    if not isinstance(earlier, str) or earlier not in VERDICTS:
+        return dict(entry)
+    verdict, usual = VERDICTS[earlier]
+    if earlier == "attack broken" and cause == "consistency":
+        cause = "description"
+    return {**entry, "verdict": verdict, "cause": cause or usual or None}
+
+
 _OF_CONTROLS = re.compile(rf"(?<![^-])({'|'.join(CONTROLS)})$")
 
 

@@ -8,16 +8,22 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Len, Lt
-from pydantic import AfterValidator, AliasChoices, AliasGenerator, BaseModel, ConfigDict, PlainValidator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    ConfigDict,
+    PlainValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS
-
-POSITIVE = ("leaks", "identifies")
-"""Verdicts of an audit that are evidence of a leak."""
+from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS, verdict_of_today
+from flfw.files.verdicts import CLASSES, EVIDENCE, LEAKS, MEMBER, MESSAGE, RECONSTRUCTED
 
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
 NodeId: TypeAlias = Annotated[int, Ge(0), Lt(2**64)]
@@ -58,6 +64,21 @@ class ResultModel(BaseModel, ABC):
         allow_inf_nan=False,
         str_max_length=2**40,  # with a limit, half of a surrogate pair is refused: it could not be written again
     )
+
+
+class ConcludedFields(ResultModel, ABC):
+    """Fields of which one is a verdict: one of earlier words is read as one of today, with its evidence."""
+
+    _found: ClassVar[str] = RECONSTRUCTED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_today(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping) or "evidence" in fields:
+            return fields
+        today = verdict_of_today(fields)
+        leaks = today.get("verdict") == LEAKS
+        return {**today, "evidence": EVIDENCE.get(str(today.get("cause")), cls._found) if leaks else None}
 
 
 class ScoreFigures(ResultModel):
@@ -176,8 +197,10 @@ class ComparedFigures(ResultModel):
     false_interval: Interval | None = None
 
 
-class InferenceFields(ResultModel):
+class InferenceFields(ConcludedFields):
     """Inference of the classes in clients' data."""
+
+    _found = CLASSES
 
     attack: str
     vantage: str
@@ -189,6 +212,7 @@ class InferenceFields(ResultModel):
     presence: ComparedFigures | None
     tests: Int
     verdict: str
+    evidence: str | None = None
     cause: str
     reason: str
     alike: bool = False
@@ -204,7 +228,7 @@ class AssignmentFigures(ResultModel):
     null: JsonNumber = None
 
 
-class EntryFields(ResultModel):
+class EntryFields(ConcludedFields):
     """Attack on a target."""
 
     attack: str
@@ -259,6 +283,7 @@ class EntryFields(ResultModel):
     ladder: list[ControlFigures] | None = None
     objective: ObjectiveFigures | None = None
     verdict: str | None = None
+    evidence: str | None = None
     cause: CauseName | None = None
     reason: str | None = None
     search_limit: str | None = None
@@ -307,8 +332,10 @@ class MembershipControlFigures(ResultModel):
     one_step: AreaFigures = AreaFigures()
 
 
-class MembershipFields(ResultModel):
+class MembershipFields(ConcludedFields):
     """Statistic of membership over the pairs of all clients."""
+
+    _found = MEMBER
 
     attack: str
     statistic: str
@@ -319,6 +346,7 @@ class MembershipFields(ResultModel):
     clients: Int
     pairs: Int
     verdict: str
+    evidence: str | None = None
     reason: str
     cause: str | None = None
     adaptation: str | None = None
@@ -437,13 +465,16 @@ class CheckFigures(ResultModel):
     largest_change: float
 
 
-class PeerFigures(ResultModel):
+class PeerFigures(ConcludedFields):
     """Other clients as observers."""
+
+    _found = MESSAGE
 
     smallest: Int
     round: Int
     left: Int
     verdict: str
+    evidence: str | None = None
     reason: str
     check: CheckFigures | None
 

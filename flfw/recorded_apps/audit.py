@@ -216,7 +216,7 @@ def audit(
     """Attack recorded updates, score the results, write ``result.json``, ``audit.csv`` and the report; return ``out``.
 
     Call it once the app has ended. Before any attack, each update is computed anew from the truth, as it is described;
-    where the two differ and nothing leaks, the verdict is ``attack broken``, with the likely cause. The attacks run in
+    where the two differ and nothing leaks, nothing is decided, and the likely cause is named. The attacks run in
     this process, one after the other. An attack that raises counts as failed, and the others go on.
 
     Args:

@@ -13,7 +13,7 @@ from flfw.report.findings import AuditEntry, number, setting_name, sum_words
 BRIEF = {
     "tampered": "the network was changed by a malicious server ({by})",
     "analytic": "the positive control of {name} failed",
-    "consistency": "the description of the client does not explain the messages that {name} attacked",
+    "description": "the description of the client does not explain the messages that {name} attacked",
     "easy": "it did not solve the undefended easy case either",
     "easy, stopped": "it gave nothing on the undefended easy case ({below})",
     "failures": "it gave no result for {failures} of them",
@@ -39,7 +39,7 @@ BRIEF = {
 PLAIN = {
     "tampered": "the server broke the rules and changed the network",
     "analytic": "a check that must always succeed has failed, so the measurement itself is at fault",
-    "consistency": "what the clients computed is not what the test takes it for: the true {unit} do not lead to the "
+    "description": "what the clients computed is not what the test takes it for: the true {unit} do not lead to the "
     "messages that were attacked",
     "easy": "the same attack fails on an unprotected easy case as well",
     "easy, stopped": "the same attack gave nothing on an unprotected easy case ({below})",
@@ -140,10 +140,7 @@ def _filled(clauses: Mapping[str, str], setting: AuditEntry, unit: str) -> str:
 def _variant(setting: AuditEntry) -> str:
     """Return the cause, with the reason for a missing result where that is the cause."""
     cause, control = setting.cause, setting.controls.get(setting.cause.removesuffix("_control"), {})
-    if (
-        cause in ("undefended_control", "weak_defence", "consistency")
-        and setting.entry.get("verdict") == "inconclusive"
-    ):
+    if cause in ("undefended_control", "weak_defence", "consistency"):
         return f"{cause}, untried" if control.get("passed") is None else cause
     ended = (
         setting.entry.get("failure_reason")

@@ -56,10 +56,10 @@ def scope(settings: Sequence[AuditEntry], otherwise: str = "samples") -> Scope:
     rows = [sample.row for setting in targets for sample in setting.samples]
     # The position in the training part names an example; without it, its place in the batch of a client.
     examples = {(row.get("client"), *_place(row)) for row in rows}
-    verdicts: dict[str, int] = {}
+    count_of: dict[str, int] = {}
     for setting in settings:
-        word = str(setting.entry["verdict"] or "not judged")
-        verdicts[word] = verdicts.get(word, 0) + 1
+        word = verdicts.in_words(setting.entry)
+        count_of[word] = count_of.get(word, 0) + 1
     return Scope(
         unit=otherwise if (unit := unit_of(settings)) == "samples" else unit,
         samples=len(examples) or max((setting.total for setting in targets), default=0),
@@ -67,7 +67,7 @@ def scope(settings: Sequence[AuditEntry], otherwise: str = "samples") -> Scope:
         rounds=tuple(sorted({int(setting.entry["round"] or 0) for setting in settings})),
         sources=tuple(sorted({str(setting.entry["source"]) for setting in settings})),
         vantages=tuple(sorted({str(setting.entry.get("vantage")) for setting in settings}, key=_outermost)),
-        verdicts=verdicts,
+        verdicts=count_of,
         seeds=max((len(setting.entry["seeds"] or []) for setting in settings), default=0),
     )
 

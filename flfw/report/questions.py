@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import below, decimals, percent
-from flfw.report.ranking import answers, seriousness, worst_first
+from flfw.report.ranking import answers, worst_first
 
 AGGREGATE, PEER, OUTSIDER = "aggregate", "peer", "outsider"
 """Vantages that see sums over clients, what is left of them at a client, and no message at all."""
@@ -17,13 +18,14 @@ ONLY_SUMS = "of the clients' messages only their sum"
 """Start of the grant of an attack that sees sums from the server's place (`flfw.adversary.sums`)."""
 
 _SEEN = {
-    "leaks": "Yes",
-    "identifies": "Not recovered, but told from look-alikes",
-    "malicious server only": "By a server that breaks the rules",
-    "no leak found": "Not found",
+    verdicts.RECONSTRUCTED: "Yes",
+    verdicts.MESSAGE: "Yes",
+    verdicts.IDENTIFIED: "Not recovered, but told from look-alikes",
+    verdicts.MALICIOUS: "By a server that breaks the rules",
+    verdicts.NO_LEAK_FOUND: "Not found",
 }
-_TOLD = {"leaks": "Yes", "no leak found": "Not found"}
-_MEMBERSHIP_ORDER = ("leaks", "inconclusive", "no leak found")
+_TOLD = {verdicts.LEAKS: "Yes", verdicts.NO_LEAK_FOUND: "Not found"}
+_MEMBERSHIP_ORDER = (verdicts.LEAKS, verdicts.UNDECIDED, verdicts.NO_LEAK_FOUND)
 _SUMS_LEAK = " Sums of them leak, which hide more: see the last question."
 _DOUBTFUL = ("faint", "null", "floor")  # causes that another statistic does not remove
 _OPEN, _UNTRIED, _LEAKS_STILL = "Not known", "Not tested", "Not enough: it still leaks"
@@ -78,8 +80,7 @@ def membership_first(membership: Iterable[Mapping[str, Any]]) -> list[Mapping[st
     """Sort statistics by the weakest evidence of protection, and then by how often they are right."""
 
     def rank(row: Mapping[str, Any]) -> tuple[int, float]:
-        verdict = row["verdict"] if row["verdict"] in _MEMBERSHIP_ORDER else "inconclusive"
-        return _MEMBERSHIP_ORDER.index(verdict), -(number(row["auc"]) or 0.0)
+        return _MEMBERSHIP_ORDER.index(row["verdict"]), -(number(row["auc"]) or 0.0)
 
     return sorted(membership, key=rank)
 
@@ -103,9 +104,9 @@ def decisive(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
 
 def _of_one_place(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the statistic that answers for all of the same messages, of which the weakest evidence comes first."""
-    leak = next((row for row in rows if row["verdict"] == "leaks"), None)
+    leak = next((row for row in rows if row["verdict"] == verdicts.LEAKS), None)
     doubtful = next((row for row in rows if row.get("cause") in _DOUBTFUL), None)
-    found_none = next((row for row in rows if row["verdict"] == "no leak found"), None)
+    found_none = next((row for row in rows if row["verdict"] == verdicts.NO_LEAK_FOUND), None)
     return leak or doubtful or found_none or rows[0]
 
 
@@ -120,7 +121,7 @@ def membership_line(row: Mapping[str, Any]) -> str:
     if number(row["epsilon_low"]):
         shown += f", epsilon at least {below(row['epsilon_low'])}"
     vantage = "" if row["vantage"] == "server" else f" ({seen_by(row)})"
-    cause = "" if row["verdict"] == "leaks" else f": {row['reason']}"
+    cause = "" if row["verdict"] == verdicts.LEAKS else f": {row['reason']}"
     knowledge = f", told of {row.get('protected_by') or row['defence']}," if row.get("adaptation") else ""
     return f"membership by {row['statistic']}{vantage}{knowledge} {rounds_read(row)}: {row['verdict']} ({shown}){cause}"
 
@@ -166,12 +167,16 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
     shown = elsewhere or worst
     if shown is None:
         nobody = "No attack tried to recover data from single messages."
-        leaks = any(_is_leak(one.entry.get("verdict")) for one in sums)
+        leaks = any(one.outcome in verdicts.POSITIVE for one in sums)
         return PageQuestion(*requested, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
-    verdict = str(shown.entry.get("verdict"))
+    verdict = verdicts.in_words(shown.entry)
     reached = f"{shown.recovered} of {shown.total} recovered by attack {shown.title}."
     return PageQuestion(
-        *requested, _SEEN.get(verdict, _OPEN), f"{reached} Verdict: {verdict}.", "results", _is_leak(verdict)
+        *requested,
+        _SEEN.get(shown.outcome, _OPEN),
+        f"{reached} Verdict: {verdict}.",
+        "results",
+        shown.outcome in verdicts.POSITIVE,
     )
 
 
@@ -189,7 +194,7 @@ def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuest
     area = "gave no score" if number(row["auc"]) is None else f"{right}{on}"
     area = area if (row.get("correct") or {}).get("guesses", 1) else f"tells no pair apart{on}"
     words = f"Statistic {row['statistic']}{beside}, {area} {rounds_read(row)}. Verdict: {verdict}."
-    return PageQuestion(*requested, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
+    return PageQuestion(*requested, _TOLD.get(verdict, _OPEN), words, "membership", verdict == verdicts.LEAKS)
 
 
 def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
@@ -199,33 +204,32 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     if not settings and not membership:
         words = "No attack was tried on sums over clients."
         return PageQuestion(*requested, _UNTRIED, words)
-    sentences, verdicts = [], [str(setting.entry.get("verdict")) for setting in settings]
+    sentences, found = [], [setting.outcome for setting in settings]
     largest = _largest(settings)
     if largest is not None:
         reached = f"attack {largest.name} recovered {largest.recovered} of {largest.total} {unit}"
-        sentences.append(f"From sums over {_clients(largest)} {reached}: {largest.entry.get('verdict')}.")
-        verdicts = [str(largest.entry.get("verdict"))]
-        smaller = [one for one in settings if _is_leak(one.entry.get("verdict")) and not _same_group(one, largest)]
-        if smaller and not _is_leak(verdicts[0]):
+        sentences.append(f"From sums over {_clients(largest)} {reached}: {verdicts.in_words(largest.entry)}.")
+        found = [largest.outcome]
+        smaller = [one for one in settings if one.outcome in verdicts.POSITIVE and not _same_group(one, largest)]
+        if smaller and found[0] not in verdicts.POSITIVE:
             sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
     row = decisive(membership)
     if row is not None:
         group = f" from sums over {row['sum_size']} clients" if (row.get("sum_size") or 0) > 1 else ""
         sentences.append(f"Membership by {row['statistic']}{group}: {row['verdict']}.")
-        verdicts.append(str(row["verdict"]))
-    leaks = any(map(_is_leak, verdicts))
+        found.append(verdicts.outcome(row))
+    leaks = any(one in verdicts.POSITIVE for one in found)
     untried = not settings or not membership
     sentences += [f"{'Reconstruction' if not settings else 'Membership'} from sums was not tried."] if untried else []
-    hidden = not leaks and not untried and all(verdict == "no leak found" for verdict in verdicts)
-    by_tampering = "malicious server only" in verdicts
-    answer = "No leak found in sums" if hidden else _SEEN["malicious server only"] if by_tampering else _OPEN
+    hidden = not leaks and not untried and all(one == verdicts.NO_LEAK_FOUND for one in found)
+    answer = "No leak found in sums" if hidden else _SEEN[verdicts.MALICIOUS] if verdicts.MALICIOUS in found else _OPEN
     answer = _LEAKS_STILL if leaks else answer
     return PageQuestion(*requested, answer, " ".join(sentences), "results" if settings else "membership", leaks)
 
 
 def _with_figures(summed: PageQuestion, figures: Mapping[str, Any]) -> PageQuestion:
     """Return the question about sums, with the run's figures on sums in its answer."""
-    if figures["peer"]["verdict"] == "leaks" and not summed.leaks:
+    if figures["peer"]["verdict"] == verdicts.LEAKS and not summed.leaks:
         alone = "A round had so few clients that another one can compute a single client's update."
         return replace(summed, answer=_LEAKS_STILL, words=f"{alone} {summed.words}", href="sums", leaks=True)
     more = "What follows from who took part stands under Sums."
@@ -255,7 +259,3 @@ def _same_group(one: AuditEntry, other: AuditEntry) -> bool:
 def _clients(setting: AuditEntry) -> str:
     group = _group(setting)
     return f"{group:g} client{'' if group == 1 else 's'}" if group else "clients"
-
-
-def _is_leak(verdict: Any) -> bool:
-    return seriousness(verdict) < 2

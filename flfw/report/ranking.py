@@ -8,11 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flfw.files.result_entries import POSITIVE
+from flfw.files import verdicts
 from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
-ORDER = (*POSITIVE, "malicious server only", "attack broken", "inconclusive", "static only", "no leak found")
+ORDER = (
+    *verdicts.POSITIVE,
+    verdicts.MALICIOUS,
+    verdicts.VOID,
+    verdicts.UNDECIDED,
+    verdicts.STATIC,
+    verdicts.NO_LEAK_FOUND,
+)
 
 
 def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
@@ -25,16 +32,16 @@ def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
 
     def rank(setting: AuditEntry) -> tuple[int, float, float]:
         nearest = max((sample.nearness for sample in setting.samples), default=-math.inf)
-        place = len(ORDER) if setting.key in aside else seriousness(setting.entry.get("verdict"))
+        place = len(ORDER) if setting.key in aside else seriousness(setting.outcome)
         place = len(ORDER) + 1 if setting.entry.get("vantage") == "outsider" else place
         return place, -setting.recovered / max(setting.total, 1), -nearest
 
     return sorted(settings, key=rank)
 
 
-def seriousness(verdict: Any) -> int:
-    """Return the place of a verdict in `ORDER`; an unknown one counts as an attack that is broken."""
-    return ORDER.index(verdict if verdict in ORDER else "attack broken")
+def seriousness(found: str) -> int:
+    """Return the place of an outcome in `ORDER`; a leak of another kind comes first."""
+    return ORDER.index(found) if found in ORDER else 0
 
 
 def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEntry | None]:
@@ -43,8 +50,8 @@ def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEnt
     worst = next(iter(worst_first(plain or settings)), None)
     if worst is None or not plain:
         return worst, None
-    positive = POSITIVE[: seriousness(worst.entry.get("verdict"))]
-    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.entry.get("verdict") in positive]
+    positive = verdicts.POSITIVE[: seriousness(worst.outcome)]
+    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.outcome in positive]
     return worst, next(iter(worst_first(leaks)), None)
 
 
@@ -53,7 +60,7 @@ def set_aside(settings: Sequence[AuditEntry]) -> list[AuditEntry]:
 
     The adaptive one is any fully informed attack in the same place, or the same attack informed of the defence.
     """
-    static = [setting for setting in settings if setting.entry.get("verdict") == "static only"]
+    static = [setting for setting in settings if setting.outcome == verdicts.STATIC]
     return [setting for setting in static if any(_answers(other, setting) for other in settings)]
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, capital, decimals, percent, percent_above
 from flfw.report.page_data import Scope, is_regression, most_missed
 from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
-from flfw.report.ranking import POSITIVE, answers, worst_first
+from flfw.report.ranking import answers, worst_first
 from flfw.report.run_verdict import IN_PLACE, NOTHING, ONE, is_bound, place_shown
 
 _ON_CLIENT = ("client_update", "client_example")
@@ -29,7 +30,7 @@ _STRONGER = {
     "untried": "with other attacks on the sums",
     "noise": "with an attack that knows how the randomness is drawn",
     "analytic": "once the failed check is mended",
-    "consistency": "once the test describes what clients compute",
+    "description": "once the test describes what clients compute",
 }
 
 
@@ -76,12 +77,12 @@ def _protection(
 ) -> Iterator[Recommendation]:
     shown = _shown(settings)
     entry = shown.entry if shown else {}
-    if entry.get("verdict") == "malicious server only" or config.get("malicious_server"):
+    if verdicts.outcome(entry) == verdicts.MALICIOUS or config.get("malicious_server"):
         by = entry.get("malicious_server") or config.get("malicious_server")
         yield Recommendation(
             "How do clients notice a server that changes what they train?", f"Attack {by} did so in this run."
         )
-    leaking = [one for one in (entry, row or {}) if one.get("verdict") in POSITIVE]
+    leaking = [one for one in (entry, row or {}) if verdicts.outcome(one) in (*verdicts.POSITIVE, verdicts.MEMBER)]
     if leaking:
         hidden = leaking[0].get("protected_by") or leaking[0].get("defence")
         if hidden in _NONE:
@@ -117,25 +118,24 @@ def _missing_tests(
     settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
 ) -> Iterator[Recommendation]:
     worst, _ = answers(settings)
-    verdict = worst.entry.get("verdict") if worst else None
     if worst is None:
         yield Recommendation(
             "Will somebody try to recover data from what clients send?", "No such attack ran (--attack)."
         )
-    elif verdict in ("inconclusive", "static only", "attack broken"):
-        how = _STRONGER.get("static" if verdict == "static only" else worst.cause, "with a stronger attack (--attack)")
-        if verdict == "static only" and config.get("adaptation") == "auto":  # this attack could not adapt
+    elif worst.entry["verdict"] == verdicts.UNDECIDED:
+        how = _STRONGER.get(worst.cause, "with a stronger attack (--attack)")
+        if worst.outcome == verdicts.STATIC and config.get("adaptation") == "auto":  # this attack could not adapt
             how = "with an attack that can be told what hides the data (--attack)"
-        yield Recommendation(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer: “{verdict}”.")
+        yield Recommendation(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer.")
     if row is None:
         yield Recommendation(
             "Will it be tested who can be told to have taken part?", "It was not here (--attack membership)."
         )
-    elif row["verdict"] not in ("leaks", "no leak found"):
+    elif row["verdict"] == verdicts.UNDECIDED:
         more = (
             "with more pairs (--expert membership_pairs)" if row.get("cause") == "few" else "so that it gives an answer"
         )
-        yield Recommendation(f"Can the test of who took part be repeated {more}?", "It was inconclusive here.")
+        yield Recommendation(f"Can the test of who took part be repeated {more}?", "It gave no answer here.")
 
 
 def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator[Recommendation]:
@@ -158,7 +158,7 @@ def _sums(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
 ) -> Iterator[Recommendation]:
     config, peer = result.get("config") or {}, (result.get("secure_aggregation") or {}).get("peer") or {}
-    if peer.get("verdict") == "leaks":
+    if peer.get("verdict") == verdicts.LEAKS:
         yield Recommendation(
             "How many clients take part in a round at the least?", "Here a round had too few to hide one."
         )
@@ -171,7 +171,7 @@ def _sums(
             f"Is it enforced that every sum goes over at least {max(known):g} clients?",
             "From sums over so many the attacks here reached nothing; a stronger attack may.",
         )
-    elif summed and any(entry.get("verdict") in POSITIVE for entry in summed):
+    elif summed and any(verdicts.outcome(entry) in (*verdicts.POSITIVE, verdicts.MEMBER) for entry in summed):
         yield Recommendation(
             "How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak."
         )
@@ -286,7 +286,7 @@ def untested(
         items.append("The messages that training really sent: only messages made for the test were attacked.")
     if settings and "probe" not in scope.sources:
         items.append("The easier case for an attacker: messages computed from few examples.")
-    if any(setting.entry.get("verdict") == "no leak found" for setting in settings):
+    if any(setting.outcome == verdicts.NO_LEAK_FOUND for setting in settings):
         best = f"the true {scope.unit} need not be the data that explain it best"
         items.append(f"Attacks of other kinds: those here look for data that explain a message, and {best}.")
     items.append("Stronger attacks, other data, other people and other settings than those of this run.")
@@ -354,15 +354,16 @@ def opinion_facts(
 
 
 def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
-    entry, verdict = setting.entry, setting.entry.get("verdict")
+    entry = setting.entry
     got = f"{setting.recovered} of {setting.total} {unit} recovered"
     answer = {
-        "leaks": f"Yes: {got}.",
-        "identifies": f"In part: {got}, but the true {ONE.get(unit, unit)} told from similar ones.",
-        "malicious server only": f"By a server that changed what clients train: {got}, or told from similar ones.",
-        "no leak found": f"Not by this attack: {got}.",
-        "attack broken": "Not answered: the test is void.",
-    }.get(str(verdict), f"Not answered: {got}, which shows nothing.")
+        verdicts.RECONSTRUCTED: f"Yes: {got}.",
+        verdicts.MESSAGE: f"Yes: {got}.",
+        verdicts.IDENTIFIED: f"In part: {got}, but the true {ONE.get(unit, unit)} told from similar ones.",
+        verdicts.MALICIOUS: f"By a server that changed what clients train: {got}, or told from similar ones.",
+        verdicts.NO_LEAK_FOUND: f"Not by this attack: {got}.",
+        verdicts.VOID: "Not answered: the test is void.",
+    }.get(setting.outcome, f"Not answered: {got}, which shows nothing.")
     seconds = number(entry.get("seconds"))
     spent = f", {decimals(seconds, 0)} s of computing here" if seconds is not None else ""
     place = place_shown(setting)
@@ -373,19 +374,19 @@ def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
 
 
 def _likely(setting: AuditEntry, unit: str) -> str:
-    entry, verdict = setting.entry, setting.entry.get("verdict")
+    entry, found = setting.entry, setting.outcome
     span, messages = entry.get("share_interval"), number(entry.get("messages"))
-    if verdict == "identifies" and (held := entry.get("candidate_test")) and setting.cause == "candidates":
+    if found == verdicts.IDENTIFIED and (held := entry.get("candidate_test")) and setting.cause == "candidates":
         return f"{held['first']} of {held['messages']} messages point to the truth; by chance {percent(held['null'])}."
-    if verdict == "identifies" and number(entry.get("identification_rate")) is not None:
+    if found == verdicts.IDENTIFIED and number(entry.get("identification_rate")) is not None:
         chance = number(entry.get("identification_null"))
         by = f"; by chance {percent(chance)}" if chance is not None else ""
         return f"{percent(entry.get('identification_rate'), 0)} identified among look-alikes{by}."
-    if verdict == "no leak found" and setting.recovered == 0 and messages:
+    if found == verdicts.NO_LEAK_FOUND and setting.recovered == 0 and messages:
         return (
             f"Up to {percent(most_missed(int(messages)), 0)} of such messages could leak unseen (95\u00a0%, one-sided)."
         )
-    if verdict in (*POSITIVE, "no leak found", "malicious server only"):
+    if found in (*verdicts.POSITIVE, verdicts.NO_LEAK_FOUND, verdicts.MALICIOUS):
         if span:
             return f"Between {percent(span[0], 0)} and {percent(span[1], 0)} of such {unit} (95\u00a0% interval)."
         return f"{setting.recovered} of {setting.total} here; no interval is recorded."
@@ -396,15 +397,15 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
     what = "a patient" if row.get("unit") == "patient" else f"a single {ONE.get(unit, unit)}"
     verdict, place = row["verdict"], str(row["vantage"])
     sought = f"Data were not sought, but whether {what} was trained on:"
-    answer = {"leaks": "it can be told.", "no leak found": "not found."}.get(verdict, "not answered.")
+    answer = {verdicts.LEAKS: "it can be told.", verdicts.NO_LEAK_FOUND: "not found."}.get(verdict, "not answered.")
     low, high = number(row["auc_low"]), number((row.get("correct") or {}).get("high"))
     likely = _UNKNOWN
-    if verdict == "leaks":
+    if verdict == verdicts.LEAKS:
         compared = (
             f"One that was trained on scores higher in {percent(row['auc'], 0)} of comparisons (a coin: 50\u00a0%)."
         )
         likely = compared if low is not None and low > 0.5 else "For some of them more than chance explains."
-    elif verdict == "no leak found" and high is not None:
+    elif verdict == verdicts.NO_LEAK_FOUND and high is not None:
         likely = f"Up to {percent(high, 0)} right guesses could go unseen (a coin: 50\u00a0%)."
     requested = f"{_MODEL} {capital(answer)}" if place == OUTSIDER else UNASKED
     means = f"{capital(IN_PLACE.get(place, place))}, who knows both of a pair, one of which was trained on."
@@ -412,9 +413,9 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
 
 
 def _of_classes(one: Mapping[str, Any]) -> OpinionFacts:
-    verdict, place = str(one.get("verdict")), str(one.get("vantage"))
-    answer = {"leaks": "it can be told.", "malicious server only": "by a server that breaks the rules."}
-    kinds = f"Which kinds of examples a client holds: {answer.get(verdict, 'not answered.')}"
+    place = str(one.get("vantage"))
+    answer = "it can be told" if one["verdict"] == verdicts.LEAKS else "not answered"
+    kinds = f"Which kinds of examples a client holds: {answer}."
     requested = f"{_MODEL} {kinds}" if place == OUTSIDER else UNASKED
     return OpinionFacts(
         str(one.get("attack")),

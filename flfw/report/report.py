@@ -17,6 +17,7 @@ from jinja2 import Environment, Template
 from flfw import data
 from flfw.data.tables import plan_file
 from flfw.errors import InputError
+from flfw.files import verdicts
 from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
 from flfw.report import page_data, ranking
@@ -144,7 +145,14 @@ def _first_page(
 def _template() -> Template:
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=page_data.who)
-    jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
+    jinja.filters.update(
+        verdict=verdicts.in_words,
+        because=because,
+        plainly=plainly,
+        of_search=of_search,
+        sentence=sentence,
+        digits=digits,
+    )
     jinja.filters.update(
         capital=capital, flags=flags, beyond_chance=page_data.beyond_chance, most_missed=page_data.most_missed
     )

@@ -9,6 +9,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any, final
 
+from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import percent, percent_above
 from flfw.report.page_data import is_regression
@@ -115,14 +116,14 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
     shown = elsewhere or worst
     if shown is None:
         return LeakFinding(Severity.UNTESTED, "")
-    verdict, k, n, one = shown.entry.get("verdict"), shown.recovered, shown.total, ONE.get(unit, unit)
+    found, k, n, one = shown.outcome, shown.recovered, shown.total, ONE.get(unit, unit)
     got = f"{k or 'not one'} of {n} attacked training {unit} {'was' if k < 2 else 'were'} recovered"
     place = place_shown(shown)
     who = IN_PLACE.get(place, "the attacker")
-    if verdict == "leaks" and shown.cause == "peer":
+    if found == verdicts.MESSAGE:
         headline = "The tested federation leaks: the other clients of a round can compute what one of them sent."
         return LeakFinding(Severity.LEAKS, headline, f"From it, {got}; another attack may recover more.")
-    if verdict == "leaks":
+    if found == verdicts.RECONSTRUCTED:
         headline = f"The tested federation leaks: {got} {_where(shown, place)}."
         proof = f"The attacker is {who}. What was recovered is a fact: it was compared with the original."
         if shown.controls.get("consistency", {}).get("passed") is False:
@@ -130,29 +131,29 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
         return LeakFinding(
             Severity.LEAKS, headline, f"{proof} {_share(shown, unit)}A stronger attacker may recover more."
         )
-    if verdict == "identifies":
+    if found == verdicts.IDENTIFIED:
         headline = f"The tested federation leaks in part: the true {one} can be told from similar ones, though {got}."
         whoever = f"The attacker is {who}. Whoever already has {unit}, one of which was trained on, can tell better "
         return LeakFinding(Severity.LEAKS, headline, f"{whoever}than by guessing which one it was.")
-    if verdict == "malicious server only":
+    if found == verdicts.MALICIOUS:
         got += ", but true ones told from similar ones" if not k else ""
         headline = f"The tested federation leaks to a server that breaks the rules: {got}."
         by = "The server had changed the network that the clients train."
         return LeakFinding(
             Severity.RULES_BROKEN, headline, f"{by} Nothing follows for a server that keeps to the rules."
         )
-    if verdict == "no leak found":
+    if found == verdicts.NO_LEAK_FOUND:
         only = f" by {IN_PLACE[PEER]}, the only view that was tested" * all(
             one.entry.get("vantage") == PEER for one in settings
         )
         headline = f"No leak was found{only}: {got}. That is no proof that there is none."
         return LeakFinding(Severity.NOT_FOUND, headline, _found_none(shown, unit))
     reason = {
-        "attack broken": "a check of the test itself failed",
-        "static only": "no attack reckoned with all that hides the data",
-    }.get(str(verdict), "the test gave no answer")
+        verdicts.VOID: "a check of the test itself failed",
+        verdicts.STATIC: "no attack reckoned with all that hides the data",
+    }.get(found, "the test gave no answer")
     headline = f"It is not known whether training {unit} can be recovered: {reason}."
-    if verdict == "attack broken":
+    if found == verdicts.VOID:
         return LeakFinding(Severity.UNKNOWN, headline, f"The result is void. {_NO_PROOF}")
     return LeakFinding(Severity.UNKNOWN, headline, f"{got[:1].upper()}{got[1:]} by this test. {_NO_PROOF}")
 
@@ -170,13 +171,13 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
         return LeakFinding(Severity.UNTESTED, "")
     what = "patients" if row.get("unit") == "patient" else unit
     verdict, area, low = row["verdict"], number(row["auc"]), number(row["auc_low"])
-    if verdict == "leaks":
+    if verdict == verdicts.LEAKS:
         headline = f"The tested federation leaks who took part: {what} that were trained on can be told from others."
         scored = f"One that was trained on scores higher than one that was not in {percent(area, 0)} of comparisons; "
         chance = f"{scored}a coin gives 50\N{NO-BREAK SPACE}%. " if low is not None and low > 0.5 else ""
         sure = "That this is more than chance is sure; a stronger attacker may tell more."
         return LeakFinding(Severity.LEAKS, headline, f"{chance}{sure}")
-    if verdict == "no leak found":
+    if verdict == verdicts.NO_LEAK_FOUND:
         headline = f"It was not found that anybody can tell which {what} were trained on. That is no proof of it."
         high = number((row.get("correct") or {}).get("high"))
         seen = f"The test could have seen more than {percent(high, 0)} right guesses, where a coin has 50\u00a0%. "
@@ -189,17 +190,13 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
 
 def classes(inference: Iterable[Mapping[str, Any]]) -> LeakFinding:
     """Return the result of the attacks on the kinds of examples that clients hold."""
-    verdicts = {str(one.get("verdict")) for one in inference}
-    if not verdicts:
+    concluded = {str(one.get("verdict")) for one in inference}
+    if not concluded:
         return LeakFinding(Severity.UNTESTED, "")
-    if "leaks" in verdicts:
+    if verdicts.LEAKS in concluded:
         headline = "The tested federation leaks what kind of data a client has: the classes in them, or their shares."
         return LeakFinding(
             Severity.LEAKS, headline, "That is about a client’s data as a whole, not about a single example."
-        )
-    if "malicious server only" in verdicts:
-        return LeakFinding(
-            Severity.RULES_BROKEN, "A server that breaks the rules learns what kind of data a client has."
         )
     headline = "It is not known whether anybody can tell what kind of data a client has."
     return LeakFinding(Severity.UNKNOWN, headline, _NO_PROOF)
@@ -207,7 +204,7 @@ def classes(inference: Iterable[Mapping[str, Any]]) -> LeakFinding:
 
 def small_rounds(figures: Mapping[str, Any] | None) -> LeakFinding:
     """Return whether a round had so few clients that one of them can compute another one's message."""
-    if (figures or {}).get("peer", {}).get("verdict") != "leaks":
+    if (figures or {}).get("peer", {}).get("verdict") != verdicts.LEAKS:
         return LeakFinding(
             Severity.UNTESTED, ""
         )  # no leak here says nothing of larger attacks: it is no result of its own

@@ -187,7 +187,7 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
             experiment.clients,
             run_config,
             actors=actors,
-            shares={**shares, **options},
+            actor_options={**shares, **options},
             grace=GRACE_S,
             introduced=True,
             one_disk=not experiment.ray_address and machine.is_alone(),  # else actors may be on other machines

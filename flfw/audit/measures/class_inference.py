@@ -14,6 +14,7 @@ import numpy as np
 
 from flfw.audit.measures.statistics import significant
 from flfw.errors import require
+from flfw.files.verdicts import LEAKS, UNDECIDED, concluded
 
 MATERIAL = 0.05
 """Least gain over the best guess that counts, as a share of a client's examples or classes."""
@@ -64,7 +65,6 @@ class Inference:
     def entry(self, compared: Mapping[Measure, Compared], tests: int, rng: np.random.Generator) -> dict[str, Any]:
         """Return an item of ``inference`` of result.json."""
         same = bool(compared) and len(self.counts) > 1 and alike(self.counts, rng)
-        verdict, cause, reason = verdict_on_classes(compared, tests, same, self.protected_by, self.stopped)
         shares, presence, worst = compared.get("shares"), compared.get("presence"), None
         if self.shares is not None:
             distance = distances(self.shares, _checked(self.counts, self.shares))
@@ -81,9 +81,7 @@ class Inference:
             "worst": worst,
             "protected_by": self.protected_by,
             "failure_reason": self.stopped,
-            "verdict": verdict,
-            "cause": cause,
-            "reason": reason,
+            **concluded(*verdict_on_classes(compared, tests, same, self.protected_by, self.stopped)),
         }
 
 
@@ -218,7 +216,8 @@ def verdict_on_classes(
         stopped: why nothing was inferred, if so.
     """
     if not compared:
-        return "inconclusive", "stopped", f"Nothing was inferred: {(stopped or 'no upload could be read').rstrip('.')}."
+        why = (stopped or "no upload could be read").rstrip(".")
+        return (UNDECIDED, "stopped", f"Nothing was inferred: {why}.")
     measure, best = max(compared.items(), key=lambda item: (item[1].leaks(tests), item[1].gain))
     unit = "of a client's examples" if measure == "shares" else "of the classes of a client"
     sentence = (
@@ -228,33 +227,27 @@ def verdict_on_classes(
     )
     if same:
         return (
-            "inconclusive",
+            UNDECIDED,
             "alike",
-            (
-                f"{sentence} But the clients' classes differ no more than random draws from all clients' data do: an "
-                "update can tell only which examples chance gave to a client, and this says nothing of other splits."
-            ),
+            f"{sentence} But the clients' classes differ no more than random draws from all clients' data do: an "
+            "update can tell only which examples chance gave to a client, and this says nothing of other splits.",
         )
     if best.leaks(tests):
-        return "leaks", "inferred", sentence
+        return (LEAKS, "inferred", sentence)
     if not significant(0.5**best.clients, tests):
-        return "inconclusive", "few", f"{sentence} With so few clients no result would be beyond chance."
+        return (UNDECIDED, "few", f"{sentence} With so few clients no result would be beyond chance.")
     if protected_by:
         return (
-            "static only",
+            UNDECIDED,
             "static",
-            (
-                f"{sentence} That is no finding, but the attack did not know of {protected_by}, which changes the "
-                "message: its failure is not evidence of protection."
-            ),
+            f"{sentence} That is no finding, but the attack did not know of {protected_by}, which changes the "
+            "message: its failure is not evidence of protection.",
         )
     return (
-        "inconclusive",
+        UNDECIDED,
         "weak",
-        (
-            f"{sentence} That is no finding: at least {MATERIAL:.0%} must be gained, and beyond chance. Nothing hides "
-            "the data in what was sent: the attack is too weak for this case."
-        ),
+        f"{sentence} That is no finding: at least {MATERIAL:.0%} must be gained, and beyond chance. Nothing hides "
+        "the data in what was sent: the attack is too weak for this case.",
     )
 
 

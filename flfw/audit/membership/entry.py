@@ -27,6 +27,7 @@ from flfw.audit.membership.verdict import (
     finds_none,
     verdict_on_membership,
 )
+from flfw.files.verdicts import concluded
 from flfw.rng import numpy_generator
 
 LABELS = "label_only"
@@ -133,7 +134,7 @@ def entry(
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
         "worst_client": _as_client(evidence.worst, kept, seed),
         "controls": _as_controls(easy, single, null),
-        **verdict_on_membership(evidence, facts)._asdict(),
+        **concluded(*verdict_on_membership(evidence, facts)),
     }
 
 

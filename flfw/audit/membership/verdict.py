@@ -1,4 +1,4 @@
-"""Conclusion from the evidence on membership: leaks, no leak found or inconclusive, with its cause and its reason.
+"""Conclusion from the evidence on membership: leaks, no leak found or undecided, with its cause and its reason.
 
 A leak is concluded from exact bounds alone. That none was found is worth something only if the same statistic finds
 the members of an overfitted client, finds none where there is none, knows what hides the data, and saw enough pairs.
@@ -11,9 +11,9 @@ from typing import final
 
 from flfw.audit.membership.evidence import MembershipEvidence, PairGuesses
 from flfw.audit.verdict import Verdict
+from flfw.files.verdicts import LEAKS, NO_LEAK_FOUND, UNDECIDED
 from flfw.privacy.rounding import at_least
 
-LEAKS, NOTHING, OPEN = "leaks", "no leak found", "inconclusive"
 RIGHT = 0.55  # share of right guesses on pairs above which a statistic tells members
 RATIO = 3.0  # true over false positive rate above which it does
 PAIRS = 1000  # guesses that "no leak found" needs
@@ -68,7 +68,7 @@ def verdict_on_membership(evidence: MembershipEvidence, facts: MembershipFacts) 
         or _nothing_found(evidence, facts)
     )
     unlike = facts.label_separable or 0
-    if concluded.verdict != OPEN or concluded.cause == "few" or unlike <= evidence.pairs:
+    if concluded.verdict != UNDECIDED or concluded.cause == "few" or unlike <= evidence.pairs:
         return concluded
     most = f"{_count(_pairs_in_all(evidence, facts))}, labels alone tell the two of {unlike:,} apart"
     return concluded._replace(reason=f"{concluded.reason} Of {most}, and these are not counted.")
@@ -93,7 +93,7 @@ def _void(facts: MembershipFacts) -> Verdict | None:
     """Conclude that the measurement cannot be trusted, in either direction."""
     if finds_none(facts.null) is False and (null := facts.null):
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "null",
             f"Where both examples of each pair were held out, {null.correct} of {null.guesses} guesses were right, "
             "which a coin does not explain: the measurement is faulty, and this says nothing about the data.",
@@ -105,7 +105,9 @@ def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict | Non
     leak = _found(evidence, facts)
     if leak and facts.label_separable is None:
         return Verdict(
-            OPEN, "floor", f"{leak.reason} But it was not measured what labels alone tell, and they may explain it."
+            UNDECIDED,
+            "floor",
+            f"{leak.reason} But it was not measured what labels alone tell, and they may explain it.",
         )
     if leak and facts.label_separable:
         set_aside = f" {_count(facts.label_separable)} that labels alone tell apart are not counted."
@@ -155,21 +157,21 @@ def _incapable(facts: MembershipFacts) -> Verdict | None:
     """Conclude that the statistic is not shown to see a leak that is there."""
     if facts.protected_by and facts.missed:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "static",
             f"The statistic takes account of {facts.protected_by}, which hides the data, but for {facts.missed}: that "
             "it finds no members is no evidence of protection.",
         )
     if facts.protected_by and not facts.adaptive:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "static",
             f"The statistic takes no account of {facts.protected_by}, which hides the data: that it finds no members "
             "is no evidence of protection.",
         )
     if facts.unread:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "static",
             f"The statistic does not read {facts.unread}, which clients send as well. They are means of the clients' "
             "data, and what hides the gradients may not hide these: that it finds no members is no evidence of "
@@ -178,28 +180,28 @@ def _incapable(facts: MembershipFacts) -> Verdict | None:
     easy = finds_members(facts.easy_auc)
     if easy is None:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "easy",
             "It was not tried whether the statistic finds the members of an overfitted client: that it finds none here "
             "means nothing.",
         )
     if not easy:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "easy",
             f"The statistic does not even find the members of an overfitted client (AUC {facts.easy_auc:.2f}, where "
             f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
         )
     if finds_members(facts.step_auc) is False:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "easy",
             f"The statistic does not even find the one example behind a single step (AUC {facts.step_auc:.2f}, where "
             f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
         )
     if facts.null is None:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "null",
             "It was not tried whether the measurement finds nothing where there is nothing, on at least "
             f"{NULL_PAIRS} pairs of held-out examples with different scores: it may be faulty.",
@@ -213,11 +215,13 @@ def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict |
     total = _pairs_in_all(evidence, facts)
     if facts.failed >= FAILED_SHARE * total or (facts.failed > FEW_FAILED * total and guessed.guesses >= PAIRS):
         return Verdict(
-            OPEN, "failures", f"The attack gave no score for {facts.failed} of {_count(total)}: they may be members."
+            UNDECIDED,
+            "failures",
+            f"The attack gave no score for {facts.failed} of {_count(total)}: they may be members.",
         )
     if signs := _signs(evidence):
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "faint",
             f"Something is there: {signs}. That is more than a coin explains, and less than what is called a leak here "
             f"({RIGHT:.0%} of the guesses right, or {RATIO:g} members for each false alarm).",
@@ -225,14 +229,14 @@ def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Verdict |
     if guessed.guesses < PAIRS:
         apart = f" Labels alone tell {facts.label_separable} more apart." if facts.label_separable else ""
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "few",
             f"Nothing was found, but on {_count(guessed.guesses)} with different scores; at least {PAIRS:,} are "
             f"needed. Up to {guessed.high:.0%} of such guesses could be right.{apart}",
         )
     if 1 < facts.summed < CLIENTS:
         return Verdict(
-            OPEN,
+            UNDECIDED,
             "group",
             f"Nothing was found in sums over {facts.summed} clients, but at least {CLIENTS} are needed: a stronger "
             "statistic may separate so few.",
@@ -268,7 +272,7 @@ def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> Verd
         else " Nothing hides the data: they leave little trace in these models, which is no protection."
     )
     return Verdict(
-        NOTHING,
+        NO_LEAK_FOUND,
         "nothing",
         f"The same statistic finds the members of an overfitted client. Here the member has the higher score in "
         f"{_share(guessed)} of {_count(guessed.guesses)}, as a coin does. Up to {guessed.high:.0%} could be right"

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from flfw.command.api.summary import summary
 from flfw.errors import InputError
+from flfw.files.verdicts import outcome
 from flfw.report.findings import AuditEntry, Sample, read_settings
 from flfw.report.questions import decisive
 from flfw.report.ranking import answers, seriousness
@@ -28,27 +29,17 @@ def verdicts(folder: Path, result: Mapping[str, Any]) -> dict[str, str]:
     """
     verdict_of: dict[str, str] = {}
     settings = read_settings(folder, result.get("audit") or [], pictures=False)
-    reached = [setting.entry.get("verdict") for setting in answers(settings) if setting is not None]
+    reached = [setting.entry for setting in answers(settings) if setting is not None]
     statistic = decisive(result.get("membership") or [])
-    inferred = [row["verdict"] for row in result.get("inference") or []]
     requested = {
         "reconstruction": reached,
-        "membership": [statistic["verdict"]] if statistic else [],
-        "inference": inferred,
+        "membership": [statistic] if statistic else [],
+        "inference": result.get("inference") or [],
     }
-    for question, words in requested.items():
-        if (verdict := gravest(map(str, words))) is not None:
-            verdict_of[question] = verdict
+    for question, entries in requested.items():
+        if (entry := min(entries, key=lambda one: seriousness(outcome(one)), default=None)) is not None:
+            verdict_of[question] = str(entry["verdict"])
     return verdict_of
-
-
-def gravest(words: Iterable[str]) -> str | None:
-    """Return the verdict that comes first in the report's order; None: there is none.
-
-    >>> gravest(["no leak found", "leaks", "inconclusive"])
-    'leaks'
-    """
-    return min(words, key=seriousness, default=None)
 
 
 _MOST_PICTURES = 6

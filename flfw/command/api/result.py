@@ -127,9 +127,9 @@ class Result:
     @property
     def verdict(self) -> str | None:
         """Gravest of the verdicts: a leak if there is one, else the weakest evidence; None without an audit."""
-        from flfw.command.api.notebook import gravest
+        from flfw.report.ranking import seriousness
 
-        return gravest(self.verdicts.values())
+        return min(self.verdicts.values(), key=seriousness, default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from flfw.comparisons.significance import CombinationRanking, across, common_pla
 from flfw.comparisons.utility import UTILITIES
 from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE
+from flfw.files import verdicts
 from flfw.report.findings import number
 from flfw.report.questions import rounds_read
 
@@ -180,7 +181,7 @@ def _leak(leak: Leak) -> dict[str, Any]:
         "psnr": psnr.mean if psnr else None,
         "psnr_low": psnr.low if psnr else None,
         "psnr_high": psnr.high if psnr else None,
-        "verdict": leak.verdict,
+        "verdict": verdicts.in_words(leak.concluded),
     }
 
 

@@ -64,7 +64,7 @@ MACROS = """\
 RESULTS = """\
 {% set entries = targets|map(attribute='entry')|list %}
 {% macro name_cell(setting) %}<th scope="row">{{ setting.title }}</th><td>{{ setting.entry.round|plain }}</td>{% endmacro %}
-{% macro verdict_cell(entry) %}<td class="text{{ ' accent-text' if entry.verdict in ('leaks', 'identifies', 'malicious server only') }}">{{ entry.verdict|plain }}</td>{% endmacro %}
+{% macro verdict_cell(entry) %}<td class="text{{ ' accent-text' if entry.verdict == 'leaks' }}">{{ entry|verdict }}</td>{% endmacro %}
 {% macro tr(setting) %}<tr{{ ' class="answer"'|safe if setting is sameas worst }}>{% endmacro %}
 {% macro closeness(setting) %}{% if setting.entry.psnr %}, mean {{ setting.entry.psnr.mean|num }} dB{% elif scope.unit == 'texts' and setting.entry.exact_match %}, {{ setting.entry.exact_match.features|pct }} of bytes right{% elif setting.entry.distance %}, RMSD {{ rmsd_of(setting)|num(3) }}{% endif %}{% endmacro %}
 <section id="results" aria-labelledby="results-title">
@@ -155,7 +155,7 @@ ATTACKER = """\
 <h4>Threat model</h4>
 <p>{{ vantages.get(entry.vantage|string|lower, 'Vantage: ' ~ entry.vantage) }} {% if entry.source != 'probe' %}It attacks the update that training really sent.{% elif entry.vantage == 'client_example' %}It attacks a probe: what local training computes for one example, read on the client and never sent.{% else %}It attacks a probe: what the client would send for {{ entry.batch|plain }} example{{ '' if entry.batch == 1 else 's' }} and {{ entry.steps|plain }} local step{{ '' if entry.steps == 1 else 's' }}, through the same defence and the same wire.{% endif %} {{ stance(group[0])|trim }}</p>
 <h4>Verdict</h4>
-<ul class="plainlist">{% for setting in group %}<li>{{ when(setting)|capitalize }}: {{ setting.entry.verdict|plain }}. {{ reason(setting)|trim }}{% if setting.entry.failure_reason and setting.entry.failure_reason not in (setting.entry.reason or '') %} It gave nothing: {{ setting.entry.failure_reason|trim('.') }}.{% endif %}</li>{% endfor %}</ul>
+<ul class="plainlist">{% for setting in group %}<li>{{ when(setting)|capitalize }}: {{ setting.entry|verdict }}. {{ reason(setting)|trim }}{% if setting.entry.failure_reason and setting.entry.failure_reason not in (setting.entry.reason or '') %} It gave nothing: {{ setting.entry.failure_reason|trim('.') }}.{% endif %}</li>{% endfor %}</ul>
 <h4>Granted to the attacker</h4>
 {% if entry.granted %}<ul class="plainlist">{% for sentence in entry.granted %}<li>{{ sentence }}</li>{% endfor %}</ul>{% else %}<p>Nothing is recorded.</p>{% endif %}
 </div><div>
@@ -294,7 +294,7 @@ TELLING = """\
 {% macro membership_headline(row) %}
 {% if row.verdict == 'leaks' %}{{ run|capital }} <strong class="verdict leaks">leaks</strong> who was there: {{ telling(row) }}.
 {% elif row.verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> of membership in {{ run }}: statistic {{ row.statistic }} does no better than a coin {{ row|rounds_read }}, although it finds the members of an overfitted client.
-{% else %}<strong class="verdict">Inconclusive</strong> on membership in {{ run }}: {{ row.reason }}
+{% else %}<strong class="verdict">Undecided</strong> on membership in {{ run }}: {{ row.reason }}
 {% endif %}{% endmacro %}
 {% macro membership_words(row) %}
 {% if row.verdict == 'leaks' %}<b>It can be told that somebody’s data was there.</b> Of two {% if row.unit == 'patient' %}patients{% else %}{{ scope.unit }} {{ same_class }}{% endif %}, one of which was trained on, the test names the right one more often than a coin, or does so for some of them.
@@ -468,7 +468,7 @@ _START = """\
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="robots" content="noindex">
-<title>{{ run }}: {{ worst.entry.verdict if worst else 'membership ' ~ told.verdict if told else 'classes ' ~ result.inference[0].verdict if result.inference else 'not audited' }}</title>
+<title>{{ run }}: {{ worst.entry|verdict if worst else 'membership ' ~ told.verdict if told else 'classes ' ~ result.inference[0].verdict if result.inference else 'not audited' }}</title>
 <style>
 """
 
@@ -492,7 +492,7 @@ _FIRST = (
 <h2 id="figures-title">The result in figures</h2>
 <p class="finding" id="finding">{{ headline()|trim }}</p>
 {% set shown = elsewhere or worst %}
-{% if worst %}<p class="soft">{{ sureness(shown)|trim if shown.entry.verdict != 'identifies' and not shown.shown_to_work }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ {'leaks': 'largest leak', 'identifies': 'most serious result'}.get(worst.entry.verdict, 'weakest evidence') }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
+{% if worst %}<p class="soft">{{ sureness(shown)|trim if shown.outcome != 'identified' and not shown.shown_to_work }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ 'largest leak' if worst.entry.verdict == 'leaks' else 'weakest evidence' }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
 {{ explained() }}
 {% set ahead = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
 <div class="first{{ '' if ahead else ' alone' }}">
