@@ -78,6 +78,9 @@ def _nothing_made_twice() -> Iterator[None]:
         yield
 
 
+_KEPT = 100  # results: thousands of examples of a property would fill the memory
+
+
 def _once(make: Callable[..., Any]) -> Callable[..., Any]:
     made: dict[str, Any] = {}
 
@@ -85,6 +88,8 @@ def _once(make: Callable[..., Any]) -> Callable[..., Any]:
         values = repr((given, named))
         if values not in made:
             made[values] = make(*given, **named)
+            if len(made) > _KEPT:
+                del made[next(iter(made))]
         return made[values]
 
     return kept

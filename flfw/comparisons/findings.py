@@ -13,6 +13,7 @@ from flfw.audit.measures.statistics import Interval, Paired, interval, paired, s
 from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow
 from flfw.files.verdicts import STATIC, outcome
+from flfw.report.findings import number
 from flfw.report.ranking import seriousness
 from flfw.rng import numpy_generator
 
@@ -173,7 +174,8 @@ def pooled(setting: AttackSetting, runs: Sequence[FinishedRun]) -> Leak:
     found = [outcome(entry) for entry in gravest.values()]
     most = min(found, key=seriousness)
     first = list(gravest.values())[found.index(most)]
-    rated = [(e["identification_rate"], e["images"]) for _, e in entries if e.get("identification_rate") is not None]
+    counted = [(number(e.get("identification_rate")), number(e.get("images")) or 0) for _, e in entries]
+    rated = [(rate, images) for rate, images in counted if rate is not None and images > 0]
     return Leak(
         setting=setting,
         seeds=tuple(dict.fromkeys(seed for seed, _ in entries)),

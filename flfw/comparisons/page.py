@@ -161,7 +161,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 {% else %}<tr><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.measured(utility.key)) }}</td><td class="text" colspan="{{ 7 + records + ssim + identified }}">nothing to attack</td></tr>
 {% endfor %}{% endfor %}</tbody></table></div>
 <p class="soft">Beside a number stands its 95 % interval, beside an {{ utility.noun }} its range over the seeds. The intervals count messages: the {{ things }} of one message (one batch) are not independent. Those of shares are exact if each message has one; those of means resample seeds, then messages. With few seeds both are too narrow. PSNR is over what the attack gave; failures are counted under Failed and as not recovered.</p>
-{% set unclear = combinations|map(attribute='leaks')|sum(start=())|rejectattr('verdict', 'equalto', 'leaks')|selectattr('reason')|list %}
+{% set unclear = combinations|map(attribute='leaks')|sum(start=())|rejectattr('evidence', 'equalto', 'reconstructed')|selectattr('reason')|list %}
 {% if unclear %}
 <h3>Why not more can be concluded</h3>
 <ul class="plainlist">{% for c in combinations %}{% for leak in c.leaks if leak in unclear %}<li>{{ named(c) }}, {{ leak.setting.attack }} {{ leak.setting.kind }} at round {{ leak.setting.round }}: {{ leak.concluded|verdict }}. {{ leak.reason }}</li>

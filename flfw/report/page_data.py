@@ -10,6 +10,7 @@ from typing import Any, final
 
 from flfw.data.tables.listing import DESCRIBING
 from flfw.experiment import VANTAGES
+from flfw.files import verdicts
 from flfw.files.result_file import read_rows
 from flfw.report.findings import AuditEntry, Sample, number
 from flfw.report.formats import sentence

@@ -11,6 +11,7 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files import verdicts
 from flfw.files.result_file import RESULT, read_result
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import read_json
@@ -33,7 +34,7 @@ class MainJobEntry:
         recovered: number of recovered ones.
         interval: 95 % interval of their share.
         psnr: mean in dB; None where every attempt failed.
-        verdict: as in result.json.
+        verdict: in words.
     """
 
     attack: str
@@ -129,7 +130,8 @@ def take(folder: Path) -> MainJob:
 def _entry(entry: Mapping[str, Any]) -> MainJobEntry:
     low, high = entry["share_interval"]
     return MainJobEntry(
-        **{name: entry[name] for name in ("attack", "round", "images", "verdict")},
+        **{name: entry[name] for name in ("attack", "round", "images")},
+        verdict=verdicts.in_words(entry),
         adaptive=bool(entry["adaptive"]),
         recovered=round(entry["share_recovered"] * entry["images"]),
         interval=(low, high),

@@ -23,6 +23,7 @@ from flfw.audit.jobs import ProbeSet
 from flfw.audit.sums import broadcast
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import InputError
+from flfw.files.verdicts import outcome
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Knowledge, Observation, Vantage
@@ -245,7 +246,7 @@ def test_an_audit_reads_the_target_off_every_sum_that_it_is_in(folder: Path) -> 
     audited = {(e["round"], e["sum_size"], e["steps"]): e for e in result["audit"]}
     assert {*audited} == {(at, *size) for at in (0, 1) for size in ((1, 1), (5, 1), (5, 3))}
     for entry in audited.values():
-        assert (entry["verdict"], entry["share_recovered"]) == ("malicious server only", 1.0)
+        assert (outcome(entry), entry["share_recovered"]) == ("to a malicious server", 1.0)
         assert (entry["images"], entry["batch"], entry["vantage"]) == (2, 1, "aggregate")  # one in each turn
         assert any("the update of client 3 alone" in line for line in entry["granted"])
     (consistent,) = [control for control in audited[1, 5, 1]["ladder"] if control["rung"] == "consistency"]

@@ -172,7 +172,7 @@ def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(
 ) -> None:
     monkeypatch.setattr(evaluation, "machine_gb", lambda: 1e-6)
     (entry,) = audited(tmp_path / "run", set=("ig.iterations=3",))
-    assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["attempts"] == 1
+    assert entry["verdict"] == "undecided" and entry["failures"] == 2 and entry["attempts"] == 1
     assert entry["failure_reason"].startswith(
         "not possible: Expected a search whose step fits into 1e-06 GB, got a batch of"
     )

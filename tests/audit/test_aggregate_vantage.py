@@ -13,6 +13,7 @@ from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_attack, verdic
 from flfw.audit.verdict import ControlResult, ControlResults, Evidence
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.verdicts import concluded, outcome
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
 
@@ -64,12 +65,12 @@ def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
         return verdict_on_sums(SumEvidence(facts, described, short, sums), 0.5)[:2]
 
     assert verdict() == verdict(group=10, colluding=0) == ("no leak found", "nothing")
-    assert verdict(group=10) == ("inconclusive", "group") and verdict(sums=7) == ("inconclusive", "few")
-    assert verdict(alone=None) == verdict(alone=0.4) == ("inconclusive", "alone")
-    assert verdict(described=False) == ("inconclusive", "consistency")
-    assert verdict(short=True) == ("inconclusive", "search")
-    assert verdict(group=1, colluding=0) == ("inconclusive", "undefended")
-    assert verdict(untried=("search",)) == ("inconclusive", "untried")
+    assert verdict(group=10) == ("undecided", "group") and verdict(sums=7) == ("undecided", "few")
+    assert verdict(alone=None) == verdict(alone=0.4) == ("undecided", "alone")
+    assert verdict(described=False) == ("undecided", "consistency")
+    assert verdict(short=True) == ("undecided", "search")
+    assert verdict(group=1, colluding=0) == ("undecided", "undefended")
+    assert verdict(untried=("search",)) == ("undecided", "untried")
 
 
 def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
@@ -89,16 +90,16 @@ def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
     ("evidence", "facts", "word"),
     [
         ({}, {"hidden_alone": True}, "no leak found"),
-        ({}, {}, "static only"),
-        ({}, {"group": 1, "hidden_alone": True}, "static only"),  # this is the message itself, seen untold
+        ({}, {}, "static"),
+        ({}, {"group": 1, "hidden_alone": True}, "static"),  # this is the message itself, seen untold
         ({"failed": 1.0}, {"hidden_alone": True}, "no leak found"),  # a closed form that reads one example alone
-        ({"recovered": 1}, {"hidden_alone": True}, "leaks"),
+        ({"recovered": 1}, {"hidden_alone": True}, "reconstructed"),
     ],
 )
 def test_a_sum_shows_no_more_than_its_messages(evidence: dict[str, Any], facts: dict[str, Any], word: str) -> None:
     controls = ControlResults(ControlResult(150.0, True), ControlResult(60.0, True))
     seen = replace(Evidence(0, 8, 8, 0.0, adaptive=False, private=False, defended=True), **evidence)
-    assert verdict_on_attack(controls, seen, SumFacts(**{"group": 3, **facts})).verdict == word
+    assert outcome(concluded(*verdict_on_attack(controls, seen, SumFacts(**{"group": 3, **facts})))) == word
 
 
 def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
@@ -110,20 +111,13 @@ def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("entries", "needed"),
     [
-        ([sized(1, "leaks"), sized(2, "static only"), sized(5, "static only")], 2),
-        ([sized(1, "inconclusive"), sized(2, "inconclusive")], None),
-        (
-            [
-                sized(1, "leaks"),
-                sized(2, "inconclusive", failure_reason="crashed: ValueError: x"),
-                sized(5, "inconclusive"),
-            ],
-            5,
-        ),
-        ([sized(1, "leaks"), sized(2, "inconclusive", failure_reason="not applicable: too large")], 2),
-        ([sized(1, "leaks"), sized(2, "attack broken"), sized(5, "inconclusive", messages=7)], None),
-        ([sized(1, "leaks"), sized(2, "inconclusive", cause="chance"), sized(5, "inconclusive")], 5),
-        ([sized(1, "leaks"), sized(2, "inconclusive", vantage="peer")], None),
+        ([sized(1, "leaks"), sized(2, "undecided", cause="static"), sized(5, "undecided", cause="static")], 2),
+        ([sized(1, "undecided"), sized(2, "undecided")], None),
+        ([sized(1, "leaks"), sized(2, "undecided", failure_reason="crashed: ValueError: x"), sized(5, "undecided")], 5),
+        ([sized(1, "leaks"), sized(2, "undecided", failure_reason="not applicable: too large")], 2),
+        ([sized(1, "leaks"), sized(2, "undecided", cause="analytic"), sized(5, "undecided", messages=7)], None),
+        ([sized(1, "leaks"), sized(2, "undecided", cause="chance"), sized(5, "undecided")], 5),
+        ([sized(1, "leaks"), sized(2, "undecided", vantage="peer")], None),
     ],
     ids=[
         "adaptive only alone",
@@ -138,7 +132,7 @@ def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
 def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
     entries: list[dict[str, Any]], needed: int | None
 ) -> None:
-    judged = with_min_safe_sum_size(entries, ("leaks",))
+    judged = with_min_safe_sum_size(entries)
     assert {one["min_safe_sum_size"] for one in judged if one["vantage"] == "aggregate"} == {needed}
 
 

@@ -364,7 +364,7 @@ def test_a_crashed_attack_is_reported_and_the_run_is_none_the_worse(
     words += f" --engine inproc --expert attack_process=concurrent --attack {crashing} analytic"
     assert sim.main([*words.split(), "--out", str(tmp_path / "run")]) == 0
     crashed, analytic = audit(tmp_path / "run")
-    assert (crashed["attack"], crashed["verdict"], crashed["failures"]) == (crashing, "inconclusive", 2)
+    assert (crashed["attack"], crashed["verdict"], crashed["failures"]) == (crashing, "undecided", 2)
     assert crashed["failure_reason"] == "crashed: ArithmeticError: told [] in queue" and crashed["attempts"] == 2
     assert (
         crashed["failure_reason"] in crashed["reason"] and crashed["psnr"] is None and crashed["share_recovered"] == 0

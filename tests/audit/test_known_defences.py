@@ -1,6 +1,6 @@
 """Audits of known answer against defences: some can be undone by who knows them, some cannot, some do nothing.
 
-What can be undone must leak to an attacker who is told, or be called inconclusive if the attack is too weak: it must
+What can be undone must leak to an attacker who is told, or be called undecided if the attack is too weak: it must
 never be called "no leak found". The expected verdicts follow from the reason beside them.
 """
 

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[list[ScoredClient], dict[str, Any], str, str]] = {
     "every client leaks": (clients(*(1.0,) * 10), {}, "leaks", "pairs"),
     "one client with 300 pairs leaks": (clients(1.0), {}, "leaks", "pairs"),
     "one client among ten leaks": (clients(*(0.0,) * 9, 3.0), {"tests": 8}, "leaks", "client"),
-    "three of 600 members stand far out": (clients(*(30.0,) * 5, pairs=600, part=0.004), {}, "inconclusive", "faint"),
+    "three of 600 members stand far out": (clients(*(30.0,) * 5, pairs=600, part=0.004), {}, "undecided", "faint"),
     "a twentieth of the members stands far out": (clients(*(30.0,) * 10, part=0.05), {}, "leaks", "tail"),
     "heavy tails without a leak": (clients(*QUIET, noise=cauchy), {}, "no leak found", "nothing"),
     "heavy tails with a leak": (clients(*(2.0,) * 10, noise=cauchy), {}, "leaks", "pairs"),
@@ -84,31 +84,31 @@ CASES: dict[str, tuple[list[ScoredClient], dict[str, Any], str, str]] = {
     "clients of very different scales do not": (clients(*QUIET, scale=100.0), {}, "no leak found", "nothing"),
     "nothing is there": (clients(*QUIET), {}, "no leak found", "nothing"),
     "nothing is there, eight were tried": (clients(*QUIET), {"tests": 8}, "no leak found", "nothing"),
-    "900 pairs": (clients(0.0, 0.0, 0.0), {}, "inconclusive", "few"),
-    "five pairs, all right": (clients(9.0, pairs=5), {}, "inconclusive", "few"),
-    "one pair": (clients(9.0, pairs=1), {}, "inconclusive", "few"),
-    "all scores are equal": ([ScoredClient(0, np.ones(2000), np.ones(2000))], {}, "inconclusive", "few"),
+    "900 pairs": (clients(0.0, 0.0, 0.0), {}, "undecided", "few"),
+    "five pairs, all right": (clients(9.0, pairs=5), {}, "undecided", "few"),
+    "one pair": (clients(9.0, pairs=1), {}, "undecided", "few"),
+    "all scores are equal": ([ScoredClient(0, np.ones(2000), np.ones(2000))], {}, "undecided", "few"),
     "coarse scores without a leak": (clients(*QUIET, noise=coarse), {}, "no leak found", "nothing"),
     "coarse scores with a leak": (clients(*(1.0,) * 10, noise=coarse), {}, "leaks", "pairs"),
-    "a small effect is neither": (clients(*(0.1,) * 10, pairs=1000), {}, "inconclusive", "faint"),
+    "a small effect is neither": (clients(*(0.1,) * 10, pairs=1000), {}, "undecided", "faint"),
     "members score lower": (clients(*(-1.0,) * 10), {}, "leaks", "reversed"),
-    "most scores are NaN": (replaced(clients(*QUIET), np.nan, 1), {}, "inconclusive", "failures"),
-    "a tenth of the scores is NaN": (replaced(clients(*QUIET, pairs=500), np.nan, 10), {}, "inconclusive", "failures"),
+    "most scores are NaN": (replaced(clients(*QUIET), np.nan, 1), {}, "undecided", "failures"),
+    "a tenth of the scores is NaN": (replaced(clients(*QUIET, pairs=500), np.nan, 10), {}, "undecided", "failures"),
     "a hundredth of the scores is NaN": (replaced(clients(*QUIET), np.nan, 100), {}, "no leak found", "nothing"),
     "a tenth is infinite, the rest leaks": (replaced(clients(*(1.0,) * 10), np.inf, 10), {}, "leaks", "pairs"),
-    "a static statistic behind noise": (clients(*QUIET), {"defence": "prune"}, "inconclusive", "static"),
-    "a static statistic behind a network": (clients(*QUIET), {"protected_by": "HyperFL"}, "inconclusive", "static"),
+    "a static statistic behind noise": (clients(*QUIET), {"defence": "prune"}, "undecided", "static"),
+    "a static statistic behind a network": (clients(*QUIET), {"protected_by": "HyperFL"}, "undecided", "static"),
     "an adaptive one": (clients(*QUIET), {"defence": "prune", "adaptive": True}, "no leak found", "nothing"),
-    "one that is told a part": (clients(*QUIET), {"defence": "prune", "missed": "a part"}, "inconclusive", "static"),
+    "one that is told a part": (clients(*QUIET), {"defence": "prune", "missed": "a part"}, "undecided", "static"),
     "a static statistic that leaks": (clients(*(1.0,) * 10), {"defence": "prune"}, "leaks", "pairs"),
     "a claim that does not hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.01, 1e-9)}, "leaks", "claim"),
-    "a claim that may hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.5, 1e-6)}, "inconclusive", "faint"),
-    "no control": (clients(*QUIET), {"controls": None}, "inconclusive", "easy"),
-    "no null control": (clients(*QUIET), {"controls": MembershipControls(EASY)}, "inconclusive", "null"),
-    "the easy control is not found": (clients(*QUIET), {"controls": UNFOUND}, "inconclusive", "easy"),
-    "the null control is found": (clients(*(1.0,) * 10), {"controls": FAULTY}, "inconclusive", "null"),
+    "a claim that may hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.5, 1e-6)}, "undecided", "faint"),
+    "no control": (clients(*QUIET), {"controls": None}, "undecided", "easy"),
+    "no null control": (clients(*QUIET), {"controls": MembershipControls(EASY)}, "undecided", "null"),
+    "the easy control is not found": (clients(*QUIET), {"controls": UNFOUND}, "undecided", "easy"),
+    "the null control is found": (clients(*(1.0,) * 10), {"controls": FAULTY}, "undecided", "null"),
     "a leak without controls": (clients(*(1.0,) * 10), {"controls": None}, "leaks", "pairs"),
-    "a leak without the floor of labels": (clients(*(1.0,) * 10), {"floors": {}}, "inconclusive", "floor"),
+    "a leak without the floor of labels": (clients(*(1.0,) * 10), {"floors": {}}, "undecided", "floor"),
 }  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def test_a_leak_that_labels_explain_is_none() -> None:
     members, others = np.ones(2000), np.zeros(2000)
     by_class = [ScoredClient(0, members, others)]
     result = judged(by_class, floors={"label_only": by_class})
-    assert (result["verdict"], result["cause"], result["label_separable"]) == ("inconclusive", "few", 2000)
+    assert (result["verdict"], result["cause"], result["label_separable"]) == ("undecided", "few", 2000)
     assert result["floor"]["label_only"]["auc"] == 1
 
 

@@ -141,7 +141,7 @@ def test_an_upload_of_nan_is_left_out_and_the_other_clients_are_scored(tmp_path:
     by_defence = {(item["defence"], item["statistic"]): item for item in result["membership"]}
     silent, heard = (by_defence[name, "cosine"] for name in (plug_in(Diverges), "none"))
     assert (silent["pairs"], silent["failed"], silent["correct"]["guesses"], silent["clients"]) == (5, 5, 0, 1)
-    assert silent["verdict"] == "inconclusive" and (heard["failed"], heard["clients"]) == (0, 2)
+    assert silent["verdict"] == "undecided" and (heard["failed"], heard["clients"]) == (0, 2)
 
 
 def test_scores_that_are_no_finite_numbers_are_written_as_such_that_can_be_read() -> None:

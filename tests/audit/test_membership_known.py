@@ -36,7 +36,7 @@ from tests.support.small_runs import plug_in, tiny
 
 Fields = dict[str, Any]
 ANY = ""  # of the causes: the controls decide, which are near their bound, or how little of a true effect is seen
-LEAKS, NOTHING, OPEN = "leaks", "no leak found", "inconclusive"
+LEAKS, NOTHING, OPEN = "leaks", "no leak found", "undecided"
 CLAIM = {"unit": "example", "adversary": "server", "delta": 1e-6, "accounting": "here"}
 
 

@@ -53,7 +53,7 @@ def test_a_statistic_that_reads_none_never_says_that_nothing_leaks() -> None:
         facts = MembershipFacts(1.0, null, adaptive=True, protected_by="dp_gaussian", unread=unread, step_auc=1.0)
         verdicts[bool(unread)] = verdict_on_membership(evidence, facts)
     assert verdicts[False].verdict == "no leak found"
-    assert verdicts[True][:2] == ("inconclusive", "static") and "which clients send as well" in verdicts[True].reason
+    assert verdicts[True][:2] == ("undecided", "static") and "which clients send as well" in verdicts[True].reason
 
 
 @pytest.mark.slow

@@ -163,7 +163,7 @@ def test_sizes_with_few_pairs_do_not_count_as_groups_that_tell_nothing() -> None
     causes = {1: "pairs", 2: "faint", 5: "few", 10: "group", 30: "nothing"}
     usual = {"attack": "a", "statistic": "s", "defence": "none", "adaptive": False, "rounds": [1]}
     items = [
-        {**usual, "sum_size": size, "cause": cause, "verdict": "leaks" if cause == "pairs" else "inconclusive"}
+        {**usual, "sum_size": size, "cause": cause, "verdict": "leaks" if cause == "pairs" else "undecided"}
         for size, cause in causes.items()
     ]
     assert {one["min_safe_sum_size"] for one in memberships_with_min_safe_sum_size(items)} == {10}

@@ -89,9 +89,7 @@ def test_a_peer_recovers_what_two_other_clients_hold_and_one_outside_has_nothing
     words = " ".join(at["peer", 3]["granted"])
     assert "in rounds of 3 clients, what 1 client sent; of the others' messages only the sum over groups of 2" in words
     outside = at["outsider", None]
-    assert outside["verdict"] == "inconclusive" and outside["failure_reason"].endswith(
-        "an outsider sees the model alone"
-    )
+    assert outside["verdict"] == "undecided" and outside["failure_reason"].endswith("an outsider sees the model alone")
     assert any(word.startswith("not granted: any message") for word in outside["granted"])
     assert not any("step" in word for word in outside["granted"])
 
@@ -108,7 +106,7 @@ def test_two_clients_are_never_called_protected(tmp_path: Path) -> None:
 def test_what_the_rounding_of_the_model_swallows_leaks_to_no_peer(tmp_path: Path) -> None:
     run = asked(tmp_path / "run", net="mlp", sum_size=2, lr=1e-12, attack=("analytic",))
     (entry,) = entries(whole.run(run))
-    assert (entry["share_recovered"], entry["verdict"], entry["cause"]) == (0.0, "inconclusive", "rounding")
+    assert (entry["share_recovered"], entry["verdict"], entry["cause"]) == (0.0, "undecided", "rounding")
 
 
 @pytest.mark.slow
@@ -116,7 +114,7 @@ def test_what_the_rounding_of_the_model_swallows_leaks_to_no_peer(tmp_path: Path
 def test_a_client_that_is_not_sent_the_mean_of_all_has_nothing_to_attack(tmp_path: Path, robust: str) -> None:
     changes = {"robust": robust} if robust != "none" else {"method": "fednova"}
     (entry,) = entries(whole.run(asked(tmp_path / "run", net="mlp", sum_size=2, attack=("analytic",), **changes)))
-    assert entry["failure_reason"].startswith("not applicable: a client of") and entry["verdict"] == "inconclusive"
+    assert entry["failure_reason"].startswith("not applicable: a client of") and entry["verdict"] == "undecided"
     assert entry["share_recovered"] == 0.0
 
 
@@ -125,7 +123,7 @@ def test_a_peers_failure_needs_ten_others_and_the_same_attack_on_one() -> None:
         facts = SumFacts(**{"group": 12, "colluding": 2, "alone": 1.0, "peer": True, **changes})
         return verdict_on_sums(SumEvidence(facts, True, False, 8), 0.5)
 
-    assert verdict()[:2] == ("no leak found", "nothing") and verdict(group=11)[:2] == ("inconclusive", "group")
+    assert verdict()[:2] == ("no leak found", "nothing") and verdict(group=11)[:2] == ("undecided", "group")
     assert "(`--curve sum_size=3`)" in verdict(alone=None)[2]
     assert verdict(group=3)[:2] == ("leaks", "peer")
 

@@ -51,7 +51,7 @@ def test_the_sentence_stands_beside_a_verdict_that_it_does_not_change(bounded: b
         entry(description, result, [row(ceiling, 14.0, **scores)], 1, controls, 0, AuditedTarget(bounded=bounded))
         for ceiling in (15.0, 25.0)
     ]
-    assert both[0]["verdict"] == both[1]["verdict"] == "inconclusive" and both[0]["reason"] == both[1]["reason"]
+    assert both[0]["verdict"] == both[1]["verdict"] == "undecided" and both[0]["reason"] == both[1]["reason"]
     assert bool(both[0]["search_limit"]) is bounded and both[1]["search_limit"] is None
 
 

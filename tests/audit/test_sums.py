@@ -129,15 +129,15 @@ def test_of_two_clients_one_s_update_follows_from_two_broadcasts(two: Path) -> N
 @pytest.mark.slow
 def test_a_peer_of_a_server_that_sends_no_mean_has_no_verdict(two: Path) -> None:
     figures = peers(Recordings(two / "observations"), {1: {0, 1}}, sends_mean=False, clients=2)
-    assert (figures["verdict"], figures["check"]) == ("inconclusive", None)
+    assert (figures["verdict"], figures["check"]) == ("undecided", None)
     three = peers(Recordings(two / "observations"), {1: {0, 1, 2}}, sends_mean=True, clients=3)
-    assert three["verdict"] == "inconclusive" and "n - c = 2" in three["reason"]
+    assert three["verdict"] == "undecided" and "n - c = 2" in three["reason"]
 
 
 def test_a_federation_of_one_client_has_no_peer(tmp_path: Path) -> None:
     alone = run.run(tiny(tmp_path / "run", clients=1, audit_source="both", audit_rounds="1", image_size=8))
     peer = json.loads((alone / "result.json").read_text())["secure_aggregation"]["peer"]
-    assert peer["verdict"] == "inconclusive" and "there is no other one" in peer["reason"]
+    assert peer["verdict"] == "undecided" and "there is no other one" in peer["reason"]
     page = (alone / "report.html").read_text()
     assert "leaks to another client" not in page and "so few clients" not in page
 

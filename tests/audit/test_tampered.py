@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flfw import nets
 from flfw.adversary.malicious_server import MaliciousServer
-from flfw.audit.conclude import MALICIOUS, of_malicious_server
+from flfw.audit.conclude import of_malicious_server
 from flfw.audit.measures.noticed import noticed
 from flfw.audit.verdict import Verdict
 from flfw.command.api import summary
@@ -22,6 +22,7 @@ from flfw.comparisons import matrices
 from flfw.comparisons.question import Matrix
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.files.verdicts import LEAKS, MALICIOUS, NO_LEAK_FOUND, POSITIVE, UNDECIDED, concluded, outcome
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
@@ -57,7 +58,7 @@ def result(folder: Path) -> dict[str, Any]:
 def test_its_leaks_are_those_of_a_malicious_server_alone(result: dict[str, Any]) -> None:
     assert [entry["round"] for entry in result["audit"]] == [0, 1]
     for entry in result["audit"]:
-        assert entry["verdict"] == MALICIOUS and entry["cause"] == "tampered" and entry["malicious_server"] == "imprint"
+        assert outcome(entry) == MALICIOUS and entry["cause"] == "tampered" and entry["malicious_server"] == "imprint"
         assert entry["share_recovered"] >= 0.5 and entry["share_expected"] == pytest.approx(1 - 1 / 64)
         assert "says nothing about a server that follows the protocol" in entry["reason"]
         assert [(control["rung"], control["passed"]) for control in entry["ladder"]] == [
@@ -70,7 +71,7 @@ def test_its_leaks_are_those_of_a_malicious_server_alone(result: dict[str, Any])
 def test_theory_is_about_probes_of_one_step_alone(tmp_path: Path) -> None:
     out = whole.run(tiny(tmp_path / "run", **SETTINGS, audit_source="update", audit_rounds="1"))
     (upload,) = json.loads((out / "result.json").read_text())["audit"]
-    assert upload["share_expected"] is None and upload["verdict"] in (MALICIOUS, "inconclusive")
+    assert upload["share_expected"] is None and outcome(upload) in (MALICIOUS, "undecided")
 
 
 @pytest.mark.slow
@@ -113,7 +114,7 @@ def test_an_attack_of_an_honest_server_gets_no_honest_verdict_there(tmp_path: Pa
     chosen = {**SETTINGS, "attack": ("analytic",), "victim_batch": 1, "set": ("imprint.bins=8",)}
     out = whole.run(tiny(tmp_path / "run", **chosen, audit_rounds="0"))
     (entry,) = json.loads((out / "result.json").read_text())["audit"]
-    assert entry["verdict"] == MALICIOUS and entry["malicious_server"] == "imprint" and entry["share_expected"] is None
+    assert outcome(entry) == MALICIOUS and entry["malicious_server"] == "imprint" and entry["share_expected"] is None
 
 
 @pytest.mark.slow
@@ -133,23 +134,24 @@ def test_an_honest_run_is_what_it_was(tmp_path: Path) -> None:
 
 # --- verdicts ---
 
-HONEST = ("leaks", "identifies", "attack broken", "inconclusive", "static only", "no leak found")
+HONEST = {
+    "recovered": LEAKS,
+    "candidates": LEAKS,
+    "analytic": UNDECIDED,
+    "few": UNDECIDED,
+    "static": UNDECIDED,
+    "nothing": NO_LEAK_FOUND,
+}
 
 
 def test_no_verdict_on_a_changed_network_is_one_on_the_protocol() -> None:
-    turned = {word: of_malicious_server(Verdict(word, "cause", "Reason."), "imprint") for word in HONEST}
-    assert {word: conclusion.verdict for word, conclusion in turned.items()} == {
-        "leaks": MALICIOUS,
-        "identifies": MALICIOUS,
-        "attack broken": "attack broken",
-        "inconclusive": "inconclusive",
-        "static only": "inconclusive",
-        "no leak found": "inconclusive",
-    }
-    for word, conclusion in turned.items():
-        assert "nothing about a server that follows the protocol" in conclusion.reason
-        assert word not in ("static only", "no leak found") or "Reason." not in conclusion.reason
-    assert ranking.ORDER.index(MALICIOUS) == 2 and MALICIOUS not in ranking.POSITIVE
+    for cause, word in HONEST.items():
+        turned = of_malicious_server(Verdict(word, cause, "Reason."), "imprint")
+        usual = {LEAKS: MALICIOUS, UNDECIDED: outcome(concluded(word, cause, ""))}.get(word, UNDECIDED)
+        assert outcome(concluded(*turned)) == (UNDECIDED if cause == "static" else usual)
+        assert "nothing about a server that follows the protocol" in turned.reason
+        assert cause not in ("static", "nothing") or "Reason." not in turned.reason
+    assert ranking.ORDER.index(MALICIOUS) == len(POSITIVE) and MALICIOUS not in POSITIVE
 
 
 # --- refusals ---

@@ -28,13 +28,13 @@ def normed(shape: tuple[int, ...], classes: int) -> Net:
 
 
 def test_only_a_verdict_that_nothing_leaks_changes() -> None:
-    for word in ("leaks", "identifies", "attack broken", "inconclusive", "static only"):
+    for word in ("leaks", "identified", "void", "undecided", "static"):
         made = Verdict(word, "cause", "Reason.")
         assert of_gradients_alone(made, "statistics") == made
     nothing = Verdict("no leak found", "nothing", "Reason.")
     assert of_gradients_alone(nothing, "") == nothing
     turned = of_gradients_alone(nothing, "statistics")
-    assert (turned.verdict, turned.cause) == ("inconclusive", "unread")
+    assert (turned.verdict, turned.cause) == ("undecided", "unread")
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from flfw.audit.verdict import (
     verdict_on_messages,
 )
 from flfw.experiment import Experiment
+from flfw.files import verdicts
 from flfw.files.result_entries import breakdowns
 from flfw.nets import Tensors
 from flfw.plans.run_plan import plan, without_auto
@@ -63,63 +64,67 @@ SHORT, REACHED = (Searched(1.0, 2.0, 9.0, short, 8) for short in (5, 4))
 # What differs from an audit that earned "no leak found" -> verdict and cause.
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "all is well": ({}, "no leak found", "nothing"),
-    "the control fails": ({"analytic": failed()}, "attack broken", "analytic"),
-    "one of eight is recovered": ({"recovered": 1}, "leaks", "recovered"),
-    "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "leaks", "recovered"),
-    "recovered, undefended": ({"recovered": 8, "defended": False}, "leaks", "recovered"),
+    "the control fails": ({"analytic": failed()}, "void", "analytic"),
+    "one of eight is recovered": ({"recovered": 1}, "reconstructed", "recovered"),
+    "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "reconstructed", "recovered"),
+    "recovered, undefended": ({"recovered": 8, "defended": False}, "reconstructed", "recovered"),
     "recovered, whatever the controls": (
         {"recovered": 1, **{control: failed() for control in ("easy", "consistency", "undefended", "weak_defence")}},
-        "leaks",
+        "reconstructed",
         "recovered",
     ),
-    "recovered, though the description is wrong": ({"recovered": 1, "consistency": failed()}, "leaks", "recovered"),
-    "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "attack broken", "analytic"),
-    "identified": ({"identified": BEYOND}, "identifies", "identified"),
-    "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identifies", "identified"),
-    "identified, undefended": ({"identified": BEYOND, "defended": False}, "identifies", "identified"),
+    "recovered, though the description is wrong": (
+        {"recovered": 1, "consistency": failed()},
+        "reconstructed",
+        "recovered",
+    ),
+    "recovered, but the control fails": ({"recovered": 8, "analytic": failed()}, "void", "analytic"),
+    "identified": ({"identified": BEYOND}, "identified", "identified"),
+    "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identified", "identified"),
+    "identified, undefended": ({"identified": BEYOND, "defended": False}, "identified", "identified"),
     "identified by an attack that fails on the easy control": (
         {"identified": BEYOND, "easy": failed()},
-        "identifies",
+        "identified",
         "identified",
     ),
     "identified by chance": ({"identified": CHANCE}, "no leak found", "nothing"),
     "identified in one of three tests": ({"identified": BEYOND, "num_tests": 3}, "no leak found", "nothing"),
-    "the description is wrong": ({"consistency": failed()}, "attack broken", "consistency"),
-    "the description is wrong, static": ({"consistency": failed(), "adaptive": False}, "attack broken", "consistency"),
+    "the description is wrong": ({"consistency": failed()}, "void", "description"),
+    "the description is wrong, static": ({"consistency": failed(), "adaptive": False}, "void", "description"),
     "the description was not checked": (
         {"consistency": ControlResult(None, None, failure_reason="no truth")},
-        "inconclusive",
+        "undecided",
         "consistency",
     ),
-    "the easy control fails": ({"easy": failed()}, "inconclusive", "easy"),
-    "no result for half": ({"failed": 0.5}, "inconclusive", "failures"),
+    "the easy control fails": ({"easy": failed()}, "undecided", "easy"),
+    "no result for half": ({"failed": 0.5}, "undecided", "failures"),
     "no result for less": ({"failed": 0.49}, "no leak found", "nothing"),
-    "static": ({"adaptive": False}, "static only", "static"),
-    "static, the head is private": ({"adaptive": False, "defended": False, "private": True}, "static only", "static"),
-    "static, nothing is hidden": ({"adaptive": False, "defended": False}, "inconclusive", "undefended"),
-    "undefended": ({"defended": False}, "inconclusive", "undefended"),
-    "undefended, the head is private": ({"defended": False, "private": True}, "inconclusive", "undefended"),
-    "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "inconclusive", "outdone"),
-    "the weak defence fails": ({"weak_defence": failed()}, "inconclusive", "weak_defence"),
-    "the weak defence was not tried": ({"weak_defence": ControlResult(None, None)}, "inconclusive", "weak_defence"),
-    "undefended fails": ({"undefended": failed()}, "inconclusive", "undefended_control"),
-    "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
+    "static": ({"adaptive": False}, "static", "static"),
+    "static, the head is private": ({"adaptive": False, "defended": False, "private": True}, "static", "static"),
+    "static, nothing is hidden": ({"adaptive": False, "defended": False}, "undecided", "undefended"),
+    "undefended": ({"defended": False}, "undecided", "undefended"),
+    "undefended, the head is private": ({"defended": False, "private": True}, "undecided", "undefended"),
+    "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "undecided", "outdone"),
+    "the weak defence fails": ({"weak_defence": failed()}, "undecided", "weak_defence"),
+    "the weak defence was not tried": ({"weak_defence": ControlResult(None, None)}, "undecided", "weak_defence"),
+    "undefended fails": ({"undefended": failed()}, "undecided", "undefended_control"),
+    "most searches end short": ({"searched": SHORT}, "undecided", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
-    "seven messages": ({"messages": 7}, "inconclusive", "few"),
-    "noise of another law": ({"noise": "in weight its law is not the normal one"}, "inconclusive", "noise"),
-    "the messages point to the truth": ({"candidate_test": BEYOND}, "identifies", "candidates"),
+    "seven messages": ({"messages": 7}, "undecided", "few"),
+    "noise of another law": ({"noise": "in weight its law is not the normal one"}, "undecided", "noise"),
+    "the messages point to the truth": ({"candidate_test": BEYOND}, "identified", "candidates"),
     "they do, whatever the controls": (
         {"candidate_test": BEYOND, "weak_defence": failed()},
-        "identifies",
+        "identified",
         "candidates",
     ),
-    "they do, static": ({"candidate_test": BEYOND, "adaptive": False}, "identifies", "candidates"),
+    "they do, static": ({"candidate_test": BEYOND, "adaptive": False}, "identified", "candidates"),
     "they do by chance": ({"candidate_test": CHANCE}, "no leak found", "nothing"),
     "they do in one of three tests": ({"candidate_test": BEYOND, "num_tests": 3}, "no leak found", "nothing"),
-    "the results do, and the messages": ({"identified": BEYOND, "candidate_test": BEYOND}, "identifies", "identified"),
-    "luck": ({"chance_match": 2}, "inconclusive", "chance"),
-    "luck beside a recovery": ({"chance_match": 2, "recovered": 1}, "leaks", "recovered"),
-    "luck, and the easy control fails": ({"chance_match": 2, "easy": failed()}, "inconclusive", "chance"),
+    "the results do, and the messages": ({"identified": BEYOND, "candidate_test": BEYOND}, "identified", "identified"),
+    "luck": ({"chance_match": 2}, "undecided", "chance"),
+    "luck beside a recovery": ({"chance_match": 2, "recovered": 1}, "reconstructed", "recovered"),
+    "luck, and the easy control fails": ({"chance_match": 2, "easy": failed()}, "undecided", "chance"),
 }
 
 
@@ -132,7 +137,7 @@ def concluded(**changes: Any) -> Verdict:
 @pytest.mark.parametrize("case", CASES)
 def test_verdict(case: str) -> None:
     changes, word, cause = CASES[case]
-    assert concluded(**changes)[:2] == (word, cause)
+    assert (verdicts.outcome(verdicts.concluded(*concluded(**changes))), concluded(**changes).cause) == (word, cause)
 
 
 def test_a_control_without_a_number_counts_as_none_recovered() -> None:
@@ -249,7 +254,7 @@ def test_the_rows_of_an_audit_are_measured_against_the_truth(leaking: tuple[Path
 def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", defence=NOTHING, audit_rounds="0")
     (entry,) = entries(folder)
-    assert entry["verdict"] == "static only" and entry["share_recovered"] == 0.0
+    assert verdicts.outcome(entry) == "static" and entry["share_recovered"] == 0.0
     assert entry["adaptive"] is False and entry["defence"] == NOTHING
     assert entry["ladder"][1]["passed"] is True and entry["ladder"][1]["psnr"] > 100  # the controls are undefended
     assert any("not granted" in line and NOTHING in line for line in entry["granted"])
@@ -261,20 +266,20 @@ def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path
 def test_one_undefended_client_is_enough_to_leak(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", defence=BLANKS, defended="1", audit_rounds="0")
     defended, other = entries(folder)
-    assert (defended["verdict"], defended["defence"], defended["share_recovered"]) == ("static only", BLANKS, 0.0)
+    assert (verdicts.outcome(defended), defended["defence"], defended["share_recovered"]) == ("static", BLANKS, 0.0)
     assert (other["verdict"], other["defence"], other["share_recovered"]) == ("leaks", "none", 1.0)
     assert [(row["client"], row["recovered"]) for row in rows(folder, "target")] == [("0", "True"), ("1", "False")]
 
 
 @pytest.mark.slow
-def test_attacks_that_do_not_work_on_the_fresh_net_are_inconclusive(tmp_path: Path) -> None:
+def test_attacks_that_do_not_work_on_the_fresh_net_decide_nothing(tmp_path: Path) -> None:
     folder, _ = audited(
         tmp_path / "run", net="lenet", attack=("analytic", "ig"), set=("ig.iterations=1",), audit_rounds="0"
     )
     analytic, ig = entries(folder)
-    assert (analytic["attack"], analytic["verdict"], analytic["failures"]) == ("analytic", "inconclusive", 2)
+    assert (analytic["attack"], analytic["verdict"], analytic["failures"]) == ("analytic", "undecided", 2)
     assert analytic["psnr"] is None and analytic["ladder"][0]["passed"] is True
-    assert (ig["attack"], ig["verdict"], ig["failures"]) == ("ig", "inconclusive", 0)
+    assert (ig["attack"], ig["verdict"], ig["failures"]) == ("ig", "undecided", 0)
     assert ig["psnr"]["mean"] < 20 and ig["iterations"] == 1
 
 
@@ -300,7 +305,7 @@ def test_a_private_head_does_not_hide_a_fully_connected_first_layer(tmp_path: Pa
 def test_an_attack_that_cannot_work_on_a_generated_net_concludes_nothing_there(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", method="hyperfl", net="mlp", audit_rounds="0")
     (entry,) = entries(folder)
-    assert (entry["verdict"], entry["failures"], entry["share_recovered"]) == ("inconclusive", 2, 0.0)
+    assert (entry["verdict"], entry["failures"], entry["share_recovered"]) == ("undecided", 2, 0.0)
     assert entry["ladder"][1]["passed"] is True  # the plain network of the easy control gave its examples away
 
 
@@ -341,7 +346,7 @@ def test_an_audit_repeats(leaking: tuple[Path, Experiment], tmp_path: Path) -> N
 
 def test_answers_of_the_wrong_clients_are_a_broken_attack(leaking: tuple[Path, Experiment], tmp_path: Path) -> None:
     entry = tampered(leaking, tmp_path / "copy", lambda answers: answers[::-1])
-    assert entry["verdict"] == "attack broken" and entry["ladder"][0]["passed"] is False
+    assert verdicts.outcome(entry) == "void" and entry["ladder"][0]["passed"] is False
     assert entry["share_recovered"] == 1.0  # whatever the attack itself seems to have found
 
 
@@ -354,7 +359,7 @@ def test_one_empty_control_answer_is_a_broken_attack(
         return [zeros if i == slot else answer for i, answer in enumerate(answers)]
 
     entry = tampered(leaking, tmp_path / "copy", emptied)
-    assert entry["ladder"][0]["passed"] is False and entry["verdict"] == "attack broken"
+    assert entry["ladder"][0]["passed"] is False and verdicts.outcome(entry) == "void"
 
 
 # --- what is said of attacks that broke ---
@@ -377,7 +382,7 @@ def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
 def test_an_easy_control_that_broke_is_not_called_too_weak() -> None:
     easy = ControlResult(0.0, False, failure_reason="crashed: it")
     word, _, reason = concluded(easy=easy)
-    assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
+    assert word == "undecided" and "crashed: it" in reason and "stronger attack" not in reason
 
 
 def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
@@ -420,7 +425,7 @@ def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
     assert told([row(0, None)], [row(0, None)])["adaptive_gain"] is None  # nothing was measured
     failed = told([row(i, 12.0 if i else None) for i in range(3)], [row(i, 10.0) for i in range(3)])
     assert failed["adaptive_gain"]["mean"] == 2.0  # of those that both gave
-    assert failed["verdict"] == "inconclusive" and "for 3 examples instead of 2" in failed["reason"]
+    assert failed["verdict"] == "undecided" and "for 3 examples instead of 2" in failed["reason"]
 
 
 @pytest.mark.parametrize(
@@ -437,13 +442,13 @@ def test_an_attack_that_does_worse_for_knowing_more_proves_nothing(
     ours: list[float], theirs: list[float], cause: str
 ) -> None:
     result = told([row(i, db) for i, db in enumerate(ours)], [row(i, db) for i, db in enumerate(theirs)])
-    assert (result["verdict"], result["cause"]) == ("inconclusive", cause)
+    assert (result["verdict"], result["cause"]) == ("undecided", cause)
     assert ("poor use of what it knows" in result["reason"]) is (cause == "outdone")
 
 
 def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None:
     result = told([row(0, 15.0), row(1, 30.0)], [row(0, 20.5, recovered=True), row(1, 9.0)])
-    assert result["verdict"] == "inconclusive" and "1 of 2 examples reconstructed" in result["reason"]
+    assert result["verdict"] == "undecided" and "1 of 2 examples reconstructed" in result["reason"]
 
 
 def test_an_easy_control_of_few_recordings_is_not_passed() -> None:

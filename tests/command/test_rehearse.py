@@ -276,7 +276,7 @@ def test_leakage_stops_where_the_attack_does(done: Path) -> None:
     for server_round in (0, 1):
         probed = [one for one in result if one.round == server_round]
         assert [(one.batch, one.steps, one.recovered, one.examples) for one in probed] == expected
-        assert [one.verdict for one in probed] == ["leaks", *["inconclusive"] * 4]
+        assert [one.verdict for one in probed] == ["leaks", *["undecided"] * 4]
         assert all("nothing protects the data" in one.because for one in probed[1:])
         assert (probed[0].best_psnr or 0) > 40 > (probed[1].best_psnr or 0)
 
@@ -305,7 +305,7 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
         "The sizes end at one local step and not at the real 12: "
     )
     assert re.search(
-        r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  inconclusive", message
+        r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  undecided", message
     )
     assert f"\n{ONE_ONLY}: {about(tmp_path / 'run')['answers'][ONE_ONLY]}\n" in message
     assert message.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
@@ -527,7 +527,8 @@ SIZES = ((1, 1), (4, 1), (4, 3))
 def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> SizeAttack:
     batch, steps = SIZES[size]
     got = 1 if verdict == "leaks" else 0
-    made = SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, "why", True, True)
+    found = "reconstructed" if got else verdict
+    made = SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, found, "why", True, True)
     return replace(made, **changes)
 
 
@@ -546,14 +547,14 @@ def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> S
             "batch 4 and 9 steps were not tried.",
         ),
         (
-            ("leaks", "leaks", "static only"),
+            ("leaks", "leaks", "static"),
             (4, 3),
             "leaks up to batch 4 and one step (1 of 8 examples recovered before training); at batch 4 and 3 steps "
             "nothing was recovered. The attack did not reckon with all that hides the data, so that is no evidence of "
             "protection.",
         ),
         (
-            ("no leak found", "leaks", "inconclusive"),
+            ("no leak found", "leaks", "undecided"),
             (4, 3),
             "leaks up to batch 4 and one step (1 of 8 examples recovered before training), though not at batch 1 and "
             "one step; at batch 4 and 3 steps nothing was recovered. That is no evidence of protection: the attack is "
@@ -566,7 +567,7 @@ def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> S
             "the data, and works on the same messages without it and where it is mild; that is not proof of safety.",
         ),
         (
-            ("leaks", "identifies", "no leak found"),
+            ("leaks", "identified", "no leak found"),
             (4, 3),
             "leaks up to batch 1 and one step (1 of 2 examples recovered before training); at batch 4 and one step "
             "nothing was recovered, nor above. But the true example can be told from public look-alikes "
@@ -574,7 +575,7 @@ def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> S
             "messages without it and where it is mild; that is not proof of safety.",
         ),
         (
-            ("leaks", "leaks", "identifies"),
+            ("leaks", "leaks", "identified"),
             (4, 3),
             "leaks up to batch 4 and one step (1 of 8 examples recovered before training); at batch 4 and 3 steps "
             "nothing was recovered. But the true example can be told from public look-alikes there more often "
@@ -588,17 +589,17 @@ def test_where_leakage_stops_is_one_sentence(verdicts: tuple[str, ...], real: tu
 
 
 def test_a_weak_attack_and_a_broken_control_say_nothing_of_the_data() -> None:
-    weak = [attempt(size, "inconclusive", easy=False, because="it fails") for size in range(3)]
+    weak = [attempt(size, "undecided", easy=False, because="it fails") for size in range(3)]
     assert answers(weak, SIZES, (4, 3))["a"] == (
         "nothing was recovered at any size; the control was, but not the easy case. That is no evidence of protection: "
         "it fails."
     )
-    broken = [attempt(size, "attack broken", control=False, recovered=1) for size in range(3)]
+    broken = [attempt(size, "void", control=False, recovered=1) for size in range(3)]
     assert answers(broken, SIZES, (4, 3))["a"] == (
         "the control was not recovered. The check of the measurement failed, so the result is void."
     )
-    other = [attempt(0, "leaks"), attempt(1, "attack broken", because="it is something else")]
-    message = answers([*other, attempt(2, "static only")], SIZES, (4, 3))["a"]
+    other = [attempt(0, "leaks"), attempt(1, "void", because="it is something else")]
+    message = answers([*other, attempt(2, "static")], SIZES, (4, 3))["a"]
     assert message.endswith("nothing was recovered, nor above. The result is void: it is something else.")
 
 
@@ -661,8 +662,8 @@ def found_by(folder: Path) -> list[tuple[Any, ...]]:
 
 EXPECTED = [
     (None, 1, 1, 1, "leaks"),
-    ("ladder", 2, 1, 2, "inconclusive"),  # there is no defence
-    ("ladder", 2, 2, 2, "inconclusive"),
+    ("ladder", 2, 1, 2, "undecided"),  # there is no defence
+    ("ladder", 2, 2, 2, "undecided"),
 ]
 
 
@@ -673,7 +674,7 @@ def test_growing_sizes_are_attacked_again_from_its_recordings(
     out = tmp_path / "run"
     assert sim.main([*SIM.split(), "--dataset", f"folder:{chosen}", "--out", str(out)]) == 0
     message = capsys.readouterr().out
-    assert ", ladder 2x1: inconclusive (" in message and ", ladder 2x2: inconclusive (" in message
+    assert ", ladder 2x1: undecided (" in message and ", ladder 2x2: undecided (" in message
     assert message.count("no defence hides the data there") == 2
     assert found_by(out) == EXPECTED
     with (out / "audit.csv").open(newline="") as lines:

@@ -29,6 +29,7 @@ from flfw.comparisons.significance import ranked
 from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import ACCURACIES
 from flfw.errors import InputError, RunError
+from flfw.files.verdicts import outcome
 from flfw.nets import Tensors
 from flfw.plans.run_plan import plan
 from flfw.runs.run import run as run_one
@@ -444,7 +445,7 @@ def test_the_table_by_hand() -> None:
 def test_pooled_numbers_by_hand(tmp_path: Path) -> None:
     first = written(
         tmp_path / "0",
-        [entry(verdict="leaks", identification_rate=0.5), entry(curve="batch", verdict="attack broken")],
+        [entry(verdict="leaks", identification_rate=0.5), entry(curve="batch", verdict="void")],
         [row(0, 30.0), row(1, 10.0), row(0, 60.0, curve="batch"), row(0, 70.0, rung="easy")],
     )
     second = written(
@@ -460,14 +461,14 @@ def test_pooled_numbers_by_hand(tmp_path: Path) -> None:
 
 
 def test_the_most_alarming_verdict_of_the_seeds_counts(tmp_path: Path) -> None:
-    words = ["no leak found", "static only", "inconclusive", "attack broken", "identifies", "leaks"]
+    words = ["no leak found", "static", "undecided", "void", "identified", "leaks"]
     folders = [
         written(tmp_path / str(seed), [entry(verdict=word, reason=f"why {word}")], [row(0, 5.0)], seed=seed)
         for seed, word in enumerate(words)
     ]
     for upto, word in enumerate(words):
         (leak,) = combine("m", "none", [read(folder) for folder in folders[: upto + 1]]).leaks
-        assert (leak.verdict, leak.reason) == (word, f"why {word}")
+        assert (outcome(leak.concluded), leak.reason) == ("reconstructed" if word == "leaks" else word, f"why {word}")
 
 
 def test_images_of_one_message_count_as_one(tmp_path: Path) -> None:
@@ -497,10 +498,10 @@ def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found
     folder = written(
         tmp_path / "run",
         [
-            entry(verdict="static only", **common),
-            entry(verdict="static only", vantage="client_update", **common),
+            entry(verdict="static", **common),
+            entry(verdict="static", vantage="client_update", **common),
             entry(**informed),
-            entry(attack="b", verdict="static only", vantage="client_example", **common),
+            entry(attack="b", verdict="static", vantage="client_example", **common),
         ],
         [
             row(0, 15.0, **common), row(1, 15.0, **common),
@@ -530,7 +531,7 @@ def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path) -> No
     twins = [{"defence": "d", "adaptive": False, "adaptation": way} for way in (None, "automatic")]
     files = [f"reconstructions/ig-r0000-target{mark}-000.safetensors" for mark in ("", "-adaptive")]
     rows = [row(0, db, **given, reconstruction=f) for db, given, f in zip((9.0, 12.0), twins, files, strict=True)]
-    run = read(written(tmp_path / "run", [entry(**given, verdict="static only") for given in twins], rows))
+    run = read(written(tmp_path / "run", [entry(**given, verdict="static") for given in twins], rows))
     static, informed = combine("m", "d", [run]).leaks
     assert static.psnr and informed.psnr and (static.psnr.mean, informed.psnr.mean) == (9.0, 12.0)
 
@@ -613,12 +614,12 @@ def headline(page: str) -> str:
 def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None:
     eight = [entry(verdict="leaks", images=8)], [row(n, 26.0 + n) for n in range(8)]
     plain = written(tmp_path / "plain", *eight)
-    weak = [entry(verdict="static only", images=8)], [row(n, 9.5 + n / 2) for n in range(8)]
+    weak = [entry(verdict="static", images=8)], [row(n, 9.5 + n / 2) for n in range(8)]
     better = written(tmp_path / "better", *weak)
     message = headline(page_of(tmp_path, {"none": plain, "x": better}))
     assert message == (
         "fedavg without a defence leaks most, 8 of 8 images (29.5 dB) at 80.0 % accuracy; fedavg with x least, "
-        "0 of 8 images (11.2 dB) at 80.0 % accuracy (static only)."
+        "0 of 8 images (11.2 dB) at 80.0 % accuracy (undecided (static))."
     )
     assert headline(page_of(tmp_path, {"none": better, "x": better})).startswith("Nothing was recovered from any of 2")
     assert headline(page_of(tmp_path, {"none": plain})).startswith("fedavg without a defence leaks: 8 of 8 images")
@@ -630,18 +631,18 @@ def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None
 
 
 def test_what_is_identified_and_why_nothing_follows_is_on_the_page(tmp_path: Path) -> None:
-    weak = entry(verdict="inconclusive", reason="No defence hides the data.")
+    weak = entry(verdict="undecided", reason="No defence hides the data.")
     plain = written(tmp_path / "plain", [weak], [row(0, 10.0)])
-    telling = entry(verdict="identifies", reason="7 of 8 point to the true one.", defence="x")
+    telling = entry(verdict="identified", reason="7 of 8 point to the true one.", defence="x")
     told_apart = written(tmp_path / "x", [telling], [row(0, 9.0, defence="x")])
     page = page_of(tmp_path, {"none": plain, "x": told_apart})
     assert headline(page).startswith(
-        "Nothing was recovered from any of 2 combinations on digits, but fedavg with x identifies: results point"
+        "Nothing was recovered from any of 2 combinations on digits, but fedavg with x leaks in part: results point"
     )
     text = " ".join(re.sub(r"<[^>]+>", "", page).split())
-    assert "fedavg without a defence, ig adaptive at round 0: inconclusive. No defence hides the data." in text
-    assert "fedavg with x, ig adaptive at round 0: identifies. 7 of 8 point to the true one." in text
-    assert '<span class="accent-text">identifies</span>' in page
+    assert "fedavg without a defence, ig adaptive at round 0: undecided. No defence hides the data." in text
+    assert "fedavg with x, ig adaptive at round 0: leaks (identified). 7 of 8 point to the true one." in text
+    assert '<span class="accent-text">leaks (identified)</span>' in page
     leaking = written(tmp_path / "leaks", [entry(verdict="leaks", reason="1 of 1")], [row(0, 30.0)])
     assert "Why not more can be concluded" not in page_of(tmp_path, {"none": leaking})
 

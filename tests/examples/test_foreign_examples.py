@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flfw.errors import InputError
+from flfw.files.verdicts import outcome
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 from tests.support.paths import ROOT
@@ -57,8 +58,12 @@ def test_an_app_is_recorded_and_its_description_explains_what_it_sent(
     entries = audits.examine(name, tmp_path / "recordings", tmp_path / "audit", iterations=100)
     outcomes = {check["outcome"] for entry in entries for check in entry["consistency"]}
     assert outcomes == {"not possible" if name in VAGUE else "passed"}
-    verdicts = {entry["verdict"] for entry in entries}
-    assert ("leaks" in verdicts) == (name in LEAKING) and verdicts <= {"leaks", "inconclusive", "identifies"}
+    verdicts = {outcome(entry) for entry in entries}
+    assert ("reconstructed" in verdicts) == (name in LEAKING) and verdicts <= {
+        "reconstructed",
+        "undecided",
+        "identified",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

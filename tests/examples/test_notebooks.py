@@ -16,7 +16,7 @@ FOLDER = ROOT / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SAID = {
     "train_and_audit": ("round 3/3  loss", "('leaks', {'reconstruction': 'leaks'})", "time    about", "dlg"),
-    "your_own_defence": ("static only", "coarse:Coarse"),
+    "your_own_defence": ("static", "coarse:Coarse"),
     "audit_your_flower_app": ("consistency", "round 2 computed anew from the truth: explained"),
 }
 """Words in the outputs of each notebook."""

@@ -14,7 +14,7 @@ from flfw.files.result_entries import ResultModel
 from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, read_rows, to_json
 
 CLAIM = {"unit": "example", "adversary": "server", "epsilon": 4, "accounting": "exact"}
-ATTACK = {"attack": "ig", "round": 0, "failures": 0}
+ATTACK = {"attack": "ig", "round": 0, "failures": 0, "evidence": None}
 
 
 def test_numbers_stay_as_they_were_written(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_result_of_today_is_read_as_tables() -> None:
     assert result.rounds["acc_global"].tolist() == [row["acc_global"] for row in STORED["rounds"]]
     assert result.audit["psnr.mean"].tolist() == [entry["psnr"]["mean"] for entry in STORED["audit"]]
     assert result.membership["auc"].tolist() == [entry["auc"] for entry in STORED["membership"]]
-    assert (result.verdict, result.experiment.method) == ("inconclusive", "fedavg")
+    assert (result.verdict, result.experiment.method) == ("undecided", "fedavg")
     assert result.membership["correct.correct"].tolist() == [entry["right"]["right"] for entry in STORED["membership"]]
     assert result.audit["worst.probe_slot"].tolist() == [entry["worst"]["victim"] for entry in STORED["audit"]]
     assert result.audit["ladder"][0][0]["rung"] == "analytic" and result.images["probe_slot"].notna().all()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw.audit.measures.agreement import agreement
+from flfw.files.verdicts import outcome
 from flfw.recorded_apps import SearchLimits, TrainingDescription
 from flfw.recorded_apps.consistency import retrained, squared
 from flfw.recorded_apps.knowledge import input_space
@@ -145,7 +146,7 @@ def test_a_right_description_explains_the_update(tmp_path: Path, case: str) -> N
     for check in result["consistency"]:
         assert (check["outcome"], check["cause"]) == ("passed", "")
         assert check["cosine"] > 0.99999 and abs(check["ratio"] - 1) < 1e-3
-    assert result["verdict"] != "attack broken"
+    assert outcome(result) != "void"
 
 
 @pytest.mark.slow
@@ -158,8 +159,8 @@ def test_a_wrong_description_is_named_and_is_no_finding(tmp_path: Path, case: st
     assert first["cause"].startswith(f"Another description explains it: {cause}"), first["cause"]
     assert control(result)["passed"] is False
     # What was reconstructed leaks, however it was described.
-    assert result["verdict"] == ("leaks" if result["share_recovered"] else "attack broken")
-    if result["verdict"] == "attack broken":
+    assert outcome(result) == ("reconstructed" if result["share_recovered"] else "void")
+    if outcome(result) == "void":
         for words in ("2 of 2 updates", f"cosine {first['cosine']:.5f}, length ratio", first["cause"]):
             assert words in result["reason"]
 
@@ -182,7 +183,7 @@ def test_a_learning_rate_that_only_stretches_the_update_is_estimated(tmp_path: P
 @pytest.mark.slow
 def test_a_cause_outside_of_the_list_is_not_made_up(tmp_path: Path) -> None:
     result = checked(tmp_path, Local(normalise=lambda x: (x - 0.45) / 0.25))
-    assert result["verdict"] == "attack broken"
+    assert outcome(result) == "void"
     assert result["consistency"][0]["cause"] == (
         "No other description that was tried explains it; none comes much nearer."
     )

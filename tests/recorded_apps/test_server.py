@@ -16,9 +16,9 @@ from flfw.adversary.sums import SEEN
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.attacks.rog import ROG, ROGSettings
-from flfw.audit.conclude import MALICIOUS
 from flfw.audit.measures.public import PublicData
 from flfw.errors import InputError
+from flfw.files.verdicts import MALICIOUS, outcome
 from flfw.recorded_apps import TrainingDescription, knowledge
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.recording.reader import Recordings
@@ -169,7 +169,7 @@ def test_gradients_are_summed_as_they_are_and_there_is_no_sum_of_both(leaking: P
 def test_what_a_malicious_server_finds_is_no_leak_to_an_honest_one(leaking: Path, tmp_path: Path) -> None:
     result = ask(leaking, tmp_path / "audit", tampered_by="bait")
     (entry,) = result["audit"]
-    assert (entry["verdict"], entry["cause"], entry["malicious_server"]) == (MALICIOUS, "tampered", "bait")
+    assert (outcome(entry), entry["cause"], entry["malicious_server"]) == (MALICIOUS, "tampered", "bait")
     assert entry["share_recovered"] == 1.0 and "a run of such a server" in entry["reason"]
     assert entry["granted"][1] == "a malicious server's change of it (bait), with numbers of its choice"
     assert result["notes"][0].startswith("A malicious server changed the network of this run (bait)")
@@ -195,7 +195,7 @@ def test_an_attack_that_changes_the_network_is_audited_as_such_or_not_at_all(tmp
     folder = recorded(tmp_path / "recordings", client_app(lambda: fresh(imprinted), 2), imprinted)
     case: dict[str, Any] = {"count": 2, "net": imprinted}
     (entry,) = ask(folder, tmp_path / "audit", attacks={"bins": Imprint(BINS)}, tampered_by="imprint", **case)["audit"]
-    assert entry["verdict"] == MALICIOUS and entry["share_recovered"] >= 0.5
+    assert outcome(entry) == MALICIOUS and entry["share_recovered"] >= 0.5
     assert [control["passed"] for control in entry["ladder"]] == [True, True, True]
     with pytest.raises(InputError, match=r"^Expected tampered_by with the attack bins, whose malicious server changes"):
         ask(folder, tmp_path / "unsaid", attacks={"bins": Imprint(BINS)}, **case)

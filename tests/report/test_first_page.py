@@ -54,23 +54,19 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
         ({"vantage": "client_example"}, Severity.LEAKS, "from what a client’s machine computes for a single one."),
         ({"vantage": "aggregate", "sum_size": 4}, Severity.LEAKS, "recovered from sums of clients’ messages."),
         (
-            judged("leaks", "peer", vantage="peer", sum_size=2),
+            judged("message", "peer", vantage="peer", sum_size=2),
             Severity.LEAKS,
             "the other clients of a round can compute what one of them sent.",
         ),
-        (judged("identifies", "identified"), Severity.LEAKS, "leaks in part: the true image can be told from similar"),
+        (judged("identified", "identified"), Severity.LEAKS, "leaks in part: the true image can be told from similar"),
         (
-            {"verdict": "malicious server only", "malicious_server": "imprint"},
+            {"verdict": "to a malicious server", "malicious_server": "imprint"},
             Severity.RULES_BROKEN,
             "leaks to a server that breaks the rules: 2 of 3",
         ),
-        (judged("attack broken", "analytic"), Severity.UNKNOWN, "recovered: a check of the test itself failed."),
-        (
-            judged("inconclusive", "few"),
-            Severity.UNKNOWN,
-            "It is not known whether training images can be recovered: the",
-        ),
-        (judged("static only", "static"), Severity.UNKNOWN, "no attack reckoned with all that hides the data."),
+        (judged("void", "analytic"), Severity.UNKNOWN, "recovered: a check of the test itself failed."),
+        (judged("undecided", "few"), Severity.UNKNOWN, "It is not known whether training images can be recovered: the"),
+        (judged("static", "static"), Severity.UNKNOWN, "no attack reckoned with all that hides the data."),
         (judged("unheard", "unheard"), Severity.UNKNOWN, "the test gave no answer."),
         (
             judged("no leak found", "nothing"),
@@ -86,14 +82,14 @@ def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], leve
 
 def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
     """A result that found nothing beside one that is not known is not known, and a leak comes before both."""
-    found_none, few = judged("no leak found", "nothing"), judged("inconclusive", "few", round=2)
+    found_none, few = judged("no leak found", "nothing"), judged("undecided", "few", round=2)
     assert decided(tmp_path, found_none, few).level is Severity.UNKNOWN
-    both = decided(tmp_path, found_none, membership=[member_row("whitened", "inconclusive")])
+    both = decided(tmp_path, found_none, membership=[member_row("whitened", "undecided")])
     assert both.level is Severity.UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
     assert any(text.startswith("No leak was found: ") for text in both.meaning)
     leak = decided(tmp_path, found_none, membership=[member_row("whitened", "leaks")])
     assert leak.level is Severity.LEAKS and "leaks who took part" in leak.headline
-    for entry in (found_none, few, judged("static only", "static"), judged("attack broken", "analytic")):
+    for entry in (found_none, few, judged("static", "static"), judged("void", "analytic")):
         words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
         assert re.search("no proof that there is none|Nothing follows from that: neither that the data are safe", words)
         assert not re.search(r"\b(anonymous|protected|secure)\b", words)
@@ -117,21 +113,11 @@ def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
             "leaks who took part: patients that were",
         ),
         ([member_row("whitened", "no leak found")], {}, Severity.NOT_FOUND, "That is no proof of it."),
-        (
-            [member_row("whitened", "inconclusive")],
-            {},
-            Severity.UNKNOWN,
-            "It is not known whether anybody can tell which",
-        ),
+        ([member_row("whitened", "undecided")], {}, Severity.UNKNOWN, "It is not known whether anybody can tell which"),
         ([], {"inference": [CLASSES]}, Severity.LEAKS, "leaks what kind of data a client has"),
-        ([], {"inference": [CLASSES | {"verdict": "static only"}]}, Severity.UNKNOWN, "It is not known whether"),
+        ([], {"inference": [CLASSES | {"verdict": "static"}]}, Severity.UNKNOWN, "It is not known whether"),
         ([], {"secure_aggregation": PEER}, Severity.LEAKS, "A client’s message leaks to another client"),
-        (
-            [],
-            {"secure_aggregation": {"peer": PEER["peer"] | {"verdict": "inconclusive"}}},
-            Severity.UNTESTED,
-            NOT_AUDITED,
-        ),
+        ([], {"secure_aggregation": {"peer": PEER["peer"] | {"verdict": "undecided"}}}, Severity.UNTESTED, NOT_AUDITED),
     ],
 )
 def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
@@ -202,7 +188,7 @@ def test_the_terminal_names_the_settings_under_which_a_claim_holds() -> None:
 
 
 def test_a_question_fits_a_single_client_and_an_attack_that_cannot_adapt(tmp_path: Path) -> None:
-    one = judged("static only", "static")
+    one = judged("static", "static")
     assert "A round had 1 client." in asked(tmp_path, one, config=CONFIG | {"clients": 1})
     assert "(--expert adaptation=auto)" in asked(tmp_path, one, config=CONFIG | {"adaptation": "static"})
     able = asked(tmp_path, one, config=CONFIG | {"adaptation": "auto"})
@@ -248,12 +234,12 @@ HIDDEN = {"defence": "dcs2", "protected_by": "dcs2"}
         ([{"protected_by": "fedavg"}], [], {}, "What replaces or strengthens method fedavg?", "defence fedavg"),
         ([], [member_row("cosine", "leaks")], {}, "Which protection will be switched on", "Will it be tested who"),
         ([judged("no leak found", "nothing")], [], {}, "Is there a bound that holds", "Which protection will be"),
-        ([judged("static only", "static")], [], {}, "with an attack that knows what hides the data", "switched on"),
-        ([judged("inconclusive", "few")], [], {}, "with more messages (--images)", "with a stronger attack"),
-        ([judged("inconclusive", "easy")], [], {}, "with a stronger attack (--attack)", "--images"),
+        ([judged("static", "static")], [], {}, "with an attack that knows what hides the data", "switched on"),
+        ([judged("undecided", "few")], [], {}, "with more messages (--images)", "with a stronger attack"),
+        ([judged("undecided", "easy")], [], {}, "with a stronger attack (--attack)", "--images"),
         (
             [],
-            [member_row("cosine", "inconclusive")],
+            [member_row("cosine", "undecided")],
             {},
             "with more pairs (--expert membership_pairs)",
             "--attack membership",
@@ -366,7 +352,7 @@ def test_facts_beside_the_opinion_are_of_the_most_serious_result(tmp_path: Path)
     settings = read_settings(
         tmp_path,
         [
-            full_entry("ig", 0, False, **judged("inconclusive", "few")),
+            full_entry("ig", 0, False, **judged("undecided", "few")),
             full_entry("ig", 2, False),
             full_entry("dlg", 2, False, vantage="outsider"),
         ],
@@ -394,17 +380,17 @@ def test_facts_beside_the_opinion_are_of_the_most_serious_result(tmp_path: Path)
             "Not by this attack: 0 of 8",
             "Up to 31\N{NO-BREAK SPACE}% of such messages",
         ),
-        (judged("inconclusive", "few"), "Not answered: 0 of 8 images recovered, which shows nothing.", "Not known."),
-        (judged("static only", "static"), "Not answered: 0 of 8", "Not known."),
-        (judged("attack broken", "analytic"), "Not answered: the test is void.", "Not known."),
+        (judged("undecided", "few"), "Not answered: 0 of 8 images recovered, which shows nothing.", "Not known."),
+        (judged("static", "static"), "Not answered: 0 of 8", "Not known."),
+        (judged("void", "analytic"), "Not answered: the test is void.", "Not known."),
         ({"share_interval": None}, "Yes: 2 of 3 images recovered.", "2 of 3 here; no interval is recorded."),
         (
-            judged("identifies", "identified", identification_rate=0.875),
+            judged("identified", "identified", identification_rate=0.875),
             "In part: 0 of 8 images recovered, but the true image told",
             "88\N{NO-BREAK SPACE}% identified among look-alikes; by chance 1.0",
         ),
         (
-            judged("identifies", "candidates", candidate_test={"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}),
+            judged("identified", "candidates", candidate_test={"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}),
             "In part: ",
             "6 of 8 messages point to the truth; by chance 4.0",
         ),
@@ -452,7 +438,7 @@ def test_attack_and_method_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_the_largest_sum_answers_for_membership_and_smaller_ones_are_controls() -> None:
     alone = member_row("cosine", "leaks", vantage="aggregate", sum_size=1)
-    twelve = member_row("cosine", "inconclusive", vantage="aggregate", sum_size=12, cause="few")
+    twelve = member_row("cosine", "undecided", vantage="aggregate", sum_size=12, cause="few")
     assert presence([alone, twelve], "images").level is Severity.UNKNOWN
     assert presence([alone], "images").level is Severity.LEAKS
     single = member_row("cosine", "leaks")

@@ -30,7 +30,7 @@ def test_a_run_without_membership_says_that_it_was_not_tested(tmp_path: Path) ->
 
 
 def test_a_leak_of_membership_stands_in_the_headline_beside_that_of_images(tmp_path: Path) -> None:
-    page = read(tmp_path / "run", row("cosine", "inconclusive"), row("whitened", "leaks"))
+    page = read(tmp_path / "run", row("cosine", "undecided"), row("whitened", "leaks"))
     assert "Method HyperFL on digits leaks: attack ig" in page.heading
     assert "And it tells who was there: statistic whitened tells members from held-out images" in page.heading
     assert "(AUC 0.67, where a coin gives 0.50; 8.2 % of the members found at 0.33 % false alarms)" in " ".join(
@@ -47,11 +47,7 @@ def test_a_leak_of_membership_stands_in_the_headline_beside_that_of_images(tmp_p
     [
         ("leaks", "Method HyperFL on digits leaks who was there", "It can be told that somebody’s data was there."),
         ("no leak found", "No leak found of membership in method HyperFL", "an effect above 53 % right guesses"),
-        (
-            "inconclusive",
-            "Inconclusive on membership in method HyperFL",
-            "Whether membership can be told is not known.",
-        ),
+        ("undecided", "Undecided on membership in method HyperFL", "Whether membership can be told is not known."),
     ],
 )
 def test_a_run_with_membership_alone_is_no_run_without_an_audit(
@@ -67,13 +63,13 @@ def test_a_run_with_membership_alone_is_no_run_without_an_audit(
 
 
 def test_what_is_the_same_for_all_statistics_is_said_once(tmp_path: Path) -> None:
-    rows = row("whitened", "leaks"), row("cosine", "inconclusive")
+    rows = row("whitened", "leaks"), row("cosine", "undecided")
     page = read(tmp_path / "run", *rows)
     assert "It sees what the server sees in rounds 1 to 2. 2 results" in page.text
     assert "Seen by" not in page.text and "whitened: leaks" in page.text
-    distance = read(tmp_path / "other", rows[0], row("cosine", "inconclusive", vantage="peer", rounds=[2]))
+    distance = read(tmp_path / "other", rows[0], row("cosine", "undecided", vantage="peer", rounds=[2]))
     assert "Seen by" in distance.text and "It sees what" not in distance.text
-    assert "cosine, peer, in round 2: inconclusive" in distance.text
+    assert "cosine, peer, in round 2: undecided" in distance.text
 
 
 FIGURES = {
@@ -83,7 +79,7 @@ FIGURES = {
         "rounds": 2, "clients": 4, "smallest_group": 4, "rank": 1, "smallest_singular": 0.0, "separable": 0,
         "noise": [], "isolated": 0, "isolating": [], "recorded_only": False,
     },
-    "peer": {"smallest": 4, "round": 1, "left": 3, "verdict": "inconclusive", "reason": "Three are left.",
+    "peer": {"smallest": 4, "round": 1, "left": 3, "verdict": "undecided", "reason": "Three are left.",
              "check": None},
 }  # fmt: skip
 
@@ -101,10 +97,10 @@ def test_an_epsilon_stands_beside_the_claim(tmp_path: Path) -> None:
 
 
 def test_one_statistic_that_can_see_answers_for_blind_ones_of_the_same_messages_only() -> None:
-    found_none, blind = row("whitened", "no leak found"), row("cosine", "inconclusive")
+    found_none, blind = row("whitened", "no leak found"), row("cosine", "undecided")
     assert decisive([blind, found_none]) is found_none
-    assert decisive([found_none, row("cosine", "inconclusive", cause="faint")])["cause"] == "faint"  # type: ignore[index]
-    elsewhere = row("cosine", "inconclusive", vantage="outsider")
+    assert decisive([found_none, row("cosine", "undecided", cause="faint")])["cause"] == "faint"  # type: ignore[index]
+    elsewhere = row("cosine", "undecided", vantage="outsider")
     assert decisive([found_none, elsewhere]) is elsewhere
     assert decisive([]) is None
 
@@ -141,15 +137,13 @@ def test_sums_are_no_answer_to_single_messages(tmp_path: Path) -> None:
 
 def test_an_attack_on_sums_from_the_server_answers_for_sums(tmp_path: Path) -> None:
     assert SEEN.startswith(ONLY_SUMS)
-    loki = entry("loki", 0, False, granted=[SEEN], verdict="malicious server only")
+    loki = entry("loki", 0, False, granted=[SEEN], verdict="to a malicious server")
     seen, _, sums = questions(read_settings(tmp_path, [loki], pictures=False), [])
     assert (seen.answer, sums.answer, sums.leaks) == ("Not tested", "By a server that breaks the rules", False)
     assert "not tried" in sums.words and "loki recovered" in sums.words
 
 
-@pytest.mark.parametrize(
-    ("verdict", "answer"), [("leaks", "Not enough: it still leaks"), ("inconclusive", "Not tested")]
-)
+@pytest.mark.parametrize(("verdict", "answer"), [("leaks", "Not enough: it still leaks"), ("undecided", "Not tested")])
 def test_the_figures_on_sums_belong_to_the_third_answer(verdict: str, answer: str) -> None:
     sums = questions([], [], figures={"peer": {"verdict": verdict}})[2]
     assert (sums.answer, sums.leaks, sums.href) == (answer, verdict == "leaks", "sums")
@@ -161,7 +155,7 @@ def test_a_statistic_has_one_line_in_the_terminal() -> None:
         "membership by whitened in rounds 1 to 2: leaks (AUC 0.667 (0.641 to 0.689) on 3000 pairs, 8.2% of members "
         "found at 0.33% false alarms, epsilon at least 0.287)"
     )
-    few = row("cosine", "inconclusive", vantage="peer", tpr=None, fpr=None, auc=None, auc_low=None, auc_high=None)
+    few = row("cosine", "undecided", vantage="peer", tpr=None, fpr=None, auc=None, auc_low=None, auc_high=None)
     assert membership_line(few) == (
-        "membership by cosine (peer) in rounds 1 to 2: inconclusive (AUC – on 3000 pairs): The reason of cosine."
+        "membership by cosine (peer) in rounds 1 to 2: undecided (AUC – on 3000 pairs): The reason of cosine."
     )

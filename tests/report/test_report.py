@@ -19,7 +19,7 @@ from flfw.report.findings import png_uri
 from flfw.report.page_data import FailureLine, first_screen
 from flfw.report.report import command, write_report
 from tests.support.drawn_charts import charts_in, lines_of, texts_of
-from tests.support.reported_runs import IMAGES, ROUNDS, a_full_run, a_run, full_entry, nothing
+from tests.support.reported_runs import IMAGES, ROUNDS, a_full_run, a_run, conclusion, full_entry, nothing
 
 VOID = {"meta", "link", "img", "br", "input", "hr"}
 
@@ -75,7 +75,7 @@ def with_verdict(folder: Path, verdict: str, **changes: Any) -> Page:
     a_run(folder)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     for item in result["audit"]:
-        item.update(verdict=verdict, **changes)
+        item.update(conclusion(verdict), **changes)
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     return read(folder)
 
@@ -96,8 +96,8 @@ def test_leak_opens_with_what_came_out(tmp_path: Path) -> None:
             "No leak found in method HyperFL on digits",
             "the same attack succeeds on an undefended easy case",
         ),
-        ("inconclusive", "Inconclusive", "did not solve the undefended easy case either"),
-        ("attack broken", "Attack broken", "so this says nothing about what method HyperFL on digits leaks"),
+        ("undecided", "Undecided: ", "did not solve the undefended easy case either"),
+        ("void", "Undecided, as the test is void: ", "so this says nothing about what method HyperFL on digits leaks"),
     ],
 )
 def test_each_verdict_has_its_own_sentence(tmp_path: Path, verdict: str, opens: str, says: str) -> None:
@@ -108,13 +108,13 @@ def test_each_verdict_has_its_own_sentence(tmp_path: Path, verdict: str, opens: 
 
 
 def test_static_attacks_are_no_evidence_of_protection(tmp_path: Path) -> None:
-    heading = with_verdict(tmp_path / "run", "static only", adaptive=False).heading
-    assert heading.startswith("Static only: ")
+    heading = with_verdict(tmp_path / "run", "static", adaptive=False).heading
+    assert heading.startswith("Undecided: ")
     assert "no attack adapted to what the method hides was run, so this is not evidence of protection" in heading
 
 
 def test_broken_attack_says_nothing_about_the_defence(tmp_path: Path) -> None:
-    heading = with_verdict(tmp_path / "run", "attack broken", defence="prune").heading
+    heading = with_verdict(tmp_path / "run", "void", defence="prune").heading
     assert heading.endswith("so this says nothing about the defence prune.")
 
 
@@ -123,7 +123,7 @@ def test_adaptive_answer_stands_before_the_static_one(tmp_path: Path) -> None:
     source = tmp_path / "run" / "result.json"
     result = json.loads(source.read_text(encoding="utf-8"))
     for item in result["audit"]:
-        item["verdict"] = "no leak found" if item["adaptive"] else "static only"
+        item.update(conclusion("no leak found" if item["adaptive"] else "static"))
     source.write_text(json.dumps(result), encoding="utf-8")
     assert read(tmp_path / "run").heading.startswith(
         "No leak found in method HyperFL on digits: attack hyperfl adaptive"
@@ -296,7 +296,7 @@ def test_interval_stands_beside_the_count(tmp_path: Path) -> None:
     assert "2 of 3: the share of such images that this attack recovers lies between 9 % and 99 %" in leak.text
 
 
-@pytest.mark.parametrize("verdict", ["inconclusive", "attack broken"])
+@pytest.mark.parametrize("verdict", ["undecided", "void"])
 def test_void_result_promises_no_upper_bound(tmp_path: Path, verdict: str) -> None:
     page = read(a_run(tmp_path / "run", entries=[full_entry("ig", 0, False, **nothing(verdict=verdict))]))
     assert "could leak" not in page.text
@@ -309,7 +309,7 @@ def test_new_figures_are_in_the_tables(tmp_path: Path) -> None:
         assert text in tables
     assert "enlarged so that the shorter side is 64" in tables and "the official file" in tables
     assert "Static beside adaptive" in tables
-    assert "ig: 0 of 3, mean 24.0 dB static only ig: 2 of 3, mean 24.0 dB leaks" in tables
+    assert "ig: 0 of 3, mean 24.0 dB undecided (static) ig: 2 of 3, mean 24.0 dB leaks" in tables
 
 
 def test_records_are_measured_against_a_guess(tmp_path: Path) -> None:
@@ -381,26 +381,21 @@ def test_every_sample_has_all_its_figures(tmp_path: Path) -> None:
 PLAIN = [
     ("leaks", {}, "Yes, it leaks. 2 of the 3 training images were recovered well enough to be recognised"),
     ("no leak found", nothing(), "No leak was found. Not one of the 3 training images was recovered."),
-    (
-        "static only",
-        nothing(),
-        "This cannot be told from the test. Not one of the 3 training images was recovered, but the",
-    ),
-    ("inconclusive", nothing(), "The test gave no answer. Not one of the 3 training images was recovered, but"),
-    ("attack broken", nothing(), "The test is not valid. A check that must always succeed has failed"),
+    ("static", nothing(), "This cannot be told from the test. Not one of the 3 training images was recovered, but the"),
+    ("undecided", nothing(), "The test gave no answer. Not one of the 3 training images was recovered, but"),
+    ("void", nothing(), "The test is not valid. A check that must always succeed has failed"),
 ]
 
 
 @pytest.mark.parametrize(("verdict", "scores", "sentence"), PLAIN)
 def test_each_verdict_has_plain_words(tmp_path: Path, verdict: str, scores: dict[str, Any], sentence: str) -> None:
-    words = words_of(
-        read(a_run(tmp_path / "run", entries=[full_entry("ig", 2, False, **scores | {"verdict": verdict})]))
-    )
+    said = scores | conclusion(verdict)
+    words = words_of(read(a_run(tmp_path / "run", entries=[full_entry("ig", 2, False, **said)])))
     assert sentence in words
     assert "3 training images of 3 clients were attacked after round 2" in words
     assert "dB" not in words and "PSNR" not in words
-    assert ("Not sure at all" in words) == (verdict in ("inconclusive", "attack broken"))
-    records = [full_entry("ig", 2, True, **scores | {"verdict": verdict})]
+    assert ("Not sure at all" in words) == (verdict in ("undecided", "void"))
+    records = [full_entry("ig", 2, True, **said)]
     assert sentence.split(" training images")[0] in words_of(read(a_run(tmp_path / "rows", True, entries=records)))
 
 
@@ -429,8 +424,8 @@ def test_plain_words_of_a_run_without_an_audit(tmp_path: Path) -> None:
         ({"failure_reason": "ended after 3600 s"}, "the attack gave nothing (ended after 3600 s)"),
     ],
 )
-def test_inconclusive_says_why(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
-    item = full_entry("ig", 0, False, **nothing(verdict="inconclusive") | changes)
+def test_undecided_says_why(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    item = full_entry("ig", 0, False, **nothing(verdict="undecided") | changes)
     assert why in words_of(read(a_run(tmp_path / "run", entries=[item])))
 
 
@@ -444,11 +439,11 @@ def test_plain_words_name_what_was_given_and_what_was_not(tmp_path: Path) -> Non
 
 def test_images_stay_images_where_every_attempt_failed(tmp_path: Path) -> None:
     empty = {"psnr": None, "ssim": None, "lpips": None, "distance": {"rmsd": None, "success": 0.0, "iterations": 5.0}}
-    item = full_entry("ig", 0, False, failure_reason="crashed: no memory", **empty, **nothing(verdict="inconclusive"))
+    item = full_entry("ig", 0, False, failure_reason="crashed: no memory", **empty, **nothing(verdict="undecided"))
     page = read(a_run(tmp_path / "run", entries=[item]))
     assert "record" not in page.heading
     assert page.heading == (
-        "Inconclusive: attack ig gave nothing (crashed: no memory), so this says nothing about what method HyperFL on "
+        "Undecided: attack ig gave nothing (crashed: no memory), so this says nothing about what method HyperFL on "
         "digits leaks before the first round."
     )
     assert not re.search(r"\b(None|nan|NaN|Undefined)\b", page.text)
@@ -502,7 +497,7 @@ def test_static_point_of_a_curve_stands_on_the_line_of_its_attack(tmp_path: Path
 @pytest.mark.parametrize(("rate", "more"), [(1 / 6, False), (2 / 6, True), (1.0, True)])
 def test_identified_people_are_mentioned_where_nothing_was_recovered(tmp_path: Path, rate: float, more: bool) -> None:
     """Of 6 at a chance of 3.5 %: one hit has a probability of 19 %, two of 1.7 %."""
-    scores = nothing(verdict="static only") | {"identification_rate": rate, "identification_null": 0.035}
+    scores = nothing(verdict="static") | {"identification_rate": rate, "identification_null": 0.035}
     words = words_of(read(a_run(tmp_path / "run", entries=[full_entry("ig", 0, False, images=6, **scores)])))
     assert ("something of the images does come through" in words) is more
 
@@ -521,7 +516,7 @@ def twin(static: str, informed: str, attack: str = "ig", **changes: Any) -> list
 
 def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
     # As an audit of two vantages has them: every static entry before the adaptive ones.
-    server, update = twin("static only", "leaks"), twin("static only", "leaks", vantage="client_update")
+    server, update = twin("static", "leaks"), twin("static", "leaks", vantage="client_update")
     server[1]["adaptive_gain"] = {"mean": 4.25, "low": 2.0, "high": 6.5}
     page = read(a_run(tmp_path / "run", entries=[server[0], update[0], server[1], update[1]]))
     glance = section(page, "Attack Round Verdict", "Static beside adaptive")
@@ -529,7 +524,7 @@ def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
     assert order == sorted(order)
     pairs = section(page, "Static beside adaptive", "How close the")
     assert "not told of the defence, or of what the method does, then by one who is" in pairs
-    row = "ig: 0 of 3, mean 24.0 dB static only ig told of prune: 2 of 3, mean 24.0 dB leaks"
+    row = "ig: 0 of 3, mean 24.0 dB undecided (static) ig told of prune: 2 of 3, mean 24.0 dB leaks"
     assert f"0 server {row} 4.2 2.0 to 6.5 0 client_update {row} – –" in pairs
     galleries = page.text[page.text.index("All reconstructions") :]
     assert galleries.index("ig told of prune (server), before") < galleries.index("ig (server), before")
@@ -537,7 +532,7 @@ def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> None:
-    static, informed = twin("static only", "inconclusive")
+    static, informed = twin("static", "undecided")
     folder = a_run(tmp_path / "run", entries=[static, informed | {"failures": 0}])
     page = read(folder)
     assert (
@@ -549,7 +544,7 @@ def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> 
 @pytest.mark.parametrize("column", [True, False])
 def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path, column: bool) -> None:
     """A method that hides tensors leaves both static; older tables have the name of the job's file alone."""
-    folder = a_run(tmp_path / "run", entries=twin("static only", "static only", adaptive=False))
+    folder = a_run(tmp_path / "run", entries=twin("static", "static", adaptive=False))
     with (folder / "audit.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     for row, informed in zip(rows, [False] * IMAGES + [True] * IMAGES, strict=True):
@@ -569,7 +564,7 @@ def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path, colum
 
 
 def test_adaptive_form_answers_for_its_static_one(tmp_path: Path) -> None:
-    page = read(a_run(tmp_path / "run", entries=twin("static only", "no leak found")))
+    page = read(a_run(tmp_path / "run", entries=twin("static", "no leak found")))
     assert page.heading.startswith(
         "No leak found in method HyperFL with defence prune on digits: attack ig told of prune recovered 0 of 3"
     )
@@ -590,30 +585,31 @@ def test_a_leak_of_the_static_form_is_the_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("elsewhere", [{"vantage": "client_example"}, {"defence": "none"}, {"round": 2}])
 def test_what_is_adaptive_elsewhere_answers_for_nothing_here(tmp_path: Path, elsewhere: dict[str, Any]) -> None:
-    static = twin("static only", "static only")[0]
+    static = twin("static", "static")[0]
     other = full_entry("ig", 0, False, **{**UNTOLD, "adaptive": True, **nothing(), **elsewhere})
-    assert read(a_run(tmp_path / "run", entries=[static, other])).heading.startswith("Static only: ")
+    assert read(a_run(tmp_path / "run", entries=[static, other])).heading.startswith("Undecided: ")
 
 
 def test_static_only_of_who_was_told_or_could_not_adapt_is_said_so(tmp_path: Path) -> None:
-    hidden = read(a_run(tmp_path / "hidden", entries=twin("static only", "static only", adaptive=False)))
-    assert hidden.heading.startswith("Static only: attack ig told of prune recovered 0 of 3")
+    hidden = read(a_run(tmp_path / "hidden", entries=twin("static", "static", adaptive=False)))
+    assert hidden.heading.startswith("Undecided: attack ig told of prune recovered 0 of 3")
     assert "who is told of prune, makes no use of what else is hidden, so this is not evidence" in hidden.heading
     assert "took no account" not in words_of(hidden)
-    steps = full_entry("ig", 2, False, **{**UNTOLD, **nothing(verdict="static only")})
-    some = read(a_run(tmp_path / "some", entries=[*twin("static only", "no leak found"), steps]))
-    assert some.heading.startswith("Static only: attack ig recovered 0 of 3")
+    steps = full_entry("ig", 2, False, **{**UNTOLD, **nothing(verdict="static")})
+    some = read(a_run(tmp_path / "some", entries=[*twin("static", "no leak found"), steps]))
+    assert some.heading.startswith("Undecided: attack ig recovered 0 of 3")
     assert "but here the attack could not adapt to what is hidden" in some.heading
     assert "took no account" not in words_of(some)
 
 
 def test_forms_of_an_attack_have_lines_of_their_own_on_a_curve(tmp_path: Path) -> None:
-    larger = twin("static only", "leaks", curve="batch", batch=4)
-    page = read(a_run(tmp_path / "run", entries=[*twin("static only", "leaks"), *larger]))
+    larger = twin("static", "leaks", curve="batch", batch=4)
+    page = read(a_run(tmp_path / "run", entries=[*twin("static", "leaks"), *larger]))
     curve = section(page, "By batch size", "What the attacker had")
-    assert re.search(r"ig 0 1 static only .* ig told of prune 0 1 leaks .* ig 0 4 .* ig told of prune 0 4 leaks", curve)
+    forms = r"ig 0 1 undecided \(static\) .* ig told of prune 0 1 leaks .* ig 0 4 .* ig told of prune 0 4 leaks"
+    assert re.search(forms, curve)
     # Where nobody can adapt to the larger probes, the plain target of who was told is no point of their curve.
-    hidden = twin("static only", "static only", adaptive=False)
+    hidden = twin("static", "static", adaptive=False)
     alone = read(a_run(tmp_path / "alone", entries=[*hidden, larger[0]]))
     assert "told of" not in section(alone, "By batch size", "What the attacker had")
 
@@ -659,7 +655,7 @@ def test_labels_that_an_attack_found_are_shown_where_they_were_not_granted(tmp_p
 
 
 def test_terminal_tells_entries_of_different_kinds_apart(tmp_path: Path) -> None:
-    partly = twin("static only", "leaks")
+    partly = twin("static", "leaks")
     partly.append(full_entry("ig", 0, False, adaptive=True, adaptation=None))
     example = full_entry("ig", 0, False, vantage="client_example", **{**UNTOLD, "adaptive": True})
     message = summary(a_run(tmp_path / "run", entries=[*partly, example])).splitlines()

@@ -41,9 +41,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "membership": a_run(
             folder / "membership",
             attacks=(),
-            membership=[member_row(f"statistic_{n}", "leaks" if n == 3 else "inconclusive") for n in range(31)],
+            membership=[member_row(f"statistic_{n}", "leaks" if n == 3 else "undecided") for n in range(31)],
         ),
-        "judged": a_run(folder / "judged", entries=[full_entry("ig", 0, False, **judged("inconclusive", "few"))]),
+        "judged": a_run(folder / "judged", entries=[full_entry("ig", 0, False, **judged("undecided", "few"))]),
     }
     return {name: write_report(run) for name, run in runs.items()}
 
@@ -96,7 +96,7 @@ def test_answer_comes_first_and_nothing_scrolls_sideways(opened: Callable[..., A
 def test_controls_and_objective_are_read_without_moving_the_page(opened: Callable[..., Any], width: int) -> None:
     page = opened("judged", width)
     assert page.locator("h1").inner_text().startswith("It is not known whether ")
-    assert page.locator("#finding").inner_text().startswith("Inconclusive: ")
+    assert page.locator("#finding").inner_text().startswith("Undecided: ")
     assert not is_too_wide(page)
     controls = page.get_by_role("region", name="Controls of").locator("tbody tr")
     assert controls.count() == 5

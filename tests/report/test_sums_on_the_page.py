@@ -54,13 +54,13 @@ def test_an_attacker_elsewhere_is_described(tmp_path: Path, vantage: str, text: 
 
 @pytest.mark.parametrize("cause", ["group", "alone", "untried", "peer"])
 def test_every_cause_of_sums_has_words_in_brief_and_in_plain(cause: str) -> None:
-    setting = AuditEntry(of_sum(5, num_colluding=2, cause=cause, verdict="inconclusive"), "ig")
+    setting = AuditEntry(of_sum(5, num_colluding=2, cause=cause, verdict="undecided"), "ig")
     assert because(setting) and plainly(setting)
     assert ("3 clients are left" in because(setting)) == (cause == "group")
 
 
 def test_one_outside_answers_no_question_and_is_nobodys_headline(tmp_path: Path) -> None:
-    outside = full_entry("ig", 0, False, vantage="outsider", verdict="inconclusive")
+    outside = full_entry("ig", 0, False, vantage="outsider", verdict="undecided")
     server = full_entry("ig", 0, False, **nothing())
     settings = read_settings(tmp_path, [outside, server], pictures=False)
     assert [one.entry["vantage"] for one in worst_first(settings)] == ["server", "outsider"]

@@ -27,7 +27,7 @@ SCALES = "Scales and categories come from the training rows."
 ERRORS = {
     "mae_global": 2.4, "rmse_global": 2.9, "r2_global": -0.8, "mae_local": 2.3, "rmse_local": 2.8, "r2_local": -0.7,
 }  # fmt: skip
-PEER = {"smallest": 3, "round": 1, "left": 2, "verdict": "inconclusive", "reason": "Three.", "check": None}
+PEER = {"smallest": 3, "round": 1, "left": 2, "verdict": "undecided", "reason": "Three.", "check": None}
 NO_ACCURACY = {"acc_global": None, "acc_local": None, "acc_central": None}
 
 
@@ -140,11 +140,11 @@ def test_a_table_with_columns_shows_them_and_no_rings(tmp_path: Path) -> None:
 
 
 def test_rows_that_nobody_attacked_are_records(tmp_path: Path) -> None:
-    first = first_page(with_columns(tmp_path / "run", entries=[], membership=[member_row("loss", "inconclusive")]))
+    first = first_page(with_columns(tmp_path / "run", entries=[], membership=[member_row("loss", "undecided")]))
     assert "which records were trained on" in first and "membership of single records" in first
     assert "sample" not in first
     assert "which samples were trained on" in first_page(
-        a_regression(tmp_path / "bare", entries=[], membership=[member_row("loss", "inconclusive")])
+        a_regression(tmp_path / "bare", entries=[], membership=[member_row("loss", "undecided")])
     )
 
 
@@ -159,7 +159,7 @@ def test_membership_of_patients_says_how_many_pairs_were_compared(tmp_path: Path
         "auc_high": None,
     }
     few |= {"tpr": None, "fpr": None, "correct": {"guesses": 2, "correct": 2, "low": 0.03, "high": 1.0, "p": 0.25}}
-    row = member_row("whitened", "inconclusive", **few)
+    row = member_row("whitened", "undecided", **few)
     assert "(AUC 1.000 on 2 of 24 pairs of patients, " in membership_line(row | {"epsilon_low": 0.01})
     page = a_regression(tmp_path / "run", membership=[row])
     assert "is right in 100 % of comparisons (a coin: 50 %) on 2 of 24 pairs in rounds 1 to 2." in first_page(page)
@@ -181,7 +181,7 @@ def test_a_conclusion_says_that_labels_tell_most_pairs_apart() -> None:
     scored = [ScoredClient(0, np.array([1.0] * 24), np.array([0.0] * 24))]
     labels = [ScoredClient(0, np.array(apart), np.array([0.0] * 24))]
     one = entry("whitened", scored, rounds=[1], floors={"label_only": labels})
-    assert (one["verdict"], one["cause"], one["label_separable"]) == ("inconclusive", "easy", 22)
+    assert (one["verdict"], one["cause"], one["label_separable"]) == ("undecided", "easy", 22)
     assert one["reason"].endswith("Of 24 pairs, labels alone tell the two of 22 apart, and these are not counted.")
     assert one["auc"] == 1.0 and one["auc_low"] is None and one["auc_high"] is None
     unscored = [ScoredClient(0, np.array([np.nan] + [1.0] * 23), np.array([0.0] * 24))]

@@ -14,6 +14,8 @@ from flfw.audit import conclude
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures.statistics import most_missed
 from flfw.command.api.summary import summary
+from flfw.files.earlier_names import verdict_of_today
+from flfw.files.verdicts import EVIDENCE, concluded, outcome
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_data import most_missed as shown_missed
@@ -22,131 +24,132 @@ from tests.report.test_report import first_page, read, section, words_of
 from tests.support.reported_runs import a_run, control, full_entry, judged
 
 WITHOUT_A_CLAUSE = {"constant", "recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
+IN_PART = "Method HyperFL with defence prune on digits leaks in part: "
 STOPPED = {"failure_reason": "crashed: no memory."}
 CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
-    ("attack broken", "analytic", {}, "the positive control of ig", "check that must always succeed"),
+    ("void", "analytic", {}, "the positive control of ig", "check that must always succeed"),
     (
-        "attack broken",
-        "consistency",
+        "void",
+        "description",
         control("consistency", False),
         "the description of the client does not explain the messages",
         "the true images do not lead to the messages that were attacked",
     ),
     (
-        *("inconclusive", "easy"),
+        *("undecided", "easy"),
         control("easy", False),
         "did not solve the undefended easy case",
         "fails on an unprotected",
     ),
     (
-        *("inconclusive", "easy"),
+        *("undecided", "easy"),
         control("easy", False, **STOPPED),
         "easy case (crashed: no memory),",
         "(crashed: no memory).",
     ),
-    ("inconclusive", "failures", {"failures": 7}, "it gave no result for 7 of them", "gave no result for 7 of them"),
+    ("undecided", "failures", {"failures": 7}, "it gave no result for 7 of them", "gave no result for 7 of them"),
     (
-        *("inconclusive", "failures"),
+        *("undecided", "failures"),
         STOPPED,
         "ig told of prune gave nothing (crashed: no memory)",
         "(crashed: no memory).",
     ),
     (
-        *("inconclusive", "undefended"),
+        *("undecided", "undefended"),
         {},
         "no defence hides the data there",
         "nothing protects the data in these messages",
     ),
-    ("inconclusive", "outdone", {}, "it got further without knowing", "got further without knowing of the defence"),
+    ("undecided", "outdone", {}, "it got further without knowing", "got further without knowing of the defence"),
     (
-        *("inconclusive", "consistency"),
+        *("undecided", "consistency"),
         control("consistency", None, failure_reason="clients keep tensors private"),
         "it was not shown that its model of the client explains the message",
         "it could not be checked that the attack takes the messages for what they are",
     ),
     (
-        *("inconclusive", "weak_defence"),
+        *("undecided", "weak_defence"),
         control("weak_defence", False),
         "does not get through the weakest form",
         "at its weakest either",
     ),
     (
-        *("inconclusive", "weak_defence"),
+        *("undecided", "weak_defence"),
         control("weak_defence", None),
         "not shown that it gets through the weakest",
         "at its weakest.",
     ),
     (
-        *("inconclusive", "undefended_control"),
+        *("undecided", "undefended_control"),
         control("undefended", False),
         "without the protection either",
         "fails for these clients",
     ),
     (
-        *("inconclusive", "undefended_control"),
+        *("undecided", "undefended_control"),
         control("undefended", None),
         "not shown that it works on these",
         "succeeds for these clients",
     ),
     (
-        *("inconclusive", "search"),
+        *("undecided", "search"),
         {"objective": {"truth": 1.0, "found": 2.0, "random": 3.0, "unconverged": 6, "total": 8}},
         "its search ended short of the true data in 6 of 8 messages",
         "in 6 of 8 messages the true images explain the message better than what it gave",
     ),
-    ("inconclusive", "few", {"messages": 4}, "only 4 independent messages", "messages were attacked, and"),
+    ("undecided", "few", {"messages": 4}, "only 4 independent messages", "messages were attacked, and"),
     (
-        *("inconclusive", "chance"),
+        *("undecided", "chance"),
         {"share_recovered": 0.0},
         "results for other messages fit its examples as well",
         "these images are too much alike, or too few, to tell a reconstruction from luck",
     ),
     (
-        *("inconclusive", "tampered"),
+        *("undecided", "tampered"),
         {"malicious_server": "imprint"},
         "the network was changed by a malicious server (imprint)",
         "the server broke the rules and changed the network",
     ),
-    ("inconclusive", "noise", {}, "and it is another one", "not the normal and independent one"),
-    ("inconclusive", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
+    ("undecided", "noise", {}, "and it is another one", "not the normal and independent one"),
+    ("undecided", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
     (
-        *("inconclusive", "group"),
+        *("undecided", "group"),
         {"vantage": "aggregate", "sum_size": 4},
         "4 clients are left in a sum",
         "4 clients are left in a sum, and that is too few for an answer",
     ),
     (
-        *("inconclusive", "group"),
+        *("undecided", "group"),
         {"vantage": "aggregate", "sum_size": 3, "num_colluding": 2},
         "1 client is left in a sum",
         "1 client is left in a sum, and that is too few for an answer",
     ),
     (
-        *("inconclusive", "alone"),
+        *("undecided", "alone"),
         {"vantage": "aggregate", "sum_size": 4},
         "it was not shown that it works where one client is left",
         "succeeds where a sum holds a single client's message",
     ),
     (
-        *("inconclusive", "untried"),
+        *("undecided", "untried"),
         {"vantage": "aggregate", "sum_size": 12},
         "other kinds of attacks were not tried on the sums",
         "sums were not tested by attacks of other kinds",
     ),
     (
-        "leaks",
+        "message",
         "peer",
         {"vantage": "peer", "sum_size": 2, "num_colluding": 1},
         "a client takes its own part off the mean",
         "the other clients of a round can compute what one of them sent",
     ),
     (
-        *("inconclusive", "rounding"),
+        *("undecided", "rounding"),
         {"vantage": "peer", "sum_size": 2, "num_colluding": 1},
         "the rounding of the model may be as large as all that is left",
         "the steps are so small that the model's numbers may not hold what others sent",
     ),
-    ("inconclusive", "unread", {}, "clients send running statistics as well", "means of their data as well"),
+    ("undecided", "unread", {}, "clients send running statistics as well", "means of their data as well"),
 ]
 
 
@@ -161,9 +164,9 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     source = "".join(map(inspect.getsource, (verdicts, conclude)))
-    on_sums = re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)",', inspect.getsource(conclude))
+    on_sums = re.findall(r'Verdict\(\s*[A-Z_]+,\s*"(\w+)",', inspect.getsource(conclude))
     causes = (
-        set(re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)"', source))
+        set(re.findall(r'Verdict\(\s*[A-Z_]+,\s*"(\w+)"', source))
         | {cause for cause, _ in verdicts._TO_SHOW.values()}
         | set(on_sums)
     )
@@ -171,7 +174,8 @@ def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
     assert BRIEF.keys() == PLAIN.keys()
-    assert set(re.findall(r'Verdict\(\s*"([^"]+)",', source)) | {conclude.MALICIOUS} == set(ORDER)
+    assert set(re.findall(r"Verdict\(\s*([A-Z_]+),", source)) == {"LEAKS", "NO_LEAK_FOUND", "UNDECIDED"}
+    assert {outcome(concluded("leaks", cause, "")) for cause in EVIDENCE} <= set(ORDER)
 
 
 @pytest.mark.parametrize(("verdict", "cause", "changes", "brief", "plain"), CASES)
@@ -179,8 +183,9 @@ def test_each_cause_has_its_sentences(
     tmp_path: Path, verdict: str, cause: str, changes: dict[str, Any], brief: str, plain: str
 ) -> None:
     page = page_of(tmp_path / "run", judged(verdict, cause, **changes))
-    opening = (
-        "Method HyperFL with defence prune on digits leaks: " if verdict == "leaks" else f"{verdict.capitalize()}: "
+    leaks = "Method HyperFL with defence prune on digits leaks"
+    opening = {"message": f"{leaks}: ", "to a malicious server": f"{leaks} to a malicious server: "}.get(
+        verdict, "Undecided"
     )
     assert page.heading.startswith(opening) and brief in page.heading
     words = words_of(page)
@@ -193,11 +198,10 @@ def test_each_cause_has_its_sentences(
 
 
 def test_an_unknown_cause_and_an_unknown_verdict_leave_a_page(tmp_path: Path) -> None:
-    page = page_of(tmp_path / "run", judged("inconclusive", "unheard"))
+    page = page_of(tmp_path / "run", judged("undecided", "unheard"))
     assert "but the attack is too weak for a conclusion, so its failure" in page.heading
-    assert page_of(tmp_path / "other", judged("something else", "unheard")).heading.startswith(
-        "something else: attack ig"
-    )
+    other = page_of(tmp_path / "other", judged("undecided", "unheard") | {"verdict": "something else"})
+    assert other.heading.startswith("Undecided: attack ig")
 
 
 @pytest.mark.parametrize(
@@ -214,8 +218,9 @@ def test_an_unknown_cause_and_an_unknown_verdict_leave_a_page(tmp_path: Path) ->
 def test_the_cause_of_an_older_result_is_read_off_its_numbers(
     tmp_path: Path, changes: dict[str, Any], cause: str
 ) -> None:
-    old = setting(tmp_path, **changes)
-    assert "cause" not in full_entry("ig", 0, False, **changes)
+    entry = full_entry("ig", 0, False, **changes) | {"verdict": changes["verdict"]}
+    entry = {name: value for name, value in entry.items() if name not in ("evidence", "cause")}
+    (old,) = read_settings(tmp_path, [verdict_of_today(entry)], pictures=False)
     assert old.cause == cause and not old.shown_to_work
     assert bool(because(old)) == bool(plainly(old)) == bool(cause)
 
@@ -223,10 +228,8 @@ def test_the_cause_of_an_older_result_is_read_off_its_numbers(
 def test_settings_are_ranked_by_how_serious_their_verdict_is(tmp_path: Path) -> None:
     entries = [full_entry("ig", n, False, **judged(verdict, "")) for n, verdict in enumerate([*ORDER, "unheard"])]
     ranked = worst_first(reversed(read_settings(tmp_path, entries, pictures=False)))
-    known = [one.entry["verdict"] for one in ranked if one.entry["verdict"] != "unheard"]
-    harmless = ["attack broken", "inconclusive", "static only", "no leak found"]
-    assert known == ["leaks", "identifies", "malicious server only", *harmless]
-    assert {one.entry["verdict"] for one in ranked[3:5]} == {"attack broken", "unheard"}
+    assert [one.outcome for one in ranked if one.entry["round"] < len(ORDER)] == [*ORDER]
+    assert [one.outcome for one in ranked].count("undecided") == 2
 
 
 def test_no_leak_found_says_what_was_shown_and_what_may_have_been_missed(tmp_path: Path) -> None:
@@ -255,8 +258,8 @@ def test_no_leak_found_of_an_older_run_claims_the_easy_case_only(tmp_path: Path)
 
 def test_identifies_is_about_look_alikes_and_not_membership(tmp_path: Path) -> None:
     rates = {"identification_rate": 0.875, "identification_null": 0.001, "identification_p": 1e-9}
-    page = page_of(tmp_path / "run", judged("identifies", "identified", **rates))
-    assert page.heading.startswith("Identifies: attack ig told of prune recovered 0 of 8 training images")
+    page = page_of(tmp_path / "run", judged("identified", "identified", **rates))
+    assert page.heading.startswith(f"{IN_PART}attack ig told of prune recovered 0 of 8")
     assert page.heading.endswith(
         "among look-alikes more often than chance explains (88\N{NO-BREAK SPACE}%, by chance less than 1 %)."
     )
@@ -270,14 +273,12 @@ def test_identifies_is_about_look_alikes_and_not_membership(tmp_path: Path) -> N
 
 def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path: Path) -> None:
     held = {"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}
-    page = page_of(tmp_path / "run", judged("identifies", "candidates", candidate_test=held))
+    page = page_of(tmp_path / "run", judged("identified", "candidates", candidate_test=held))
     sentence = (
         "6 of 8 messages are explained better by their true images than by any others of the same client and "
         "classes (chance gives 4.0 %)"
     )
-    assert page.heading.startswith("Identifies: attack ig told of prune recovered 0 of 8") and sentence in _plain(
-        page.heading
-    )
+    assert page.heading.startswith(IN_PART) and sentence in _plain(page.heading)
     words = words_of(page)
     assert "tell the true images from others of the same client and classes: 6 of 8 messages" in words
     assert (
@@ -295,10 +296,10 @@ def _plain(text: str) -> str:
 
 
 def test_a_curve_that_identifies_is_told_where_the_target_shows_less(tmp_path: Path) -> None:
-    target, point = judged("inconclusive", "few"), judged("identifies", "identified", curve="batch", batch=4)
+    target, point = judged("undecided", "few"), judged("identified", "identified", curve="batch", batch=4)
     page = page_of(tmp_path / "run", target, point)
     assert (
-        "But with a batch of 4 it identifies: with attack ig told of prune before the first round its results"
+        "But with a batch of 4 it leaks in part: with attack ig told of prune before the first round its results"
         in page.heading
     )
     assert "With a batch of 4, however, its results point to the true image" in words_of(page)
@@ -308,13 +309,13 @@ def test_a_curve_that_identifies_is_told_where_the_target_shows_less(tmp_path: P
 
 def test_each_control_has_a_line_in_plain_words(tmp_path: Path) -> None:
     changes = control("consistency", None, failure_reason="clients keep tensors private", reason="")
-    page = page_of(tmp_path / "run", judged("inconclusive", "consistency", **changes))
+    page = page_of(tmp_path / "run", judged("undecided", "consistency", **changes))
     controls = section(page, "Control Shown Round", "Floors:")
     assert "must find every sample yes 0 150.0 As analytic." in controls
     assert "give the recorded message not tried 0 – Clients keep tensors private." in controls
     assert "the same attack on the same clients, weights and sizes yes 0 60.0 As undefended." in controls
     assert "at its weakest settings yes 0 45.0 As weak_defence." in controls
-    failed = page_of(tmp_path / "failed", judged("inconclusive", "weak_defence", **control("weak_defence", False)))
+    failed = page_of(tmp_path / "failed", judged("undecided", "weak_defence", **control("weak_defence", False)))
     assert "at its weakest settings no 0 – As weak_defence." in section(failed, "Control Shown Round", "Floors:")
     old = section(read(a_run(tmp_path / "old")), "Control Shown Round", "Floors:")
     assert "must find every sample yes all 60.0 –" in old
@@ -355,8 +356,8 @@ def test_samples_of_a_control_belong_to_the_target_beside_it(tmp_path: Path) -> 
     entries = [
         full_entry("ig", 0, False, **judged("no leak found", "nothing")),
         full_entry("ig", 2, False, **judged("no leak found", "nothing")),
-        full_entry("ig", 0, False, **judged("inconclusive", "few", curve="batch", batch=4)),
-        full_entry("ig", 0, False, **judged("static only", "static", adaptive=False, adaptation=None)),
+        full_entry("ig", 0, False, **judged("undecided", "few", curve="batch", batch=4)),
+        full_entry("ig", 0, False, **judged("static", "static", adaptive=False, adaptation=None)),
     ]
     entries[3]["ladder"] = entries[3]["ladder"][:3]
     header = "attack,vantage,rung,round,curve,batch,steps,client,victim,image,psnr,failed,recovered\n"
@@ -378,17 +379,16 @@ def test_samples_of_a_control_belong_to_the_target_beside_it(tmp_path: Path) -> 
 
 
 def test_terminal_gives_the_cause(tmp_path: Path) -> None:
-    telling = judged("identifies", "identified", identification_rate=0.875, attack="dlg")
-    entries = [judged("inconclusive", "search", **CASES[13][2]), telling, judged("no leak found", "nothing", round=2)]
+    telling = judged("identified", "identified", identification_rate=0.875, attack="dlg")
+    entries = [judged("undecided", "search", **CASES[13][2]), telling, judged("no leak found", "nothing", round=2)]
     folder = a_run(tmp_path / "run", entries=[{**full_entry("ig", 0, False), **one} for one in entries])
     result = json.loads((folder / "result.json").read_text())
     assert [one["cause"] for one in result["audit"]] == ["search", "identified", "nothing"]
     lines = summary(folder).splitlines()[1:4]
     assert lines == [
-        "attack ig told of prune at round 0: inconclusive (0% recovered, best 31.2 dB): its search ended short of the "
+        "attack ig told of prune at round 0: undecided (0% recovered, best 31.2 dB): its search ended short of the "
         "true data in 6 of 8 messages",
-        "attack dlg told of prune at round 0: identifies (0% recovered, best 31.2 dB, 88% identified among "
-        "look-alikes)",
+        "attack dlg told of prune at round 0: leaks (0% recovered, best 31.2 dB, 88% identified among look-alikes)",
         "attack ig told of prune at round 2: no leak found (0% recovered, best 31.2 dB)",
     ]
 
@@ -396,7 +396,7 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
 def test_a_search_that_missed_candidates_is_not_said_to_have_lost_them(tmp_path: Path) -> None:
     held = {"first": 8, "messages": 8, "null": 0.04, "p": 1e-9}
     values = {"truth": 2.0, "found": 1.0, "random": 3.0, "unconverged": 0, "total": 8}
-    one = setting(tmp_path, **judged("identifies", "candidates", candidate_test=held, objective=values))
+    one = setting(tmp_path, **judged("identified", "candidates", candidate_test=held, objective=values))
     assert "among those of the client the true ones explain them best" in of_search(one, "images")
     other = setting(tmp_path, **judged("no leak found", "nothing", objective=values))
     assert "lost to this attack" in of_search(other, "images")

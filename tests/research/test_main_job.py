@@ -27,7 +27,7 @@ def finished(folder: Path, **changes: Any) -> Path:
     config = asdict(without_auto(replace(Experiment(), **{"seed": 3, **changes})))
     common = {"attack": "ig", "adaptive": False, "images": 8, "failures": 0}
     leaking = {"psnr": {"mean": 16.4}, "share_recovered": 0.25, "share_interval": [0.03, 0.65], "verdict": "leaks"}
-    none = {"psnr": None, "share_recovered": 0.0, "share_interval": [0.0, 0.369], "verdict": "inconclusive"}
+    none = {"psnr": None, "share_recovered": 0.0, "share_interval": [0.0, 0.369], "verdict": "undecided"}
     session = {"ended_at": "2026-11-27T23:30:00-02:00", "machine": {"torch": {"instructions": "AVX2"}}}
     result = {
         "config": {key: str(value) if isinstance(value, Path) else value for key, value in config.items()},
@@ -45,7 +45,7 @@ def test_a_finished_main_job_gives_a_record(tmp_path: Path) -> None:
     job = take(finished(tmp_path / "run"))
     assert (job.seed, job.date, job.instructions) == (3, "2026-11-27", "AVX2")
     assert [(e.round, e.recovered, e.images, e.psnr, e.verdict) for e in job.entries] == [
-        (0, 2, 8, 16.4, "leaks"), (10, 0, 8, None, "inconclusive"),
+        (0, 2, 8, 16.4, "leaks"), (10, 0, 8, None, "undecided"),
     ]  # fmt: skip
 
 
@@ -65,11 +65,11 @@ def test_a_record_of_the_same_machine_code_and_seed_is_replaced(tmp_path: Path) 
 
 
 def test_a_table_has_a_column_for_each_seed_and_their_range() -> None:
-    other = replace(JOB, seed=1, entries=(replace(STATIC, recovered=4, psnr=None, verdict="inconclusive"),))
+    other = replace(JOB, seed=1, entries=(replace(STATIC, recovered=4, psnr=None, verdict="undecided"),))
     text = page.text([JOB, other])
     assert "2 runs on 1 machine." in text and "## a chip, 2 cores, no GPU (AVX512)" in text
     assert "| attack | after round | seed 0 | seed 1 | over the seeds |" in text
-    row = "| ig, static | 10 | 2 of 8 (3 to 65 %), 16.4 dB, leaks | 4 of 8 (3 to 65 %), inconclusive | 2 to 4 |"
+    row = "| ig, static | 10 | 2 of 8 (3 to 65 %), 16.4 dB, leaks | 4 of 8 (3 to 65 %), undecided | 2 to 4 |"
     assert row in text and "| accuracy after training | 10 | 0.910 | 0.910 | 0.910 |" in text
 
 

@@ -114,7 +114,7 @@ def test_shares_and_areas_have_their_own_intervals() -> None:
         ({"loss": 1.0}, {"loss": 1.0 + 2**-52}, {"loss"}),  # no interval is stated
         ({"loss": 1.0}, {"loss": 1}, set()),
         ({"adaptive": True}, {"adaptive": 1}, {"adaptive"}),
-        ({"verdict": "leaks"}, {"verdict": "inconclusive"}, {"verdict"}),
+        ({"verdict": "leaks"}, {"verdict": "undecided"}, {"verdict"}),
         ({"epsilon": "inf"}, {"epsilon": 3.0}, {"epsilon"}),
         ({"psnr": None}, {"psnr": {"mean": 3.0}}, {"psnr"}),
         ({"rounds": [{"loss": 1.0}]}, {"rounds": [{"loss": 1.0}, {"loss": 2.0}]}, {"rounds[1]"}),

@@ -412,7 +412,7 @@ def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
     assert f"round 0/1  probe of client 1: {reason}" in message.err
     assert "Probes without a usable answer: 1; failures.csv says why." in result["notes"]
     defended, others = result["audit"]
-    assert (defended["images"], defended["failures"], defended["verdict"]) == (1, 1, "inconclusive")
+    assert (defended["images"], defended["failures"], defended["verdict"]) == (1, 1, "undecided")
     assert (others["images"], others["failures"]) == (2, 0)
     assert f"\n0,probe,1,{reason}\n" in (tmp_path / "run" / "failures.csv").read_text()
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from flfw.adversary.attack import Attack, AttackCost
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
+from flfw.files.verdicts import outcome
 from flfw.nets import Tensors
 from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.format import PlainTensors, exchange_id
@@ -29,8 +30,8 @@ from flfw.runs import run as whole
 from tests.support.pictures import save as save_picture
 from tests.support.small_runs import tiny
 
-LEAKS, IDENTIFIES, NO_LEAK, STATIC = "leaks", "identifies", "no leak found", "static only"
-INCONCLUSIVE, BROKEN = "inconclusive", "attack broken"
+LEAKS, IDENTIFIES, NO_LEAK, STATIC = "reconstructed", "identified", "no leak found", "static"
+INCONCLUSIVE, BROKEN = "undecided", "void"
 
 GREY_LEVELS = {
     "folder:FLAT": (2, (126, 130), (126, 130)),
@@ -240,7 +241,7 @@ class Setup:
     def fits(self, entry: Mapping[str, Any]) -> bool:
         """Compare an entry of the audit with what is known."""
         caused = self.cause in ("", entry.get("cause"))
-        return entry["verdict"] in self.words and bool(entry.get("failure_reason")) == self.stops and caused
+        return outcome(entry) in self.words and bool(entry.get("failure_reason")) == self.stops and caused
 
 
 def base(folder: Path, **fields: Any) -> Experiment:

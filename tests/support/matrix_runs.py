@@ -11,6 +11,7 @@ import torch
 
 from flfw.nets import Tensors
 from flfw.task.defence import Defence
+from tests.support.reported_runs import conclusion
 from tests.support.small_runs import tiny
 
 
@@ -31,7 +32,7 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {
         "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "round": 0, "client": None,
         "iterations": 100, "restarts": 1, "images": 2, "failures": 0, "identification_rate": None,
-        "verdict": "no leak found", "seconds": 1.0, **changes,
+        "seconds": 1.0, **changes, **conclusion(changes.get("verdict", "no leak found"), changes.get("cause", "")),
     }  # fmt: skip
 
 

@@ -10,8 +10,20 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from flfw.files.verdicts import MALICIOUS, NO_LEAK_FOUND, POSITIVE, UNDECIDED
+
 FLOORS = {"noise": 8.0, "grey": 9.0, "mean": 13.0, "class_mean": 15.0, "random_public": 10.5, "nearest_public": 17.9}
 IMAGES, ROUNDS = 3, (0, 2)
+
+
+def conclusion(found: str, cause: str = "") -> dict[str, Any]:
+    """Return the keys of an entry with an outcome, or a verdict, of `flfw.files.verdicts`."""
+    causes = {"identified": "identified", "to a malicious server": "tampered", "static": "static", "void": "analytic"}
+    evidence = {"leaks": "reconstructed", "message": "message"} | dict.fromkeys((*POSITIVE, MALICIOUS))
+    leaks = found in evidence
+    words = {"verdict": "leaks" if leaks else found if found in ("", NO_LEAK_FOUND) else UNDECIDED}
+    words["evidence"] = (evidence[found] or found) if leaks else None
+    return {**words, "cause": cause or causes.get(found)}
 
 
 def entry(attack: str, round_: int, tabular: bool, **changes: Any) -> dict[str, Any]:
@@ -43,10 +55,11 @@ def entry(attack: str, round_: int, tabular: bool, **changes: Any) -> dict[str, 
         "share_recovered": 2 / 3,
         "floors": {} if tabular else FLOORS,
         "ladder": [{"rung": "analytic", "psnr": 60.0, "passed": True}, {"rung": "easy", "psnr": 33.0, "passed": True}],
-        "verdict": "leaks",
         "reason": "Two of three stand above every floor.",
         "seconds": 12.5,
     }
+    if "evidence" not in changes:
+        changes |= conclusion(changes.get("verdict", "leaks"), changes.get("cause", ""))
     return {**given, **changes}
 
 
@@ -100,7 +113,8 @@ def control(name: str, passed: bool | None, **changes: Any) -> dict[str, Any]:
 
 def nothing(**changes: Any) -> dict[str, Any]:
     """Say what an entry says where no sample was recovered."""
-    return {"share_recovered": 0.0, "share_interval": [0.0, 0.708], "verdict": "no leak found", **changes}
+    words = conclusion(changes.get("verdict", NO_LEAK_FOUND), changes.get("cause", ""))
+    return {"share_recovered": 0.0, "share_interval": [0.0, 0.708], **changes, **words}
 
 
 def member_row(statistic: str, verdict: str, **changes: Any) -> dict[str, Any]:
@@ -128,7 +142,8 @@ def member_row(statistic: str, verdict: str, **changes: Any) -> dict[str, Any]:
             "easy": {"auc": 0.99, "auc_low": 0.97, "auc_high": 1.0, "passed": True},
             "null": {"guesses": 1000, "correct": 497, "low": 0.45, "high": 0.54, "passed": True},
         },
-        "verdict": verdict, "cause": {"leaks": "pairs", "no leak found": "nothing"}.get(verdict, "few"),
+        "verdict": verdict, "evidence": "member" if leaks else None,
+        "cause": {"leaks": "pairs", "no leak found": "nothing"}.get(verdict, "few"),
         "reason": f"The reason of {statistic}.",
     }  # fmt: skip
     return {**given, **changes}
@@ -138,17 +153,15 @@ def a_full_run(folder: Path, tabular: bool = False, **changes: Any) -> Path:
     """Write a run with all that a report may show: static and adaptive, curves, failures."""
     defended = {"defence": "prune", "granted": ["the true labels", "not granted: that the client uses prune"]}
     entries = [
-        full_entry("ig", 0, tabular, adaptive=False, **nothing(verdict="static only"), **defended),
+        full_entry("ig", 0, tabular, adaptive=False, **nothing(verdict="static"), **defended),
         full_entry("ig", 0, tabular, adaptive=True, **defended),
         full_entry("ig", 2, tabular, adaptive=True, **nothing(), **defended),
     ]
     for size, share in ((4, 1 / 3), (16, 0.0)):
         entries.append(full_entry("ig", 0, tabular, adaptive=True, curve="batch", batch=size, **defended))
-        entries[-1] |= {"share_recovered": share, "verdict": "leaks" if share else "no leak found"}
+        entries[-1] |= {"share_recovered": share, **conclusion("leaks" if share else "no leak found")}
     entries.append(full_entry("ig", 0, tabular, adaptive=True, curve="steps", steps=5, **nothing(), **defended))
-    entries.append(
-        full_entry("dlg", 2, tabular, failure_reason="ended after 3600 s", **nothing(verdict="inconclusive"))
-    )
+    entries.append(full_entry("dlg", 2, tabular, failure_reason="ended after 3600 s", **nothing(verdict="undecided")))
     entries[-1] |= {"psnr": None, "ssim": None, "lpips": None, "distance": None, "gain": None, "worst": None}
     recordings = {"exchanges": 40, "bytes": 1000, "refused": ["round-0001/client-003: SHA-256 differs."], "skipped": 2}
     weights = {"lpips": {"file": "alexnet.pth", "sha256": "7be5be79" * 8, "official": True}}
