@@ -160,13 +160,13 @@ def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict
     ('undecided', 'easy')
     """
     return (
-        _broken_measurement(controls.analytic)
-        or _positive(evidence, controls.consistency)
-        or _constant(evidence.constant)
-        or _invalid(controls)
+        _broken_measurement(controls.analytic)  # undecided
+        or _positive(evidence, controls.consistency)  # leaks
+        or _constant(evidence.constant)  # no leak found
+        or _invalid(controls)  # undecided, as the next two: by the message, the attack, this case
         or _incapable(controls.easy, evidence)
         or _unearned(controls, evidence)
-        or _nothing_found(evidence)
+        or _nothing_found(evidence)  # no leak found
     )
 
 
@@ -235,7 +235,7 @@ def _invalid(controls: ControlResults) -> Verdict | None:
 
 
 def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
-    """Conclude that the attack is too weak, or makes too little use of its knowledge."""
+    """Conclude that the attack is too weak, gave no result or luck's, or makes too little use of its knowledge."""
     if evidence.chance_match:
         return Verdict(
             UNDECIDED,

@@ -98,7 +98,7 @@ class DPSettings(LocalTraining):
 
     @property
     def update_deviation(self) -> float:
-        """Deviation of the noise that a client adds to its clipped update; 0, unless a method's settings have some."""
+        """Deviation of the noise that a client adds to its clipped update; 0, unless a method has some (fed_sdp)."""
         return 0.0
 
     @property

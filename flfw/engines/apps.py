@@ -237,7 +237,8 @@ def train(message: Message, context: Context, charged: bool = False) -> Message:
     """Do one round of local training; the site's ledger may have the message already."""
     with _checked_client(message, context, message_cost.TRAIN, charged) as (worker, validator, config, received):
         _note_truth(worker, context)
-        return _trained(message, context, worker, validator, worker.fit_named(received, config["state_version"]))
+        result = worker.fit_named(received, config["state_version"])
+        return _training_answer(message, context, worker, validator, result)
 
 
 def train_together(messages: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
@@ -275,7 +276,7 @@ def _train_at_once(messages: Sequence[tuple[Message, Context]], answers: dict[in
         for (index, (worker, validator, *_)), result in zip(entered.items(), results, strict=True):
             failed = isinstance(result, Exception)
             answers[index] = (
-                result if failed else _attempted(partial(_trained, *messages[index], worker, validator, result))
+                result if failed else _attempted(partial(_training_answer, *messages[index], worker, validator, result))
             )
 
 
@@ -293,7 +294,7 @@ def _note_truth(worker: FederatedClient, context: Context) -> None:
     worker.noted = [] if gives_all and _plan_of(context).audit.attacks_uploads_of(worker.ctx.round) else None
 
 
-def _trained(
+def _training_answer(
     message: Message,
     context: Context,
     worker: FederatedClient,

@@ -162,7 +162,7 @@ class Federation:
         return RecordingGrid(
             grid,
             self._folder / "observations",
-            self._should_record,
+            wanted=self._should_record,
             mark=last.recordings if last else None,
             anew=True,
             compression="compact",
@@ -218,9 +218,9 @@ class Federation:
         return rounds, result.arrays
 
     def _begin_round(self, server_round: int, arrays: ArrayRecord) -> int:
-        """Note a round before it is sent; end the training where the budget does not allow for it.
+        """Note a round before it is sent, and return the number of the attempt at it.
 
-        Sites that came late take part from this round on.
+        Training ends where the budget does not allow for it. Sites that came late take part from this round on.
         """
         self._steps.note(f"client {late.partition} has joined" for late in self._assignment.late())
         try:
@@ -232,7 +232,7 @@ class Federation:
             raise _Ended(server_round - 1, arrays) from spent
 
     def _is_last(self, server_round: int) -> bool:
-        """Return whether no round follows; for a round under way, whether it may be the last."""
+        """Return whether no round follows. While a round is under way: whether it may be the last."""
         clients = self._strategy.history.clients
         return server_round == self._rounds or self._patience.is_over(clients, server_round)
 
@@ -244,7 +244,7 @@ class Federation:
         """Report a round, probe, save a checkpoint: Flower's `evaluate_fn`, after each round and before the first."""
         done = flower_round + self._strategy.rounds_before
         if self._checkpoints.last and done == self._checkpoints.last.round:
-            return
+            return  # of a resumed run, whose process before this one finished it
         if done:
             row = self._strategy.history.rounds[-1]
             self._steps.done(_line(row))

@@ -85,9 +85,9 @@ class MessageValidator:
                 raise SharingViolationError(f"{who} not sent {name}, which {self.method} downloads")
 
     def check_sent(self, sent: Mapping[str, Tensor]) -> None:
-        """Refuse to send tensors other than the method's uploads, or the factors in their place.
+        """Refuse to send tensors whose names are not the method's uploads, or the factors in their place.
 
-        Only names are checked here: whoever reads them checks forms and values (`flfw.messages.replies.read_update`),
+        Forms and values are not checked here: whoever reads them checks these (`flfw.messages.replies.read_update`),
         and a site's policy what leaves it (`flfw.deploy.policy.Policy.reply_rejection`).
 
         Raises:
@@ -105,7 +105,7 @@ class MessageValidator:
             raise SharingViolationError(f"{refused}, but the model of {self.method} has no such tensor")
 
 
-def shared(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> Tensors:
+def select_shared(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> Tensors:
     """Choose the tensors whose names match one of the patterns; keep their order."""
     return {name: value for name, value in tensors.items() if matches(name, patterns)}
 

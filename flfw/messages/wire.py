@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from flfw.messages.npy import length, packed, read
-from flfw.messages.sharing import Form, shared
+from flfw.messages.sharing import Form, select_shared
 from flfw.nets.net import Tensors
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
@@ -116,4 +116,4 @@ def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
 
 def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:
     """Pack the tensors of a fresh model that the server sends first."""
-    return pack(shared({k: v.detach() for k, v in model.state_dict().items()}, patterns))
+    return pack(select_shared({k: v.detach() for k, v in model.state_dict().items()}, patterns))

@@ -139,7 +139,7 @@ class AuditEntry:
 
     @property
     def outcome(self) -> str:
-        """Evidence of a leak, or the verdict; see `flfw.files.result_entries.outcome`."""
+        """Evidence of a leak, or the verdict; see `flfw.files.verdicts.outcome`."""
         return outcome(self.entry)
 
     @property

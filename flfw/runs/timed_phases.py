@@ -42,7 +42,7 @@ from flfw.experiment import AGGREGATE, PEER, Experiment
 from flfw.files.exit_code import exit_code
 from flfw.inversion.compute import StepSample
 from flfw.messages.factored_upload import expand
-from flfw.messages.sharing import shared
+from flfw.messages.sharing import select_shared
 from flfw.messages.wire import nbytes, pack, unpack, views
 from flfw.plans.run_plan import AuditPlan, RunPlan, plan
 from flfw.plugins import short_name
@@ -206,7 +206,7 @@ def _training(run_plan: RunPlan, folder: Path, ready_s: float, server: bool) -> 
     alike = len(sizes) == 1  # all clients have as many examples
     cohort = range(together) if alike else nsmallest(together, range(len(sizes)), key=lambda p: abs(sizes[p] - usual))
     fresh = client_of(run_plan, cohort[0], folder)
-    arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
+    arrays = pack(select_shared(fresh.model.state_dict(), fresh.sharing.downloads))
     private = sum(value.nbytes for value in fresh.private_state().values())
     del fresh  # an actor has no second client
 

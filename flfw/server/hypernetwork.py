@@ -16,7 +16,7 @@ from torch.func import functional_call
 from flfw.bounds import NonNegativeFinite, NonNegativeInt, PositiveFinite, PositiveFloat, PositiveInt, ShareBelowOne
 from flfw.errors import InputError
 from flfw.files.tensor_names import matches
-from flfw.messages.sharing import shared
+from flfw.messages.sharing import select_shared
 from flfw.messages.wire import pack
 from flfw.nets import Net, Tensors, running_statistics
 from flfw.nets.hypernetwork import PersonalHypernetwork
@@ -155,7 +155,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
 
     def _built(self) -> PersonalHypernetwork:
         if self.ctx:
-            generated = shared(dict(self.ctx.blank.named_parameters()), self.sharing.uploads)
+            generated = select_shared(dict(self.ctx.blank.named_parameters()), self.sharing.uploads)
             shapes, clients = {name: value.shape for name, value in generated.items()}, self.ctx.plan.rounds.clients
         else:  # used alone in another app, which has the arrays and the nodes only
             shapes, clients = self._asked_shapes, len(self.client_directory.nodes)

@@ -18,7 +18,7 @@ from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.crafted_backbone import craft_adapters, craft_body
 from flfw.inversion.closed_form.imprint import imprint
 from flfw.inversion.closed_form.linear import serving
-from flfw.messages.sharing import shared
+from flfw.messages.sharing import select_shared
 from flfw.nets.backbones.adapters import LoraLayers
 from flfw.nets.backbones.architectures import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
@@ -99,7 +99,7 @@ def test_low_rank_products_beside_control_variates_give_no_alarm(
         tuning = nets.Tuning("lora", nets.AdapterSettings(lora_layers=layers))
         model = ControlledNet(nets.build("vit_tiny", (3, 32, 32), 10, tuning=tuning))
     downloads = Scaffold.shared(model, Scaffold.Settings()).downloads
-    sent = arrays(shared(nets.tensors(model), downloads))
+    sent = arrays(select_shared(nets.tensors(model), downloads))
     zeros = sum(value.size for value in sent.values() if value.ndim > 1 and not value.any())
     assert zeros > 0.7 * sum(value.size for value in sent.values() if value.ndim > 1)
     assert broadcast_alarms(sent, zeros_at_first(model)) == []

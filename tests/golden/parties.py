@@ -22,7 +22,7 @@ from flfw.client.store import ClientStore
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
-from flfw.messages.sharing import shared
+from flfw.messages.sharing import select_shared
 from flfw.messages.wire import pack
 from flfw.plans.run_plan import plan
 from flfw.server.aggregation import Update, weighted_mean
@@ -178,7 +178,7 @@ def serve(case: Case, experiment: Experiment, patch: pytest.MonkeyPatch) -> dict
         if experiment.method == "fedgen":  # the generator goes on from its own last round
             generator = {name: value.numpy().copy() for name, value in broadcast.items() if name.startswith("gen")}
             before = {**case.inputs.start, **generator}
-        uploads = updates(case, [shared(tensors(state), run_plan.client.method.uploads) for state in states])
+        uploads = updates(case, [select_shared(tensors(state), run_plan.client.method.uploads) for state in states])
         broadcast = strategy.aggregate_round(pack(broadcast), iter(uploads), now)
         after = {name: value.numpy().copy() for name, value in broadcast.items()}
         result[f"round{now}"] = Outcome(after, before, {})

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from torch import nn
 
 from flfw.files.tensor_names import matches
-from flfw.messages.sharing import shared
+from flfw.messages.sharing import select_shared
 from flfw.messages.wire import deflate, inflate, nbytes, pack, unpack, views
 
 TENSORS = {
@@ -174,6 +174,6 @@ def test_a_name_matches_as_a_whole(name, patterns, expected) -> None:
 
 def test_shared_tensors_are_those_that_match_in_their_order() -> None:
     tensors = {name: torch.zeros(1) for name in ("b.x", "a.x", "b.y", "c")}
-    result = shared(tensors, ("c", "b.*"))
+    result = select_shared(tensors, ("c", "b.*"))
     assert list(result) == ["b.x", "b.y", "c"]
     assert result["b.y"] is tensors["b.y"]

@@ -13,7 +13,7 @@ from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import side_by_side
 from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
-from flfw.messages.sharing import shared
+from flfw.messages.sharing import select_shared
 from flfw.messages.wire import pack, views
 from flfw.plans.run_plan import plan
 from tests.support.rounds import fresh
@@ -55,7 +55,8 @@ def trained(
     """Train all clients for some rounds on the same broadcast; return what they hold, and the last metrics."""
     model = fresh(experiment)
     cls = plan(experiment).client.method
-    received = views(pack(shared(model.state_dict(), cls.shared(model, plan(experiment).client.settings).downloads)))
+    downloads = cls.shared(model, plan(experiment).client.settings).downloads
+    received = views(pack(select_shared(model.state_dict(), downloads)))
     results: list[Any] = []
     workers: list[FederatedClient] = []
     for now in range(1, rounds + 1):
