@@ -15,7 +15,6 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-
 MODULES: Mapping[str, str] = MappingProxyType(
     {
         "flfw.adversary.closed_form": "flfw.adversary.attack",
