@@ -432,7 +432,7 @@ def test_alternate_halves_are_the_same_at_every_seed_and_dealt_anew():
     assert one.train[0].tolist() != two.train[0].tolist()
     drawn = split(toy(victims=20), Sampled(50), clients=3, seed=0)
     assert sorted(np.concatenate(drawn.test).tolist()) != list(range(1, 100, 2))
-    with pytest.raises(InputError, match=r"sampled\.halves=drawn or alternate, got halves=odd"):
+    with pytest.raises(InputError, match=r"sampled\.halves among drawn, alternate, got halves=odd"):
         Sampled(halves="odd")
 
 

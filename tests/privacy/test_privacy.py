@@ -701,9 +701,9 @@ def test_noise_at_two_thirds_of_what_is_claimed_is_caught() -> None:
             "Expected a whole number 0 <= max_participations <= steps=5, got max_participations=6.",
         ),
         ({"noise_per": "example"}, "Expected batch >= 1 with noise_per=example, got batch=0."),
-        ({"noise_per": "twice"}, "Expected noise_per=batch or example, got noise_per=twice."),
-        ({"clipped": "patient"}, "Expected clipped=example or client, got clipped=patient."),
-        ({"noised_by": "nobody"}, "Expected noised_by=client or server, got noised_by=nobody."),
+        ({"noise_per": "twice"}, "Expected noise_per among batch, example, got noise_per=twice."),
+        ({"clipped": "patient"}, "Expected clipped among example, client, got clipped=patient."),
+        ({"noised_by": "nobody"}, "Expected noised_by among client, server, got noised_by=nobody."),
     ],
 )
 def test_a_mechanism_out_of_range_is_refused_by_name(wrong, message) -> None:
