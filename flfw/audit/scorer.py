@@ -95,7 +95,9 @@ class Scorer:
         truth = replace(recorded, labels=from_numpy(self._kinds(recorded.labels.numpy())))
         samples, agreement = None, None
         if reconstruction is not None and not is_unusable(reconstruction, truth):
-            order = self._order(truth.samples, reconstruction.samples)
+            order = recovery.assign(
+                *(self._public.compared(x.numpy()) for x in (truth.samples, reconstruction.samples))
+            )
             samples = reconstruction.samples.numpy()[order]
             agreement = None if reconstruction.agreement is None else reconstruction.agreement.numpy()[order]
         shared = columns | {
@@ -112,7 +114,8 @@ class Scorer:
         if extractor is not None and samples is not None:
             errors = extractor.errors(truth.samples, _tensor(samples))
         alike = [
-            self._lookalikes(int(label), int(index)) for label, index in zip(truth.labels, truth.indices, strict=True)
+            self._public.lookalike_indices(int(label), numpy_generator(self._seed, "look-alikes", int(index)))
+            for label, index in zip(truth.labels, truth.indices, strict=True)
         ]
         if samples is not None:
             inputs, labels = self._public.compared(truth.samples.numpy()), truth.labels.numpy()
@@ -236,9 +239,6 @@ class Scorer:
         """Return the guesses of an attack on some messages, with their truths."""
         return [batch for (name, slot), batch in self._batches.items() if name == job.name and slot in slots]
 
-    def _lookalikes(self, label: int, index: int) -> np.ndarray:
-        return self._public.lookalike_indices(label, numpy_generator(self._seed, "look-alikes", index))
-
     def _scores(
         self, truth: Truth, i: int, guess: np.ndarray | None, alike: np.ndarray, floors: Mapping[str, float]
     ) -> ScoreRow:
@@ -290,10 +290,6 @@ class Scorer:
             text = metrics.is_text(true)  # no token is the mean of others
             self._floors[known] = floors | ({} if text else {"normalisation": metrics.psnr(true, centre)})
         return self._floors[known]
-
-    def _order(self, truth: Tensor, samples: Tensor) -> np.ndarray:
-        """Return the places (B,) of the samples in the order of the truth."""
-        return recovery.assign(*(self._public.compared(x.numpy()) for x in (truth, samples)))
 
     def _keep(self, name: str, samples: np.ndarray | None) -> str:
         if samples is None:

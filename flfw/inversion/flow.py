@@ -271,7 +271,7 @@ class PlugAndPlay(BoundedSettings, Proximal):
     def moved(self, x: Tensor, done: float) -> Tensor:
         """Return guesses (P, B, C, H, W) in normalised units after the step."""
         weight, minimum = (a + (b - a) * done for a, b in (self.weights, self.times))
-        images = _to_images(x, self.inputs)
+        images = 2 * (x * self.inputs.std + self.inputs.mean) - 1  # in [-1, 1]
         drawn = [(torch.rand(x.shape[1], generator=r), torch.randn(x.shape[1:], generator=r)) for r in self.rngs]
         t, noise = (torch.stack(parts).to(x.device) for parts in zip(*drawn, strict=True))
         t = minimum + (1 - minimum) * t
@@ -338,11 +338,6 @@ def _each(function: _Denoise | Velocity, x: Tensor, t: Tensor, labels: Tensor | 
     So each problem's result has the same digits whichever others are beside it.
     """
     return torch.stack([function(x[i], t[i], None if labels is None else labels[i]) for i in range(len(x))])
-
-
-def _to_images(x: Tensor, inputs: InputSpec) -> Tensor:
-    """Return images in [-1, 1] of guesses in normalised units."""
-    return 2 * (x * inputs.std + inputs.mean) - 1
 
 
 def _to_inputs(images: Tensor, inputs: InputSpec) -> Tensor:

@@ -205,7 +205,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
         reached = f"attack {largest.name} recovered {largest.recovered} of {largest.total} {unit}"
         sentences.append(f"From sums over {_clients(largest)} {reached}: {largest.entry.get('verdict')}.")
         verdicts = [str(largest.entry.get("verdict"))]
-        smaller = [one for one in settings if _is_leak(one.entry.get("verdict")) and not _same_group(one, largest)]
+        smaller = [one for one in settings if _is_leak(one.entry.get("verdict")) and _group(one) != _group(largest)]
         if smaller and not _is_leak(verdicts[0]):
             sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
     row = decisive(membership)
@@ -246,10 +246,6 @@ def _largest(settings: Sequence[AuditEntry]) -> AuditEntry | None:
 
 def _group(setting: AuditEntry) -> float:
     return number(setting.entry.get("sum_size")) or 0.0
-
-
-def _same_group(one: AuditEntry, other: AuditEntry) -> bool:
-    return _group(one) == _group(other)
 
 
 def _clients(setting: AuditEntry) -> str:

@@ -121,13 +121,18 @@ def entry(
     counted = {"failed": failed, "label_separable": None if labels is None else unlike}
     areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
     behind = protected_by or ("" if defence == "none" else defence)
-    seen = {"missed": missed, "unread": unread, "summed": _summed(sums), "protected_by": behind}
+    seen = {"missed": missed, "unread": unread, "summed": sums.hidden if sums else 0, "protected_by": behind}
     claimed = claim and claim[0]
     facts = MembershipFacts(**areas, **counted, **seen, null=null, adaptive=adaptive, claimed=claimed, unit=unit)
     requested = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
     return {
         **requested | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "protected_by": protected_by},
-        **{"unit": unit, "rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
+        "unit": unit,
+        "rounds": list(rounds),
+        "clients": len(scored),
+        "pairs": sum(len(one.members) for one in scored),
+        **counted,
+        "tests": tests,
         **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
         **_as_claim(claim) | {"accuracy_gap": accuracy_gap},
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
@@ -135,10 +140,6 @@ def entry(
         "controls": _as_controls(easy, single, null),
         **verdict_on_membership(evidence, facts)._asdict(),
     }
-
-
-def _summed(sums: SumSeen | None) -> int:
-    return sums.hidden if sums else 0
 
 
 def claim_against(
@@ -221,10 +222,6 @@ def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | Non
 def _as_claim(claim: tuple[float, float] | None) -> dict[str, float | None]:
     epsilon, delta = claim or (None, None)
     return {"delta": delta, "claimed_epsilon": epsilon}
-
-
-def _as_sizes(scored: Sequence[ScoredClient]) -> dict[str, int]:
-    return {"clients": len(scored), "pairs": sum(len(one.members) for one in scored)}
 
 
 def _as_sums(sums: SumSeen | None) -> dict[str, int | None]:
