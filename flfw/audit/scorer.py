@@ -95,9 +95,7 @@ class Scorer:
         truth = replace(recorded, labels=from_numpy(self._kinds(recorded.labels.numpy())))
         samples, agreement = None, None
         if reconstruction is not None and not is_unusable(reconstruction, truth):
-            order = recovery.assign(
-                *(self._public.compared(x.numpy()) for x in (truth.samples, reconstruction.samples))
-            )
+            order = self._order(truth.samples, reconstruction.samples)
             samples = reconstruction.samples.numpy()[order]
             agreement = None if reconstruction.agreement is None else reconstruction.agreement.numpy()[order]
         shared = columns | {
@@ -290,6 +288,10 @@ class Scorer:
             text = metrics.is_text(true)  # no token is the mean of others
             self._floors[known] = floors | ({} if text else {"normalisation": metrics.psnr(true, centre)})
         return self._floors[known]
+
+    def _order(self, truth: Tensor, samples: Tensor) -> np.ndarray:
+        """Return the places (B,) of the samples in the order of the truth."""
+        return recovery.assign(*(self._public.compared(x.numpy()) for x in (truth, samples)))
 
     def _keep(self, name: str, samples: np.ndarray | None) -> str:
         if samples is None:

@@ -238,7 +238,12 @@ def plan(experiment: Experiment) -> RunPlan:
         real=experiment.federation is not None,
     )
     others = {experiment.method: method, **{stage.name: stage.kind for stage in defences.stages}}
-    audit = AuditPlan(
+    audit = _audit_plan(experiment, others)
+    return RunPlan(experiment, client, audit, _group(experiment, ExecutionSettings), experiment.federation)
+
+
+def _audit_plan(experiment: Experiment, others: Mapping[str, Any]) -> AuditPlan:
+    return AuditPlan(
         probes=_group(experiment, ProbeSettings),
         settings=_group(experiment, AttackSettings),
         assignments=experiment.set,
@@ -251,7 +256,6 @@ def plan(experiment: Experiment) -> RunPlan:
         process=resolve_attack_process(experiment.attack_process, experiment.engine),
         run_config=_known_to_all(experiment),
     )
-    return RunPlan(experiment, client, audit, _group(experiment, ExecutionSettings), experiment.federation)
 
 
 def _group(experiment: Experiment, kind: Callable[..., Group]) -> Group:

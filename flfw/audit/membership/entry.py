@@ -127,12 +127,7 @@ def entry(
     requested = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
     return {
         **requested | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "protected_by": protected_by},
-        "unit": unit,
-        "rounds": list(rounds),
-        "clients": len(scored),
-        "pairs": sum(len(one.members) for one in scored),
-        **counted,
-        "tests": tests,
+        **{"unit": unit, "rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
         **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
         **_as_claim(claim) | {"accuracy_gap": accuracy_gap},
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
@@ -222,6 +217,10 @@ def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | Non
 def _as_claim(claim: tuple[float, float] | None) -> dict[str, float | None]:
     epsilon, delta = claim or (None, None)
     return {"delta": delta, "claimed_epsilon": epsilon}
+
+
+def _as_sizes(scored: Sequence[ScoredClient]) -> dict[str, int]:
+    return {"clients": len(scored), "pairs": sum(len(one.members) for one in scored)}
 
 
 def _as_sums(sums: SumSeen | None) -> dict[str, int | None]:
