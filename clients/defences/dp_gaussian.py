@@ -32,13 +32,11 @@ _FAINT = 1e-6  # deviation, below the entries of most gradients
 class DPGaussianSettings(BoundedSettings):
     """Noise, and the bound before it, both in units of the sent tensors; with 0 and 0 nothing is changed."""
 
-    std: NonNegativeFinite = (
-        0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
-    )
+    # Standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST.
+    std: NonNegativeFinite = 0.01
     clip: NonNegativeFinite = 0.0  # bound of the joint L2 norm over all tensors before the noise; 0: none
-    noise_source: Literal["seed", "secure"] = (
-        "seed"  # seed: as --expert defence_randomness says; secure: secret in any case
-    )
+    # seed: as --expert defence_randomness says; secure: secret in any case.
+    noise_source: Literal["seed", "secure"] = "seed"
 
 
 @final

@@ -138,9 +138,8 @@ class DPSettings(LocalTraining):
 class AdaptiveClippingSettings(DPSettings):
     """Settings of a bound that may follow a quantile of the clients' update norms; see `flfw.dp.quantile`."""
 
-    quantile: ShareBelowOne = (
-        0.0  # share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays
-    )
+    # Share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays.
+    quantile: ShareBelowOne = 0.0
     quantile_lr: PositiveFinite = 0.2  # eta_C > 0, the rate at which the bound moves
     quantile_noise: Annotated[float, ValueRange(gt=0.5, lt=inf)] = 2.0  # sigma_b: on the count of short updates
 
@@ -166,13 +165,11 @@ class DPSGDSettings(DPSettings):
     """Settings of local steps, each on a noisy sum of clipped gradients of single examples."""
 
     draws: Literal["batch", "example"] = "batch"  # noise: one draw on the sum of a batch, or one for each example in it
-    batches: Literal["shuffled", "poisson", "balls"] = (
-        "shuffled"  # poisson: each step draws each example by its own coin; balls: each example draws its step
-    )
+    # poisson: each step draws each example by its own coin; balls: each example draws its step.
+    batches: Literal["shuffled", "poisson", "balls"] = "shuffled"
     physical_batch: NonNegativeInt = 0  # examples whose gradients are in memory at once; 0: the whole batch's
-    observed: Literal["sanitised", "bare"] = (
-        "sanitised"  # the gradient read on the client: after clipping and noise, or before
-    )
+    # The gradient read on the client: after clipping and noise, or before.
+    observed: Literal["sanitised", "bare"] = "sanitised"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -356,9 +356,8 @@ class FlowSettings(BoundedSettings):
     flow_iterations: int = 1000  # Adam steps of its training, >= 1; 10,000 to 20,000: full size
     flow_batch: int = 64  # images in such a step, >= 1; 128: full size
     flow_lr: float = 2e-3  # first step size of its training, > 0; 2e-4: full size
-    flow_tv: NonNegativeFinite = (
-        0.05  # first weight of the total variation beside the flow, >= 0; it falls as without a flow
-    )
+    # First weight of the total variation beside the flow, >= 0; it falls as without a flow.
+    flow_tv: NonNegativeFinite = 0.05
     flow_every: PositiveInt = 10  # steps of the search for each plug-and-play step
     flow_weight: Share = 0.5  # first weight of that step; it falls to a tenth
     flow_steps: PositiveInt = 50  # Euler steps of the guided flow

@@ -126,17 +126,8 @@ class AuditEntry:
 
     @property
     def cause(self) -> str:
-        """Cause of the verdict in one word; for an older run, which did not record it, inferred from the numbers."""
-        if self.entry.get("cause"):
-            return str(self.entry["cause"])
-        if self.entry.get("verdict") == "attack broken":
-            return "analytic"
-        if self.entry.get("verdict") != "inconclusive":
-            return ""
-        easy = self.controls.get("easy")
-        if not self.entry.get("failure_reason") and not (easy["passed"] if easy else self.controls):
-            return "easy"
-        return "outdone" if self.informed and 2 * self.failures < self.total else "failures"
+        """Cause of the verdict in one word; empty where it needs none."""
+        return str(self.entry.get("cause") or "")
 
     @property
     def control_samples(self) -> dict[str, Sample]:

@@ -36,9 +36,8 @@ class TableSettings(BoundedSettings):
     drop: str = ""  # columns that are left out
     patient: str = ""  # column that says whose row it is
     missing: str = ""  # words for a missing value, beside the usual ones
-    most: Annotated[int, ValueRange(ge=2, le=1000)] = (
-        30  # categories of a column with a feature of their own; all others share one
-    )
+    # Categories of a column with a feature of their own; all others share one.
+    most: Annotated[int, ValueRange(ge=2, le=1000)] = 30
     columns: str = ""  # TOML file with the plan of the columns; empty: FILE.toml if it is there
     test: str = ""  # file of the test part; empty: every fifth row
     separator: str = ""  # sign between the cells of a CSV file; empty: told by its first line
