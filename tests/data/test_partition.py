@@ -519,9 +519,8 @@ def test_no_client_holds_an_example_twice_however_small_a_class_is(seed):
     for label in range(5):
         of_class = times[data.train_y == label]
         assert of_class.max() - of_class.min() <= 1 and of_class.max() <= 13
-    assert (
-        np.mean([(np.array(counts(data.train_y, chosen, 5)) == 0).any() for chosen in made.train]) > 0.3
-    )  # still shards
+    # Still shards.
+    assert np.mean([(np.array(counts(data.train_y, chosen, 5)) == 0).any() for chosen in made.train]) > 0.3
 
 
 @pytest.mark.filterwarnings("ignore:Expected the published")

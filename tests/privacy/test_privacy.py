@@ -552,10 +552,8 @@ def test_a_group_that_is_drawn_at_once_is_never_below_its_true_divergence() -> N
     x = np.linspace(-30, 60, 20001)
     for n in (2, 6, 20):
         mixed = sum(binom.pmf(k, n, q) * norm.pdf(x, k, sigma) for k in range(n + 1))
-        plain, eps = (
-            norm.pdf(x, 0, sigma),
-            claim(sampled(sigma, q, 1), "patient", "server", delta, 1, examples=n).epsilon,
-        )
+        plain = norm.pdf(x, 0, sigma)
+        eps = claim(sampled(sigma, q, 1), "patient", "server", delta, 1, examples=n).epsilon
         for one, other in ((mixed, plain), (plain, mixed)):
             assert np.maximum(one - exp(eps) * other, 0).sum() * (x[1] - x[0]) <= delta
 
