@@ -47,9 +47,13 @@ class BoundedSettings:
     >>> @dataclass(frozen=True)
     ... class LongSearch(Search):
     ...     iterations: int = 1000
+    ...     schedule: Literal["falling", "constant"] = "falling"
     >>> LongSearch(iterations=0)
     Traceback (most recent call last):
     flfw.errors.InputError: Expected iterations >= 1, got iterations=0.
+    >>> LongSearch(schedule="rising")
+    Traceback (most recent call last):
+    flfw.errors.InputError: Expected schedule among falling, constant, got schedule=rising.
     """
 
     NAMED: ClassVar[str] = ""
@@ -77,6 +81,15 @@ def _allowed(cls: type) -> dict[str, ValueRange | tuple[str, ...]]:
 
 
 def _is_within(value: Any, interval: ValueRange) -> bool:
+    """Return whether a value is in an interval; NaN is in none.
+
+    >>> [_is_within(value, ValueRange(ge=0, le=1)) for value in (-0.1, 0, 0.5, 1, 1.1, inf, float("nan"))]
+    [False, True, True, True, False, False, False]
+    >>> [_is_within(value, ValueRange(gt=0, lt=1)) for value in (-inf, 0, 0.5, 1, inf, float("nan"))]
+    [False, False, True, False, False, False]
+    >>> [_is_within(value, ValueRange(ge=0, lt=inf)) for value in (0, 1e300, inf, float("nan"))]
+    [True, True, False, False]
+    """
     above = (interval.gt is None or value > interval.gt) and (interval.ge is None or value >= interval.ge)
     return above and (interval.lt is None or value < interval.lt) and (interval.le is None or value <= interval.le)
 

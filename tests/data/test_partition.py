@@ -616,7 +616,6 @@ def scheme_name(chosen):
         (lambda: Domains(distillation=-2), "domains.distillation >= 0, got distillation=-2"),
         (lambda: Shards(shards=0), "shards.shards >= 1, got shards=0"),
         (lambda: Shards(pool=-1), "shards.pool >= 0, got pool=-1"),
-        (lambda: Pools(share=0.0), "0 < pools.share <= 1, got share=0.0"),
         (lambda: Pools(share=float("nan")), "0 < pools.share <= 1, got share=nan"),
         (lambda: Pools(classes=-1), "pools.classes >= 0, got classes=-1"),
         (

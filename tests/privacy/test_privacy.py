@@ -681,14 +681,9 @@ def test_noise_at_two_thirds_of_what_is_claimed_is_caught() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"noise_multiplier": -1.0}, "Expected 0 <= noise_multiplier < inf, got noise_multiplier=-1.0."),
         ({"noise_multiplier": nan}, "Expected 0 <= noise_multiplier < inf, got noise_multiplier=nan."),
-        ({"noise_multiplier": inf}, "Expected 0 <= noise_multiplier < inf, got noise_multiplier=inf."),
-        ({"clipping_norm": -1.0}, "Expected clipping_norm > 0, got clipping_norm=-1.0."),
         ({"clipping_norm": nan}, "Expected clipping_norm > 0, got clipping_norm=nan."),
         ({"sampling_rate": 0.0}, "Expected 0 < sampling_rate <= 1, got sampling_rate=0.0."),
-        ({"sampling_rate": 1.5}, "Expected 0 < sampling_rate <= 1, got sampling_rate=1.5."),
-        ({"sampling_rate": nan}, "Expected 0 < sampling_rate <= 1, got sampling_rate=nan."),
         ({"steps": -1}, "Expected a whole number steps >= 0, got steps=-1."),
         ({"steps": 1.5}, "Expected a whole number steps >= 0, got steps=1.5."),
         ({"groups": 0}, "Expected a whole number groups >= 1, got groups=0."),
