@@ -14,7 +14,7 @@ from flfw.audit import conclude
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures.statistics import most_missed
 from flfw.command.api.summary import summary
-from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
+from flfw.report.causes import BRIEF, PLAIN, of_search
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_data import most_missed as shown_missed
 from flfw.report.ranking import ORDER, answers, worst_first
@@ -198,26 +198,6 @@ def test_an_unknown_cause_and_an_unknown_verdict_leave_a_page(tmp_path: Path) ->
     assert page_of(tmp_path / "other", judged("something else", "unheard")).heading.startswith(
         "something else: attack ig"
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "cause"),
-    [
-        ({"verdict": "attack broken"}, "analytic"),
-        ({"verdict": "inconclusive", "ladder": [{"rung": "easy", "psnr": 9.0, "passed": False}]}, "easy"),
-        ({"verdict": "inconclusive", "ladder": []}, "easy"),
-        ({"verdict": "inconclusive", "failures": 2}, "failures"),
-        ({"verdict": "inconclusive", "adaptation": "written", "failures": 0}, "outdone"),
-        ({"verdict": "no leak found"}, ""),
-    ],
-)
-def test_the_cause_of_an_older_result_is_read_off_its_numbers(
-    tmp_path: Path, changes: dict[str, Any], cause: str
-) -> None:
-    old = setting(tmp_path, **changes)
-    assert "cause" not in full_entry("ig", 0, False, **changes)
-    assert old.cause == cause and not old.shown_to_work
-    assert bool(because(old)) == bool(plainly(old)) == bool(cause)
 
 
 def test_settings_are_ranked_by_how_serious_their_verdict_is(tmp_path: Path) -> None:
