@@ -15,6 +15,7 @@ from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.errors import require
 from flfw.nets.training.local_steps import LocalSteps, Loss, Places
 
+Mode: TypeAlias = Literal["train", "eval"]
 Sends: TypeAlias = Literal["weights", "delta", "negative delta", "gradient"]
 SENDS: tuple[Sends, ...] = get_args(Sends)
 
@@ -67,7 +68,7 @@ class TrainingDescription(BoundedSettings):
     proximal: float = 0.0
     loss: Loss = cross_entropy
     augment: Augment | None = None
-    mode: Literal["train", "eval"] = "train"
+    mode: Mode = "train"
 
     def __post_init__(self) -> None:
         super().__post_init__()
