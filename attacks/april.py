@@ -125,10 +125,8 @@ class APRIL(GradientMatching):
     def _searched(self, operator: Operator | DifferentiableDefence | None, signed: bool) -> SearchConfig:
         chosen, noise = self.settings, None if operator is None else operator.noise
         if noise is not None:
-            adam, near = (
-                AdamSearch(chosen.iterations, chosen.lr, signed, "cosine"),
-                neighbour_differences(_NEIGHBOURS),
-            )
+            adam = AdamSearch(chosen.iterations, chosen.lr, signed, "cosine")
+            near = neighbour_differences(_NEIGHBOURS)
             return SearchConfig(gaussian_likelihood(noise), adam, near, restarts=chosen.restarts)
         distance, smooth = weighing_positions(chosen.position), weighted((chosen.tv, total_variation))
         first, second = (

@@ -127,11 +127,9 @@ def _first_layer(observation: Observation, knowledge: Knowledge) -> tuple[Tensor
     Raises:
         NotApplicableError: it is not fully connected, not shared or without a bias, or the inputs are no images.
     """
-    first, shape, gradient = (
-        FirstLayer.of(knowledge.model.model, knowledge.model.inputs.shape),
-        knowledge.model.inputs.shape,
-        mean_gradient(observation, knowledge),
-    )
+    first = FirstLayer.of(knowledge.model.model, knowledge.model.inputs.shape)
+    shape = knowledge.model.inputs.shape
+    gradient = mean_gradient(observation, knowledge)
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
     if not first.dense or weight is None or bias is None or len(bias) < knowledge.batch:
         required = f"a shared fully connected first layer with {knowledge.batch} units"

@@ -110,7 +110,7 @@ class DLGStatistics(Attack):
             descents.append(LBFGS(chosen.lbfgs_iterations))
         runs = []
         for descent in descents:  # both from one start
-            restarted = [replace(target, rng=_same(target.rng)) for target in targets]
+            restarted = [replace(target, rng=torch.Generator().set_state(target.rng.get_state())) for target in targets]
             recipe = SearchConfig(squared_distance, descent)
             runs.append(invert(victim, restarted, recipe, box=box, compute=self.compute))
         return [min(candidates, key=lambda one: one.matching_loss) for candidates in zip(*runs, strict=True)]
@@ -128,8 +128,3 @@ def _statistics(knowledge: Knowledge) -> Tensors:
     with torch.no_grad():
         made = network.eval().generator(noise(len(labels), torch_generator(0, "features")).to(labels.device), labels)
     return channel_statistics(made)
-
-
-def _same(rng: torch.Generator) -> torch.Generator:
-    """Return a generator with the same state, for the same draws."""
-    return torch.Generator().set_state(rng.get_state())

@@ -69,9 +69,8 @@ class FedCGInversionSettings(SurrogateTraining):
     own: bool = False  # tune the surrogates under each client's uploaded classifier
     tuning_epochs: PositiveInt = 3  # of surrogates and decoder, for each client
     search_iterations: PositiveInt = 1000  # of each search
-    tv: NonNegativeFloat = (
-        1e-2  # first weight of the total variation where the extractor is known; it falls to a thousandth; >= 0
-    )
+    # First weight of the total variation where the extractor is known; it falls to a thousandth; >= 0.
+    tv: NonNegativeFloat = 1e-2
 
 
 @final
@@ -153,10 +152,8 @@ class FedCGInversion(Attack):
         victim = ExtractorVictim(
             knowledge[0].model.model, _held(observation[0], knowledge[0]), knowledge[0].model.inputs
         )
-        features, limits = (
-            self._search.features(observation, knowledge, rngs),
-            (self.settings.search_iterations, self.settings.tv),
-        )
+        features = self._search.features(observation, knowledge, rngs)
+        limits = (self.settings.search_iterations, self.settings.tv)
         results = by_features(
             victim, features, rngs, knowledge[0].box, iterations=limits[0], tv=limits[1], compute=self.compute
         )

@@ -136,9 +136,8 @@ class HyperFLInversion(Attack):
     ) -> list[Reconstruction]:
         model, batch, device = knowledge[0].model, knowledge[0].batch, knowledge[0].model.inputs.mean.device
         victim = SurrogateVictim(extractor_of(model.model), model.inputs, batch)
-        unused = torch.zeros(
-            batch, dtype=torch.int64, device=device
-        )  # without labels, a search would look for them too
+        # Without labels, a search would look for them too.
+        unused = torch.zeros(batch, dtype=torch.int64, device=device)
         both = [(read_off(model, gradient), rng) for gradient, rng in zip(sent, rngs, strict=True)]
         targets = [SearchTarget(victim.sent(reading, rng), unused, rng) for reading, rng in both]
         distances = {"cosine": cosine_distance, "relative": relative_distance, "features": victim.features}

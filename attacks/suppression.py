@@ -27,14 +27,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import final
+from typing import Annotated, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import AttackPlugin
-from flfw.bounds import BoundedSettings, NonNegativeInt
+from flfw.bounds import BoundedSettings, NonNegativeInt, ValueRange
 from flfw.errors import require
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Net, Tensors
@@ -49,11 +49,7 @@ class SuppressionSettings(BoundedSettings):
     """Settings of the server."""
 
     target: NonNegativeInt = 0  # the client whose update is to be alone in the sum
-    bias: float = -1000.0  # sent to all others in the last layer before the classifier, < 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(-inf < self.bias < 0, "-inf < bias < 0", bias=self.bias)
+    bias: Annotated[float, ValueRange(gt=-inf, lt=0)] = -1000.0  # all others' before the classifier
 
 
 @final

@@ -1,11 +1,11 @@
-"""Bounds of the fields of settings: they stand in the types of the fields, and hold whenever a record is made."""
+"""Ranges and words of the fields of settings: they stand in the fields' types, and hold whenever a record is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from flfw.errors import require
 
@@ -33,7 +33,7 @@ OpenShare: TypeAlias = Annotated[float, ValueRange(gt=0, lt=1)]
 
 @dataclass(frozen=True)
 class BoundedSettings:
-    """Record that refuses a value outside the interval in the type of its field.
+    """Record that refuses a value outside the interval, or that is none of the words, in the type of its field.
 
     Attributes:
         NAMED: beginning of the fields' names in a refusal, such as ``natural.``.
@@ -47,27 +47,49 @@ class BoundedSettings:
     >>> @dataclass(frozen=True)
     ... class LongSearch(Search):
     ...     iterations: int = 1000
+    ...     schedule: Literal["falling", "constant"] = "falling"
     >>> LongSearch(iterations=0)
     Traceback (most recent call last):
     flfw.errors.InputError: Expected iterations >= 1, got iterations=0.
+    >>> LongSearch(schedule="rising")
+    Traceback (most recent call last):
+    flfw.errors.InputError: Expected schedule among falling, constant, got schedule=rising.
     """
 
     NAMED: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for name, interval in _intervals(type(self)).items():
-            value = getattr(self, name)
-            require(_is_within(value, interval), _words(self.NAMED + name, interval), **{name: value})
+        for name, allowed in _allowed(type(self)).items():
+            value, shown = getattr(self, name), self.shown(name)
+            if isinstance(allowed, ValueRange):
+                require(_is_within(value, allowed), _words(shown, allowed), **{name: value})
+            else:
+                require(value in allowed, f"{shown} among {', '.join(allowed)}", **{name: value})
+
+    @classmethod
+    def shown(cls, field: str) -> str:
+        """Return the name of a field in a refusal."""
+        return cls.NAMED + field
 
 
 @lru_cache(maxsize=256)  # each message of a run makes its settings anew
-def _intervals(cls: type) -> dict[str, ValueRange]:
-    """Return the range of each field; a class that gives a field another default as a plain number keeps its range."""
+def _allowed(cls: type) -> dict[str, ValueRange | tuple[str, ...]]:
+    """Return the range, or the words, of each field; one with another default as a plain number keeps its range."""
     hints = [hint for one in reversed(cls.__mro__) for hint in get_type_hints(one, include_extras=True).items()]
-    return {name: part for name, hint in hints for part in get_args(hint) if isinstance(part, ValueRange)}
+    words = {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
+    return words | {name: part for name, hint in hints for part in get_args(hint) if isinstance(part, ValueRange)}
 
 
 def _is_within(value: Any, interval: ValueRange) -> bool:
+    """Return whether a value is in an interval; NaN is in none.
+
+    >>> [_is_within(value, ValueRange(ge=0, le=1)) for value in (-0.1, 0, 0.5, 1, 1.1, inf, float("nan"))]
+    [False, True, True, True, False, False, False]
+    >>> [_is_within(value, ValueRange(gt=0, lt=1)) for value in (-inf, 0, 0.5, 1, inf, float("nan"))]
+    [False, False, True, False, False, False]
+    >>> [_is_within(value, ValueRange(ge=0, lt=inf)) for value in (0, 1e300, inf, float("nan"))]
+    [True, True, False, False]
+    """
     above = (interval.gt is None or value > interval.gt) and (interval.ge is None or value >= interval.ge)
     return above and (interval.lt is None or value < interval.lt) and (interval.le is None or value <= interval.le)
 
@@ -82,4 +104,4 @@ def _words(name: str, interval: ValueRange) -> str:
     high, above = (interval.le, "<=") if interval.lt is None else (interval.lt, "<")
     if high is None:
         return f"{name} {below.replace('<', '>')} {low}"
-    return f"{low} {below} {name} {above} {high}"
+    return f"{low:,} {below} {name} {above} {high:,}"

@@ -57,9 +57,8 @@ class FedSDPSettings(AdaptiveClippingSettings):
     momentum: float = 0.0
     weight_decay: float = 0.0
     noised_by: Holder = "client"  # client: each adds its own noise; server: one draw, on the sum
-    noise_shares: PositiveInt = (
-        1  # n >= 1: each client's noise has deviation sigma C / sqrt(n), the sum of n has sigma C
-    )
+    # n >= 1: each client's noise has deviation sigma C / sqrt(n), the sum of n has sigma C.
+    noise_shares: PositiveInt = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -76,7 +76,8 @@ class LowPrecisionAdaptation(Operator):
         """Read ``precision.NAME``: one over the deviation of a tensor's rounding error; 0 for a tensor of zeros."""
         if self._coarse:
             return {}
-        stds = {name: self._deviation(value) for name, value in sent.items()}
+        # The root mean square of a tensor's rounding errors and of the noise before them.
+        stds = {name: (self._error(value).square() + self._before**2).sqrt() for name, value in sent.items()}
         return {f"precision.{name}": torch.where(d > 0, 1 / d, 0.0) for name, d in stds.items()}
 
     def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
@@ -98,10 +99,6 @@ class LowPrecisionAdaptation(Operator):
     def passes(self) -> bool:
         """False where hardly more than signs is left."""
         return not self._coarse
-
-    def _deviation(self, sent: Tensor) -> Tensor:
-        """Estimate the root mean square of a tensor's rounding errors and of the noise before them."""
-        return (self._error(sent).square() + self._before**2).sqrt()
 
     def _error(self, sent: Tensor) -> Tensor:
         largest, bits = sent.abs().amax(), self.settings["bits"]

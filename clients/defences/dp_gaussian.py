@@ -20,7 +20,6 @@ from typing import Literal, final
 import torch
 
 from flfw.bounds import BoundedSettings, NonNegativeFinite
-from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.nets.training.gaussian import SecureNoise
 from flfw.rng import is_secret
@@ -33,18 +32,11 @@ _FAINT = 1e-6  # deviation, below the entries of most gradients
 class DPGaussianSettings(BoundedSettings):
     """Noise, and the bound before it, both in units of the sent tensors; with 0 and 0 nothing is changed."""
 
-    std: NonNegativeFinite = (
-        0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
-    )
+    # Standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST.
+    std: NonNegativeFinite = 0.01
     clip: NonNegativeFinite = 0.0  # bound of the joint L2 norm over all tensors before the noise; 0: none
-    noise_source: Literal["seed", "secure"] = (
-        "seed"  # seed: as --expert defence_randomness says; secure: secret in any case
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        known = self.noise_source in ("seed", "secure")
-        require(known, "noise_source among seed, secure", noise_source=self.noise_source)
+    # seed: as --expert defence_randomness says; secure: secret in any case.
+    noise_source: Literal["seed", "secure"] = "seed"
 
 
 @final

@@ -247,9 +247,8 @@ def others_mean(others: Sequence[Observation], known: Sequence[Observation], wei
             observation.sent[name].double() - before if weights else observation.sent[name].double() * scale
             for observation in everybody
         ]
-        after = (before + torch.stack(changes).mean(0)).to(
-            first.received[name].dtype
-        )  # the model that a client is sent
+        # The model that a client is sent.
+        after = (before + torch.stack(changes).mean(0)).to(first.received[name].dtype)
         rest = (after.double() - before) * len(everybody) - sum(changes[len(others) :])
         mean = rest / len(others)
         sent[name] = (before + mean if weights else mean / scale).to(first.sent[name].dtype)

@@ -148,9 +148,8 @@ def _scored(job: AttackJob, game: MembershipGame, clients: ClientPlan, audit: Au
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
                 scores += as_scores(view, statistics)
-                refused += (
-                    attack.unused_statistics(view) if game.vantage == "server" else ()
-                )  # sums have fewer by nature
+                # Sums have fewer by nature.
+                refused += attack.unused_statistics(view) if game.vantage == "server" else ()
     except NotApplicableError as error:
         stopped, scores = f"not applicable: {error}", []
     except InputError as error:

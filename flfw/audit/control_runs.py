@@ -323,9 +323,8 @@ class ControlRunner:
 def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: AttackJob) -> float:
     """Return the relative error of a mean or sum of a group that rounding explains: of the protocol, or the model."""
     probe_set = job.probe_set
-    group = (
-        probe_set.group if probe_set.isolated is None else 1 / max(1, probe_set.group)
-    )  # of an isolated one, the sum
+    # Of an isolated one, the sum.
+    group = probe_set.group if probe_set.isolated is None else 1 / max(1, probe_set.group)
     if not probe_set.group or not shown:
         return 0.0
     names = [n for n in shown if n in observation.sent]

@@ -147,7 +147,9 @@ def entry(
         "failures": failures,
         "messages": evidence.messages,
         **_closeness(rows, seed),
-        **_identification(rows, target.identified),
+        "identification_rate": _identified(rows),
+        "identification_null": target.identified.chance if target.identified else None,
+        "identification_p": target.identified.p if target.identified else None,
         "candidate_test": _candidates(target.candidate_test),
         "distance": {
             "rmsd": _mean(rows, "rmsd"),
@@ -214,14 +216,6 @@ def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
         "gain": _spread(rows, "gain", seed),
         "exact_match": _exact(rows) if tabular else None,
         "rouge": _rouge(rows) if any("floor_rouge_1" in row for row in rows) else None,
-    }
-
-
-def _identification(rows: Sequence[ScoreRow], identified: Identified | None) -> dict[str, float | None]:
-    return {
-        "identification_rate": _identified(rows),
-        "identification_null": identified.chance if identified else None,
-        "identification_p": identified.p if identified else None,
     }
 
 

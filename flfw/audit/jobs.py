@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from flfw.audit.membership.game import MembershipGame
+from flfw.bounds import BoundedSettings, NonNegativeInt, PositiveInt
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.experiment.audit import ProbeSettings
@@ -22,7 +23,7 @@ from flfw.recording.observation import Reconstruction
 
 
 @dataclass(frozen=True)
-class ProbeSet:
+class ProbeSet(BoundedSettings):
     """Probes, or uploads, of one kind and round that attacks run on.
 
     Attributes:
@@ -40,20 +41,15 @@ class ProbeSet:
     """
 
     control: str
-    round: int
+    round: NonNegativeInt
     curve: str
-    batch: int
-    steps: int
+    batch: PositiveInt
+    steps: PositiveInt
     point: str
     group: int = 0
     colluding: int = 0
     vantage: str = ""
     isolated: int | None = None
-
-    def __post_init__(self) -> None:
-        numbers = {"round": (0, self.round), "batch": (1, self.batch), "steps": (1, self.steps)}
-        for field, (minimum, value) in numbers.items():
-            require(value >= minimum, f"{field} >= {minimum} of probes", **{field: value})
 
     @property
     def name(self) -> str:
@@ -149,7 +145,7 @@ def round_probe_sets(probes: ProbeSettings, record: bool, server_round: int) -> 
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(BoundedSettings):
     """Recorded exchange of a job.
 
     Attributes:
@@ -164,18 +160,13 @@ class Exchange:
     """
 
     id: str
-    client: int
-    slot: int
+    client: NonNegativeInt
+    slot: NonNegativeInt
     labels: tuple[int, ...] | tuple[float, ...] | None
     order: tuple[tuple[int, ...], ...] | None = None
     summed: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()
     colluders: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for field in ("client", "slot"):
-            value = getattr(self, field)
-            require(value >= 0, f"{field} >= 0 of an exchange", **{field: value})
 
     @property
     def examples(self) -> int | None:
@@ -184,7 +175,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class AttackJob:
+class AttackJob(BoundedSettings):
     """An attack on the probes of a probe set, with all its grants.
 
     Attributes:
@@ -215,7 +206,7 @@ class AttackJob:
     recordings: Path
     run_config: dict[str, Any]
     shape: tuple[int, ...]
-    classes: int
+    classes: PositiveInt
     mean: tuple[float, ...]
     std: tuple[float, ...]
     device: str = "cpu"
@@ -230,8 +221,8 @@ class AttackJob:
     game: MembershipGame | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(all(size >= 1 for size in self.shape), "sizes >= 1 of a job's inputs", shape=self.shape)
-        require(self.classes >= 1, "classes >= 1 of a job", classes=self.classes)
 
     @property
     def name(self) -> str:

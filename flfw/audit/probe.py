@@ -163,7 +163,7 @@ def answer(
         raise RequestDeclinedError(f"client {partition} answers no probes: its site names no truth folder")
     if site.volunteered is not None and not audit.record:
         raise RequestDeclinedError(f"client {partition} answers no probes of a run that is not recorded")
-    watched = _is_watched(config)
+    watched = str(config["point"]).partition("-")[0] == EXAMPLE
     if watched and site.examples is None:
         raise RequestDeclinedError(
             f"client {partition} lets nobody read its local training: its site names no examples folder"
@@ -212,11 +212,6 @@ def _exists(config: Mapping[str, Any], probes: ProbeSettings) -> bool:
         known = control not in FRESH and (base, vantage, sizes) == (EXAMPLE, "client_example", (1, 1))
         return known and vantage in probes.vantage
     return base in (*FRESH, *(point.name for point in probes.points))
-
-
-def _is_watched(config: Mapping[str, Any]) -> bool:
-    """Return whether a probe is for an observer on the client."""
-    return str(config["point"]).partition("-")[0] == EXAMPLE
 
 
 def _gradient(net: nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor) -> Tensors:

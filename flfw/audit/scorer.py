@@ -112,7 +112,8 @@ class Scorer:
         if extractor is not None and samples is not None:
             errors = extractor.errors(truth.samples, _tensor(samples))
         alike = [
-            self._lookalikes(int(label), int(index)) for label, index in zip(truth.labels, truth.indices, strict=True)
+            self._public.lookalike_indices(int(label), numpy_generator(self._seed, "look-alikes", int(index)))
+            for label, index in zip(truth.labels, truth.indices, strict=True)
         ]
         if samples is not None:
             inputs, labels = self._public.compared(truth.samples.numpy()), truth.labels.numpy()
@@ -235,9 +236,6 @@ class Scorer:
     def _of(self, job: AttackJob, slots: Collection[int]) -> list[GuessedBatch]:
         """Return the guesses of an attack on some messages, with their truths."""
         return [batch for (name, slot), batch in self._batches.items() if name == job.name and slot in slots]
-
-    def _lookalikes(self, label: int, index: int) -> np.ndarray:
-        return self._public.lookalike_indices(label, numpy_generator(self._seed, "look-alikes", index))
 
     def _scores(
         self, truth: Truth, i: int, guess: np.ndarray | None, alike: np.ndarray, floors: Mapping[str, float]

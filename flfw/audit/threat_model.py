@@ -171,10 +171,8 @@ def unseen(plan: ClientPlan, vantage: str, attack: Attack | None = None) -> str:
 def _of_sums(probe_set: ProbeSet) -> Iterator[str]:
     sums = f"the sum over groups of {probe_set.group} clients" if probe_set.group > 1 else "sums over one client each"
     if probe_set.colluding:
-        size, known = (
-            probe_set.group + probe_set.colluding,
-            "1 client" if probe_set.colluding == 1 else f"{probe_set.colluding} clients",
-        )
+        size = probe_set.group + probe_set.colluding
+        known = "1 client" if probe_set.colluding == 1 else f"{probe_set.colluding} clients"
         yield f"in rounds of {size} clients, what {known} sent; of the others' messages only {sums}, not one by itself"
         yield PEER_SEES
         return

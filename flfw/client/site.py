@@ -65,9 +65,8 @@ class Site:
         if truth is None or "volunteered" not in node_config:
             return cls(data_root, state, truth, examples, forces=FORCED not in node_config)
         volunteered = tuple(integer(word, "volunteered") for word in str(node_config["volunteered"]).split())
-        return cls(
-            data_root, state, truth / _named(experiment), examples, volunteered
-        )  # a folder for each run of this site
+        # A folder for each run of this site.
+        return cls(data_root, state, truth / _named(experiment), examples, volunteered)
 
     def store(self, experiment: str, partition: int) -> ClientStore | None:
         """Return the store of a client's private state in an experiment; None: no folder is configured."""

@@ -26,7 +26,6 @@ from flfw.report.formats import below, decimals
 from flfw.report.questions import rounds_read, seen_by
 from flfw.rng import numpy_generator
 
-_SAME_VICTIMS = ("dataset", "split", "clients", "seed", "victim_batch")
 _NONE = "–"
 
 _Key = tuple[object, ...]
@@ -231,23 +230,17 @@ def _difference(run: FinishedRun, setting: AttackSetting, first: FinishedRun, ag
 def _victims(run: FinishedRun, setting: AttackSetting, other: FinishedRun) -> dict[_Key, MatrixRow]:
     """Return the attacked images by keys that are equal for the same example in both runs; empty if incomparable.
 
-    The position in the training part identifies an example for any seed. Results of earlier versions lack it; there the
-    same draw from the same data identifies it.
+    The position in the training part identifies an example for any seed.
     """
     if _digest(run) != _digest(other):
         return {}
-    rows = [row for row in run.rows if row.setting == setting]
-    if all(row.example for each in (run, other) for row in each.rows):
-        times: Counter[str] = Counter()
-        keyed: dict[_Key, MatrixRow] = {}
-        for row in rows:  # with overlapping clients the same example may be attacked twice
+    times: Counter[str] = Counter()
+    keyed: dict[_Key, MatrixRow] = {}
+    for row in run.rows:
+        if row.setting == setting:  # with overlapping clients the same example may be attacked twice
             keyed[row.example, row.label, times[row.example]] = row
             times[row.example] += 1
-        return keyed
-    configs = [each.result["config"] for each in (run, other)]
-    if any(configs[0].get(key) != configs[1].get(key) for key in _SAME_VICTIMS):
-        return {}
-    return {(row.place, row.label): row for row in rows}
+    return keyed
 
 
 def _digest(run: FinishedRun) -> tuple[object, object]:

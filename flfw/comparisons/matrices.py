@@ -232,7 +232,7 @@ def _run_in(folder: Path, matrix: Matrix, experiment: Experiment) -> tuple[Path,
             say(f"{each.folder.name}: {len(each.cells)} runs")
         failed |= {_path(each, folder, name): reason for name, reason in carry_out(each).items()}
         if matrix.datasets:
-            records = dict(_records(_begun(prepared)))
+            records = dict(_records([each.folder for each in prepared if (each.folder / "matrix.json").is_file()]))
             for name_of_table, render in _WRITERS.items():
                 write_atomic(folder / name_of_table, render(records).encode())
     if not failed:
@@ -252,10 +252,6 @@ def _prepared(matrix: Matrix, experiment: Experiment, folder: Path, name: str) -
 
 def _path(each: PreparedMatrix, folder: Path, name: str) -> str:
     return name if each.folder == folder else f"{each.folder.name}/{name}"
-
-
-def _begun(prepared: Iterable[PreparedMatrix]) -> list[Path]:
-    return [each.folder for each in prepared if (each.folder / "matrix.json").is_file()]
 
 
 def _records(folders: Iterable[Path]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -23,7 +23,6 @@ from flfw.rng import numpy_generator
 Victim: TypeAlias = tuple[object, ...]
 Place: TypeAlias = tuple[str, str, str, int]
 """Attack with its vantage, source and round."""
-_SAME_DRAW = ("split", "clients", "seed", "victim_batch")
 
 
 class VictimOutcome(NamedTuple):
@@ -76,8 +75,7 @@ def common_places(sides: Iterable[Iterable[FinishedRun]]) -> set[Place]:
 def across(runs: Iterable[FinishedRun], by_seed: bool, places: Set[Place]) -> dict[Victim, VictimOutcome]:
     """Return the same of any runs, whose seeds and clients need not be those of the runs they are compared with.
 
-    The position in the training part identifies an example of the same data. Results of earlier versions lack it; there
-    the same draw from the same data identifies it.
+    The position in the training part identifies an example of the same data.
 
     Args:
         runs: the runs.
@@ -88,11 +86,9 @@ def across(runs: Iterable[FinishedRun], by_seed: bool, places: Set[Place]) -> di
     for run in runs:
         config, held = run.result["config"], (run.result.get("provenance") or {}).get("data") or {}
         data = held.get("digest"), config.get("dataset")
-        draw = tuple(config.get(key) for key in _SAME_DRAW)
         for row in (row for row in run.rows if _place(row.setting) in places):
-            which = (row.example,) if row.example else (row.place, *draw)
             where = (row.setting.vantage, row.setting.source)
-            key = (*where, *data, row.label, *which, *([row.seed] if by_seed else []))
+            key = (*where, *data, row.label, row.example, *([row.seed] if by_seed else []))
             results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
     return results
 

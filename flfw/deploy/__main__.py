@@ -80,9 +80,8 @@ def _init(args: argparse.Namespace) -> int:
     budget |= {"allowed_plugins": tuple(dict.fromkeys([*foreign, *args.plugins]))}
     policy = Policy(("0" * 64,), tuple(uploads), args.max_upload_mb, **budget)
     require_new(layout.folder)
-    make(
-        layout, replace(policy, allowed_apps=(bundle_hash(),)).text()
-    )  # building the app takes seconds: after all checks
+    # Building the app takes seconds: after all checks.
+    make(layout, replace(policy, allowed_apps=(bundle_hash(),)).text())
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
     print(f"policies          let the uploads of {args.methods.replace(',', ', ')} leave; of others: --methods")

@@ -51,14 +51,8 @@ DATA_PREFIXES = (
 )  # fmt: skip
 """Words before the colon of the project's data sets; a test keeps them complete."""
 
-_PLUGGED = (
-    "method",
-    "defence",
-    "attack",
-    "malicious-server",
-    "net",
-    "split",
-)  # may name any class installed at the site
+# They may name any class installed at the site.
+_PLUGGED = ("method", "defence", "attack", "malicious-server", "net", "split")
 
 _IN_WORDS = ("set",)  # keys of which a run reads the words, so that quotes make no difference
 

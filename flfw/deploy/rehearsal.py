@@ -136,9 +136,8 @@ def _at_one_site(experiment: Experiment) -> Experiment:
     alone = replace(
         experiment, clients=1, sample=0, sampling="fixed", on_client_failure="fail", colluding_clients=0, split=split
     )
-    return replace(
-        alone, epsilon_budget=0.0
-    )  # it depends on all clients, so it would end this training at another round
+    # It depends on all clients, so it would end this training at another round.
+    return replace(alone, epsilon_budget=0.0)
 
 
 def _of_folder(experiment: Experiment) -> Experiment:
@@ -173,9 +172,8 @@ def _of_table(experiment: Experiment) -> Experiment:
 
     require(experiment.data_root is not None, "--data-root with this site's rows and plan of columns", data_root=None)
     assert experiment.data_root is not None
-    card = data.here(
-        data.configured(experiment.dataset, ()), experiment.data_root
-    )  # refuses what does not fit the plan
+    # It refuses what does not fit the plan.
+    card = data.here(data.configured(experiment.dataset, ()), experiment.data_root)
     assert card.columns is not None, "a site's table has a plan"
     files = files_of(experiment.data_root)
     prefix = files[0].suffix.removeprefix(".")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from flfw.bounds import BoundedSettings, OpenShare, PositiveFinite
 from flfw.errors import InputError, OneLine, require
 from flfw.privacy.mechanism import Mechanism, Unit
 
@@ -30,7 +30,7 @@ class BudgetExceededError(OneLine, RuntimeError):
 
 
 @dataclass(frozen=True)
-class EpsilonBudget:
+class EpsilonBudget(BoundedSettings):
     """Epsilon that a site gives away at most.
 
     Attributes:
@@ -40,15 +40,13 @@ class EpsilonBudget:
         patient_examples: largest number of examples of a patient, >= 1; counts for unit=patient alone.
     """
 
-    epsilon: float
-    delta: float = 1e-5
+    epsilon: PositiveFinite
+    delta: OpenShare = 1e-5
     unit: Unit = "example"
     patient_examples: int = 0
 
     def __post_init__(self) -> None:
-        require(0 < self.epsilon < inf, "0 < epsilon < inf", epsilon=self.epsilon)
-        require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
-        require(self.unit in get_args(Unit), f"unit among {', '.join(get_args(Unit))}", unit=self.unit)
+        super().__post_init__()
         known = self.unit != "patient" or self.patient_examples >= 1
         require(known, "patient_examples >= 1 with unit=patient", patient_examples=self.patient_examples)
 

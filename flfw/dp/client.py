@@ -242,9 +242,8 @@ class DPClient(PrivatelyReporting, ABC):
         change = self._clipped({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
         change = self.noise.add(change, self.noise_settings.update_deviation)
         gradient = {name: value / -lr for name, value in change.items()}
-        return (
-            self.ctx.defence.update(gradient, rng) if self.ctx.defence else gradient
-        )  # after the noise, as in training
+        # After the noise, as in training.
+        return self.ctx.defence.update(gradient, rng) if self.ctx.defence else gradient
 
     def upload_tensors(self) -> Tensors:
         """Return the uploaded tensors; where updates are clipped, the received ones plus the clipped noisy change."""

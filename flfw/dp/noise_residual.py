@@ -153,7 +153,8 @@ class NoiseTest:
         counted[1] += row.cos().sum()
         for index, other in ((2, before), (5, along)):
             if other.any():
-                counted[index] += _along(row, other)
+                # The square of its part along the other: a chi-square variable of one degree of freedom.
+                counted[index] += (row @ other) ** 2 / (other @ other).clamp(min=torch.finfo(torch.float64).tiny)
                 counted[index + 1] += 1
         before += row
         looks = int(counted[0])
@@ -177,11 +178,6 @@ class NoiseTest:
         low, high = (sqrt(sum(squares) / chi2.ppf(share, total)) for share in (0.975, 0.025))
         p = min(1.0, float(len(values) * min(values)))
         return Residual(sqrt(sum(squares) / total), low, high, p, int(alarm) or None)
-
-
-def _along(row: Tensor, other: Tensor) -> Tensor:
-    """Compute the square of a row's part along another: a chi-square variable of one degree of freedom."""
-    return (row @ other) ** 2 / (other @ other).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 @final

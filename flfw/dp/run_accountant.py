@@ -120,10 +120,8 @@ def schedules(plan: ClientPlan, split: Split, again: int = 0, summed: int = 0) -
     who, local, drawn = plan.rounds, plan.local, isinstance(split.train, lazy_parts.LazyParts)
     once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
-    min_separation, surely = (
-        plan.method.min_separation(plan.settings),
-        least_summed(who, plan.privacy.colluding_clients),
-    )
+    min_separation = plan.method.min_separation(plan.settings)
+    surely = least_summed(who, plan.privacy.colluding_clients)
     taken = participations(who.clients, who.sample, who.sampling, plan.seed, who.rounds, min_separation)
     sizes, held = lazy_parts.sizes(split.train), held_by_each(split) if plan.privacy.metrics == "private" else [0]
     busiest: dict[tuple[int, int], int] = {}

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
-from typing import Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from flfw.bounds import NonNegativeFinite, PositiveFinite
+from flfw.bounds import NonNegativeFinite, NonNegativeInt, PositiveFinite, ShareBelowOne, ValueRange
 from flfw.dp.quantile import update_multiplier
 from flfw.errors import InputError, require
 from flfw.files.tensor_names import matches
@@ -138,14 +138,13 @@ class DPSettings(LocalTraining):
 class AdaptiveClippingSettings(DPSettings):
     """Settings of a bound that may follow a quantile of the clients' update norms; see `flfw.dp.quantile`."""
 
-    quantile: float = 0.0  # share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays
+    # Share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays.
+    quantile: ShareBelowOne = 0.0
     quantile_lr: PositiveFinite = 0.2  # eta_C > 0, the rate at which the bound moves
-    quantile_noise: float = 2.0  # sigma_b, the noise on the count of short updates, over noise_multiplier; > 1/2
+    quantile_noise: Annotated[float, ValueRange(gt=0.5, lt=inf)] = 2.0  # sigma_b: on the count of short updates
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.quantile < 1, "0 <= quantile < 1", quantile=self.quantile)
-        require(0.5 < self.quantile_noise < inf, "1/2 < quantile_noise < inf", quantile_noise=self.quantile_noise)
         flat = self.grouping == "flat" or not self.follows_quantile
         require(flat, f"grouping=flat with quantile={self.quantile:g}", grouping=self.grouping)
 
@@ -166,17 +165,14 @@ class DPSGDSettings(DPSettings):
     """Settings of local steps, each on a noisy sum of clipped gradients of single examples."""
 
     draws: Literal["batch", "example"] = "batch"  # noise: one draw on the sum of a batch, or one for each example in it
-    batches: Literal["shuffled", "poisson", "balls"] = (
-        "shuffled"  # poisson: each step draws each example by its own coin; balls: each example draws its step
-    )
-    physical_batch: int = 0  # examples whose gradients are in memory at once, >= 0; 0: those of the whole batch
-    observed: Literal["sanitised", "bare"] = (
-        "sanitised"  # the gradient read on the client: after clipping and noise, or before
-    )
+    # poisson: each step draws each example by its own coin; balls: each example draws its step.
+    batches: Literal["shuffled", "poisson", "balls"] = "shuffled"
+    physical_batch: NonNegativeInt = 0  # examples whose gradients are in memory at once; 0: the whole batch's
+    # The gradient read on the client: after clipping and noise, or before.
+    observed: Literal["sanitised", "bare"] = "sanitised"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.physical_batch >= 0, "physical_batch >= 0", physical_batch=self.physical_batch)
         whole = self.on_steps or not self.physical_batch
         require(whole, "physical_batch=0 where no single gradients are clipped", physical_batch=self.physical_batch)
 

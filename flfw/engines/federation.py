@@ -254,9 +254,8 @@ class Federation:
                 self._send_probes(done, probe_set, arrays)
                 self._queue.announce(probe_set)
                 attacks, adaptation = self._audit.reconstructions.values(), self._audit.settings.adaptation
-                for beside in control_probe_sets(
-                    self._client_plan, attacks, adaptation, probe_set
-                ):  # attacked on demand: not announced
+                # Attacked on demand: not announced.
+                for beside in control_probe_sets(self._client_plan, attacks, adaptation, probe_set):
                     self._send_probes(done, beside, arrays)
         self._average.follow(done, arrays)
         snapshot = self._strategy.snapshot(done, arrays, self._recorder.mark if self._recorder else None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
+from flfw.bounds import NonNegativeFinite, NonNegativeInt, PositiveFinite, ValueRange
 from flfw.errors import require
 from flfw.experiment.curves import Point, groups, points
-from flfw.experiment.fields import MOST, integer, require_at_least, require_at_most, require_finite
+from flfw.experiment.fields import MOST, Count, FlagSettings, integer
 
 AGGREGATE = "aggregate"
 """Position at the server behind secure aggregation, which sees sums over groups of clients."""
@@ -27,7 +28,7 @@ FEWEST_PAIRS = 2
 
 
 @dataclass(frozen=True)
-class ProbeSettings:
+class ProbeSettings(FlagSettings):
     """Settings of what is attacked: the audited rounds, the probes in them, and where attackers stand."""
 
     audit_rounds: str = "0,last"
@@ -35,11 +36,11 @@ class ProbeSettings:
     audit_source: Literal["probe", "update", "both"] = "probe"
     """What is attacked: probes, which are made for the audit, updates that clients upload in the audited rounds (after
     0), or both."""
-    victim_batch: int = 1
+    victim_batch: Count = 1
     """Examples in a probe."""
-    victim_steps: int = 1
+    victim_steps: Count = 1
     """Local steps in a probe; one is sent as its gradient, several as the weights after them."""
-    images: int = 8
+    images: Count = 8
     """Probes in each audited round, over as many clients as there are."""
     membership_pairs: str = "auto"
     """Pairs of a client's examples, alike in class, of which one is trained on and the other by nobody, to be told
@@ -47,7 +48,7 @@ class ProbeSettings:
     curve: tuple[str, ...] = ()
     """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or size=1x1,4x1,4x5 of both;
     sum_size=1,2,5,10 sums over so many clients (vantage aggregate)."""
-    sum_size: int = 0
+    sum_size: NonNegativeInt = 0
     """Clients whose messages are summed (vantages aggregate and peer); 0: all that
     are probed and take part in a round. >= 0."""
     vantage: tuple[str, ...] = ("server",)
@@ -56,9 +57,7 @@ class ProbeSettings:
     which takes its own part off such a sum), outsider (sees the finished model)."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
-        require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
-        require_at_least(self, 0, ("sum_size",))
+        super().__post_init__()
         words, pairs = ("auto", "none", "all"), self.membership_pairs
         counted = pairs.isdecimal() and FEWEST_PAIRS <= int(pairs) <= MOST
         required = f"membership-pairs auto, none, all or {FEWEST_PAIRS} to {MOST}"
@@ -101,7 +100,7 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True)
-class AttackSettings:
+class AttackSettings(FlagSettings):
     """Settings of the attacks, their process and their resources."""
 
     attack: tuple[str, ...] = ("ig", "auto")
@@ -110,12 +109,12 @@ class AttackSettings:
     adaptation: Literal["auto", "defence_code", "none"] = "auto"
     """Beside an attacker who does not know of a defence, one who does: with what is written for the defence, else with
     its own code in the objective; defence_code: always with its own code; none: without."""
-    attack_gpus: float = 0
+    attack_gpus: NonNegativeFinite = 0
     """Fraction of a GPU that clients leave free for the attacks (ray, flwr-sim)."""
     attack_process: Literal["auto", "concurrent", "after", "inline"] = "auto"
     """Attacks run in a process of their own, concurrent with training or after it, or inline, in this one; auto:
     concurrent, but inline with --engine inproc."""
-    attack_timeout: float = 3600.0
+    attack_timeout: PositiveFinite = 3600.0
     """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline. In
     s, > 0."""
     attack_precision: SearchPrecision = "float32"
@@ -126,8 +125,7 @@ class AttackSettings:
     """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
 
     def __post_init__(self) -> None:
-        require_finite(self, ("attack_gpus",), zero=True)
-        require_finite(self, ("attack_timeout",))
+        super().__post_init__()
         require(len(set(self.attacks)) == len(self.attacks), "each attack once", attack=" ".join(self.attacks))
 
     @property
@@ -142,24 +140,17 @@ class AttackSettings:
 
 
 @dataclass(frozen=True)
-class RecordingSettings:
+class RecordingSettings(FlagSettings):
     """Settings of the recordings, and of what the report shows of them."""
 
     show_samples: Literal["auto", "yes", "no"] = "auto"
     """Whether the report shows clients' samples; auto: not those of a user's own data (csv:, folder:, hf:,
     parquet:, text:)."""
-    keep_recorded_rounds: int = -1
+    keep_recorded_rounds: Annotated[int, ValueRange(ge=-1)] = -1
     """After the audit, keep the recordings of the last so many recorded rounds (0 has the controls); -1: of all. >=
     -1."""
-
-    def __post_init__(self) -> None:
-        require_at_least(self, -1, ("keep_recorded_rounds",))
 
 
 @dataclass(frozen=True)
 class AuditSettings(RecordingSettings, AttackSettings, ProbeSettings):
     """Settings of the attacks, their probes and the recordings: what the help has in one section."""
-
-    def __post_init__(self) -> None:
-        for group in (ProbeSettings, AttackSettings, RecordingSettings):
-            group.__post_init__(self)

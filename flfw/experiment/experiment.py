@@ -13,9 +13,10 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
+from flfw.bounds import NonNegativeFinite, PositiveFinite
 from flfw.errors import InputError, require
 from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
-from flfw.experiment.fields import require_finite
+from flfw.experiment.fields import FlagSettings
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
 from flfw.files.earlier_names import FLAGS, VALUES, earlier_setting
 from flfw.files.folders import from_home
@@ -24,21 +25,21 @@ from flfw.plugins import Scalar
 
 
 @dataclass(frozen=True)
-class ExecutionSettings:
+class ExecutionSettings(FlagSettings):
     """Settings of the engine, its resources, and the treatment of clients that fail."""
 
     engine: Literal["ray", "inproc", "flwr-sim", "flwr"] = "ray"
     """ray: clients in the processes of Ray; inproc: the same apps, called one after the other in this process;
     flwr-sim: Flower's simulation engine on Ray; flwr: Flower's own commands, with a SuperLink for this run alone."""
-    cpus_per_client: float = 1
+    cpus_per_client: PositiveFinite = 1
     """CPU cores set aside for each process that simulates clients, one at a time or, with --batched-clients, some at
     once (ray, flwr-sim, flwr)."""
-    gpus_per_client: float = 0
+    gpus_per_client: NonNegativeFinite = 0
     """Fraction of a GPU set aside for, and used by, each process that simulates clients (ray, flwr-sim, flwr); with
     one, what the server trains itself is computed on a GPU, too, if its machine has any."""
     ray_address: str = ""
     """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
-    round_deadline: float = 3600
+    round_deadline: PositiveFinite = 3600
     """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted. To
     join at the start, they have at most two minutes of it, or ten seconds for each client. In s, > 0."""
     keep_state: bool = False
@@ -49,8 +50,7 @@ class ExecutionSettings:
     """Folder to write; default: runs/METHOD-DATASET-TIME."""
 
     def __post_init__(self) -> None:
-        require_finite(self, ("round_deadline", "cpus_per_client"))
-        require_finite(self, ("gpus_per_client",), zero=True)
+        super().__post_init__()
         joins = not self.ray_address or self.engine in ("ray", "flwr-sim")
         require(joins, "--engine ray with --ray-address", engine=self.engine)
         require(len(set(self.trackers)) == len(self.trackers), "each tracker once", track=" ".join(self.trackers))
@@ -62,7 +62,7 @@ class ExecutionSettings:
 
 
 @dataclass(frozen=True)
-class DeploymentSettings:
+class DeploymentSettings(FlagSettings):
     """Settings of a federation of real sites, in place of a simulation."""
 
     federation: Path | None = None
@@ -78,8 +78,7 @@ _LARGEST = 2**63
 def convert_fields(record: object) -> None:
     """Convert the fields of a new frozen record: one word to a tuple, text to a path, a mapping to assignments.
 
-    A list becomes a tuple, a number or a truth of NumPy one of Python. `require_choices` checks fields with a choice of
-    words.
+    A list becomes a tuple, a number or a truth of NumPy one of Python. `flfw.bounds` checks ranges and words.
 
     Raises:
         InputError: a value has another type; names the flag.
@@ -92,17 +91,6 @@ def convert_fields(record: object) -> None:
             value = from_home(value) if isinstance(value, Path) else value
         if value is not given:
             object.__setattr__(record, name, value)
-
-
-def require_choices(record: object) -> None:
-    """Refuse a record with another value than the words that a field has to choose from.
-
-    Raises:
-        InputError: names the flag and its words.
-    """
-    for name, kind in _kinds(type(record)).items():
-        if get_origin(kind) is Literal:
-            _fitted(getattr(record, name), kind, name)
 
 
 @cache
@@ -187,7 +175,6 @@ DERIVED = ("weights_sha256",)
 """Settings that nobody gives: a plan finds them, and they travel with the others."""
 
 _SOURCE = "the run's configuration"
-_CHECKED = (TrainingSettings, DataSettings, PrivacySettings, AuditSettings, ExecutionSettings)
 
 
 @dataclass(frozen=True)
@@ -217,9 +204,7 @@ class Experiment(
             given = getattr(self, name)
             if refused := earlier_setting(name.replace("_", "-"), given if isinstance(given, tuple) else (given,)):
                 raise InputError(f"{refused}.")
-        for group in _CHECKED:
-            group.__post_init__(self)
-        require_choices(self)
+        super().__post_init__()
         _ = self.audited
         alone = self.membership_pairs in ("auto", "none") or not self.canaries
         require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)

@@ -1,51 +1,31 @@
-"""Scalars of a configuration, axes of a matrix as on the command line, and common checks of the fields of settings."""
+"""Scalars of a configuration, axes of a matrix as on the command line, and the base of groups of settings."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from math import inf
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias, TypeVar
 
+from flfw.bounds import BoundedSettings, ValueRange
 from flfw.errors import InputError, require, suggestion, unknown
 
 _Word = TypeVar("_Word", bound=str)
 _DIGITS = 18
 MOST = 1_000_000
-"""The most of clients, rounds, steps or examples that a setting can ask for."""
+"""The most of clients, rounds, steps or examples that a setting can ask for; a slip of the keyboard asks for more."""
 
 
-def require_at_least(record: object, minimum: int, names: Iterable[str]) -> None:
-    """Refuse a record with one of these fields below ``minimum``.
-
-    Raises:
-        InputError: names the flag and its value.
-    """
-    for name in names:
-        value = getattr(record, name)
-        require(value >= minimum, f"{name.replace('_', '-')} >= {minimum}", **{name: value})
+Count: TypeAlias = Annotated[int, ValueRange(ge=1, le=MOST)]
 
 
-def require_at_most(record: object, maximum: int, names: Iterable[str]) -> None:
-    """Refuse a record with one of these fields above ``maximum``: a slip of the keyboard would compute for ages.
+@dataclass(frozen=True)
+class FlagSettings(BoundedSettings):
+    """Settings whose names on the command line have hyphens."""
 
-    Raises:
-        InputError: names the flag and its value.
-    """
-    for name in names:
-        value = getattr(record, name)
-        require(value <= maximum, f"{name.replace('_', '-')} <= {maximum:,}", **{name: value})
-
-
-def require_finite(record: object, names: Iterable[str], *, zero: bool = False) -> None:
-    """Refuse a record with one of these fields infinite, negative or, unless ``zero`` is allowed, zero.
-
-    Raises:
-        InputError: names the flag and its value.
-    """
-    for name in names:
-        value, sign = getattr(record, name), "<=" if zero else "<"
-        fits = 0 < value < inf or (zero and value == 0)
-        require(fits, f"0 {sign} {name.replace('_', '-')} < inf", **{name: value})
+    @classmethod
+    def shown(cls, field: str) -> str:
+        """Return the name of a field's flag."""
+        return field.replace("_", "-")
 
 
 def word_and_number(given: str, flag: str, words: Collection[_Word], default: int) -> tuple[_Word, int]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
+from flfw.bounds import NonNegativeFinite, NonNegativeInt, OpenShare, PositiveFinite, ShareBelowOne, ValueRange
 from flfw.errors import require
-from flfw.experiment.fields import MOST, integer, require_at_least, require_at_most, require_finite, word_and_number
+from flfw.experiment.fields import MOST, Count, FlagSettings, integer, word_and_number
 
 RobustName: TypeAlias = Literal["none", "median", "trimmed_mean", "krum", "clipping"]
 """Rules that combine the updates of a round; none: their mean."""
@@ -16,7 +17,7 @@ _ROBUST: tuple[RobustName, ...] = get_args(RobustName)
 
 
 @dataclass(frozen=True)
-class MethodSettings:
+class MethodSettings(FlagSettings):
     """Settings of the method."""
 
     method: str = "hyperfl"
@@ -26,23 +27,23 @@ class MethodSettings:
 
 
 @dataclass(frozen=True)
-class RoundSettings:
+class RoundSettings(FlagSettings):
     """Settings of the rounds: who takes part, how many there are, how updates become a model."""
 
-    clients: int = 10
+    clients: Count = 10
     """Clients in all."""
     sample: int = 0
     """Clients drawn in each round; 0: all of them."""
     sampling: Literal["fixed", "poisson"] = "fixed"
     """How they are drawn: exactly so many, or each by a coin of its own, so that their number varies."""
-    rounds: int = 10
+    rounds: Count = 10
     """Rounds of training."""
-    patience: int = 0
+    patience: NonNegativeInt = 0
     """End when no client's validation accuracy has risen for so many rounds; 0: no such end. In rounds, >= 0."""
     robust: str = "none"
     """In place of the mean of the clients' updates one that few lies cannot move far: none, median, trimmed_mean:N,
     krum:N or clipping, of which each may name the most clients N of a round that lie; all clients count alike."""
-    ema: float = 0.0
+    ema: ShareBelowOne = 0.0
     """Evaluate a moving average of the models in the end, with at most this weight of the past; 0: the last model. 0
     <= ema < 1."""
     final_eval_clients: str = "1000"
@@ -52,14 +53,11 @@ class RoundSettings:
     With :N, as in drop:8, a round with fewer than N usable updates ends the run; N from 1 to the clients of a round."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, ("clients", "rounds"))
-        require_at_most(self, MOST, ("clients", "rounds"))
-        require_at_least(self, 0, ("patience",))
+        super().__post_init__()
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require(self.robust_rule != "none" or self.robust == "none", "a robust mean before :N", robust=self.robust)
         trims = self.robust_rule != "trimmed_mean" or self.byzantine_clients >= 1
         require(trims, "robust=trimmed_mean:N with N >= 1, which without is a mean", robust=self.robust)
-        require(0 <= self.ema < 1, "0 <= ema < 1", ema=self.ema)
         expected = f"on-client-failure=fail or drop, with :N from 1 to {self.per_round}, the clients of a round"
         require(1 <= self.min_clients <= self.per_round, expected, on_client_failure=self.on_client_failure)
         _ = self.finally_asked
@@ -107,14 +105,14 @@ class RoundSettings:
 
 
 @dataclass(frozen=True)
-class LocalSettings:
+class LocalSettings(FlagSettings):
     """Settings of a client's local training."""
 
-    local_epochs: int = 5
+    local_epochs: Count = 5
     """Passes over a client's own data in each round."""
-    batch_size: int = 50
+    batch_size: Count = 50
     """Examples in a local step."""
-    lr: float = 0.01
+    lr: PositiveFinite = 0.01
     """Learning rate of the local steps."""
     example_order: Literal["shuffled", "fixed"] = "shuffled"
     """Order of a client's examples in a pass: new in each, or as stored in all."""
@@ -123,9 +121,7 @@ class LocalSettings:
     the method, the network or the engine has no such steps. It changes the rounding of a run's numbers, no more."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, ("local_epochs", "batch_size"))
-        require_at_most(self, MOST, ("local_epochs", "batch_size"))
-        require_finite(self, ("lr",))
+        super().__post_init__()
         _ = self.together
 
     @property
@@ -140,7 +136,7 @@ class LocalSettings:
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
+class NetworkSettings(FlagSettings):
     """Settings of the network, its first weights and the part of it that is trained."""
 
     net: str = "auto"
@@ -166,7 +162,7 @@ class NetworkSettings:
 
 
 @dataclass(frozen=True)
-class DefenceSettings:
+class DefenceSettings(FlagSettings):
     """Settings of the client-side defence."""
 
     defence: str = "none"
@@ -180,6 +176,7 @@ class DefenceSettings:
     nobody can. auto, the default with --federation: secure there, else seed."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.defences
 
     @property
@@ -208,14 +205,11 @@ class DefenceSettings:
 class TrainingSettings(DefenceSettings, NetworkSettings, LocalSettings, RoundSettings, MethodSettings):
     """Settings of the method, the rounds, the clients and their local training: what the help has in one section."""
 
-    seed: int = 0
+    seed: Annotated[int, ValueRange(ge=0, le=2**63 - 1)] = 0  # Flower's own limit
     """Everything random is derived from it."""
 
     def __post_init__(self) -> None:
-        for group in (RoundSettings, LocalSettings, DefenceSettings):
-            group.__post_init__(self)
-        require_at_least(self, 0, ("seed",))
-        require_at_most(self, 2**63 - 1, ("seed",))  # Flower's own limit
+        super().__post_init__()
         _ = self.defended_partitions
 
     @property
@@ -242,7 +236,7 @@ class OwnImages:
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataSettings(FlagSettings):
     """Settings of the data set and its partition into clients."""
 
     dataset: str = "digits"
@@ -255,7 +249,7 @@ class DataSettings:
     test: Literal["own", "shared"] = "own"
     """Test examples of a client: its own, or for all clients the same, at most 1000, where there are too few to
     divide."""
-    image_size: int = 0
+    image_size: Annotated[int, ValueRange(ge=0, le=4096)] = 0
     """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
     own_images: str = ""
     """How your own images are read (folder:PATH, site:CxHxW:CLASSES), words with commas between: a size N or HxW, to
@@ -270,9 +264,7 @@ class DataSettings:
     """Folder with the data sets' own files; default: $FLFW_DATA, else the user cache."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, 0, ("image_size",))
-        require(self.test in ("own", "shared"), "test=own or shared", test=self.test)
-        require_at_most(self, 4096, ("image_size",))
+        super().__post_init__()
         _ = self.image_words
 
     @property
@@ -305,14 +297,14 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class PrivacySettings:
+class PrivacySettings(FlagSettings):
     """Settings of the privacy that is required, claimed and measured."""
 
-    target_epsilon: float = 0.0
+    target_epsilon: NonNegativeFinite = 0.0
     """Find the least noise of the method that keeps this epsilon; 0: the noise is as set."""
-    epsilon_budget: float = 0.0
+    epsilon_budget: NonNegativeFinite = 0.0
     """Stop before the round that would exceed this epsilon; 0: no such end. >= 0."""
-    delta: float = 1e-5
+    delta: OpenShare = 1e-5
     """Probability with which an epsilon may fail; to be below one over the number of whoever is protected. 0 < delta <
     1."""
     accountant: Literal["prv", "rdp", "moments", "paper"] = "prv"
@@ -322,11 +314,11 @@ class PrivacySettings:
     """The most examples that one patient has at a client, for the privacy of patients; 0: counted where the data name
     patients (folder:PATH@patient), and else not known. 3x2: of 3 examples at each of at most 2 clients; copies that a
     split makes are counted beside."""
-    colluding_clients: int = 0
+    colluding_clients: NonNegativeInt = 0
     """The most clients that work together with who sees sums: they add no noise or give theirs away, and the claim
     against aggregate counts without them; an audit's attacker (vantages aggregate and peer, which is one of them) knows
     their messages, of one at least. >= 0."""
-    canaries: int = 0
+    canaries: NonNegativeInt = 0
     """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none. >= 0."""
     metrics: Literal["all", "private", "none", "auto"] = "all"
     """Numbers that clients report beside tensors. private: loss, accuracies and number of examples, with noise that the
@@ -335,12 +327,8 @@ class PrivacySettings:
     claim, with --federation or noise_source=secure; else all."""
 
     def __post_init__(self) -> None:
-        require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
-        require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
-        require_at_least(self, 0, ("colluding_clients", "canaries"))
+        super().__post_init__()
         _ = self.patient
-        known = ("all", "private", "none", "auto")
-        require(self.metrics in known, "metrics=all, private, none or auto", metrics=self.metrics)
 
     @property
     def patient(self) -> tuple[int, int]:

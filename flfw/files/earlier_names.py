@@ -1,9 +1,8 @@
 """Names of earlier versions: where somebody's own code has one, the refusal names the one of today.
 
 An import of an earlier name ends in one line, and so does a class with a hook of an earlier name. The tables hold
-modules that moved, and names that the pages on extending, recording and Python documented; other names may change
-without a word. `flfw` puts the finder
-in front of Python's own.
+modules and names that the pages on extending, recording and Python documented; others may change without a word.
+`flfw` puts the finder in front of Python's own.
 """
 
 from __future__ import annotations
@@ -13,108 +12,30 @@ from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import find_spec
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-
-def _together(before: str, now: str, stems: str) -> dict[str, str]:
-    """Return the modules that moved from one package to another and kept their names."""
-    return {f"{before}.{stem}": f"{now}.{stem}" for stem in stems.split()}
-
-
 MODULES: Mapping[str, str] = MappingProxyType(
     {
-        **_together("flfw", "flfw.task", "client_plan defence method pipeline"),
-        **_together("flfw.deploy", "flfw.engines", "layout processes submit"),
-        **_together("flfw.papers", "flfw.comparisons.figures", "charts cite comparisons drawing figures gains grids"),
-        **_together("flfw.papers", "flfw.comparisons.figures", "leakage_charts leakage_numbers norms timing"),
-        **_together("flfw.papers", "research.papers", "compositions distortion inversions transformation_search"),
-        "flfw.adversary.client_messages": "flfw.adversary.membership.statistics",
         "flfw.adversary.closed_form": "flfw.adversary.attack",
-        "flfw.adversary.informed_membership": "flfw.adversary.membership.informed",
         "flfw.adversary.observation": "flfw.recording.observation",
-        "flfw.adversary.published_model": "flfw.adversary.membership.published_model",
-        "flfw.adversary.shadow_training": "flfw.adversary.membership.shadow_models",
-        "flfw.apps": "flfw.engines.apps",
-        "flfw.audit.attack_server": "flfw.audit.attack_process",
-        "flfw.audit.climb": "flfw.audit.control_runs",
-        "flfw.audit.judge": "flfw.audit.entry_builder",
-        "flfw.audit.rungs": "flfw.audit.controls",
-        "flfw.audit.standing": "flfw.audit.threat_model",
-        "flfw.audit.verdict_entries": "flfw.audit.entry_builder",
-        "flfw.audit.verdicts.conclude": "flfw.audit.conclude",
-        "flfw.audit.verdicts.groups_needed": "flfw.audit.conclude",
-        "flfw.audit.verdicts.sum_conclusion": "flfw.audit.conclude",
-        "flfw.client.descent": "flfw.client.local_trainer",
-        "flfw.client.workplace": "flfw.client.context",
-        "flfw.combinations": "flfw.plans.combinations",
-        "flfw.curves": "flfw.experiment.curves",
-        "flfw.data.columns": "flfw.command.data_sets",
         "flfw.data.splits.cut": "flfw.data.splits.split_indices",
-        "flfw.dp.settlement": "flfw.dp.resolve_noise",
-        "flfw.earlier_names": "flfw.files.earlier_names",
-        "flfw.engines.errands": "flfw.engines.client_actor",
-        "flfw.engines.pace": "flfw.engines.actor_pool",
-        "flfw.engines.seats": "flfw.engines.actor_pool",
+        "flfw.defence": "flfw.task.defence",
         "flfw.inversion.descent": "flfw.inversion.search_optimisers",
-        "flfw.inversion.generative.spaces": "flfw.inversion.image_generator",
-        "flfw.inversion.settled": "flfw.inversion.choose_operator",
-        "flfw.membership.copies": "flfw.data.membership_pairs",
-        "flfw.membership.pairs": "flfw.data.membership_pairs",
-        "flfw.membership.sketch": "flfw.inversion.sketch",
-        "flfw.papers.captions": "flfw.comparisons.figures.figures",
-        "flfw.papers.embeddings": "flfw.comparisons.figures.tsne",
-        "flfw.papers.features": "flfw.comparisons.figures.tsne",
-        "flfw.papers.restored": "flfw.comparisons.figures.tsne",
-        "flfw.papers.run_groups": "flfw.comparisons.figures.comparisons",
-        "flfw.plan": "flfw.plans.run_plan",
-        "flfw.privacy.course": "flfw.privacy.client_schedule",
-        "flfw.privacy.published": "flfw.privacy.claims",
-        "flfw.privacy.run_schedule": "flfw.privacy.client_schedule",
-        "flfw.rehearse.answers": "flfw.deploy.rehearsal",
-        "flfw.rehearse.plan": "flfw.deploy.rehearsal",
-        "flfw.rehearse.policy_check": "flfw.deploy.rehearsal",
-        "flfw.runs.engine": "flfw.runs.launch",
         "flfw.server.place": "flfw.server.context",
         "flfw.victims.local_steps": "flfw.nets.training.local_steps",
-        "flfw.storage.asked": "flfw.dp.releases",
-        "flfw.storage.checkpoint": "flfw.server.checkpoint",
-        "flfw.storage.final_model": "flfw.server.checkpoint",
-        "flfw.verification.comparison": "flfw.runs.run_comparison",
-        "flfw.resolve": "flfw.plans.run_plan",
     }
 )
-"""Module of today of each module that has another name."""
+"""Module of today of each documented module that has another name."""
 
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {
-        "flfw.aggregates": "flfw.adversary.secure_aggregation",
-        "flfw.api": "flfw.command.api",
         "flfw.audit.foreign": "flfw.recorded_apps",
-        "flfw.audit.membership_entries": "flfw.audit.membership",
-        "flfw.audit.membership_game": "flfw.audit.membership",
-        "flfw.audit.verdicts": "flfw.audit.verdict",
-        "flfw.formats": "flfw.files",
-        "flfw.inversion.generative": "flfw.inversion",
-        "flfw.inversion.post_processing": "flfw.inversion",
-        "flfw.matrix": "flfw.comparisons",
-        "flfw.membership": "flfw.adversary.membership",
-        "flfw.papers.attacked": "research.attacked",
-        "flfw.papers.interface": "flfw.command.api",
-        "flfw.papers.main_job": "research.main_job",
-        "flfw.provenance": "flfw.runs.provenance",
-        "flfw.rehearse": "flfw.command.rehearse",
-        "flfw.storage": "flfw.files",
-        "flfw.sums": "flfw.audit.sums",
-        "flfw.terminal": "flfw.files",
-        "flfw.tracking": "flfw.runs.tracking",
         "flfw.training": "flfw.nets.training",
-        "flfw.verification": "flfw.runs.verify",
         "flfw.victims": "flfw.inversion.client_models",
     }
 )
-"""Package or file of today of each package that has another name; its files went along, but for those in `MODULES`."""
+"""Package of today of each documented one that has another name; its files went along, but for those in `MODULES`."""
 
 NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -394,9 +315,7 @@ def _of_today(module: str) -> str | None:
     parent, _, stem = module.rpartition(".")
     if module in MODULES or parent not in PACKAGES:
         return MODULES.get(module)
-    place = find_spec(PACKAGES[parent])
-    is_file = place is not None and place.submodule_search_locations is None
-    return PACKAGES[parent] if is_file else f"{PACKAGES[parent]}.{stem}"
+    return f"{PACKAGES[parent]}.{stem}"
 
 
 @final

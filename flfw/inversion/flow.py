@@ -271,7 +271,7 @@ class PlugAndPlay(BoundedSettings, Proximal):
     def moved(self, x: Tensor, done: float) -> Tensor:
         """Return guesses (P, B, C, H, W) in normalised units after the step."""
         weight, minimum = (a + (b - a) * done for a, b in (self.weights, self.times))
-        images = _to_images(x, self.inputs)
+        images = 2 * (x * self.inputs.std + self.inputs.mean) - 1  # in [-1, 1]
         drawn = [(torch.rand(x.shape[1], generator=r), torch.randn(x.shape[1:], generator=r)) for r in self.rngs]
         t, noise = (torch.stack(parts).to(x.device) for parts in zip(*drawn, strict=True))
         t = minimum + (1 - minimum) * t
@@ -340,11 +340,6 @@ def _each(function: _Denoise | Velocity, x: Tensor, t: Tensor, labels: Tensor | 
     return torch.stack([function(x[i], t[i], None if labels is None else labels[i]) for i in range(len(x))])
 
 
-def _to_images(x: Tensor, inputs: InputSpec) -> Tensor:
-    """Return images in [-1, 1] of guesses in normalised units."""
-    return 2 * (x * inputs.std + inputs.mean) - 1
-
-
 def _to_inputs(images: Tensor, inputs: InputSpec) -> Tensor:
     """Return guesses in normalised units of images in [-1, 1]."""
     return ((images + 1) / 2 - inputs.mean) / inputs.std
@@ -361,9 +356,8 @@ class FlowSettings(BoundedSettings):
     flow_iterations: int = 1000  # Adam steps of its training, >= 1; 10,000 to 20,000: full size
     flow_batch: int = 64  # images in such a step, >= 1; 128: full size
     flow_lr: float = 2e-3  # first step size of its training, > 0; 2e-4: full size
-    flow_tv: NonNegativeFinite = (
-        0.05  # first weight of the total variation beside the flow, >= 0; it falls as without a flow
-    )
+    # First weight of the total variation beside the flow, >= 0; it falls as without a flow.
+    flow_tv: NonNegativeFinite = 0.05
     flow_every: PositiveInt = 10  # steps of the search for each plug-and-play step
     flow_weight: Share = 0.5  # first weight of that step; it falls to a tenth
     flow_steps: PositiveInt = 50  # Euler steps of the guided flow

@@ -37,11 +37,8 @@ from flfw.messages.wire import nbytes
 GRACE_S = 60.0
 """Seconds that a message lives after the wait for its reply has ended: Flower fails when asked for an expired one."""
 
-_POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = (
-    0.05,
-    0.5,
-    0.02,
-)  # share of the time waited so far: a poll costs a remote server time
+# The share is of the time waited so far: a poll costs a remote server time.
+_POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = 0.05, 0.5, 0.02
 _BESIDE = 1_000_000  # bytes of an answer beside its tensors
 _HEADER = 4096  # bytes of an array beside its numbers
 _PULL, _INFLATE = "pull_objects", "inflate_object_from_contents"

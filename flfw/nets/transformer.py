@@ -104,25 +104,14 @@ class Transformer(nn.Module):
         length: number of tokens of a text.
         causal: whether a position sees only itself and those before it.
         pooled: whether to take the mean.
-        width: length of a token's vector.
-        heads: number of heads.
-        blocks: number of blocks.
     """
 
-    def __init__(
-        self,
-        length: int,
-        causal: bool,
-        pooled: bool = True,
-        width: int = _WIDTH,
-        heads: int = _HEADS,
-        blocks: int = _BLOCKS,
-    ) -> None:
+    def __init__(self, length: int, causal: bool, pooled: bool = True) -> None:
         super().__init__()
         self.causal, self.pooled = causal, pooled
-        self.token, self.position = nn.Embedding(TOKENS, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads, causal) for _ in range(blocks))
-        self.norm = nn.LayerNorm(width)
+        self.token, self.position = nn.Embedding(TOKENS, _WIDTH), nn.Embedding(length, _WIDTH)
+        self.blocks = nn.ModuleList(Block(_WIDTH, _HEADS, causal) for _ in range(_BLOCKS))
+        self.norm = nn.LayerNorm(_WIDTH)
 
     def block(self, number: int) -> Block:
         """Return the block of this number, the first being 0."""
@@ -176,24 +165,19 @@ class VisionTransformer(nn.Module):
     Args:
         shape: shape of an image, (C, H, W).
         plain: whether the first block reads its input by attention alone, see `Block`.
-        width: length of a patch's vector.
-        heads: number of heads.
-        blocks: number of blocks.
 
     Raises:
         InputError: an image does not divide into patches.
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], plain: bool, width: int = _WIDTH, heads: int = _HEADS, blocks: int = _BLOCKS
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], plain: bool) -> None:
         super().__init__()
         whole = not (shape[1] % _PATCH or shape[2] % _PATCH)
         require(whole, f"images of a height and a width that {_PATCH} divides, for patches", shape=shape)
         count = shape[1] // _PATCH * (shape[2] // _PATCH)
-        self.patch, self.position = nn.Linear(shape[0] * _PATCH**2, width), nn.Embedding(count, width)
-        self.blocks = nn.ModuleList(Block(width, heads, False, plain and not number) for number in range(blocks))
-        self.norm = nn.LayerNorm(width)
+        self.patch, self.position = nn.Linear(shape[0] * _PATCH**2, _WIDTH), nn.Embedding(count, _WIDTH)
+        self.blocks = nn.ModuleList(Block(_WIDTH, _HEADS, False, plain and not number) for number in range(_BLOCKS))
+        self.norm = nn.LayerNorm(_WIDTH)
 
     def block(self, number: int) -> Block:
         """Return the block of this number, the first being 0."""

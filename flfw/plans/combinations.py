@@ -107,11 +107,9 @@ def _require_tampering(plan: ClientPlan) -> None:
 
 def _require_isolation(plan: ClientPlan, audit: AuditPlan, client: int) -> None:
     """Refuse an audit in which no sum is the update of a malicious server's target, or that would not look at one."""
-    probes, everyone, by = (
-        audit.probes,
-        plan.rounds.clients,
-        f"with --malicious-server {plan.task.network.malicious_name}",
-    )
+    probes = audit.probes
+    everyone = plan.rounds.clients
+    by = f"with --malicious-server {plan.task.network.malicious_name}"
     sums = f"--vantage {AGGREGATE} alone {by}, which isolates a client in a sum"
     require(probes.vantage == (AGGREGATE,), sums, vantage=",".join(probes.vantage))
     apart = [name for name, attack in audit.reconstructions.items() if attack.of_sums or not attack.reconstructs]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import ceil, expm1, inf, log1p, sqrt
 from typing import ClassVar, Literal, TypeAlias, final
 
+from flfw.bounds import BoundedSettings, NonNegativeFinite, PositiveFloat, PositiveShare
 from flfw.errors import require
 
 Holder: TypeAlias = Literal["client", "server"]
@@ -39,7 +40,7 @@ class GaussianEvent:
             uniform choice that the adversary does not know. Whoever does not use it gives no credit for the choice.
     """
 
-    noise_multiplier: float
+    noise_multiplier: NonNegativeFinite
     sampling_rate: float
     steps: int
     bins: int = 1
@@ -47,7 +48,7 @@ class GaussianEvent:
 
 @final
 @dataclass(frozen=True)
-class Mechanism:
+class Mechanism(BoundedSettings):
     """Clipping, noise and sampling of one client.
 
     Attributes:
@@ -90,15 +91,15 @@ class Mechanism:
         "shares": "noise_divisor",
         "summed": "min_summed_updates",
     }
-    noise_multiplier: float
+    noise_multiplier: NonNegativeFinite
     steps: int
-    clipping_norm: float = 1.0
+    clipping_norm: PositiveFloat = 1.0
     clipped: Clipped = "example"
     groups: int = 1
     noise_per: Literal["batch", "example"] = "batch"
     batch: int = 0
     noised_by: Holder = "client"
-    sampling_rate: float = 1.0
+    sampling_rate: PositiveShare = 1.0
     poisson: bool = False
     max_participations: int | None = None
     max_copies: int = 1
@@ -109,10 +110,8 @@ class Mechanism:
     colluding: int = 0
 
     def __post_init__(self) -> None:
-        sigma, taken = self.noise_multiplier, self.max_participations
-        require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
-        require(self.clipping_norm > 0, "clipping_norm > 0", clipping_norm=self.clipping_norm)
-        require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
+        super().__post_init__()
+        taken = self.max_participations
         minimum = dict.fromkeys(("steps", "batch", "bins", "colluding"), 0)
         minimum |= dict.fromkeys(("groups", "max_copies", "noise_divisor", "min_summed_updates", "bands"), 1)
         for name, lowest in minimum.items():
@@ -120,9 +119,6 @@ class Mechanism:
             require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
         whole = taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps)
         require(whole, f"a whole number 0 <= max_participations <= steps={self.steps}", max_participations=taken)
-        require(self.clipped in ("example", "client"), "clipped=example or client", clipped=self.clipped)
-        require(self.noise_per in ("batch", "example"), "noise_per=batch or example", noise_per=self.noise_per)
-        require(self.noised_by in ("client", "server"), "noised_by=client or server", noised_by=self.noised_by)
         passes = not self.bins or (self.clipped == "example" and not self.poisson and taken is not None)
         require(passes, "bins=0 unless examples choose among the steps of a known number of passes", bins=self.bins)
         require(self.noise_per == "batch" or self.batch >= 1, "batch >= 1 with noise_per=example", batch=self.batch)

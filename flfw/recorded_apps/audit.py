@@ -48,7 +48,7 @@ from flfw.nets.net import running_statistics, statistics_in_words
 from flfw.recorded_apps.case import Chosen, Describe, ForeignCase, choose, lone_examples, nobodys
 from flfw.recorded_apps.consistency import Consistency, UpdateCheck
 from flfw.recorded_apps.cost import SearchLimits
-from flfw.recorded_apps.description import TrainingDescription
+from flfw.recorded_apps.description import Mode, TrainingDescription
 from flfw.recorded_apps.grants import Grants, Pair, attempt, threat_model_of
 from flfw.recorded_apps.knowledge import InputSpace, described, granted, input_space, victim
 from flfw.recording.grid import RecordingGrid
@@ -204,7 +204,7 @@ def audit(
     rounds: Sequence[int] | None = None,
     batch: int | None = None,
     steps: int | Callable[[Observation], int] = 1,
-    mode: str = "train",
+    mode: Mode = "train",
     defence: str = "none",
     seed: int = 0,
     victims: int = 8,
@@ -271,7 +271,7 @@ def _describe(
     training: TrainingDescription | Describe | None,
     steps: int | Callable[[Observation], int],
     lr: float | None,
-    mode: str,
+    mode: Mode,
 ) -> Describe:
     """Return the function that describes an update, from either form of the arguments."""
     if callable(training):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.errors import require
 from flfw.nets.training.local_steps import LocalSteps, Loss, Places
 
-MODES = ("train", "eval")
-SENDS = ("weights", "delta", "negative delta", "gradient")
+Mode: TypeAlias = Literal["train", "eval"]
+Sends: TypeAlias = Literal["weights", "delta", "negative delta", "gradient"]
+SENDS: tuple[Sends, ...] = get_args(Sends)
 
 Augment: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 """Changes a batch of raw inputs (b, ...) at random, with the generator's draws, as a client does anew in each step."""
@@ -52,7 +53,7 @@ class TrainingDescription(BoundedSettings):
 
     lr: float | None = None
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    sends: Literal["weights", "delta", "negative delta", "gradient"] = "weights"
+    sends: Sends = "weights"
     epochs: PositiveInt = 1
     batch_size: int = 0
     order: tuple[Places, ...] | None = None
@@ -67,12 +68,10 @@ class TrainingDescription(BoundedSettings):
     proximal: float = 0.0
     loss: Loss = cross_entropy
     augment: Augment | None = None
-    mode: str = "train"
+    mode: Mode = "train"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.mode in MODES, "mode train or eval", mode=self.mode)
-        require(self.sends in SENDS, f"sends {', '.join(SENDS[:-1])} or {SENDS[-1]}", sends=self.sends)
         require(self.order is None or len(self.order) > 0, "an order of at least one step", order=self.order)
         self._settings(1, None)
 

@@ -19,7 +19,7 @@ from flfw.inversion.client_models.local_steps import SteppedVictim
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors, draws_in_training, numel
-from flfw.recorded_apps.description import TrainingDescription
+from flfw.recorded_apps.description import Mode, TrainingDescription
 from flfw.recording.observation import Examples, Knowledge, Observation
 from flfw.rng import initialising
 
@@ -126,7 +126,7 @@ def knowledge(
     batch: int,
     steps: int = 1,
     lr: float | None = None,
-    mode: str = "train",
+    mode: Mode = "train",
     training: TrainingDescription | None = None,
     most_steps: int = MOST_STEPS,
     public: PublicData | None = None,
@@ -176,7 +176,7 @@ def with_public(knowledge: Knowledge, public: PublicData) -> Knowledge:
 
 
 def described(
-    training: TrainingDescription | None, steps: int = 1, lr: float | None = None, mode: str = "train"
+    training: TrainingDescription | None, steps: int = 1, lr: float | None = None, mode: Mode = "train"
 ) -> TrainingDescription:
     """Return a description, or the one that the three short arguments give.
 

@@ -49,10 +49,8 @@ _ROWS = 4096  # rows from which the rows v_k and the decay are estimated, spread
 _TRIED = 256  # rows on which predictions are compared
 _BLOCK = 2**18  # numbers that are predicted at a time, so that they stay in the processor's cache
 _NARROWEST = 4  # the fewest rows and columns of a matrix with products, and the fewest for each of these
-_SLIM, _WIDEST = (
-    512,
-    8192,
-)  # columns: up to the first the rows v_k are found from many rows, above the second not at all
+# Columns: up to the first the rows v_k are found from many rows, above the second not at all.
+_SLIM, _WIDEST = 512, 8192
 _HOPELESS = 0.5  # share of a change that the most products leave
 _TIMES, _SETTLED = 8, 1e-8  # how often decay and products are estimated from one another, and when the decay stays
 _SMALLEST, _LARGEST = (float(value) for value in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))

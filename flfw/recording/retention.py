@@ -106,7 +106,7 @@ def _remove(path: Path, run_folder: Path) -> str:
         path.unlink()
         return f"{name}: a link to {target}, which is left as it is."
     if path.is_dir():
-        sizes = _sizes(path)
+        sizes = [(Path(at) / file).lstat().st_size for at, _, files in os.walk(path) for file in files]
         shutil.rmtree(path)
         return f"{name}/: {len(sizes)} file{'' if len(sizes) == 1 else 's'}, {in_units(sum(sizes))}."
     if path.exists():
@@ -114,7 +114,3 @@ def _remove(path: Path, run_folder: Path) -> str:
         path.unlink()
         return f"{name}: {in_units(size)}."
     return ""
-
-
-def _sizes(folder: Path) -> list[int]:
-    return [(Path(at) / file).lstat().st_size for at, _, files in os.walk(folder) for file in files]

@@ -23,7 +23,7 @@ from flfw.data.tables import plan_file
 from flfw.experiment.curves import LADDER, SUM_SIZE
 from flfw.files.result_entries import EntryFields
 from flfw.files.result_file import read_rows
-from flfw.files.verdicts import UNDECIDED, outcome
+from flfw.files.verdicts import outcome
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {
@@ -127,15 +127,8 @@ class AuditEntry:
 
     @property
     def cause(self) -> str:
-        """Cause of the verdict in one word; for an older run, which did not record it, inferred from the numbers."""
-        if self.entry.get("cause"):
-            return str(self.entry["cause"])
-        if self.entry.get("verdict") != UNDECIDED:
-            return ""
-        easy = self.controls.get("easy")
-        if not self.entry.get("failure_reason") and not (easy["passed"] if easy else self.controls):
-            return "easy"
-        return "outdone" if self.informed and 2 * self.failures < self.total else "failures"
+        """Cause of the verdict in one word; empty where it needs none."""
+        return str(self.entry.get("cause") or "")
 
     @property
     def outcome(self) -> str:

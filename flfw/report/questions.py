@@ -210,7 +210,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
         reached = f"attack {largest.name} recovered {largest.recovered} of {largest.total} {unit}"
         sentences.append(f"From sums over {_clients(largest)} {reached}: {verdicts.in_words(largest.entry)}.")
         found = [largest.outcome]
-        smaller = [one for one in settings if one.outcome in verdicts.POSITIVE and not _same_group(one, largest)]
+        smaller = [one for one in settings if one.outcome in verdicts.POSITIVE and _group(one) != _group(largest)]
         if smaller and found[0] not in verdicts.POSITIVE:
             sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
     row = decisive(membership)
@@ -250,10 +250,6 @@ def _largest(settings: Sequence[AuditEntry]) -> AuditEntry | None:
 
 def _group(setting: AuditEntry) -> float:
     return number(setting.entry.get("sum_size")) or 0.0
-
-
-def _same_group(one: AuditEntry, other: AuditEntry) -> bool:
-    return _group(one) == _group(other)
 
 
 def _clients(setting: AuditEntry) -> str:

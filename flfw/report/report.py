@@ -7,7 +7,7 @@ figures in `charts.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
 from flfw.report import page_data, ranking
 from flfw.report.causes import because, of_search, plainly
-from flfw.report.findings import LEGEND, AuditEntry, number, read_settings
+from flfw.report.findings import LEGEND, number, read_settings
 from flfw.report.formats import (
     above,
     below,
@@ -107,7 +107,11 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         membership=membership,
         told=decisive(membership),
         questions=questions(settings, membership, requested.unit, result.get("secure_aggregation")),
-        **_first_page(settings, membership, result, requested),
+        decided=decision(settings, membership, result, requested.unit),
+        asks=recommendations(settings, membership, result, requested),
+        untested=untested(settings, membership, result, requested),
+        opinion=opinion_facts(settings, membership, result.get("inference") or [], requested.unit),
+        unasked=UNASKED,
         **page_data.grants(worst),
         worst=worst,
         elsewhere=elsewhere,
@@ -123,22 +127,6 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         files=files_of(folder),
     )
     return page.encode(errors="backslashreplace")  # half a surrogate pair, in a damaged result.json
-
-
-def _first_page(
-    settings: Sequence[AuditEntry],
-    membership: Sequence[Mapping[str, Any]],
-    result: Mapping[str, Any],
-    requested: page_data.Scope,
-) -> dict[str, Any]:
-    """Return the values of the first page."""
-    return {
-        "decided": decision(settings, membership, result, requested.unit),
-        "asks": recommendations(settings, membership, result, requested),
-        "untested": untested(settings, membership, result, requested),
-        "opinion": opinion_facts(settings, membership, result.get("inference") or [], requested.unit),
-        "unasked": UNASKED,
-    }
 
 
 @cache

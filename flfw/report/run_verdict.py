@@ -205,9 +205,8 @@ def classes(inference: Iterable[Mapping[str, Any]]) -> LeakFinding:
 def small_rounds(figures: Mapping[str, Any] | None) -> LeakFinding:
     """Return whether a round had so few clients that one of them can compute another one's message."""
     if (figures or {}).get("peer", {}).get("verdict") != verdicts.LEAKS:
-        return LeakFinding(
-            Severity.UNTESTED, ""
-        )  # no leak here says nothing of larger attacks: it is no result of its own
+        # No leak here says nothing of larger attacks: it is no result of its own.
+        return LeakFinding(Severity.UNTESTED, "")
     headline = "A client’s message leaks to another client: a round had too few clients to hide it."
     return LeakFinding(Severity.LEAKS, headline, "That follows from who took part; no attack is needed.")
 

@@ -232,7 +232,7 @@ def _run_on_flowers_engine(run_plan: RunPlan, site: Site) -> None:
                 app_dir=folder,
             )
         except RuntimeError as error:
-            if isinstance(error, RunError) or not _is_flowers(error):
+            if isinstance(error, RunError) or not str(error).startswith("An error was encountered"):
                 raise
             raise RunError(f"Flower's simulation engine failed: {ray_start.first_line(_root(error))}") from error
         finally:
@@ -241,10 +241,6 @@ def _run_on_flowers_engine(run_plan: RunPlan, site: Site) -> None:
 
 def _root(error: BaseException) -> BaseException:
     return _root(error.__cause__) if error.__cause__ else error
-
-
-def _is_flowers(error: RuntimeError) -> bool:
-    return str(error).startswith("An error was encountered")
 
 
 class EngineStopped(RunError):

@@ -43,10 +43,8 @@ def serve(grid: Grid, context: Context) -> None:
     begun = (folder / "checkpoint").exists()
     run_plan, task, notes = run.check(dataclasses.replace(requested, out=folder), new=not begun)
     experiment = run_plan.experiment
-    if (experiment.set, experiment.rounds) != (
-        requested.set,
-        requested.rounds,
-    ):  # clients read the configuration as it is
+    # Clients read the configuration as it is.
+    if (experiment.set, experiment.rounds) != (requested.set, requested.rounds):
         needed = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
         raise InputError(
             f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {needed}."

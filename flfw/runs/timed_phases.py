@@ -286,10 +286,8 @@ def client_of(run_plan: RunPlan, partition: int, folder: Path) -> FederatedClien
         folder: folder of its private state.
     """
     experiment = run_plan.experiment
-    middle, min_separation = (
-        (1 + experiment.rounds) // 2,
-        run_plan.client.method.min_separation(run_plan.client.settings),
-    )
+    middle = (1 + experiment.rounds) // 2
+    min_separation = run_plan.client.method.min_separation(run_plan.client.settings)
     return run_plan.client_class(
         ClientContext(
             plan=run_plan.client,

@@ -279,13 +279,11 @@ class NodeAssignment:
         alike: Sequence[int] = (),
     ) -> None:
         self._alike = alike
-        self._grid, self._client_directory, self._clients, self._wait, self._required = (
-            grid,
-            directory,
-            clients,
-            wait,
-            required,
-        )
+        self._grid = grid
+        self._client_directory = directory
+        self._clients = clients
+        self._wait = wait
+        self._required = required
         self._registered = registered or {}
         self._node_of = {client: node for node, client in self._registered.items()}
         self._labels: tuple[int, str] | None = None  # class names that most clients have, and the first of these

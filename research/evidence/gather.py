@@ -21,9 +21,9 @@ from typing import Any, final
 
 import torch
 
+from flfw.bounds import BoundedSettings, NonNegativeFinite
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
-from flfw.experiment.fields import require_finite
 from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed
 from flfw.papers import cells
@@ -39,7 +39,7 @@ _AGAIN_S = 60.0  # the alarm repeats: Python drops an error that is raised while
 
 
 @dataclass(frozen=True)
-class Gathering:
+class Gathering(BoundedSettings):
     """Limits of one call.
 
     Attributes:
@@ -51,15 +51,15 @@ class Gathering:
         gpus: share of a GPU for each run; 0: the processor alone.
     """
 
-    minutes: float
+    minutes: NonNegativeFinite
     runs: Path = RUNS
     folder: Path = FOLDER
     known: Path | None = None
     only: str = ""
-    gpus: float = 0.0
+    gpus: NonNegativeFinite = 0.0
 
     def __post_init__(self) -> None:
-        require_finite(self, ("minutes", "gpus"), zero=True)
+        super().__post_init__()
         known = any(True for _ in items(self.only))
         require(known, "the beginning of a cell's path, as --list has them", only=self.only)
 

@@ -224,10 +224,8 @@ def test_likelihoods_do_not_depend_on_the_units_that_are_compared(operator: Oper
 INPUTS = InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,))
 ADAM = AdamSearch(100, 0.1, schedule="cosine")
 SMOOTH = weighted((30.0, total_variation))  # in nats: 30 pairs of neighbours either way, differences of 1 deviation
-COSINE, SQUARES = (
-    SearchConfig(cosine_distance, ADAM, weighted((1e-2, total_variation))),
-    SearchConfig(squared_distance, ADAM),
-)
+COSINE = SearchConfig(cosine_distance, ADAM, weighted((1e-2, total_variation)))
+SQUARES = SearchConfig(squared_distance, ADAM)
 
 
 def likely(noise: float) -> SearchConfig:

@@ -178,10 +178,8 @@ def test_derivatives_of_the_equations_are_those_of_automatic_differentiation(hid
     layer, bias, left, slope = (torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes)
     equations = Equations(layer, bias, left, slope, 2.0, 0.7, target, target[:hidden])
     m = torch.randn(3, joint, joint, generator=rng, dtype=torch.float64)
-    v, labels = (
-        torch.rand(3, generator=rng, dtype=torch.float64),
-        torch.eye(5, dtype=torch.float64)[:hidden].expand(3, -1, -1),
-    )
+    v = torch.rand(3, generator=rng, dtype=torch.float64)
+    labels = torch.eye(5, dtype=torch.float64)[:hidden].expand(3, -1, -1)
 
     def residual(one: Tensor, i: int) -> Tensor:
         return equations.residual(Candidates(one[:-1].view(1, joint, joint), one[-1:], labels[i : i + 1]))[0]
@@ -201,9 +199,8 @@ def test_and_out_of_one_that_was_projected() -> None:
     x = torch.rand(1, *INPUTS.shape, generator=torch_generator(0, "dcs2 attacked"))
     loss = cross_entropy(net(INPUTS.normalise(x)), torch.tensor([3]))
     g = dict(zip(dict(net.named_parameters()), torch.autograd.grad(loss, list(net.parameters())), strict=True))
-    assert (
-        separated(net, {name: value - 0.2 * g[name] for name, value in sent.items()}).error > SOLVED
-    )  # no such factor
+    # No such factor.
+    assert separated(net, {name: value - 0.2 * g[name] for name, value in sent.items()}).error > SOLVED
     moved = {name: value + 0.8 * g[name] for name, value in sent.items()}
     result = separated(net, moved)
     assert result.error < 1e-5 and result.factor == pytest.approx(0.8, abs=1e-4)

@@ -742,9 +742,8 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
 def test_a_search_that_explains_nothing_has_found_nothing() -> None:
     federation = Federation("mlp", digits("mlp", 0), tiny=True)
     silent = dict(federation.sent[0])
-    silent["hypernet.heads.3.bias"] = torch.zeros_like(
-        silent["hypernet.heads.3.bias"]
-    )  # of the last layer's bias: delta
+    # Of the last layer's bias: delta.
+    silent["hypernet.heads.3.bias"] = torch.zeros_like(silent["hypernet.heads.3.bias"])
     federation.seen = [dataclasses.replace(federation.seen[0], sent=silent)]
     for distance in ("relative", "cosine"):
         (result,) = federation.run(iterations=30, distance=distance)

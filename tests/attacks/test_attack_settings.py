@@ -17,9 +17,9 @@ april: 0 <= position < inf, got position=-1.0; restarts >= 1, got restarts=0
 gradinversion: iterations >= 1, got iterations=0; 0 < lr < inf, got lr=0.0
 gradinversion: warmup_iterations >= 0, got warmup_iterations=-1; restarts >= 1, got restarts=0
 gradinversion: 0 <= bn < inf, got bn=-1.0; 0 <= group < inf, got group=-1.0
-imprint: 2 <= bins <= 16384, got bins=1; mode >= 1, got mode=0; 0 < gain < inf, got gain=0.0
+imprint: 2 <= bins <= 16,384, got bins=1; mode >= 1, got mode=0; 0 < gain < inf, got gain=0.0
 imprint: 0 < output < inf, got output=-1.0
-loki: 2 <= bins <= 16384, got bins=1; mode >= 1, got mode=0; 0 < scale < inf, got scale=0.0
+loki: 2 <= bins <= 16,384, got bins=1; mode >= 1, got mode=0; 0 < scale < inf, got scale=0.0
 loki: 0 < output < inf, got output=-1.0
 tableak: iterations >= 1, got iterations=0; restarts >= 1, got restarts=0; 0 < lr < inf, got lr=0.0
 ig: iterations >= 1, got iterations=0; 0 < lr < inf, got lr=0.0; 0 <= tv < inf, got tv=-1.0

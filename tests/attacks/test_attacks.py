@@ -394,10 +394,8 @@ def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
         finite, way = bool(torch.isfinite(one.samples).all()), "replace such values, for example by nan_to_num(nan=0.5)"
         assert finite, breach(name, "its samples are not all finite", way)
         ends = float(one.samples.min()), float(one.samples.max())
-        outside, way = (
-            f"its samples span {ends}, outside of the box {knowledge.box}",
-            "undo the normalisation, then clamp",
-        )
+        outside = f"its samples span {ends}, outside of the box {knowledge.box}"
+        way = "undo the normalisation, then clamp"
         assert knowledge.box[0] <= ends[0] and ends[1] <= knowledge.box[1], breach(name, outside, way)
 
 

@@ -41,9 +41,8 @@ def test_every_attack_is_of_one_kind() -> None:
     kinds = [plugins.load_class(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)]
     for kind in kinds:
         reads = [issubclass(kind, Attack), issubclass(kind, MembershipAttack)]
-        assert sum(reads) == 1 or (
-            issubclass(kind, ModelModification) and not any(reads)
-        )  # such a server lets others read
+        # Such a server lets others read.
+        assert sum(reads) == 1 or (issubclass(kind, ModelModification) and not any(reads))
     assert "membership" in NAMES
 
 

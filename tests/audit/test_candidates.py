@@ -84,9 +84,8 @@ def test_copies_of_the_truth_come_first_with_it_and_count_in_what_chance_gives()
     assert result.chance == pytest.approx(0.5) and result.p == pytest.approx(0.5**8)
     behind = candidate_test([3] * 8, lambda message: [1.0, 1.0, 0.5, 2.0], alike)
     assert behind is not None and behind.count == 0
-    assert (
-        candidate_test([3] * 8, lambda message: [0.5] * 4, lambda message: np.zeros(4)) is None
-    )  # nothing else is held
+    # Nothing else is held.
+    assert candidate_test([3] * 8, lambda message: [0.5] * 4, lambda message: np.zeros(4)) is None
 
 
 def test_with_copies_the_false_alarms_of_who_prefers_popular_data_stay_below_the_level() -> None:

@@ -257,15 +257,9 @@ LISTED = {"id": "round-0000/client-001-001", "client": 1, "slot": 1, "labels": N
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        (
-            {"exchanges": [{"id": "a", "client": -1, "slot": 0, "labels": None}]},
-            "client >= 0 of an exchange, got client=-1",
-        ),
-        (
-            {"exchanges": [{"id": "a", "client": 1, "slot": -2, "labels": None}]},
-            "slot >= 0 of an exchange, got slot=-2",
-        ),
-        ({"classes": 0}, "classes >= 1 of a job, got classes=0"),
+        ({"exchanges": [{"id": "a", "client": -1, "slot": 0, "labels": None}]}, "client >= 0, got client=-1"),
+        ({"exchanges": [{"id": "a", "client": 1, "slot": -2, "labels": None}]}, "slot >= 0, got slot=-2"),
+        ({"classes": 0}, "classes >= 1, got classes=0"),
         ({"shape": [1, -2, 2]}, "sizes >= 1 of a job's inputs, got shape="),
     ],
 )

@@ -122,9 +122,8 @@ def test_ssim_is_scikit_images_with_the_papers_options(shape: tuple[int, ...]) -
 
 
 def test_ssim_takes_population_covariances() -> None:
-    a, b = (
-        0.05 * noise(1, 20, 20, seed=given).astype(np.float64) for given in range(2)
-    )  # faint, so that the factor shows
+    # Faint, so that the factor shows.
+    a, b = (0.05 * noise(1, 20, 20, seed=given).astype(np.float64) for given in range(2))
     sample = scikit_images(a, b, channel_axis=0, gaussian_weights=True, sigma=1.5)
     assert ssim(a, b) == pytest.approx(ssim_written_here(a, b), abs=1e-9)
     assert abs(ssim_written_here(a, b) - sample) > 1e-6

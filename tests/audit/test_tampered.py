@@ -166,7 +166,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "hyperfl", "net": "mlp"}, "for --malicious-server imprint, got method=hyperfl."),
     ({"method": "local_only"}, "for --malicious-server imprint, got method=local_only."),
     ({"canaries": 20}, "Expected canaries=0 with --malicious-server, got canaries=20."),
-    ({"set": ("imprint.bins=1",)}, "Expected 2 <= bins <= 16384, got bins=1."),
+    ({"set": ("imprint.bins=1",)}, "Expected 2 <= bins <= 16,384, got bins=1."),
     ({"set": ("imprint.units=4",)}, "imprint.units"),
 ]
 

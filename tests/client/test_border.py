@@ -69,14 +69,8 @@ def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], fol
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), [site] * 3)
     config: dict[str, Any] = {"code": code_hash(), "experiment": "test", "deadline": 60, "round": 1, "state_version": 0}
     if kind == "train.probe":
-        config |= {
-            "control": "target",
-            "slot": 1,
-            "own_slot": 0,
-            "batch": 2,
-            "steps": 1,
-            "point": "target",
-        }  # BatchNorm takes two
+        # BatchNorm takes two.
+        config |= {"control": "target", "slot": 1, "own_slot": 0, "batch": 2, "steps": 1, "point": "target"}
     content = {
         "arrays": pack({n: torch.tensor(v) for n, v in arrays.items()}),
         "config": ConfigRecord({**config, **more}),

@@ -42,9 +42,8 @@ def assert_same(one: nn.Module, other: nn.Module) -> None:
     """Both have the same modules, attributes, numbers and flags."""
     theirs = dict(other.named_modules())
     for name, module in one.named_modules():
-        assert type(module).__qualname__ == type(theirs.pop(name)).__qualname__, (
-            name
-        )  # of parametrised ones not the same
+        # Of parametrised ones not the same.
+        assert type(module).__qualname__ == type(theirs.pop(name)).__qualname__, name
         twin = other.get_submodule(name)
         assert list(vars(module)) == list(vars(twin)), name
         assert list(module.named_parameters(recurse=False)) or not list(twin.named_parameters(recurse=False))

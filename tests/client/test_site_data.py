@@ -294,10 +294,8 @@ def stepped(root: Path, numbers: Sequence[int], seed: int) -> tuple[list[torch.T
 def test_a_round_is_the_mean_over_sites_weighted_by_their_sizes(tmp_path: Path) -> None:
     here, there = written(tmp_path / "a", GREY, count=7), written(tmp_path / "b", COLOUR, count=12)
     experiment = trained(asked(tmp_path, set=("weight_decay=0",)), [here, there])
-    (one, few), (other, many) = (
-        stepped(here, (0, 2, 3, 4, 5), experiment.seed),
-        stepped(there, (0, 2, 3, 4, 5, 7, 8, 9, 10), experiment.seed),
-    )
+    one, few = stepped(here, (0, 2, 3, 4, 5), experiment.seed)
+    other, many = stepped(there, (0, 2, 3, 4, 5, 7, 8, 9, 10), experiment.seed)
     assert (few, many) == (10, 18)
     expected = [(few * a + many * b) / (few + many) for a, b in zip(one, other, strict=True)]
     assert experiment.out is not None

@@ -124,10 +124,8 @@ def test_a_budget_counts_nothing_by_a_plan_that_may_be_of_these_very_rows(
 def test_a_budget_for_a_patient_covers_as_many_examples_as_one_has_at_the_site(tmp_path: Path) -> None:
     schema = replace(SICK, patient="who")
     lines = [f"{line},{'who' if not n else (n - 1) // 3}" for n, line in enumerate(rows("sick", 24).splitlines())]
-    text, three = (
-        "\n".join(lines),
-        EpsilonBudget(100.0, unit="patient", patient_examples=3),
-    )  # of each of eight patients
+    text = "\n".join(lines)
+    three = EpsilonBudget(100.0, unit="patient", patient_examples=3)  # of each of eight patients
     assert len(with_budget(tmp_path / "three", schema, text, three)) == 1
     with pytest.raises(RunError, match=r"patient_examples >= 3 in this site's policy, as many as one patient has here"):
         with_budget(tmp_path / "two", schema, text, replace(three, patient_examples=2))

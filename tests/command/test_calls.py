@@ -95,7 +95,7 @@ def test_a_run_is_loaded_and_resumed_from_its_folder(finished: Result) -> None:
         ({"attack": ["analytic", 3]}, "Expected attack[1] as text, got 3."),
         ({"rounds": 2.5}, "Expected rounds as a whole number, got 2.5."),
         ({"record": 1}, "Expected record as true or false, got 1."),
-        ({"engine": "rya"}, "Expected engine as ray or inproc or flwr-sim or flwr, got rya."),
+        ({"engine": "rya"}, "Expected engine among ray, inproc, flwr-sim, flwr, got engine=rya."),
         ({"set": {"nobody.x": 1}}, "Expected --set"),
     ],
 )

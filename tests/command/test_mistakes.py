@@ -75,7 +75,7 @@ MISTAKES = [
     ("--engine inprocess", "; did you mean inproc?"),
     ("--rounds", "Missing value for argument '--rounds'."),
     ("--clients ten", "Error parsing --clients: invalid literal for int()"),
-    ("--rounds 0", "Expected rounds >= 1, got rounds=0."),
+    ("--rounds 0", "Expected 1 <= rounds <= 1,000,000, got rounds=0."),
     ("--attack-gpus 1 --engine flwr", "Expected --engine ray with --attack-gpus, got engine=flwr."),
     ("--dataset office_caltech --data-root {here}", "Expected a data root with "),
     ("--dataset folder:phtos", "got folder:phtos; no folder is there."),

@@ -100,15 +100,6 @@ def test_victims_are_the_same_whatever_the_seed_if_their_positions_are(tmp_path:
     assert lines(table([one, other]), "ig at round 0")[2].endswith("no victim is shared")
 
 
-def test_without_positions_the_same_draw_tells(tmp_path: Path) -> None:
-    rows = [row(0, 30.0, index=""), row(1, 20.0, index="")]
-    one = written(tmp_path / "one", [entry()], rows)
-    same = written(tmp_path / "same", [entry()], [row(0, 29.0, index=""), row(1, 19.0, index="")])
-    seed = written(tmp_path / "seed", [entry()], rows, seed=5)
-    result = lines(table([one, same, seed]), "ig at round 0")
-    assert "-1.0 (-1.0 to -1.0) on 2" in result[2] and result[3].endswith("no victim is shared")
-
-
 def test_other_data_share_no_victims(tmp_path: Path) -> None:
     one, two = (written(tmp_path / name, [entry()], [row(0, 30.0)]) for name in ("one", "two"))
     result = json.loads((two / "result.json").read_text())

@@ -379,9 +379,8 @@ def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_
     steps = len(before)
     assert [row["iteration"] for row in after] == list(range(1, steps + 1)) and {r["clients"] for r in after} == {3}
     assert all(0 < row["low"] <= row["mean"] <= row["high"] for row in [*before, *after])
-    chosen = norms.by_client(
-        small, plan(replace(small, net="linear")).task.load(None)
-    )  # the same fresh weights and batches
+    # The same fresh weights and batches.
+    chosen = norms.by_client(small, plan(replace(small, net="linear")).task.load(None))
     assert before[0]["mean"] == pytest.approx(np.mean([norm[0] for norm in chosen]))
     assert before[0]["mean"] != pytest.approx(after[0]["mean"], rel=0.01)
     assert sim.main(["--figures", str(folder), "--out", str(tmp_path / "usual")]) == 0

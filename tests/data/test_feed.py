@@ -35,9 +35,8 @@ def every_outcome() -> dict[bytes, tuple[int, int, bool]]:
 def test_crop_flip_is_torchvisions_and_uniform() -> None:
     outcomes = every_outcome()
     result = feed.augment(RAMP.repeat(20_000, 1, 1, 1), "crop_flip", rng())
-    seen = [
-        outcomes[image.numpy().tobytes()] for image in result
-    ]  # a KeyError would be an image torchvision cannot make
+    # A KeyError would be an image torchvision cannot make.
+    seen = [outcomes[image.numpy().tobytes()] for image in result]
     for axis in range(2):
         counts = torch.bincount(torch.tensor([outcome[axis] for outcome in seen]), minlength=9)
         assert abs(counts / 20_000 - 1 / 9).max() < 0.012  # five deviations

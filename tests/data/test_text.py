@@ -19,9 +19,8 @@ def read(x):
 
 def test_a_plain_file_is_cut_into_sequences_and_the_bytes_after_them(tmp_path):
     (tmp_path / "plain.txt").write_text("abcdefghijklmnopqrstuvwxyz")
-    chosen = load(
-        f"text:{tmp_path / 'plain.txt'}@3"
-    )  # pieces abc|d, efg|h, ijk|l, mno|p, qrs|t, uvw|x; yz is too short
+    # Pieces abc|d, efg|h, ijk|l, mno|p, qrs|t, uvw|x; yz is too short.
+    chosen = load(f"text:{tmp_path / 'plain.txt'}@3")
     assert read(chosen.train_x) == [b"abc", b"ijk", b"mno", b"qrs", b"uvw"]
     assert read(chosen.test_x) == [b"efg"]  # the second piece; the next one would be the seventh
     assert bytes(chosen.train_y.astype(np.uint8)) == b"dlptx" and bytes(chosen.test_y.astype(np.uint8)) == b"h"

@@ -379,10 +379,8 @@ def test_the_victim_is_that_of_the_stage_with_one() -> None:
     given = resolved("precode+prune", set=("precode.width=8",))
     with initialising(0, "pipeline"):
         net = given.with_input_space(INPUTS.shape, 10).task.build_net()
-    plain, operator = (
-        PlainVictim(net, tensors(net), ("*",), INPUTS),
-        defence_operator(*clients_and_adaptation(given), TARGET, "server", 1.0),
-    )
+    plain = PlainVictim(net, tensors(net), ("*",), INPUTS)
+    operator = defence_operator(*clients_and_adaptation(given), TARGET, "server", 1.0)
     assert isinstance(operator, Composed) and operator.has_victim
     victim = operator.victim(plain, tensors(net), None)
     assert isinstance(victim, PlainVictim) and victim.reads is not None

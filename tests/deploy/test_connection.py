@@ -98,10 +98,8 @@ def test_heartbeats_go_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(start_client_internal, "_make_fleet_connection_retry_invoker", Once)
     outlast_errors()
     assert isinstance(start_client_internal._make_fleet_connection_retry_invoker(), PatientInvoker)
-    errors, beaten = (
-        [Failed(StatusCode.INTERNAL), RuntimeError("the server does not know this site")],
-        threading.Event(),
-    )
+    errors = [Failed(StatusCode.INTERNAL), RuntimeError("the server does not know this site")]
+    beaten = threading.Event()
 
     def beat() -> bool:
         if errors:

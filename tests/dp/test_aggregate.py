@@ -177,10 +177,8 @@ def test_copies_at_clients_that_add_no_noise_are_counted(copies: int, surely: in
     given = {"clipped": "client", "max_copies": copies, "min_summed_updates": surely, "colluding": colluding}
     for participations, rounds in ((1, 1), (1, 3), (2, 3)):
         phase = Mechanism(1.0, rounds, max_participations=participations, **given).phase()  # type: ignore[arg-type]
-        counted, minimum = (
-            phase.steps / phase.noise_multiplier**2,
-            worst(copies, participations, rounds, surely, 8, colluding),
-        )
+        counted = phase.steps / phase.noise_multiplier**2
+        minimum = worst(copies, participations, rounds, surely, 8, colluding)
         assert counted >= minimum - 1e-9
         if copies <= surely + colluding:
             assert counted == pytest.approx(minimum)  # all copies may be in one sum

@@ -81,10 +81,8 @@ def test_a_variant_that_a_method_has_not_is_refused_in_one_line(capsys: pytest.C
 
 
 def test_the_halves_of_a_batch_are_compared_whatever_their_labels() -> None:
-    features, z = (
-        torch.rand(6, 2, generator=torch_generator(0, "f")),
-        torch.rand(6, 3, generator=torch_generator(0, "z")),
-    )
+    features = torch.rand(6, 2, generator=torch_generator(0, "f"))
+    z = torch.rand(6, 3, generator=torch_generator(0, "z"))
     assert of_halves(features, z) == diversity_loss(features[:3], features[3:], z[:3], z[3:])
     odd = of_halves(features[:5], z[:5])  # 0, 1, 2 against 3, 4 and once more 0
     other = torch.tensor([3, 4, 0])

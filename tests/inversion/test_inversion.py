@@ -368,10 +368,8 @@ def test_priors_are_added_by_weight() -> None:
 
 
 def test_squared_distance_and_the_likelihood_of_noise_by_hand() -> None:
-    a, b = (
-        {"v": torch.tensor([3.0, 1.0]), "w": torch.tensor([4.0])},
-        {"v": torch.tensor([1.0, 1.0]), "w": torch.ones(1)},
-    )
+    a = {"v": torch.tensor([3.0, 1.0]), "w": torch.tensor([4.0])}
+    b = {"v": torch.tensor([1.0, 1.0]), "w": torch.ones(1)}
     assert float(squared_distance(a, b)) == 4 + 9
     assert float(gaussian_likelihood(2.0)(a, b)) == 13 / 8
 

@@ -239,7 +239,7 @@ def test_training_in_batches_is_the_ordinary_loop(local: LocalSteps, order: tupl
     [
         ({"lr": 0.0}, "Expected 0 < lr < inf, got lr=0.0."),
         ({"steps": 0}, "Expected steps >= 1, got steps=0."),
-        ({"optimiser": "lion"}, "Expected optimiser sgd or adam or adamw, got optimiser=lion."),
+        ({"optimiser": "lion"}, "Expected optimiser among sgd, adam, adamw, got optimiser=lion."),
         ({"momentum": 1.0}, "Expected 0 <= momentum < 1, got momentum=1.0."),
         ({"optimiser": "adam", "momentum": 0.5}, "Expected momentum=0 with adam, got momentum=0.5."),
         ({"weight_decay": -1.0}, "Expected 0 <= weight_decay < inf, got weight_decay=-1.0."),

@@ -80,9 +80,8 @@ def test_whoever_searches_with_the_truth_does_not_come_nearer(boxed: bool) -> No
                 reached,
                 ceiling,
             )
-            assert (
-                not boxed or min(maximum - one for one, maximum in zip(reached, ceiling, strict=True)) < 1
-            )  # within reach
+            # Within reach.
+            assert not boxed or min(maximum - one for one, maximum in zip(reached, ceiling, strict=True)) < 1
 
 
 def test_a_small_image_outside_of_the_box_comes_nearer_to_black_and_white() -> None:

@@ -70,7 +70,7 @@ def test_a_client_refuses_a_run_configuration_of_another_kind() -> None:
         context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={**run, **change})  # type: ignore[arg-type]
         with pytest.raises(InputError, match=rf"^Expected .*\b{name}\b"):
             apps.client(requested, context)
-    with pytest.raises(InputError, match=r"^Expected clients <= 1,000,000, got clients=2000000000\.$"):
+    with pytest.raises(InputError, match=r"^Expected 1 <= clients <= 1,000,000, got clients=2000000000\.$"):
         Experiment.from_run_config({**Experiment().to_run_config(), "clients": 2 * 10**9})
     with pytest.raises(InputError, match=r"^Expected lr in the run's configuration, got none"):
         Experiment.from_run_config({key: value for key, value in run.items() if key != "lr"})

@@ -111,6 +111,5 @@ def test_what_is_claimed() -> None:
         alone.epsilon == compute_epsilon((GaussianEvent(12, 1.0, 10),), DELTA).epsilon and alone.accountant == "exact"
     )
     mechanism = RunAccountant(plan(experiment).client, apart(25, 10)).mechanism
-    assert mechanism is not None and mechanism.phase(copies=25) == GaussianEvent(
-        12 / 25, 1.0, 10
-    )  # all 25 may be in one step
+    # All 25 may be in one step.
+    assert mechanism is not None and mechanism.phase(copies=25) == GaussianEvent(12 / 25, 1.0, 10)

@@ -284,7 +284,6 @@ def test_a_client_without_a_class_is_refused_before_anything_is_written(small: E
         ("gan_epochs=-1", "gan_epochs >= 0"),
         ("gan_lr=0", "gan_lr > 0"),
         ("gamma_rounds=-1", "gamma_rounds >= 0"),
-        ("diversity=-0.1", "diversity >= 0"),
         ("diversity=nan", "diversity >= 0"),
         ("start=else", "start among common, independent"),
         ("iterations=0", "iterations >= 1"),

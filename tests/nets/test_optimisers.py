@@ -146,8 +146,6 @@ def test_gradients_within_the_bound_are_left_alone() -> None:
     ("fields", "message"),
     [
         ({"momentum": 1.0}, "Expected 0 <= momentum < 1, got momentum=1.0."),
-        ({"momentum": -0.1}, "Expected 0 <= momentum < 1, got momentum=-0.1."),
-        ({"momentum": float("nan")}, "Expected 0 <= momentum < 1, got momentum=nan."),
         ({"weight_decay": -1e-9}, "Expected weight_decay >= 0, got weight_decay=-1e-09."),
     ],
 )

@@ -136,9 +136,8 @@ def test_who_gets_credit() -> None:
     assert BALLS.phase(copies=30) == GaussianEvent(2.0 / 30, 1.0, 6)
     owners = Mechanism(4.0, 60, groups=4, batch=10, max_participations=6, bins=10, max_copies=3)
     assert owners.phase() == GaussianEvent(2.0, 1.0, 18, 10)
-    assert (
-        spent([(BALLS, 1)], 10.0, 1e-5) == compute_epsilon((GaussianEvent(2.0, 1.0, 6),), 5e-6).epsilon
-    )  # a site's own count
+    # A site's own count.
+    assert spent([(BALLS, 1)], 10.0, 1e-5) == compute_epsilon((GaussianEvent(2.0, 1.0, 6),), 5e-6).epsilon
     for wrong in ({"poisson": True}, {"max_participations": None}, {"clipped": "client"}):
         with pytest.raises(InputError, match="bins=0 unless examples choose"):
             Mechanism(**{"noise_multiplier": 4.0, "steps": 60, "max_participations": 6, "bins": 10, **wrong})  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ def test_what_is_granted_is_said() -> None:
         ({"labels": [0, 1, 2, 3]}, r"^Expected 0 <= labels < 3, got labels=\[0, 1, 2, 3\]"),
         ({"labels": [0]}, r"^Expected 4 labels, one for each example, got labels=\(1,\)"),
         ({"lr": 0.0}, "^Expected 0 < lr < inf or None, got lr=0.0"),
-        ({"mode": "both"}, "^Expected mode train or eval, got mode=both"),
+        ({"mode": "both"}, "^Expected mode among train, eval, got mode=both"),
         ({"inputs": ((1, 7, 7), (0.5,), (0.25,))}, r"^Expected a network for inputs of shape \(1, 7, 7\), got Conv"),
     ],
 )

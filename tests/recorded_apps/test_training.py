@@ -107,12 +107,12 @@ def test_what_is_described_is_said() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"sends": "model"}, "^Expected sends weights, delta, negative delta or gradient, got sends=model"),
+        ({"sends": "model"}, "^Expected sends among weights, delta, negative delta, gradient, got sends=model"),
         ({"epochs": 0}, "^Expected epochs >= 1, got epochs=0"),
         ({"lr": 0.0}, "^Expected 0 < lr < inf or None, got lr=0.0"),
-        ({"optimiser": "lion"}, "^Expected optimiser sgd or adam or adamw, got optimiser=lion"),
+        ({"optimiser": "lion"}, "^Expected optimiser among sgd, adam, adamw, got optimiser=lion"),
         ({"nesterov": True}, "^Expected momentum > 0 with nesterov, got momentum=0.0"),
-        ({"mode": "both"}, "^Expected mode train or eval, got mode=both"),
+        ({"mode": "both"}, "^Expected mode among train, eval, got mode=both"),
         ({"order": ()}, "^Expected an order of at least one step"),
     ],
 )

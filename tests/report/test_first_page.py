@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -29,12 +29,27 @@ CLASSES = {
     "presence": None, "tests": 2,
 }  # fmt: skip
 PEER = {"peer": {"smallest": 2, "round": 1, "left": 1, "verdict": "leaks", "reason": "Two.", "check": None}}
+APART = {"peer": PEER["peer"] | {"verdict": "undecided"}}
+TOLD, UNCLEAR = member_row("cosine", "leaks"), member_row("cosine", "undecided")
 SEED_OF = f"{SEED_WITHHELD}, from which dp_gaussian may draw: who has it can take the draws off"
+LEAKS, UNKNOWN, UNTESTED = Severity.LEAKS, Severity.UNKNOWN, Severity.UNTESTED
 NOT_AUDITED = "Not tested: no attack was run, so nothing is known about what leaks."
 
 
 def settings_of(folder: Path, *entries: dict[str, Any], tabular: bool = False) -> Any:
     return read_settings(folder, [full_entry("ig", 0, tabular, **one) for one in entries], pictures=False)
+
+
+class Given(NamedTuple):
+    """Entries of an audit, and all else that a result has."""
+
+    entries: tuple[dict[str, Any], ...]
+    membership: Any
+    result: dict[str, Any]
+
+
+def given(*entries: dict[str, Any], membership: Any = (), **result: Any) -> Given:
+    return Given(entries, membership, result)
 
 
 def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **result: Any) -> Any:
@@ -45,29 +60,25 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
 @pytest.mark.parametrize(
     ("entry", "level", "headline"),
     [
-        (
-            {},
-            Severity.LEAKS,
-            "The tested federation leaks: 2 of 3 attacked training images were recovered from messages",
-        ),
-        ({"source": "update"}, Severity.LEAKS, "recovered from messages that clients sent in training."),
-        ({"vantage": "client_example"}, Severity.LEAKS, "from what a client’s machine computes for a single one."),
-        ({"vantage": "aggregate", "sum_size": 4}, Severity.LEAKS, "recovered from sums of clients’ messages."),
+        ({}, LEAKS, "The tested federation leaks: 2 of 3 attacked training images were recovered from messages"),
+        ({"source": "update"}, LEAKS, "recovered from messages that clients sent in training."),
+        ({"vantage": "client_example"}, LEAKS, "from what a client’s machine computes for a single one."),
+        ({"vantage": "aggregate", "sum_size": 4}, LEAKS, "recovered from sums of clients’ messages."),
         (
             judged("message", "peer", vantage="peer", sum_size=2),
-            Severity.LEAKS,
+            LEAKS,
             "the other clients of a round can compute what one of them sent.",
         ),
-        (judged("identified", "identified"), Severity.LEAKS, "leaks in part: the true image can be told from similar"),
+        (judged("identified", "identified"), LEAKS, "leaks in part: the true image can be told from similar"),
         (
             {"verdict": "to a malicious server", "malicious_server": "imprint"},
             Severity.RULES_BROKEN,
             "leaks to a server that breaks the rules: 2 of 3",
         ),
-        (judged("void", "analytic"), Severity.UNKNOWN, "recovered: a check of the test itself failed."),
-        (judged("undecided", "few"), Severity.UNKNOWN, "It is not known whether training images can be recovered: the"),
-        (judged("static", "static"), Severity.UNKNOWN, "no attack reckoned with all that hides the data."),
-        (judged("unheard", "unheard"), Severity.UNKNOWN, "the test gave no answer."),
+        (judged("void", "analytic"), UNKNOWN, "recovered: a check of the test itself failed."),
+        (judged("undecided", "few"), UNKNOWN, "It is not known whether training images can be recovered: the"),
+        (judged("static", "static"), UNKNOWN, "no attack reckoned with all that hides the data."),
+        (judged("unheard", "unheard"), UNKNOWN, "the test gave no answer."),
         (
             judged("no leak found", "nothing"),
             Severity.NOT_FOUND,
@@ -83,12 +94,12 @@ def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], leve
 def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
     """A result that found nothing beside one that is not known is not known, and a leak comes before both."""
     found_none, few = judged("no leak found", "nothing"), judged("undecided", "few", round=2)
-    assert decided(tmp_path, found_none, few).level is Severity.UNKNOWN
+    assert decided(tmp_path, found_none, few).level is UNKNOWN
     both = decided(tmp_path, found_none, membership=[member_row("whitened", "undecided")])
-    assert both.level is Severity.UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
+    assert both.level is UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
     assert any(text.startswith("No leak was found: ") for text in both.meaning)
     leak = decided(tmp_path, found_none, membership=[member_row("whitened", "leaks")])
-    assert leak.level is Severity.LEAKS and "leaks who took part" in leak.headline
+    assert leak.level is LEAKS and "leaks who took part" in leak.headline
     for entry in (found_none, few, judged("static", "static"), judged("void", "analytic")):
         words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
         assert re.search("no proof that there is none|Nothing follows from that: neither that the data are safe", words)
@@ -97,33 +108,28 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
 
 def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
     one = decided(tmp_path, judged("no leak found", "nothing"), {"curve": "batch", "batch": 4})
-    assert one.level is Severity.LEAKS and "2 of 3 attacked" in one.headline
+    assert one.level is LEAKS and "2 of 3 attacked" in one.headline
 
 
 @pytest.mark.parametrize(
-    ("membership", "result", "level", "headline"),
+    ("run", "level", "headline"),
     [
-        ([], {}, Severity.UNTESTED, NOT_AUDITED),
-        ([], {"privacy": [CLAIM]}, Severity.UNTESTED, NOT_AUDITED),
-        ([member_row("whitened", "leaks")], {}, Severity.LEAKS, "leaks who took part: samples that were trained on"),
-        (
-            [member_row("whitened", "leaks", unit="patient")],
-            {},
-            Severity.LEAKS,
-            "leaks who took part: patients that were",
-        ),
-        ([member_row("whitened", "no leak found")], {}, Severity.NOT_FOUND, "That is no proof of it."),
-        ([member_row("whitened", "undecided")], {}, Severity.UNKNOWN, "It is not known whether anybody can tell which"),
-        ([], {"inference": [CLASSES]}, Severity.LEAKS, "leaks what kind of data a client has"),
-        ([], {"inference": [CLASSES | {"verdict": "static"}]}, Severity.UNKNOWN, "It is not known whether"),
-        ([], {"secure_aggregation": PEER}, Severity.LEAKS, "A client’s message leaks to another client"),
-        ([], {"secure_aggregation": {"peer": PEER["peer"] | {"verdict": "undecided"}}}, Severity.UNTESTED, NOT_AUDITED),
+        (given(), UNTESTED, NOT_AUDITED),
+        (given(privacy=[CLAIM]), UNTESTED, NOT_AUDITED),
+        (given(membership=[TOLD]), LEAKS, "leaks who took part: samples that were trained on"),
+        (given(membership=[TOLD | {"unit": "patient"}]), LEAKS, "leaks who took part: patients that were"),
+        (given(membership=[member_row("whitened", "no leak found")]), Severity.NOT_FOUND, "That is no proof of it."),
+        (given(membership=[UNCLEAR]), UNKNOWN, "It is not known whether anybody can tell which"),
+        (given(inference=[CLASSES]), LEAKS, "leaks what kind of data a client has"),
+        (given(inference=[CLASSES | {"verdict": "static"}]), UNKNOWN, "It is not known whether"),
+        (given(secure_aggregation=PEER), LEAKS, "A client’s message leaks to another client"),
+        (given(secure_aggregation=APART), UNTESTED, NOT_AUDITED),
     ],
 )
 def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
-    tmp_path: Path, membership: Any, result: dict[str, Any], level: Severity, headline: str
+    tmp_path: Path, run: Given, level: Severity, headline: str
 ) -> None:
-    one = decided(tmp_path, membership=membership, **result)
+    one = decided(tmp_path, membership=run.membership, **run.result)
     assert one.level is level and headline in one.headline
 
 
@@ -131,7 +137,7 @@ def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> 
     assert "in 67\N{NO-BREAK SPACE}% of comparisons" in presence([member_row("whitened", "leaks")], "images").meaning
     tail = presence([member_row("whitened", "leaks", auc=0.5, auc_low=0.48)], "images")
     assert "comparisons" not in tail.meaning and "more than chance is sure" in tail.meaning
-    assert small_rounds(None).level is Severity.UNTESTED
+    assert small_rounds(None).level is UNTESTED
 
 
 def test_a_claim_is_said_with_its_limits() -> None:
@@ -224,102 +230,68 @@ def asked(folder: Path, *entries: dict[str, Any], membership: Any = (), **result
 
 CONFIG = {"method": "fedavg", "dataset": "digits", "rounds": 5, "batch_size": 50, "clients": 10, "metrics": "all"}
 HIDDEN = {"defence": "dcs2", "protected_by": "dcs2"}
+SUMS = {"vantage": "aggregate", "sum_size": 4}
+SAFE = judged("no leak found", "nothing", vantage="aggregate", sum_size=8, min_safe_sum_size=8)
+EMPTY = CLAIM | {"unit": "client", "max_guess_accuracy": 1.0}  # a claim that excludes nothing
+KNOWN, NOISE = {"granted": [SEED_OF]}, {"defence": "dp_gaussian", "defence_randomness": "seed"}
 
 
 @pytest.mark.parametrize(
-    ("entries", "membership", "result", "yes", "no"),
+    ("run", "yes", "no"),
     [
-        ([{}], [], {}, "Clients had no defence where this run found its leak", "What replaces"),
-        ([HIDDEN], [], {}, "What replaces or strengthens defence dcs2?", "Clients had no defence"),
-        ([{"protected_by": "fedavg"}], [], {}, "What replaces or strengthens method fedavg?", "defence fedavg"),
-        ([], [member_row("cosine", "leaks")], {}, "Which protection will be switched on", "Will it be tested who"),
-        ([judged("no leak found", "nothing")], [], {}, "Is there a bound that holds", "Which protection will be"),
-        ([judged("static", "static")], [], {}, "with an attack that knows what hides the data", "switched on"),
-        ([judged("undecided", "few")], [], {}, "with more messages (--images)", "with a stronger attack"),
-        ([judged("undecided", "easy")], [], {}, "with a stronger attack (--attack)", "--images"),
+        (given({}), "Clients had no defence where this run found its leak", "What replaces"),
+        (given(HIDDEN), "What replaces or strengthens defence dcs2?", "Clients had no defence"),
+        (given({"protected_by": "fedavg"}), "What replaces or strengthens method fedavg?", "defence fedavg"),
+        (given(membership=[TOLD]), "Which protection will be switched on", "Will it be tested who"),
+        (given(judged("no leak found", "nothing")), "Is there a bound that holds", "Which protection will be"),
+        (given(judged("static", "static")), "with an attack that knows what hides the data", "switched on"),
+        (given(judged("undecided", "few")), "with more messages (--images)", "with a stronger attack"),
+        (given(judged("undecided", "easy")), "with a stronger attack (--attack)", "--images"),
+        (given(membership=[UNCLEAR]), "with more pairs (--expert membership_pairs)", "--attack membership"),
+        (given({}), "computed from a single example? The attacked messages held 1 example;", "from 1 example?"),
+        (given({"batch": 4}), "computed from 4 examples?", "single example"),
+        (given({"batch": 50}), "Is there a bound", "May a client ever send"),
+        (given(SUMS | {"batch": 4}, config={"victim_batch": 1}), "The attacked messages held 1 example;", "4 examples"),
+        (given({"source": "update"}), "Is there a bound", "May a client ever send"),
+        (given({}), "Sums were not attacked here. A round had 10 clients.", "still leak"),
+        (given({}, config={"sample": 3}), "A round had 3 clients.", "A round had 10"),
+        (given(SUMS), "Some sums of this run still leak.", "Sums were not"),
         (
-            [],
-            [member_row("cosine", "undecided")],
-            {},
-            "with more pairs (--expert membership_pairs)",
-            "--attack membership",
-        ),
-        ([{}], [], {}, "computed from a single example? The attacked messages held 1 example;", "from 1 example?"),
-        ([{"batch": 4}], [], {}, "computed from 4 examples?", "single example"),
-        ([{"batch": 50}], [], {}, "Is there a bound", "May a client ever send"),
-        (
-            [{"vantage": "aggregate", "sum_size": 4, "batch": 4}],
-            [],
-            {"config": {"victim_batch": 1}},
-            "The attacked messages held 1 example;",
-            "4 examples",
-        ),
-        ([{"source": "update"}], [], {}, "Is there a bound", "May a client ever send"),
-        ([{}], [], {}, "Sums were not attacked here. A round had 10 clients.", "still leak"),
-        ([{}], [], {"config": {"sample": 3}}, "A round had 3 clients.", "A round had 10"),
-        ([{"vantage": "aggregate", "sum_size": 4}], [], {}, "Some sums of this run still leak.", "Sums were not"),
-        (
-            [judged("no leak found", "nothing", vantage="aggregate", sum_size=8, min_safe_sum_size=8)],
-            [],
-            {},
-            "every sum goes over at least 8 clients? From sums over so many the attacks here reached nothing;",
+            given(SAFE),
+            "at least 8 clients? From sums over so many the attacks here reached nothing;",
             "Sums were not attacked",
         ),
-        ([], [], {"secure_aggregation": PEER}, "Here a round had too few to hide one.", "Sums were not attacked"),
-        ([], [], {"privacy": [CLAIM]}, "The bound is for one example, not a person.", "Is there a bound"),
-        ([], [], {"privacy": [CLAIM, CLAIM | {"unit": "patient"}]}, "Will somebody try", "not a person"),
+        (given(secure_aggregation=PEER), "Here a round had too few to hide one.", "Sums were not attacked"),
+        (given(privacy=[CLAIM]), "The bound is for one example, not a person.", "Is there a bound"),
+        (given(privacy=[CLAIM, CLAIM | {"unit": "patient"}]), "Will somebody try", "not a person"),
+        (given(privacy=[CLAIM, EMPTY]), "The bound is for one example, not a person.", "Is there a bound"),
         (
-            [],
-            [],
-            {"privacy": [CLAIM, CLAIM | {"unit": "client", "max_guess_accuracy": 1.0}]},
-            "The bound is for one example, not a person.",
-            "Is there a bound",
-        ),
-        (
-            [],
-            [],
-            {"privacy": [CLAIM | {"max_guess_accuracy": 0.95}]},
+            given(privacy=[CLAIM | {"max_guess_accuracy": 0.95}]),
             "ε at most 0.58 lets an attacker be right 95.0",
             "none in",
         ),
+        (given(privacy=[CLAIM | {"noise_source": "seed"}]), "(noise_source=secure)? Here it can be taken", "smaller ε"),
+        (given({"vantage": "outsider"}), "Is there a bound", "Who will get the finished model?"),
+        (given({}, config={"dataset": "folder:/x"}), "Who will get the finished model?", "federation’s own data"),
+        (given({}), "This one used the data set digits.", "Must clients report"),
+        (given({}, rounds=[{}]), "Must clients report losses and accuracies?", "What replaces"),
+        (given({}, rounds=[{}], config={"metrics": "none"}), "Is there a bound", "Must clients report"),
+        (given({}), "Attacked: the time before training, of a run of 5 rounds.", "What replaces"),
+        (given(*({"round": n} for n in range(6))), "Is there a bound", "Will later rounds"),
+        (given({}, config={"defended": "3,5", "defence": "prune"}), "Here only these did: 3,5.", "What replaces"),
         (
-            [],
-            [],
-            {"privacy": [CLAIM | {"noise_source": "seed"}]},
-            "(noise_source=secure)? Here it can be taken off",
-            "smaller ε",
+            given(KNOWN, config=NOISE),
+            "Will dp_gaussian draw in secret (--expert defence_randomness=secure)? Here the draws",
+            "Only",
         ),
-        ([{"vantage": "outsider"}], [], {}, "Is there a bound", "Who will get the finished model?"),
-        ([{}], [], {"config": {"dataset": "folder:/x"}}, "Who will get the finished model?", "federation’s own data"),
-        ([{}], [], {}, "This one used the data set digits.", "Must clients report"),
-        ([{}], [], {"rounds": [{}]}, "Must clients report losses and accuracies?", "What replaces"),
-        ([{}], [], {"rounds": [{}], "config": {"metrics": "none"}}, "Is there a bound", "Must clients report"),
-        ([{}], [], {}, "Attacked: the time before training, of a run of 5 rounds.", "What replaces"),
-        ([{"round": n} for n in range(6)], [], {}, "Is there a bound", "Will later rounds"),
-        ([{}], [], {"config": {"defended": "3,5", "defence": "prune"}}, "Here only these did: 3,5.", "What replaces"),
-        (
-            [{"granted": [SEED_OF]}],
-            [],
-            {"config": {"defence": "dp_gaussian", "defence_randomness": "seed"}},
-            "Will dp_gaussian draw in secret (--expert defence_randomness=secure)? Here the draws come from the seed",
-            "Only these",
-        ),
-        (
-            [{"granted": [SEED_OF]}],
-            [],
-            {"config": {"defence": "dp_gaussian", "defence_randomness": "secure"}},
-            "Is there a bound",
-            "in secret",
-        ),
-        ([{}], [], {"config": {"defence": "prune", "defence_randomness": "seed"}}, "Is there a bound", "in secret"),
-        ([], [], {"config": {"malicious_server": "loki"}}, "Attack loki did so in this run.", "What replaces"),
+        (given(KNOWN, config=NOISE | {"defence_randomness": "secure"}), "Is there a bound", "in secret"),
+        (given({}, config={"defence": "prune", "defence_randomness": "seed"}), "Is there a bound", "in secret"),
+        (given(config={"malicious_server": "loki"}), "Attack loki did so in this run.", "What replaces"),
     ],
 )
-def test_what_to_ask_follows_from_the_run(
-    tmp_path: Path, entries: Any, membership: Any, result: dict[str, Any], yes: str, no: str
-) -> None:
-    config = CONFIG | result.get("config", {})
-    words = asked(tmp_path, *entries, membership=membership, **{**result, "config": config})
+def test_what_to_ask_follows_from_the_run(tmp_path: Path, run: Given, yes: str, no: str) -> None:
+    config = CONFIG | run.result.get("config", {})
+    words = asked(tmp_path, *run.entries, membership=run.membership, **{**run.result, "config": config})
     assert yes in words and no not in words
 
 
@@ -439,10 +411,10 @@ def test_attack_and_method_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_the_largest_sum_answers_for_membership_and_smaller_ones_are_controls() -> None:
     alone = member_row("cosine", "leaks", vantage="aggregate", sum_size=1)
     twelve = member_row("cosine", "undecided", vantage="aggregate", sum_size=12, cause="few")
-    assert presence([alone, twelve], "images").level is Severity.UNKNOWN
-    assert presence([alone], "images").level is Severity.LEAKS
+    assert presence([alone, twelve], "images").level is UNKNOWN
+    assert presence([alone], "images").level is LEAKS
     single = member_row("cosine", "leaks")
-    assert presence([single, twelve], "images").level is Severity.LEAKS
+    assert presence([single, twelve], "images").level is LEAKS
 
 
 def test_a_peer_that_finds_nothing_answers_for_itself_alone(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_leak_opens_with_what_came_out(tmp_path: Path) -> None:
 )
 def test_each_verdict_has_its_own_sentence(tmp_path: Path, verdict: str, opens: str, says: str) -> None:
     controls = [{"rung": "easy", "psnr": 9.0, "passed": verdict == "no leak found"}]
-    heading = with_verdict(tmp_path / "run", verdict, ladder=controls).heading
+    heading = with_verdict(tmp_path / "run", verdict, ladder=controls, cause="easy").heading
     assert heading.startswith(opens)
     assert says in heading
 
@@ -419,9 +419,9 @@ def test_plain_words_of_a_run_without_an_audit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"ladder": [{"rung": "easy", "psnr": 9.0, "passed": False}]}, "fails on an unprotected easy case as well"),
-        ({"failures": 2}, "the attack gave no result for 2 of them"),
-        ({"failure_reason": "ended after 3600 s"}, "the attack gave nothing (ended after 3600 s)"),
+        ({"cause": "easy"}, "fails on an unprotected easy case as well"),
+        ({"cause": "failures", "failures": 2}, "the attack gave no result for 2 of them"),
+        ({"cause": "failures", "failure_reason": "ended after 3600 s"}, "the attack gave nothing (ended after 3600 s)"),
     ],
 )
 def test_undecided_says_why(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
@@ -439,7 +439,8 @@ def test_plain_words_name_what_was_given_and_what_was_not(tmp_path: Path) -> Non
 
 def test_images_stay_images_where_every_attempt_failed(tmp_path: Path) -> None:
     empty = {"psnr": None, "ssim": None, "lpips": None, "distance": {"rmsd": None, "success": 0.0, "iterations": 5.0}}
-    item = full_entry("ig", 0, False, failure_reason="crashed: no memory", **empty, **nothing(verdict="undecided"))
+    given = {"failure_reason": "crashed: no memory", "cause": "failures", **empty}
+    item = full_entry("ig", 0, False, **given, **nothing(verdict="undecided"))
     page = read(a_run(tmp_path / "run", entries=[item]))
     assert "record" not in page.heading
     assert page.heading == (
@@ -533,7 +534,7 @@ def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> None:
     static, informed = twin("static", "undecided")
-    folder = a_run(tmp_path / "run", entries=[static, informed | {"failures": 0}])
+    folder = a_run(tmp_path / "run", entries=[static, informed | {"failures": 0, "cause": "outdone"}])
     page = read(folder)
     assert (
         "but it got further without knowing of the defence, so its failure is not evidence of protection" in page.text

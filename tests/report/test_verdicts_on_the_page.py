@@ -14,9 +14,8 @@ from flfw.audit import conclude
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures.statistics import most_missed
 from flfw.command.api.summary import summary
-from flfw.files.earlier_names import verdict_of_today
 from flfw.files.verdicts import EVIDENCE, concluded, outcome
-from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
+from flfw.report.causes import BRIEF, PLAIN, of_search
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_data import most_missed as shown_missed
 from flfw.report.ranking import ORDER, answers, worst_first
@@ -202,27 +201,6 @@ def test_an_unknown_cause_and_an_unknown_verdict_leave_a_page(tmp_path: Path) ->
     assert "but the attack is too weak for a conclusion, so its failure" in page.heading
     other = page_of(tmp_path / "other", judged("undecided", "unheard") | {"verdict": "something else"})
     assert other.heading.startswith("Undecided: attack ig")
-
-
-@pytest.mark.parametrize(
-    ("changes", "cause"),
-    [
-        ({"verdict": "attack broken"}, "analytic"),
-        ({"verdict": "inconclusive", "ladder": [{"rung": "easy", "psnr": 9.0, "passed": False}]}, "easy"),
-        ({"verdict": "inconclusive", "ladder": []}, "easy"),
-        ({"verdict": "inconclusive", "failures": 2}, "failures"),
-        ({"verdict": "inconclusive", "adaptation": "written", "failures": 0}, "outdone"),
-        ({"verdict": "no leak found"}, ""),
-    ],
-)
-def test_the_cause_of_an_older_result_is_read_off_its_numbers(
-    tmp_path: Path, changes: dict[str, Any], cause: str
-) -> None:
-    entry = full_entry("ig", 0, False, **changes) | {"verdict": changes["verdict"]}
-    entry = {name: value for name, value in entry.items() if name not in ("evidence", "cause")}
-    (old,) = read_settings(tmp_path, [verdict_of_today(entry)], pictures=False)
-    assert old.cause == cause and not old.shown_to_work
-    assert bool(because(old)) == bool(plainly(old)) == bool(cause)
 
 
 def test_settings_are_ranked_by_how_serious_their_verdict_is(tmp_path: Path) -> None:

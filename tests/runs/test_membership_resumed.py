@@ -99,9 +99,8 @@ def test_killed_before_the_attack(whole: Path, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_killed_while_the_attack_runs(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(
-        monkeypatch, (attack_worker, "solve"), tmp_path / "run", lambda job: job.probe_set.point == "membership"
-    )  # the controls are done
+    # The controls are done.
+    killed(monkeypatch, (attack_worker, "solve"), tmp_path / "run", lambda job: job.probe_set.point == "membership")
     queue = tmp_path / "run" / "queue"
     assert len(list(queue.glob("*.started"))) == 1 and len(list(queue.glob("*.solved.json"))) == CONTROLS
     candidates = queue / "candidates-target.safetensors"

@@ -181,9 +181,8 @@ def test_validation_data_choose_the_round_of_each_client(tmp_path: Path) -> None
     chosen = []
     for client in "01":
         given = [row for row in clients if row["client"] == client]
-        chosen.append(
-            max(given, key=lambda row: float(row["acc_validation"]))
-        )  # of equals the first, in order of rounds
+        # Of equals the first, in order of rounds.
+        chosen.append(max(given, key=lambda row: float(row["acc_validation"])))
     accuracy = sum(float(row["acc_local"]) for row in chosen) / 2
     assert result["final"]["best_validation"]["accuracy"] == pytest.approx(accuracy)
     assert result["rounds"][0]["extra"]["acc_validation"] > 0

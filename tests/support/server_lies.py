@@ -32,10 +32,8 @@ CURSOR = "\x1b[2J\x1b]0;owned\x07"
 FOREIGN = "lets no code run but the accepted app's, such as "
 PINS, POLICY = "this site's policy pins the run, which has ", "this site's policy "
 HIDDEN = POLICY + "lets no other reason of a failure leave; its log has it"
-SENT, DECLINED = (
-    "<class 'flfw.messages.sharing.SharingViolationError'>:<'",
-    "<class 'flfw.messages.reasons.RequestDeclinedError'>:<'",
-)
+SENT = "<class 'flfw.messages.sharing.SharingViolationError'>:<'"
+DECLINED = "<class 'flfw.messages.reasons.RequestDeclinedError'>:<'"
 BUDGET, DIED, NOTHING = "this site's budget: ", "its process died", "(nothing)"
 WEIGHT, BIAS, HYPERNET = "classifier.weight", "classifier.bias", "hypernet.trunk.weight"
 CODE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os')._exit(9),), }                \n"

@@ -122,7 +122,7 @@ def entry(
     counted = {"failed": failed, "label_separable": None if labels is None else unlike}
     areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
     behind = protected_by or ("" if defence == "none" else defence)
-    seen = {"missed": missed, "unread": unread, "summed": _summed(sums), "protected_by": behind}
+    seen = {"missed": missed, "unread": unread, "summed": sums.hidden if sums else 0, "protected_by": behind}
     claimed = claim and claim[0]
     facts = MembershipFacts(**areas, **counted, **seen, null=null, adaptive=adaptive, claimed=claimed, unit=unit)
     requested = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
@@ -136,10 +136,6 @@ def entry(
         "controls": _as_controls(easy, single, null),
         **concluded(*verdict_on_membership(evidence, facts)),
     }
-
-
-def _summed(sums: SumSeen | None) -> int:
-    return sums.hidden if sums else 0
 
 
 def claim_against(

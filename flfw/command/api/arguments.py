@@ -13,7 +13,7 @@ from flfw.errors import InputError, require, suggestion
 from flfw.experiment import Experiment
 from flfw.files.earlier_names import earlier_setting
 from flfw.files.folders import from_home
-from flfw.files.typed import SchemaMismatchError, earlier_names, fit
+from flfw.files.typed import SchemaMismatchError, fit
 
 T = TypeVar("T")
 
@@ -146,7 +146,5 @@ def experiment_from(config: dict[str, Any]) -> Experiment:
     """
     if missing := [name for name in ("clients", "rounds", "engine") if name not in config]:
         raise InputError(f"Expected the settings of a run, got one without {missing[0]}, as of another app's audit.")
-    earlier = earlier_names(Experiment)
-    named = {earlier.get(name, name): value for name, value in config.items()}
-    fields = {name: value for name, value in named.items() if name in _FIELDS}
+    fields = {name: value for name, value in config.items() if name in _FIELDS}
     return dataclasses.replace(Experiment(**fields), out=None)

@@ -162,16 +162,11 @@ def write(
         for form in forms:
             files[out / f"{name}.{form}"] = rendered(figure, form)
         files[out / f"{name}.csv"] = csv_text(rows).encode()
-        title = _in_words(figure)
+        title = (figure.get_suptitle() or "").replace("\n", " ").rstrip(".")
         files[out / f"{name}.tex"] = _snippet(name, groups, title, forms, columns or "two").encode()
     for path, content in files.items():
         write_atomic(path, content)
     return list(files)
-
-
-def _in_words(figure: Figure) -> str:
-    """Return the title of a figure, for a caption."""
-    return (figure.get_suptitle() or "").replace("\n", " ").rstrip(".")
 
 
 def _made(

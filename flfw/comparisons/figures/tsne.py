@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
-from torch import Tensor, nn
+from torch import nn
 
 from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore, StateMissingError
@@ -181,11 +181,7 @@ def _vectors(
     x, y = run.task.examples("train", np.sort(chosen))
     z = noise(len(y), torch_generator(seed, "features", client))
     vectors = {REAL: model.extractor(run.task.inputs.normalise(x)), GENERATED: model.generator(z, y)}
-    return {kind: _flat(each) for kind, each in vectors.items()}, y.tolist()
-
-
-def _flat(tensor: Tensor) -> np.ndarray:
-    return nn.Flatten()(tensor).double().numpy()
+    return {kind: nn.Flatten()(each).double().numpy() for kind, each in vectors.items()}, y.tolist()
 
 
 @rc_context(STYLE)

@@ -21,7 +21,7 @@ import numpy as np
 from flfw.bounds import BoundedSettings, NonNegativeInt
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most, even, train_size, trainable
-from flfw.errors import InputError, require
+from flfw.errors import InputError
 
 
 def draw(
@@ -129,10 +129,6 @@ class Sampled(SplitScheme, BoundedSettings):
     train: NonNegativeInt = 2000  # examples a client
     distillation: NonNegativeInt = 32_000  # at most; from the examples that no client holds
     halves: Literal["drawn", "alternate"] = "drawn"  # of the test part: by lot, or every other example at every seed
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.halves in ("drawn", "alternate"), "sampled.halves=drawn or alternate", halves=self.halves)
 
     def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Split a data set into random samples; no client or server holds a victim."""

@@ -64,7 +64,7 @@ class SampledOnDemand(SplitScheme, BoundedSettings):
         def of(client: int) -> np.ndarray:
             chosen = numpy_generator(seed, "drawn classes", client).choice(dataset.classes, self.classes, replace=False)
             mine = np.concatenate([by_class[label] for label in chosen])
-            return _drawn(mine, size, numpy_generator(seed, f"drawn {part}", client))
+            return mine[numpy_generator(seed, f"drawn {part}", client).choice(len(mine), size, replace=False)]
 
         return LazyParts(clients, size, of)
 
@@ -82,10 +82,6 @@ def _dealt(pool: np.ndarray, size: int, part: str, clients: int, seed: int) -> L
         return pool[deck(number)[place * size : (place + 1) * size]]
 
     return LazyParts(clients, size, of, copies=-(-clients // players))
-
-
-def _drawn(pool: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    return pool[rng.choice(len(pool), size, replace=False)]
 
 
 def _require(size: int, there: int, part: str, scheme: SampledOnDemand) -> None:

@@ -143,7 +143,7 @@ def _kept(dataset: Dataset, scheme: SplitScheme, clients: int, seed: int) -> Spl
                     "--split or another --seed."
                 )
         cache.publish(file, lambda path: _write(path, cut, _public(dataset, cut.train)))
-    return _read(file)
+    return cache.read_damaged(file, partial(_stored, file))
 
 
 def _cut(dataset: Dataset, scheme: SplitScheme, clients: int, rng: np.random.Generator) -> SplitIndices:
@@ -218,11 +218,6 @@ def _write(path: Path, cut: SplitIndices, public: np.ndarray) -> None:
             arrays[name], arrays[f"{name}_sizes"] = np.concatenate(part), [len(indices) for indices in part]
     with path.open("wb") as file:
         np.savez(file, **arrays)
-
-
-def _read(path: Path) -> Split:
-    """Read a split written by `_write`."""
-    return cache.read_damaged(path, partial(_stored, path))
 
 
 def _stored(path: Path) -> Split:

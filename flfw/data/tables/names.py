@@ -11,22 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
+from flfw.bounds import BoundedSettings, ValueRange
 from flfw.errors import InputError, require, suggestion
 
 PREFIXES = ("csv", "parquet")
 """Words before the colon of a table's name."""
 
-_TASKS = ("auto", "classification", "regression")
 _TAIL = re.compile(r"[a-z]+=[^&]*(?:&[a-z]+=[^&]*)*")
 
 
 @dataclass(frozen=True)
-class TableSettings:
+class TableSettings(BoundedSettings):
     """Settings of a table, ``--set csv.FIELD=VALUE``; lists are names of columns or patterns such as ``gene_*``."""
 
+    NAMED = "csv."
     task: Literal["auto", "classification", "regression"] = "auto"  # auto: told by the target's values
     numeric: str = ""  # columns of numbers
     categorical: str = ""  # columns of categories, such as codes that look like numbers
@@ -35,15 +36,15 @@ class TableSettings:
     drop: str = ""  # columns that are left out
     patient: str = ""  # column that says whose row it is
     missing: str = ""  # words for a missing value, beside the usual ones
-    most: int = 30  # categories of a column with a feature of their own; all others share one
+    # Categories of a column with a feature of their own; all others share one.
+    most: Annotated[int, ValueRange(ge=2, le=1000)] = 30
     columns: str = ""  # TOML file with the plan of the columns; empty: FILE.toml if it is there
     test: str = ""  # file of the test part; empty: every fifth row
     separator: str = ""  # sign between the cells of a CSV file; empty: told by its first line
     encoding: str = "utf-8"  # of a CSV file
 
     def __post_init__(self) -> None:
-        require(self.task in _TASKS, f"csv.task among {', '.join(_TASKS)}", task=self.task)
-        require(2 <= self.most <= 1000, "2 <= csv.most <= 1000", most=self.most)
+        super().__post_init__()
         require(
             len(self.separator) <= 1 or self.separator == "tab", "csv.separator of one sign", separator=self.separator
         )

@@ -208,9 +208,8 @@ def craft_adapters(body: nn.Module, public: Tensor, indices: Sequence[int]) -> C
         name, units = f"blocks.{target.block}.mlp.adapter.down", slice(*target.units)
         rows = made[f"{name}.weight"][units]
         rows[:, : layout.pixels] = _ROW / layout.pixels
-        rows[:, layout.pixels + target.place] = (
-            _ROW * _FORBIDDING
-        )  # is C as the next one is, but in tokens of other places 0
+        # It is C as the next one is, but in tokens of other places 0.
+        rows[:, layout.pixels + target.place] = _ROW * _FORBIDDING
         rows[:, layout.plus] = -_ROW * _FORBIDDING
         bounds = _thresholds(statistics[:, target.place], len(rows), turn[target.place], turns[target.place])
         made[f"{name}.bias"][units] = -_ROW * bounds

@@ -42,9 +42,8 @@ class BinSettings(BoundedSettings):
     bins: Annotated[int, ValueRange(ge=2, le=16384)] = 128  # k of each query, 2 to 16384
     mode: PositiveInt = 4  # of the cosine transform of the flat input, >= 1 and below its length
     quantiles: Quantiles = "public"  # they bound the bins
-    output: PositiveFinite = (
-        1e-2  # size of the module's output over that of the measurement, > 0; training diverges with 1
-    )
+    # Size of the module's output over that of the measurement, > 0; training diverges with 1.
+    output: PositiveFinite = 1e-2
     connection: Literal["alone", "added"] = "alone"  # whether the input is added to the module's output
 
     @property

@@ -27,8 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from flfw.bounds import BoundedSettings, NonNegativeFloat, PositiveInt
-from flfw.errors import require
+from flfw.bounds import BoundedSettings, NonNegativeFloat, PositiveFloat, PositiveInt
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.closed_form.linear import without_decay
 from flfw.inversion.compute import steps
@@ -59,15 +58,11 @@ class SurrogateTraining(BoundedSettings):
 
     surrogates: PositiveInt = 2
     surrogate_epochs: PositiveInt = 8
-    surrogate_lr: float = 3e-3
+    surrogate_lr: PositiveFloat = 3e-3
     decoder_epochs: PositiveInt = 12
-    decoder_lr: float = 2e-3
+    decoder_lr: PositiveFloat = 2e-3
     noise: NonNegativeFloat = 1.5
     width: PositiveInt = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.surrogate_lr > 0 and self.decoder_lr > 0, "step sizes > 0", surrogate_lr=self.surrogate_lr)
 
 
 @final

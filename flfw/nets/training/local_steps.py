@@ -75,7 +75,6 @@ class LocalSteps(BoundedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.optimiser in _RULES, f"optimiser {' or '.join(_RULES)}", optimiser=self.optimiser)
         has_velocity = self.optimiser == "sgd"
         require(has_velocity or self.momentum == 0, f"momentum=0 with {self.optimiser}", momentum=self.momentum)
         require(self.momentum > 0 or not self.nesterov, "momentum > 0 with nesterov", momentum=self.momentum)
