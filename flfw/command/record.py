@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +14,10 @@ from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.experiment import DERIVED
 from flfw.files.flags import parsed, piped
 from flfw.files.folders import with_paths_from_home
+
+PRIVATE = "dp_fedavg"
+"""Method of a run that asks for an epsilon and names none."""
+_DECIDED = ("method", "matrix", "table", "cell", "resume", "from", "verify")
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,10 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     Raises:
         InputError: tyro's message, in one line instead of a box.
     """
-    command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program, (*EXPERT, *DERIVED)))
+    default = stored or (
+        Experiment(method=PRIVATE) if leaves_training_open(named_settings(arguments)) else Experiment()
+    )
+    command = with_paths_from_home(parsed(arguments, Command(default), program, (*EXPERT, *DERIVED)))
     if command.matrix and piped(arguments) != arguments:
         raise InputError(
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
@@ -93,6 +101,17 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
         draws = experiment.defence_randomness if decided else "auto"
         experiment = replace(experiment, metrics=metrics, defence_randomness=draws)
     return replace(command, experiment=experiment)
+
+
+def named_settings(arguments: list[str]) -> frozenset[str]:
+    """Return the names of the settings that a command line has, as fields of an experiment."""
+    words = (word.removeprefix("--expert=") for word in arguments if word.startswith("--") or "=" in word)
+    return frozenset(word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words)
+
+
+def leaves_training_open(names: Set[str]) -> bool:
+    """Return whether a command line asks for an epsilon, and leaves to the rules how a new run keeps it."""
+    return "target_epsilon" in names and names.isdisjoint(_DECIDED)
 
 
 def _refuse_without_value(command: Command, arguments: list[str], program: str) -> None:

@@ -23,11 +23,13 @@ import torch
 
 from flfw.dp.run_accountant import schedules
 from flfw.dp.settings import DPSettings, DPSGDSettings
+from flfw.dp.training_rules import unit_signal
 from flfw.files.sealed import write_atomic
 from flfw.files.tensor_names import matches
 from flfw.plans.run_plan import RunPlan
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.rng import initialising
+from flfw.task.client_plan import ClientPlan
 from flfw.task.task import Task
 
 LEAST_MOVEMENT = 0.1  # of the length of the first weights, below which a model cannot leave its start
@@ -35,6 +37,7 @@ _PLATEAU = (0.99, 1.02)  # of the loss of guessing
 _ABOVE_GUESSING = 0.05  # accuracy
 _SURE = 1.645  # deviations of an accuracy by chance: one guesser in twenty is above
 _ALL_CLIPPED = 0.999
+MOST_SHARE = 0.5  # of noise in what is learnt, above which accuracies fall far short; lr and rounds cancel in it
 MOST_NOISE = 2.0  # of the root mean square of the first weights, above which a round is mostly noise
 
 
@@ -48,6 +51,7 @@ class Reach:
         start: length of the first weights.
         noise: deviation of the noise on a weight in one round, after the mean over the clients.
         weight: root mean square of the first weights.
+        share: length of the noise of all rounds over what they can be expected to teach, for any data.
     """
 
     steps: int
@@ -55,6 +59,7 @@ class Reach:
     start: float
     noise: float
     weight: float
+    share: float
 
     @property
     def sentence(self) -> str:
@@ -73,6 +78,12 @@ class Reach:
             return f"each round adds noise of {self.noise:.2g} to weights of {self.weight:.2g}"
         return ""
 
+    @property
+    def expected_obstacle(self) -> str:
+        """Obstacle or, of a model that may leave its start, that noise is large beside what it can learn."""
+        outweighed = f"all noise together has {self.share:.1f} times the length of what can be learnt"
+        return self.obstacle or outweighed * (self.share > MOST_SHARE)
+
 
 def reach(run_plan: RunPlan, task: Task) -> Reach | None:
     """Compute the reach of a run; None: its method neither clips nor adds noise.
@@ -87,13 +98,20 @@ def reach(run_plan: RunPlan, task: Task) -> Reach | None:
         return None
     run = max(schedules(run_plan.client, task.split), key=lambda one: one.examples)
     sent, lr, cohort = run_plan.client.sharing.uploads, experiment.lr, run_plan.client.rounds.per_round
-    with initialising(experiment.seed, "model"):
-        model = run_plan.client.build_model()
-    weights = torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, sent)])
+    weights = first_weights(run_plan.client)
     groups = sqrt(chosen.groups(run.tensors, sent))
     start, count = float(weights.norm()), len(weights)
     movement, noise, steps = _of_steps(chosen, lr, run, cohort) if chosen.on_steps else _of_updates(chosen, run, cohort)
-    return Reach(steps, movement * groups, start, noise, start / sqrt(count))
+    signal = movement * groups * (unit_signal(task.dataset.classes) if chosen.on_steps else 1.0)
+    share = noise * sqrt(run.rounds * count) / signal
+    return Reach(steps, movement * groups, start, noise, start / sqrt(count), share)
+
+
+def first_weights(plan: ClientPlan) -> torch.Tensor:
+    """Return the first weights, of all tensors that are sent, in one vector."""
+    with initialising(plan.seed, "model"):
+        model = plan.build_model()
+    return torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, plan.sharing.uploads)])
 
 
 def _of_steps(chosen: DPSettings, lr: float, run: ClientSchedule, cohort: int) -> tuple[float, float, int]:
@@ -152,11 +170,11 @@ def uninformative(folder: Path) -> str:
 def foreseen(run_plan: RunPlan, task: Task) -> list[str]:
     """Return a note on a run that cannot be expected to learn; none for others, or where the data are elsewhere."""
     seen = reach(run_plan, task) if task.has_data else None
-    if seen is None or not seen.obstacle:
+    if seen is None or not seen.expected_obstacle:
         return []
     return [
-        f"The model may not learn: {seen.obstacle}. More examples, clients or rounds, a larger epsilon or bound, or a "
-        "smaller network help."
+        f"The model may not learn: {seen.expected_obstacle}. More examples, clients or rounds, a larger epsilon or "
+        "bound, or a smaller network help. With --target-epsilon and without --method, the training is chosen for it."
     ]
 
 

@@ -1,0 +1,88 @@
+"""Rules that choose the training of a private run, by sizes that can be computed by hand, and the command for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flfw.command.program import main
+from flfw.dp.training_rules import FIELDS, Sizes, chosen, noise_of_one_step
+from flfw.privacy.accountants import epsilon
+from flfw.privacy.mechanism import Mechanism
+from flfw.runs.reach import Reach
+
+SIZES = Sizes(examples=8000, clients=10, share=1.0, weights=640, length=4.0, classes=4)
+
+
+def test_one_full_step_keeps_the_budget() -> None:
+    one = noise_of_one_step(4.0, 1e-5, "prv")
+    assert 3.99 < epsilon([Mechanism(one, steps=1)], 1e-5) <= 4
+    assert 3.99 < epsilon([Mechanism(8 * one, steps=64)], 1e-5) <= 4  # as the rules have it: sqrt(T) times
+
+
+@pytest.mark.parametrize(
+    ("one", "batch", "rounds"),
+    [
+        (1.65, 100, 8),  # 1.65 / (1.65 * 8) of 800 examples; 8 steps a pass
+        (0.4125, 400, 32),  # 4 / 8
+        (0.1, 800, 64),  # all of them, where even this has less noise than sampling asks for
+        (10.0, 100, 8),  # not less than an eighth
+    ],
+)
+def test_batches_are_as_large_as_the_noise_asks_for(one: float, batch: int, rounds: int) -> None:
+    values = chosen(one, SIZES, {})
+    assert (values["batch_size"], values["rounds"], values["local_epochs"]) == (batch, rounds, 1)
+
+
+def test_learning_rate_falls_with_the_noise() -> None:
+    # N = 1 * sqrt(64 * 640 * 10) / 8000 = 0.08; m = 1/2; lr = 2 * 4 / (8 * sqrt(1/4 + 0.0064))
+    assert chosen(1.0, SIZES, {})["lr"] == pytest.approx(2 * 4 / (8 * (0.25 + 0.0064) ** 0.5), rel=0.05)
+    assert chosen(100.0, SIZES, {})["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
+
+
+def test_what_was_given_stays_and_counts() -> None:
+    given = {"rounds": 2, "batch_size": 800, "local_epochs": 1, "lr": 0.5}
+    assert chosen(1.0, SIZES, given) == given
+    assert chosen(1.0, SIZES, {"rounds": 2, "batch_size": 800})["lr"] == pytest.approx(
+        2 * 4 / (2 * 0.25) ** 0.5, rel=0.05
+    )
+
+
+def test_warns_where_noise_outweighs_what_can_be_learnt() -> None:
+    learns = Reach(steps=64, movement=8.0, start=1.0, noise=0.0, weight=1.0, share=0.4)
+    assert learns.expected_obstacle == ""
+    assert "all noise together has 0.6 times" in replace(learns, share=0.6).expected_obstacle
+    assert "by at most 0.01" in replace(learns, share=0.6, movement=0.01).expected_obstacle
+
+
+@pytest.mark.slow
+def test_an_epsilon_alone_trains_and_is_recorded_as_if_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--target-epsilon", "8", "--net", "linear", "--clients", "5", "--split", "iid", "--lr", "0.01"]
+    words += ["--rounds", "3", "--set", "clip=2", "--engine", "inproc", "--attack", "none"]
+    assert main(["run", *words, "--out", str(tmp_path / "a")]) == 0
+    assert "3 rounds of" in (text := capsys.readouterr().out)
+    assert "against the server" in text
+    result = json.loads((tmp_path / "a/result.json").read_text())
+    config = result["config"]
+    assert (config["method"], config["rounds"], config["lr"]) == ("dp_fedavg", 3, 0.01)
+    assert "clip=2" in config["set"]
+    assert "clip=1" not in config["set"]
+    assert {"batches=poisson", "clipping=automatic", "momentum=0"} <= set(config["set"])
+    assert max(float(one["epsilon"]) for one in result["privacy"] if one["unit"] == "example") <= 8
+    typed = [word for name in FIELDS for word in (f"--{name.replace('_', '-')}", str(config[name]))]
+    noiseless = [word for word in config["set"] if not word.startswith("noise_multiplier")]
+    typed += ["--method", "dp_fedavg", "--set", *noiseless, *words[:8], "--engine", "inproc", "--attack", "none"]
+    assert main(["run", *typed, "--out", str(tmp_path / "b")]) == 0
+    again = json.loads((tmp_path / "b/result.json").read_text())
+    assert again["final"] == result["final"]
+    assert again["config"] | {"out": ""} == config | {"out": ""}
+
+
+def test_refuses_to_protect_clients_without_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--target-epsilon", "8", "--set", "unit=client"]) == 2
+    assert "Expected --method with unit=client, for which no training is chosen" in capsys.readouterr().err
