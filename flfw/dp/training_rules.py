@@ -101,7 +101,7 @@ def chosen(one: float, sizes: Sizes, given: Mapping[str, Any]) -> dict[str, Any]
     rounds = given.get("rounds", ceil(STEPS / local))
     steps, noise = rounds * local, noise_length(one, sizes, rounds * local)
     lr = 2 * sizes.length / sqrt(steps * (unit_signal(sizes.classes) ** 2 + noise**2))
-    return {"local_epochs": epochs, "batch_size": batch, "rounds": rounds, "lr": float(f"{lr:.2g}")} | given
+    return {"local_epochs": epochs, "batch_size": batch, "rounds": rounds, "lr": float(f"{lr:.2g}")} | dict(given)
 
 
 def physical_batch(batch: int, weights: int) -> int:

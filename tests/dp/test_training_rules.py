@@ -62,7 +62,7 @@ def test_warns_where_noise_outweighs_what_can_be_learnt() -> None:
 def test_an_epsilon_alone_trains_and_is_recorded_as_if_typed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--target-epsilon", "8", "--net", "linear", "--clients", "5", "--split", "iid", "--lr", "0.01"]
+    words = ["--target-epsilon", "8", "--net", "linear", "--clients", "5", "--split", "dirichlet", "--lr", "0.01"]
     words += ["--rounds", "3", "--set", "clip=2", "--engine", "inproc", "--attack", "none"]
     assert main(["run", *words, "--out", str(tmp_path / "a")]) == 0
     assert "3 rounds of" in (text := capsys.readouterr().out)
