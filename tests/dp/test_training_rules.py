@@ -26,10 +26,11 @@ def test_one_full_step_keeps_the_budget() -> None:
 @pytest.mark.parametrize(
     ("one", "batch", "rounds"),
     [
-        (1.65, 100, 8),  # 1.65 / (1.65 * 8) of 800 examples; 8 steps a pass
-        (0.4125, 400, 32),  # 4 / 8
-        (0.1, 800, 64),  # all of them, where even this has less noise than sampling asks for
-        (10.0, 100, 8),  # not less than an eighth
+        (1.65, 100, 32),  # 256 steps, and not less than an eighth of 800 examples, for 8 steps a pass
+        (0.4125, 200, 64),  # 1.65 / (0.4125 * 16) of 800
+        (0.1, 800, 256),  # all of them, where even this has less noise than sampling asks for
+        (5.0, 100, 13),  # (m / N_1)^2 = (0.5 / 0.05)^2 = 100 steps
+        (10.0, 100, 8),  # 25, but 64 at least
     ],
 )
 def test_batches_are_as_large_as_the_noise_asks_for(one: float, batch: int, rounds: int) -> None:
@@ -38,8 +39,8 @@ def test_batches_are_as_large_as_the_noise_asks_for(one: float, batch: int, roun
 
 
 def test_learning_rate_falls_with_the_noise() -> None:
-    # N = 1 * sqrt(64 * 640 * 10) / 8000 = 0.08; m = 1/2; lr = 2 * 4 / (8 * sqrt(1/4 + 0.0064))
-    assert chosen(1.0, SIZES, {})["lr"] == pytest.approx(2 * 4 / (8 * (0.25 + 0.0064) ** 0.5), rel=0.05)
+    # 256 steps, N = 1 * sqrt(256 * 640 * 10) / 8000 = 0.16; m = 1/2
+    assert chosen(1.0, SIZES, {})["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
     assert chosen(100.0, SIZES, {})["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
 
 
