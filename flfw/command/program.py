@@ -54,8 +54,11 @@ def _perform(command: Command, arguments: list[str], program: str) -> int:
     """Do the one task that the command line asks for; return the exit code."""
     from flfw.command import tasks
 
-    if leaves_training_open(names := named_settings(arguments)):
-        command = replace(command, experiment=tasks.with_training(command.experiment, names))
+    names = named_settings(arguments)
+    if leaves_training_open(command.experiment, names):
+        from flfw.runs.run import choose_training
+
+        command = replace(command, experiment=choose_training(command.experiment, names))
     if command.list is not None:
         print(tasks.listed(command.list))
     elif command.matrix or command.seeds:

@@ -15,8 +15,6 @@ from flfw.experiment.experiment import DERIVED
 from flfw.files.flags import parsed, piped
 from flfw.files.folders import with_paths_from_home
 
-PRIVATE = "dp_fedavg"
-"""Method of a run that asks for an epsilon and names none."""
 _DECIDED = ("method", "matrix", "table", "cell", "resume", "from", "verify")
 
 
@@ -78,16 +76,13 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     Raises:
         InputError: tyro's message, in one line instead of a box.
     """
-    default = stored or (
-        Experiment(method=PRIVATE) if leaves_training_open(named_settings(arguments)) else Experiment()
-    )
-    command = with_paths_from_home(parsed(arguments, Command(default), program, (*EXPERT, *DERIVED)))
+    command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program, (*EXPERT, *DERIVED)))
     if command.matrix and piped(arguments) != arguments:
         raise InputError(
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
             f"{command.experiment.defence}, or an axis as defences=A,B."
         )
-    experiment = command.experiment
+    experiment, named = command.experiment, named_settings(arguments)
     for name in DERIVED:
         given, found = getattr(experiment, name), getattr(stored or Experiment(), name)
         if given != found:
@@ -95,11 +90,12 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     _refuse_without_value(command, arguments, program)
     secure = any(word.endswith("noise_source=secure") for word in experiment.set)
     if stored is None and (experiment.federation or secure) and not (command.table or command.cell):
-        named = {word.removeprefix("--expert=").partition("=")[0] for word in arguments}
-        metrics = experiment.metrics if "--metrics" in named else "auto"
+        metrics = experiment.metrics if "metrics" in named else "auto"
         decided = "defence_randomness" in named or not experiment.federation
         draws = experiment.defence_randomness if decided else "auto"
         experiment = replace(experiment, metrics=metrics, defence_randomness=draws)
+    if stored is None and leaves_training_open(experiment, named):
+        experiment = replace(experiment, method="dp_fedavg")  # whose settings --set names
     return replace(command, experiment=experiment)
 
 
@@ -109,9 +105,9 @@ def named_settings(arguments: list[str]) -> frozenset[str]:
     return frozenset(word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words)
 
 
-def leaves_training_open(names: Set[str]) -> bool:
+def leaves_training_open(experiment: Experiment, named: Set[str]) -> bool:
     """Return whether a command line asks for an epsilon, and leaves to the rules how a new run keeps it."""
-    return "target_epsilon" in names and names.isdisjoint(_DECIDED)
+    return experiment.target_epsilon > 0 and named.isdisjoint(_DECIDED)
 
 
 def _refuse_without_value(command: Command, arguments: list[str], program: str) -> None:

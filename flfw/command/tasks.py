@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,15 +29,6 @@ def run(command: Command, arguments: list[str], program: str) -> Path:
     if command.resume:
         return earlier.resume_changed(command.resume, lambda stored: parse(arguments, stored, program).experiment)
     return runs.run(command.experiment)
-
-
-def with_training(experiment: Experiment, given: Collection[str]) -> Experiment:
-    """Choose the training of a private run, print what was chosen and why, and return the experiment."""
-    from flfw.runs.run import choose_training
-
-    experiment, lines = choose_training(experiment, given)
-    print(*lines, sep="\n")
-    return experiment
 
 
 def verified(folder: Path, arguments: list[str], program: str) -> int:

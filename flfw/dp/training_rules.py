@@ -13,6 +13,7 @@ clips and adds noise itself, so an example is protected against the server and e
     m         length of the mean of unit gradients: 1 / sqrt(c), as those of c classes point different ways
     lr        R / sqrt(T (m^2 + N^2)), the best step of SGD that travels R with gradients of that size (Bassily et al.)
     R         twice the length of the first weights: no two points of a ball of their length are farther apart
+    ema       the model is the average of the rounds' models, for which that lr holds; weights as De et al. have them
 
 No momentum and no weight decay, by which noise lasts; GroupNorm for BatchNorm, which mixes examples (De et al.).
 
@@ -32,31 +33,24 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any, final
 
-from flfw.privacy.accountants import Accountant
-from flfw.privacy.calibration import calibrate_noise_multiplier
-from flfw.privacy.mechanism import Mechanism
-
 STEPS = 64, 256  # least and most
 LEAST_NOISE = 1.65  # w: noise multiplier of a step, at which sampling costs a tenth more noise
 MOST_LOCAL_STEPS = 8
 _AT_ONCE = 2**26  # numbers of per-example gradients in memory
 
 SETTINGS = {
-    "batches": "poisson", "clipping": "automatic", "clip": "1", "grouping": "flat",
-    "momentum": "0", "weight_decay": "0",
+    "batches": "poisson", "clipping": "automatic", "clip": 1, "grouping": "flat", "momentum": 0, "weight_decay": 0,
 }  # fmt: skip
 """Settings of the method that no size changes."""
-
-FIELDS = ("local_epochs", "batch_size", "rounds", "lr")
-"""Fields of an experiment that `chosen` chooses."""
 
 
 @final
 @dataclass(frozen=True)
-class Sizes:
+class PublicSizes:
     """Public sizes of a run.
 
     Attributes:
+        noise: noise multiplier of one step on all examples that keeps the budget.
         examples: of all clients of a round together, >= 1.
         clients: in a round.
         share: of all clients that are in a round.
@@ -65,6 +59,7 @@ class Sizes:
         classes: number of classes; 1: a regression.
     """
 
+    noise: float
     examples: int
     clients: int
     share: float
@@ -72,64 +67,46 @@ class Sizes:
     length: float
     classes: int
 
+    def noise_length(self, steps: int) -> float:
+        """Compute N, the length of the noise in the mean of all clients over the bound."""
+        return self.noise * sqrt(steps * self.share * self.weights * self.clients) / self.examples
+
 
 def unit_signal(classes: int) -> float:
     """Return m, the length that the mean of unit gradients is expected to have; of a regression as of two classes."""
     return 1 / sqrt(max(2, classes))
 
 
-def noise_of_one_step(epsilon: float, delta: float, accountant: Accountant) -> float:
-    """Compute the noise multiplier with which one step on all examples keeps a budget."""
-    return calibrate_noise_multiplier(epsilon, [[Mechanism(1.0, steps=1)]], delta, accountant)
-
-
-def chosen(one: float, sizes: Sizes, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Choose passes, batch size, rounds and learning rate by the rules above.
+def chosen(sizes: PublicSizes, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Choose fields of an experiment by the rules above; return them, and lines that say what was chosen and why.
 
     Args:
-        one: noise multiplier of one step on all examples.
         sizes: of the run.
-        given: fields of the experiment that a user set, which stay.
+        given: fields that a user set, which stay.
 
-    >>> chosen(1.65, Sizes(8000, 10, 1.0, 640, 4.0, 4), {})
-    {'local_epochs': 1, 'batch_size': 100, 'rounds': 32, 'lr': 0.88}
+    >>> chosen(PublicSizes(1.65, 8000, 10, 1.0, 640, 4.0, 4), {})[0]
+    {'local_epochs': 1, 'batch_size': 100, 'rounds': 32, 'lr': 0.88, 'ema': 0.9999}
     """
-    mean, steps = sizes.examples / sizes.clients, round((unit_signal(sizes.classes) / noise_length(one, sizes, 1)) ** 2)
-    steps = min(max(steps, STEPS[0]), STEPS[1])
+    mean, signal = sizes.examples / sizes.clients, unit_signal(sizes.classes)
+    aim = min(max(round((signal / sizes.noise_length(1)) ** 2), STEPS[0]), STEPS[1])
     epochs = given.get("local_epochs", 1)
-    share = min(1.0, max(LEAST_NOISE / (one * sqrt(steps * sizes.share)), epochs / MOST_LOCAL_STEPS))
+    share = min(1.0, max(LEAST_NOISE / (sizes.noise * sqrt(aim * sizes.share)), epochs / MOST_LOCAL_STEPS))
     batch = given.get("batch_size", ceil(share * mean))
     local = epochs * ceil(mean / batch)
-    rounds = given.get("rounds", ceil(steps / local))
-    steps, noise = rounds * local, noise_length(one, sizes, rounds * local)
-    lr = 2 * sizes.length / sqrt(steps * (unit_signal(sizes.classes) ** 2 + noise**2))
-    return {"local_epochs": epochs, "batch_size": batch, "rounds": rounds, "lr": float(f"{lr:.2g}")} | dict(given)
+    rounds = given.get("rounds", ceil(aim / local))
+    noise = sizes.noise_length(rounds * local)
+    lr = 2 * sizes.length / sqrt(rounds * local * (signal**2 + noise**2))
+    values = {"local_epochs": epochs, "batch_size": batch, "rounds": rounds, "lr": float(f"{lr:.2g}"), "ema": 0.9999}
+    values = {name: given.get(name, value) for name, value in values.items()}
+    return values, [
+        f"chosen from sizes and epsilon, not from data: method dp_fedavg, {rounds} rounds of {local} local steps on "
+        f"about {batch} examples each, lr {values['lr']:g}",
+        "each client clips every example to length 1 and adds noise: an example is protected against the server, too",
+        f"noise of a step {noise:.2g}, its gradient about {signal:.2g}, for {sizes.weights:,} weights and "
+        f"{sizes.examples:,} examples of {sizes.clients} clients",
+    ]
 
 
 def physical_batch(batch: int, weights: int) -> int:
     """Return the examples whose gradients are in memory at once; 0: a whole batch fits."""
     return 0 if batch * weights <= _AT_ONCE else max(1, _AT_ONCE // weights)
-
-
-def noise_length(one: float, sizes: Sizes, steps: int) -> float:
-    """Compute N, the length of the noise in the mean of all clients over the bound."""
-    return one * sqrt(steps * sizes.share * sizes.weights * sizes.clients) / sizes.examples
-
-
-def reasons(one: float, sizes: Sizes, values: Mapping[str, Any]) -> list[str]:
-    """Return what was chosen and why, in lines.
-
-    Args:
-        one: noise multiplier of one step on all examples.
-        sizes: of the run.
-        values: as chosen, or as a user set them.
-    """
-    steps = values["rounds"] * values["local_epochs"] * ceil(sizes.examples / sizes.clients / values["batch_size"])
-    noise, signal = noise_length(one, sizes, steps), unit_signal(sizes.classes)
-    return [
-        f"chosen from sizes and epsilon, not from data: method dp_fedavg, {values['rounds']} rounds of "
-        f"{steps // values['rounds']} local steps on about {values['batch_size']} examples each, lr {values['lr']:g}",
-        "each client clips every example to length 1 and adds noise: an example is protected against the server, too",
-        f"noise of a step {noise:.2g}, its gradient about {signal:.2g}, for {sizes.weights:,} weights and "
-        f"{sizes.examples:,} examples of {sizes.clients} clients",
-    ]

@@ -35,6 +35,8 @@ from flfw.files.sealed import sealed
 from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import AuditPlan, RunPlan, needs_pairs, plan, without_auto
 from flfw.plugins import short_name, split_assignment
+from flfw.privacy.calibration import calibrate_noise_multiplier
+from flfw.privacy.mechanism import Mechanism
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.report.page_data import caveats
 from flfw.runs import launch, provenance, results
@@ -279,20 +281,22 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     return run_plan, task, [*notes_on_data(run_plan.experiment, task), *joined, *settled, *foreseen(run_plan, task)]
 
 
-def choose_training(experiment: Experiment, given: Collection[str]) -> tuple[Experiment, list[str]]:
-    """Choose what a private run trains with, by `flfw.dp.training_rules`; a value that was given stays.
+def choose_training(experiment: Experiment, given: Collection[str]) -> Experiment:
+    """Choose what a private run trains with, by `flfw.dp.training_rules`; say what was chosen and why.
 
     Args:
-        experiment: of dp_fedavg, with a target epsilon.
-        given: names of the fields that were given.
+        experiment: with a target epsilon. Without one it is returned as it is, and so is one whose method was given.
+        given: names of the fields that were given, whose values stay.
 
     Returns:
-        The experiment with the choices among its settings; what was chosen and why. Data of sites are left alone, as
-        their sizes are not known.
+        The experiment with the choices among its settings. Of data of sites they are none, as the sizes are not known.
 
     Raises:
         InputError: see `check`; or clients are to be protected, for which there are no rules.
     """
+    if not experiment.target_epsilon or "method" in given:
+        return experiment
+    experiment = dataclasses.replace(experiment, method="dp_fedavg")
     settings = dict(map(split_assignment, (word.removeprefix("dp_fedavg.") for word in experiment.set)))
     unit = settings.get("unit", "example")
     require(unit == "example", f"--method with unit={unit}, for which no training is chosen", method="none")
@@ -303,19 +307,19 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> tuple[Exp
         experiment = dataclasses.replace(experiment, norm="group")
     run_plan, task, _ = check(dataclasses.replace(experiment, target_epsilon=0.0))
     if not is_known(task.split):
-        return experiment, []
-    weights, share = first_weights(run_plan.client), experiment.per_round / experiment.clients
-    examples = max(1, round(total(task.split.train) * share))
-    of_weights = len(weights), float(weights.norm())
-    sizes = rules.Sizes(examples, experiment.per_round, share, *of_weights, task.dataset.classes)
-    privacy = run_plan.client.privacy
-    one = rules.noise_of_one_step(experiment.target_epsilon, privacy.delta, privacy.tightest)
-    fixed = {name: getattr(experiment, name) for name in rules.FIELDS if name in given}
-    values = rules.chosen(one, sizes, fixed)
-    more = {**rules.SETTINGS, "physical_batch": rules.physical_batch(values["batch_size"], len(weights))}
+        return experiment
+    privacy, weights, clients = run_plan.client.privacy, first_weights(run_plan.client), experiment.per_round
+    share = clients / experiment.clients
+    sizes = rules.PublicSizes(
+        calibrate_noise_multiplier(experiment.target_epsilon, [[Mechanism(1.0, 1)]], privacy.delta, privacy.tightest),
+        max(1, round(total(task.split.train) * share)), clients, share,
+        len(weights), float(weights.norm()), task.dataset.classes,
+    )  # fmt: skip
+    values, reasons = rules.chosen(sizes, {name: value for name, value in vars(experiment).items() if name in given})
+    print(*reasons, sep="\n")
+    more = rules.SETTINGS | {"physical_batch": rules.physical_batch(values["batch_size"], len(weights))}
     chosen = (f"{name}={value}" for name, value in more.items() if name not in settings)
-    experiment = dataclasses.replace(experiment, **values, set=(*chosen, *experiment.set))
-    return experiment, rules.reasons(one, sizes, values)
+    return dataclasses.replace(experiment, **values, set=(*chosen, *experiment.set))
 
 
 def _check_clients(run_plan: RunPlan, task: Task) -> None:

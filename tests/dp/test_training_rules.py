@@ -8,23 +8,27 @@ from pathlib import Path
 
 import pytest
 
+import flfw
 from flfw.command.program import main
-from flfw.dp.training_rules import FIELDS, Sizes, chosen, noise_of_one_step
+from flfw.command.record import parse
+from flfw.dp.training_rules import PublicSizes, chosen
+from flfw.errors import InputError
 from flfw.privacy.accountants import epsilon
+from flfw.privacy.calibration import calibrate_noise_multiplier
 from flfw.privacy.mechanism import Mechanism
 from flfw.runs.reach import Reach
+from flfw.runs.run import check
 
-SIZES = Sizes(examples=8000, clients=10, share=1.0, weights=640, length=4.0, classes=4)
+SIZES = PublicSizes(noise=1.0, examples=8000, clients=10, share=1.0, weights=640, length=4.0, classes=4)
 
 
 def test_one_full_step_keeps_the_budget() -> None:
-    one = noise_of_one_step(4.0, 1e-5, "prv")
-    assert 3.99 < epsilon([Mechanism(one, steps=1)], 1e-5) <= 4
+    one = calibrate_noise_multiplier(4.0, [[Mechanism(1.0, 1)]], 1e-5)
     assert 3.99 < epsilon([Mechanism(8 * one, steps=64)], 1e-5) <= 4  # as the rules have it: sqrt(T) times
 
 
 @pytest.mark.parametrize(
-    ("one", "batch", "rounds"),
+    ("noise", "batch", "rounds"),
     [
         (1.65, 100, 32),  # 256 steps, and not less than an eighth of 800 examples, for 8 steps a pass
         (0.4125, 200, 64),  # 1.65 / (0.4125 * 16) of 800
@@ -33,23 +37,23 @@ def test_one_full_step_keeps_the_budget() -> None:
         (10.0, 100, 8),  # 25, but 64 at least
     ],
 )
-def test_batches_are_as_large_as_the_noise_asks_for(one: float, batch: int, rounds: int) -> None:
-    values = chosen(one, SIZES, {})
+def test_batches_are_as_large_as_the_noise_asks_for(noise: float, batch: int, rounds: int) -> None:
+    values, _ = chosen(replace(SIZES, noise=noise), {})
     assert (values["batch_size"], values["rounds"], values["local_epochs"]) == (batch, rounds, 1)
 
 
 def test_learning_rate_falls_with_the_noise() -> None:
     # 256 steps, N = 1 * sqrt(256 * 640 * 10) / 8000 = 0.16; m = 1/2
-    assert chosen(1.0, SIZES, {})["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
-    assert chosen(100.0, SIZES, {})["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
+    assert chosen(SIZES, {})[0]["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
+    noisy = chosen(replace(SIZES, noise=100.0), {})[0]
+    assert noisy["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
 
 
 def test_what_was_given_stays_and_counts() -> None:
-    given = {"rounds": 2, "batch_size": 800, "local_epochs": 1, "lr": 0.5}
-    assert chosen(1.0, SIZES, given) == given
-    assert chosen(1.0, SIZES, {"rounds": 2, "batch_size": 800})["lr"] == pytest.approx(
-        2 * 4 / (2 * 0.25) ** 0.5, rel=0.05
-    )
+    given = {"rounds": 2, "batch_size": 800, "local_epochs": 1, "lr": 0.5, "ema": 0.0}
+    assert chosen(SIZES, given | {"seed": 3})[0] == given
+    lr = chosen(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"]
+    assert lr == pytest.approx(2 * 4 / (2 * 0.25) ** 0.5, rel=0.05)
 
 
 def test_warns_where_noise_outweighs_what_can_be_learnt() -> None:
@@ -75,15 +79,32 @@ def test_an_epsilon_alone_trains_and_is_recorded_as_if_typed(
     assert "clip=1" not in config["set"]
     assert {"batches=poisson", "clipping=automatic", "momentum=0"} <= set(config["set"])
     assert max(float(one["epsilon"]) for one in result["privacy"] if one["unit"] == "example") <= 8
-    typed = [word for name in FIELDS for word in (f"--{name.replace('_', '-')}", str(config[name]))]
     noiseless = [word for word in config["set"] if not word.startswith("noise_multiplier")]
-    typed += ["--method", "dp_fedavg", "--set", *noiseless, *words[:8], "--engine", "inproc", "--attack", "none"]
-    assert main(["run", *typed, "--out", str(tmp_path / "b")]) == 0
-    again = json.loads((tmp_path / "b/result.json").read_text())
-    assert again["final"] == result["final"]
-    assert again["config"] | {"out": ""} == config | {"out": ""}
+    named = {name: config[name] for name in ("local_epochs", "batch_size", "ema", "method")} | {"set": noiseless}
+    fields = {"target_epsilon": 8.0, "net": "linear", "clients": 5, "split": "dirichlet", "lr": 0.01, "rounds": 3}
+    fields |= {"engine": "inproc", "attack": ("none",)}
+    for name, more in (("b", named), ("c", {"set": ("clip=2",)})):
+        flfw.run(**fields, **more, out=tmp_path / name)
+        again = json.loads((tmp_path / name / "result.json").read_text())
+        assert again["final"] == result["final"]
+        assert again["config"] | {"out": ""} == config | {"out": ""}
 
 
 def test_refuses_to_protect_clients_without_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--target-epsilon", "8", "--set", "unit=client"]) == 2
     assert "Expected --method with unit=client, for which no training is chosen" in capsys.readouterr().err
+    with pytest.raises(InputError, match="unit=client, for which no training is chosen"):
+        flfw.estimate(target_epsilon=8.0, set=("unit=client",))
+
+
+def test_leaves_the_method_without_a_target_and_of_an_experiment_made_before() -> None:
+    assert parse(["--target-epsilon", "0"]).experiment == flfw.Experiment()
+    with pytest.raises(InputError, match="a method that claims privacy for --target-epsilon, got method=hyperfl"):
+        flfw.estimate(flfw.Experiment(target_epsilon=8.0))
+
+
+def test_a_split_that_leaves_examples_out_is_noted() -> None:
+    whole = flfw.Experiment(method="fedavg", split="iid", attack=("none",))
+    assert check(whole)[2] == []
+    part = replace(whole, split="sampled", set=("sampled.train=100",))
+    assert check(part)[2] == ["The split holds 1,000 of 1,500 training examples (split=sampled)."]

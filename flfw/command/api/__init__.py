@@ -46,10 +46,18 @@ def run(experiment: Experiment | None = None, **fields: Any) -> Result:
         RunError: it started and could not be completed; `resume` goes on with it.
     """
     with library_call():
-        requested = experiment_of(experiment, fields)
+        requested = _with_training(experiment, fields)
         from flfw.runs.run import run as carry_out
 
         return Result.load(carry_out(requested))
+
+
+def _with_training(experiment: Experiment | None, fields: dict[str, Any]) -> Experiment:
+    """Return the experiment of a call; of fields alone with its private training chosen, as ``sim.py`` does."""
+    requested = experiment_of(experiment, fields)
+    from flfw.runs.run import choose_training
+
+    return choose_training(requested, fields) if experiment is None else requested
 
 
 def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
@@ -99,7 +107,7 @@ def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation
         RunError: a measurement failed, as the run would.
     """
     with library_call():
-        requested = experiment_of(experiment, fields)
+        requested = _with_training(experiment, fields)
         from flfw.command.api.expectation import expected
 
         return expected(requested)
