@@ -15,6 +15,8 @@ from flfw.experiment.experiment import DERIVED
 from flfw.files.flags import parsed, piped
 from flfw.files.folders import with_paths_from_home
 
+PRIVATE = "dp_fedavg"
+"""Method of a run that asks for an epsilon and names none."""
 _DECIDED = ("method", "matrix", "table", "cell", "resume", "from", "verify")
 
 
@@ -95,7 +97,7 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
         draws = experiment.defence_randomness if decided else "auto"
         experiment = replace(experiment, metrics=metrics, defence_randomness=draws)
     if stored is None and leaves_training_open(experiment, named):
-        experiment = replace(experiment, method="dp_fedavg")  # whose settings --set names
+        experiment = replace(experiment, method=PRIVATE)  # whose settings --set names
     return replace(command, experiment=experiment)
 
 
@@ -106,7 +108,7 @@ def named_settings(arguments: list[str]) -> frozenset[str]:
 
 
 def leaves_training_open(experiment: Experiment, named: Set[str]) -> bool:
-    """Return whether a command line asks for an epsilon, and leaves to the rules how a new run keeps it."""
+    """Return whether a command or a call asks for an epsilon, and leaves to the rules how a new run keeps it."""
     return experiment.target_epsilon > 0 and named.isdisjoint(_DECIDED)
 
 

@@ -2,9 +2,10 @@
 
 The reach of a private experiment says how far clipped steps can move a model, and what noise adds.
 
-Two numbers tell whether a model can be expected to learn. Clipped steps are short: their lengths add up to a largest
+Three numbers tell whether a model can be expected to learn. Clipped steps are short: their lengths add up to a largest
 movement, for any data. Noise is added to each weight: where its deviation in one round is more than twice the weights
-themselves, a round is mostly noise. Both follow from the settings.
+themselves, a round is mostly noise. And all noise has a length beside that of what can be learnt, which neither lr nor
+the number of steps changes. All follow from the settings.
 
 `reach.json` in a run's folder keeps them for the tables.
 """
@@ -23,10 +24,10 @@ import torch
 
 from flfw.dp.run_accountant import schedules
 from flfw.dp.settings import DPSettings, DPSGDSettings
-from flfw.dp.training_rules import unit_signal
 from flfw.files.sealed import write_atomic
 from flfw.files.tensor_names import matches
 from flfw.plans.run_plan import RunPlan
+from flfw.privacy.calibration import unit_signal
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.rng import initialising
 from flfw.task.client_plan import ClientPlan
@@ -37,7 +38,7 @@ _PLATEAU = (0.99, 1.02)  # of the loss of guessing
 _ABOVE_GUESSING = 0.05  # accuracy
 _SURE = 1.645  # deviations of an accuracy by chance: one guesser in twenty is above
 _ALL_CLIPPED = 0.999
-MOST_SHARE = 0.5  # of noise in what is learnt, above which accuracies fall far short; lr and rounds cancel in it
+MOST_SHARE = 0.5  # of noise beside what can be learnt, above which accuracies fall far short
 MOST_NOISE = 2.0  # of the root mean square of the first weights, above which a round is mostly noise
 
 
@@ -76,13 +77,9 @@ class Reach:
             return f"its steps move the weights by at most {self.movement:.2g} of a length of {self.start:.2g}"
         if self.noise > MOST_NOISE * self.weight:
             return f"each round adds noise of {self.noise:.2g} to weights of {self.weight:.2g}"
+        if self.share > MOST_SHARE:
+            return f"all noise together has {self.share:.1f} times the length of what can be learnt"
         return ""
-
-    @property
-    def expected_obstacle(self) -> str:
-        """Obstacle or, of a model that may leave its start, that noise is large beside what it can learn."""
-        outweighed = f"all noise together has {self.share:.1f} times the length of what can be learnt"
-        return self.obstacle or outweighed * (self.share > MOST_SHARE)
 
 
 def reach(run_plan: RunPlan, task: Task) -> Reach | None:
@@ -170,11 +167,11 @@ def uninformative(folder: Path) -> str:
 def foreseen(run_plan: RunPlan, task: Task) -> list[str]:
     """Return a note on a run that cannot be expected to learn; none for others, or where the data are elsewhere."""
     seen = reach(run_plan, task) if task.has_data else None
-    if seen is None or not seen.expected_obstacle:
+    if seen is None or not seen.obstacle:
         return []
     return [
-        f"The model may not learn: {seen.expected_obstacle}. More examples, clients or rounds, a larger epsilon or "
-        "bound, or a smaller network help. With --target-epsilon and without --method, the training is chosen for it."
+        f"The model may not learn: {seen.obstacle}. More examples, clients or rounds, a larger epsilon or bound, or a "
+        "smaller network help."
     ]
 
 

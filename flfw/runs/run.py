@@ -24,7 +24,6 @@ from flfw.audit.jobs import EXAMPLE, FRESH
 from flfw.client.site import Site
 from flfw.data.splits.lazy_parts import looked_at, sizes, total
 from flfw.data.tables import plan_file
-from flfw.dp import training_rules as rules
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.resolve_noise import calibrate_noise
 from flfw.dp.run_accountant import is_known
@@ -35,7 +34,7 @@ from flfw.files.sealed import sealed
 from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import AuditPlan, RunPlan, needs_pairs, plan, without_auto
 from flfw.plugins import short_name, split_assignment
-from flfw.privacy.calibration import calibrate_noise_multiplier
+from flfw.privacy import calibration
 from flfw.privacy.mechanism import Mechanism
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.report.page_data import caveats
@@ -282,10 +281,10 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
 
 
 def choose_training(experiment: Experiment, given: Collection[str]) -> Experiment:
-    """Choose what a private run trains with, by `flfw.dp.training_rules`; say what was chosen and why.
+    """Choose what a private run trains with, by `flfw.privacy.calibration`; say what was chosen and why.
 
     Args:
-        experiment: with a target epsilon. Without one it is returned as it is, and so is one whose method was given.
+        experiment: of DP-FedAvg, with a target epsilon.
         given: names of the fields that were given, whose values stay.
 
     Returns:
@@ -294,10 +293,7 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> Experimen
     Raises:
         InputError: see `check`; or clients are to be protected, for which there are no rules.
     """
-    if not experiment.target_epsilon or "method" in given:
-        return experiment
-    experiment = dataclasses.replace(experiment, method="dp_fedavg")
-    settings = dict(map(split_assignment, (word.removeprefix("dp_fedavg.") for word in experiment.set)))
+    settings = dict(map(split_assignment, (word.removeprefix(f"{experiment.method}.") for word in experiment.set)))
     unit = settings.get("unit", "example")
     require(unit == "example", f"--method with unit={unit}, for which no training is chosen", method="none")
     nets.look_in(experiment.weights)
@@ -310,14 +306,16 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> Experimen
         return experiment
     privacy, weights, clients = run_plan.client.privacy, first_weights(run_plan.client), experiment.per_round
     share = clients / experiment.clients
-    sizes = rules.PublicSizes(
-        calibrate_noise_multiplier(experiment.target_epsilon, [[Mechanism(1.0, 1)]], privacy.delta, privacy.tightest),
+    sizes = calibration.PublicSizes(
+        calibration.calibrate_noise_multiplier(
+            experiment.target_epsilon, [[Mechanism(1.0, 1)]], privacy.delta, privacy.tightest
+        ),
         max(1, round(total(task.split.train) * share)), clients, share,
         len(weights), float(weights.norm()), task.dataset.classes,
     )  # fmt: skip
-    values, reasons = rules.chosen(sizes, {name: value for name, value in vars(experiment).items() if name in given})
+    named = {name: value for name, value in vars(experiment).items() if name in given}
+    values, more, reasons = calibration.choose_training(sizes, named)
     print(*reasons, sep="\n")
-    more = rules.SETTINGS | {"physical_batch": rules.physical_batch(values["batch_size"], len(weights))}
     chosen = (f"{name}={value}" for name, value in more.items() if name not in settings)
     return dataclasses.replace(experiment, **values, set=(*chosen, *experiment.set))
 

@@ -11,10 +11,9 @@ import pytest
 import flfw
 from flfw.command.program import main
 from flfw.command.record import parse
-from flfw.dp.training_rules import PublicSizes, chosen
 from flfw.errors import InputError
 from flfw.privacy.accountants import epsilon
-from flfw.privacy.calibration import calibrate_noise_multiplier
+from flfw.privacy.calibration import PublicSizes, calibrate_noise_multiplier, choose_training
 from flfw.privacy.mechanism import Mechanism
 from flfw.runs.reach import Reach
 from flfw.runs.run import check
@@ -38,29 +37,29 @@ def test_one_full_step_keeps_the_budget() -> None:
     ],
 )
 def test_batches_are_as_large_as_the_noise_asks_for(noise: float, batch: int, rounds: int) -> None:
-    values, _ = chosen(replace(SIZES, noise=noise), {})
+    values = choose_training(replace(SIZES, noise=noise), {})[0]
     assert (values["batch_size"], values["rounds"], values["local_epochs"]) == (batch, rounds, 1)
 
 
 def test_learning_rate_falls_with_the_noise() -> None:
     # 256 steps, N = 1 * sqrt(256 * 640 * 10) / 8000 = 0.16; m = 1/2
-    assert chosen(SIZES, {})[0]["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
-    noisy = chosen(replace(SIZES, noise=100.0), {})[0]
+    assert choose_training(SIZES, {})[0]["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
+    noisy = choose_training(replace(SIZES, noise=100.0), {})[0]
     assert noisy["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
 
 
 def test_what_was_given_stays_and_counts() -> None:
     given = {"rounds": 2, "batch_size": 800, "local_epochs": 1, "lr": 0.5, "ema": 0.0}
-    assert chosen(SIZES, given | {"seed": 3})[0] == given
-    lr = chosen(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"]
+    assert choose_training(SIZES, given | {"seed": 3})[0] == given
+    lr = choose_training(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"]
     assert lr == pytest.approx(2 * 4 / (2 * 0.25) ** 0.5, rel=0.05)
 
 
 def test_warns_where_noise_outweighs_what_can_be_learnt() -> None:
     learns = Reach(steps=64, movement=8.0, start=1.0, noise=0.0, weight=1.0, share=0.4)
-    assert learns.expected_obstacle == ""
-    assert "all noise together has 0.6 times" in replace(learns, share=0.6).expected_obstacle
-    assert "by at most 0.01" in replace(learns, share=0.6, movement=0.01).expected_obstacle
+    assert learns.obstacle == ""
+    assert "all noise together has 0.6 times" in replace(learns, share=0.6).obstacle
+    assert "by at most 0.01" in replace(learns, share=0.6, movement=0.01).obstacle
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ Runs, audits, resumptions and estimates are by the code of the command ``sim.py`
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flfw.command.api.arguments import changed, experiment_of, folder_of
@@ -14,6 +15,7 @@ from flfw.command.api.library_calls import library_call, set_environment
 from flfw.command.api.matrices import MatrixResult, run_matrix
 from flfw.command.api.rehearsals import RehearsalResult, run_rehearsal
 from flfw.command.api.result import Result
+from flfw.command.record import PRIVATE, leaves_training_open
 from flfw.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -55,9 +57,11 @@ def run(experiment: Experiment | None = None, **fields: Any) -> Result:
 def _with_training(experiment: Experiment | None, fields: dict[str, Any]) -> Experiment:
     """Return the experiment of a call; of fields alone with its private training chosen, as ``sim.py`` does."""
     requested = experiment_of(experiment, fields)
+    if experiment is not None or not leaves_training_open(requested, fields.keys()):
+        return requested
     from flfw.runs.run import choose_training
 
-    return choose_training(requested, fields) if experiment is None else requested
+    return choose_training(replace(requested, method=PRIVATE), fields)
 
 
 def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
