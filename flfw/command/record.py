@@ -17,7 +17,7 @@ from flfw.files.folders import with_paths_from_home
 
 PRIVATE = "dp_fedavg"
 """Method of a run that asks for an epsilon and names none."""
-_DECIDED = ("method", "matrix", "table", "cell", "resume", "from", "verify")
+_DECIDED = ("method", "matrix", "table", "cell", "resume", "from", "verify", "compare", "figures", "purge", "list")
 
 
 @dataclass(frozen=True)

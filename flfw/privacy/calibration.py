@@ -1,6 +1,6 @@
 """Calibration to a budget: the least noise for an epsilon, and the training of an example-level private run.
 
-`choose_training` goes by the budget, the data's size and the network. It reads no example and no result, and so costs
+`training_for` goes by the budget, the data's size and the network. It reads no example and no result, and so costs
 no privacy. The method is DP-FedAvg with ``unit=example``: each client clips and adds noise itself, so an example is
 protected against the server and everybody else.
 
@@ -138,7 +138,7 @@ def unit_signal(classes: int) -> float:
     return 1 / sqrt(max(2, classes))
 
 
-def choose_training(sizes: PublicSizes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def training_for(sizes: PublicSizes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Choose fields of an experiment by the rules above.
 
     Args:
@@ -148,7 +148,7 @@ def choose_training(sizes: PublicSizes, given: Mapping[str, Any]) -> tuple[dict[
     Returns:
         The fields; settings of the method; lines that say what was chosen and why.
 
-    >>> choose_training(PublicSizes(1.65, 8000, 10, 1.0, 640, 4.0, 4), {})[0]
+    >>> training_for(PublicSizes(1.65, 8000, 10, 1.0, 640, 4.0, 4), {})[0]
     {'local_epochs': 1, 'batch_size': 100, 'rounds': 32, 'lr': 0.88, 'ema': 0.9999}
     """
     mean, signal = sizes.examples / sizes.clients, unit_signal(sizes.classes)

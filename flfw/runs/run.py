@@ -301,7 +301,7 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> Experimen
     own = nets.card(planned.experiment.net).architecture is None and "norm" not in given
     if own and any(isinstance(layer, _BatchNorm) for layer in planned.client.model.modules()):
         experiment = dataclasses.replace(experiment, norm="group")
-    run_plan, task, _ = check(dataclasses.replace(experiment, target_epsilon=0.0))
+    run_plan, task, _ = check(dataclasses.replace(experiment, target_epsilon=0.0), new=False)
     if not is_known(task.split):
         return experiment
     privacy, weights, clients = run_plan.client.privacy, first_weights(run_plan.client), experiment.per_round
@@ -314,7 +314,7 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> Experimen
         len(weights), float(weights.norm()), task.dataset.classes,
     )  # fmt: skip
     named = {name: value for name, value in vars(experiment).items() if name in given}
-    values, more, reasons = calibration.choose_training(sizes, named)
+    values, more, reasons = calibration.training_for(sizes, named)
     print(*reasons, sep="\n")
     chosen = (f"{name}={value}" for name, value in more.items() if name not in settings)
     return dataclasses.replace(experiment, **values, set=(*chosen, *experiment.set))

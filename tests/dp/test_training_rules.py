@@ -13,10 +13,10 @@ from flfw.command.program import main
 from flfw.command.record import parse
 from flfw.errors import InputError
 from flfw.privacy.accountants import epsilon
-from flfw.privacy.calibration import PublicSizes, calibrate_noise_multiplier, choose_training
+from flfw.privacy.calibration import PublicSizes, calibrate_noise_multiplier, training_for
 from flfw.privacy.mechanism import Mechanism
 from flfw.runs.reach import Reach
-from flfw.runs.run import check
+from flfw.runs.run import check, choose_training
 
 SIZES = PublicSizes(noise=1.0, examples=8000, clients=10, share=1.0, weights=640, length=4.0, classes=4)
 
@@ -37,21 +37,21 @@ def test_one_full_step_keeps_the_budget() -> None:
     ],
 )
 def test_batches_are_as_large_as_the_noise_asks_for(noise: float, batch: int, rounds: int) -> None:
-    values = choose_training(replace(SIZES, noise=noise), {})[0]
+    values = training_for(replace(SIZES, noise=noise), {})[0]
     assert (values["batch_size"], values["rounds"], values["local_epochs"]) == (batch, rounds, 1)
 
 
 def test_learning_rate_falls_with_the_noise() -> None:
     # 256 steps, N = 1 * sqrt(256 * 640 * 10) / 8000 = 0.16; m = 1/2
-    assert choose_training(SIZES, {})[0]["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
-    noisy = choose_training(replace(SIZES, noise=100.0), {})[0]
+    assert training_for(SIZES, {})[0]["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
+    noisy = training_for(replace(SIZES, noise=100.0), {})[0]
     assert noisy["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
 
 
 def test_what_was_given_stays_and_counts() -> None:
     given = {"rounds": 2, "batch_size": 800, "local_epochs": 1, "lr": 0.5, "ema": 0.0}
-    assert choose_training(SIZES, given | {"seed": 3})[0] == given
-    lr = choose_training(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"]
+    assert training_for(SIZES, given | {"seed": 3})[0] == given
+    lr = training_for(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"]
     assert lr == pytest.approx(2 * 4 / (2 * 0.25) ** 0.5, rel=0.05)
 
 
@@ -100,6 +100,11 @@ def test_leaves_the_method_without_a_target_and_of_an_experiment_made_before() -
     assert parse(["--target-epsilon", "0"]).experiment == flfw.Experiment()
     with pytest.raises(InputError, match="a method that claims privacy for --target-epsilon, got method=hyperfl"):
         flfw.estimate(flfw.Experiment(target_epsilon=8.0))
+
+
+def test_seeds_may_go_on_in_a_folder_that_exists(tmp_path: Path) -> None:
+    asked = flfw.Experiment(method="dp_fedavg", net="linear", split="iid", attack=("none",), out=tmp_path)
+    assert choose_training(replace(asked, target_epsilon=8.0), {"out"}).batch_size < 150
 
 
 def test_a_split_that_leaves_examples_out_is_noted() -> None:
