@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +14,10 @@ from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.experiment import DERIVED
 from flfw.files.flags import parsed, piped
 from flfw.files.folders import with_paths_from_home
+
+PRIVATE = "dp_fedavg"
+"""Method of a run that asks for an epsilon and names none."""
+_DECIDED = ("method", "matrix", "table", "cell", "resume", "from", "verify", "compare", "figures", "purge", "list")
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
             f"{command.experiment.defence}, or an axis as defences=A,B."
         )
-    experiment = command.experiment
+    experiment, named = command.experiment, named_settings(arguments)
     for name in DERIVED:
         given, found = getattr(experiment, name), getattr(stored or Experiment(), name)
         if given != found:
@@ -87,12 +92,24 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     _refuse_without_value(command, arguments, program)
     secure = any(word.endswith("noise_source=secure") for word in experiment.set)
     if stored is None and (experiment.federation or secure) and not (command.table or command.cell):
-        named = {word.removeprefix("--expert=").partition("=")[0] for word in arguments}
-        metrics = experiment.metrics if "--metrics" in named else "auto"
+        metrics = experiment.metrics if "metrics" in named else "auto"
         decided = "defence_randomness" in named or not experiment.federation
         draws = experiment.defence_randomness if decided else "auto"
         experiment = replace(experiment, metrics=metrics, defence_randomness=draws)
+    if stored is None and leaves_training_open(experiment, named):
+        experiment = replace(experiment, method=PRIVATE)  # whose settings --set names
     return replace(command, experiment=experiment)
+
+
+def named_settings(arguments: list[str]) -> frozenset[str]:
+    """Return the names of the settings that a command line has, as fields of an experiment."""
+    words = (word.removeprefix("--expert=") for word in arguments if word.startswith("--") or "=" in word)
+    return frozenset(word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words)
+
+
+def leaves_training_open(experiment: Experiment, named: Set[str]) -> bool:
+    """Return whether a command or a call asks for an epsilon, and leaves to the rules how a new run keeps it."""
+    return experiment.target_epsilon > 0 and named.isdisjoint(_DECIDED)
 
 
 def _refuse_without_value(command: Command, arguments: list[str], program: str) -> None:

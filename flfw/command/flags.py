@@ -102,7 +102,7 @@ GROUPS = (
     ),
     Group(
         "Privacy",
-        "--method fed_cdp --target-epsilon 4 --set batches=poisson",
+        "--dataset mnist --net linear --split iid --clients 20 --target-epsilon 4",
         ("defence", "target-epsilon", "metrics"),
         PrivacySettings,
         ("defended",),

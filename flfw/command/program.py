@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import flfw
 from flfw.command import help as pages
-from flfw.command.arguments import Command, parse, refuse_two_tasks
+from flfw.command.arguments import Command, leaves_training_open, named_settings, parse, refuse_two_tasks
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, translated
 from flfw.errors import InputError, suggestion
 from flfw.files.exit_code import exit_code
@@ -53,6 +54,11 @@ def _perform(command: Command, arguments: list[str], program: str) -> int:
     """Do the one task that the command line asks for; return the exit code."""
     from flfw.command import tasks
 
+    names = named_settings(arguments)
+    if leaves_training_open(command.experiment, names):
+        from flfw.runs.run import choose_training
+
+        command = replace(command, experiment=choose_training(command.experiment, names))
     if command.list is not None:
         print(tasks.listed(command.list))
     elif command.matrix or command.seeds:

@@ -301,7 +301,8 @@ class PrivacySettings(FlagSettings):
     """Settings of the privacy that is required, claimed and measured."""
 
     target_epsilon: NonNegativeFinite = 0.0
-    """Find the least noise of the method that keeps this epsilon; 0: the noise is as set."""
+    """Find the least noise that keeps this epsilon; without --method, choose the method (DP-FedAvg, an example is
+    protected) and how it trains, too. What is given stays; no example and no result is read. 0: the noise is as set."""
     epsilon_budget: NonNegativeFinite = 0.0
     """Stop before the round that would exceed this epsilon; 0: no such end. >= 0."""
     delta: OpenShare = 1e-5

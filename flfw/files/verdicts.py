@@ -49,11 +49,17 @@ def outcome(entry: Mapping[str, Any]) -> str:
     return VOID if cause in _VOID else STATIC if cause == STATIC else UNDECIDED
 
 
+def qualifier(entry: Mapping[str, Any]) -> str:
+    """Return the outcome where the verdict alone does not say it; empty elsewhere."""
+    kind = outcome(entry)
+    return "" if kind in (RECONSTRUCTED, MEMBER, CLASSES, entry.get("verdict")) else kind
+
+
 def in_words(entry: Mapping[str, Any]) -> str:
-    """Return the verdict, with what was found where that is less than a reconstruction.
+    """Return the verdict with its `qualifier`.
 
     >>> in_words({"verdict": "leaks", "evidence": "identified"}), in_words({"verdict": "undecided"})
     ('leaks (identified)', 'undecided')
     """
-    verdict, kind = str(entry.get("verdict") or "not judged"), outcome(entry)
-    return verdict if kind in (RECONSTRUCTED, MEMBER, CLASSES, verdict) else f"{verdict} ({kind})"
+    verdict, more = str(entry.get("verdict") or "not judged"), qualifier(entry)
+    return f"{verdict} ({more})" if more else verdict

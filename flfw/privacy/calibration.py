@@ -1,17 +1,48 @@
-"""Calibration: the least noise for a given epsilon."""
+"""Calibration to a budget: the least noise for an epsilon, and the training of an example-level private run.
+
+`training_for` goes by the budget, the data's size and the network. It reads no example and no result, and so costs
+no privacy. The method is DP-FedAvg with ``unit=example``: each client clips and adds noise itself, so an example is
+protected against the server and everybody else.
+
+    T         steps = (m / N_1)^2, N_1 being N of one step: then the error of few steps, m / sqrt(T), equals that of the
+              noise, which more steps do not lower (Bassily et al.); from 64, for usual networks, to 256, for time
+    clipping  automatic with C = 1: each example counts by its direction, and no bound is tuned (Bu et al.)
+    z         noise multiplier of T steps on all examples; it grows as sqrt(T)
+    q         share of a client's examples in a batch: as large as the noise of sampling asks for, see below (De et al.)
+    rounds    T over the local steps of one pass, at most 8, in which clients' models move apart (McMahan et al.)
+    N         length of the noise in the mean over K clients, over C: z sqrt(d K) / n, for d weights and n examples
+    m         length of the mean of unit gradients: 1 / sqrt(c), as those of c classes point different ways
+    lr        R / sqrt(T (m^2 + N^2)), the best step of SGD that travels R with gradients of that size (Bassily et al.)
+    R         twice the length of the first weights: no two points of a ball of their length are farther apart
+    ema       the model is the average of the rounds' models, for which that lr holds; weights as De et al. have them
+
+No momentum and no weight decay, by which noise lasts; GroupNorm for BatchNorm, which mixes examples (De et al.).
+
+Batches: a step on a share q has q z of noise, times the price of sampling s = w sqrt(exp(1 / w^2) - 1) with w = q z
+(Dong et al., central limit). q is the least with s <= 1.1, that is w >= 1.65: larger ones cost time and gain little.
+
+Sources: De et al., "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022.
+Bu et al., "Automatic Clipping", NeurIPS 2023. McMahan et al., "Communication-Efficient Learning", AISTATS 2017.
+Bassily et al., "Private Empirical Risk Minimization", FOCS 2014. Dong et al., "Gaussian Differential Privacy", 2022.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, isfinite, log
+from math import ceil, inf, isfinite, log, sqrt
+from typing import Any, final
 
 from flfw.errors import require
 from flfw.privacy.accountants import LARGEST, Accountant, epsilon, largest
 from flfw.privacy.mechanism import Mechanism
 
 _GOAL = 1e-3  # calibrate_noise_multiplier ends at most this far below its target
+_STEPS = 64, 256  # least and most
+_LEAST_NOISE = 1.65  # w: noise multiplier of a step, at which sampling costs a tenth more noise
+_MOST_LOCAL_STEPS = 8
+_AT_ONCE = 2**26  # numbers of per-example gradients in memory
 
 
 def calibrate_noise_multiplier(
@@ -72,3 +103,74 @@ def _bisected(target: float, spent: Callable[[float], float], start: float, fact
         else:
             low, lower = middle, tried
     return high
+
+
+@final
+@dataclass(frozen=True)
+class PublicSizes:
+    """Public sizes of a run.
+
+    Attributes:
+        noise: noise multiplier of one step on all examples that keeps the budget.
+        examples: of all clients of a round together, >= 1.
+        clients: in a round.
+        share: of all clients that are in a round.
+        weights: number of trained weights.
+        length: L2 norm of the first weights.
+        classes: number of classes; 1: a regression.
+    """
+
+    noise: float
+    examples: int
+    clients: int
+    share: float
+    weights: int
+    length: float
+    classes: int
+
+    def noise_length(self, steps: int) -> float:
+        """Compute N, the length of the noise in the mean of all clients over the bound."""
+        return self.noise * sqrt(steps * self.share * self.weights * self.clients) / self.examples
+
+
+def unit_signal(classes: int) -> float:
+    """Return m, the length that the mean of unit gradients is expected to have; of a regression as of two classes."""
+    return 1 / sqrt(max(2, classes))
+
+
+def training_for(sizes: PublicSizes, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Choose fields of an experiment by the rules above.
+
+    Args:
+        sizes: of the run.
+        given: fields that a user set, which stay.
+
+    Returns:
+        The fields; settings of the method; lines that say what was chosen and why.
+
+    >>> training_for(PublicSizes(1.65, 8000, 10, 1.0, 640, 4.0, 4), {})[0]
+    {'local_epochs': 1, 'batch_size': 100, 'rounds': 32, 'lr': 0.88, 'ema': 0.9999}
+    """
+    mean, signal = sizes.examples / sizes.clients, unit_signal(sizes.classes)
+    aim = min(max(round((signal / sizes.noise_length(1)) ** 2), _STEPS[0]), _STEPS[1])
+    epochs = given.get("local_epochs", 1)
+    share = min(1.0, max(_LEAST_NOISE / (sizes.noise * sqrt(aim * sizes.share)), epochs / _MOST_LOCAL_STEPS))
+    batch = given.get("batch_size", ceil(share * mean))
+    local = epochs * ceil(mean / batch)
+    rounds = given.get("rounds", ceil(aim / local))
+    noise = sizes.noise_length(rounds * local)
+    lr = 2 * sizes.length / sqrt(rounds * local * (signal**2 + noise**2))
+    values = {"local_epochs": epochs, "batch_size": batch, "rounds": rounds, "lr": float(f"{lr:.2g}"), "ema": 0.9999}
+    values = {name: given.get(name, value) for name, value in values.items()}
+    settings = {
+        "batches": "poisson", "clipping": "automatic", "clip": 1, "grouping": "flat", "momentum": 0, "weight_decay": 0,
+        "physical_batch": 0 if batch * sizes.weights <= _AT_ONCE else max(1, _AT_ONCE // sizes.weights),
+    }  # fmt: skip
+    reasons = [
+        f"chosen from sizes and epsilon, not from data: method dp_fedavg, {rounds} rounds of {local} local steps on "
+        f"about {batch} examples each, lr {values['lr']:g}",
+        "each client clips every example to length 1 and adds noise: an example is protected against the server, too",
+        f"noise of a step {noise:.2g}, its gradient about {signal:.2g}, for {sizes.weights:,} weights and "
+        f"{sizes.examples:,} examples of {sizes.clients} clients",
+    ]
+    return values, settings, reasons

@@ -2,9 +2,10 @@
 
 The reach of a private experiment says how far clipped steps can move a model, and what noise adds.
 
-Two numbers tell whether a model can be expected to learn. Clipped steps are short: their lengths add up to a largest
+Three numbers tell whether a model can be expected to learn. Clipped steps are short: their lengths add up to a largest
 movement, for any data. Noise is added to each weight: where its deviation in one round is more than twice the weights
-themselves, a round is mostly noise. Both follow from the settings.
+themselves, a round is mostly noise. And all noise has a length beside that of what can be learnt, which neither lr nor
+the number of steps changes. All follow from the settings.
 
 `reach.json` in a run's folder keeps them for the tables.
 """
@@ -26,8 +27,10 @@ from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.files.sealed import write_atomic
 from flfw.files.tensor_names import matches
 from flfw.plans.run_plan import RunPlan
+from flfw.privacy.calibration import unit_signal
 from flfw.privacy.client_schedule import ClientSchedule
 from flfw.rng import initialising
+from flfw.task.client_plan import ClientPlan
 from flfw.task.task import Task
 
 LEAST_MOVEMENT = 0.1  # of the length of the first weights, below which a model cannot leave its start
@@ -35,6 +38,7 @@ _PLATEAU = (0.99, 1.02)  # of the loss of guessing
 _ABOVE_GUESSING = 0.05  # accuracy
 _SURE = 1.645  # deviations of an accuracy by chance: one guesser in twenty is above
 _ALL_CLIPPED = 0.999
+MOST_SHARE = 0.5  # of noise beside what can be learnt, above which accuracies fall far short
 MOST_NOISE = 2.0  # of the root mean square of the first weights, above which a round is mostly noise
 
 
@@ -48,6 +52,7 @@ class Reach:
         start: length of the first weights.
         noise: deviation of the noise on a weight in one round, after the mean over the clients.
         weight: root mean square of the first weights.
+        share: length of the noise of all rounds over what they can be expected to teach, for any data.
     """
 
     steps: int
@@ -55,6 +60,7 @@ class Reach:
     start: float
     noise: float
     weight: float
+    share: float
 
     @property
     def sentence(self) -> str:
@@ -71,6 +77,8 @@ class Reach:
             return f"its steps move the weights by at most {self.movement:.2g} of a length of {self.start:.2g}"
         if self.noise > MOST_NOISE * self.weight:
             return f"each round adds noise of {self.noise:.2g} to weights of {self.weight:.2g}"
+        if self.share > MOST_SHARE:
+            return f"all noise together has {self.share:.1f} times the length of what can be learnt"
         return ""
 
 
@@ -87,13 +95,20 @@ def reach(run_plan: RunPlan, task: Task) -> Reach | None:
         return None
     run = max(schedules(run_plan.client, task.split), key=lambda one: one.examples)
     sent, lr, cohort = run_plan.client.sharing.uploads, experiment.lr, run_plan.client.rounds.per_round
-    with initialising(experiment.seed, "model"):
-        model = run_plan.client.build_model()
-    weights = torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, sent)])
+    weights = first_weights(run_plan.client)
     groups = sqrt(chosen.groups(run.tensors, sent))
     start, count = float(weights.norm()), len(weights)
     movement, noise, steps = _of_steps(chosen, lr, run, cohort) if chosen.on_steps else _of_updates(chosen, run, cohort)
-    return Reach(steps, movement * groups, start, noise, start / sqrt(count))
+    signal = movement * groups * (unit_signal(task.dataset.classes) if chosen.on_steps else 1.0)
+    share = noise * sqrt(run.rounds * count) / signal
+    return Reach(steps, movement * groups, start, noise, start / sqrt(count), share)
+
+
+def first_weights(plan: ClientPlan) -> torch.Tensor:
+    """Return the first weights, of all tensors that are sent, in one vector."""
+    with initialising(plan.seed, "model"):
+        model = plan.build_model()
+    return torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, plan.sharing.uploads)])
 
 
 def _of_steps(chosen: DPSettings, lr: float, run: ClientSchedule, cohort: int) -> tuple[float, float, int]:

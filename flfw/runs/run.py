@@ -10,20 +10,23 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw import data, nets
 from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import AuditContext, auditing
 from flfw.audit.jobs import EXAMPLE, FRESH
 from flfw.client.site import Site
-from flfw.data.splits.lazy_parts import looked_at, sizes
+from flfw.data.splits.lazy_parts import looked_at, sizes, total
 from flfw.data.tables import plan_file
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.run_accountant import is_known
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.files.folders import make_folder, require_new, unused
@@ -31,11 +34,13 @@ from flfw.files.sealed import sealed
 from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import AuditPlan, RunPlan, needs_pairs, plan, without_auto
 from flfw.plugins import short_name, split_assignment
+from flfw.privacy import calibration
+from flfw.privacy.mechanism import Mechanism
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.report.page_data import caveats
 from flfw.runs import launch, provenance, results
 from flfw.runs.provenance import outside_of
-from flfw.runs.reach import foreseen
+from flfw.runs.reach import first_weights, foreseen
 from flfw.runs.run_notes import notes_on_data
 from flfw.runs.tracking.following import tracked
 from flfw.runs.tracking.tracker import check as check_trackers
@@ -273,6 +278,46 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     if run_plan.audit.reconstructions:
         task.check_victims(run_plan.audit.probes, experiment.seed)
     return run_plan, task, [*notes_on_data(run_plan.experiment, task), *joined, *settled, *foreseen(run_plan, task)]
+
+
+def choose_training(experiment: Experiment, given: Collection[str]) -> Experiment:
+    """Choose what a private run trains with, by `flfw.privacy.calibration`; say what was chosen and why.
+
+    Args:
+        experiment: of DP-FedAvg, with a target epsilon.
+        given: names of the fields that were given, whose values stay.
+
+    Returns:
+        The experiment with the choices among its settings. Of data of sites they are none, as the sizes are not known.
+
+    Raises:
+        InputError: see `check`; or clients are to be protected, for which there are no rules.
+    """
+    settings = dict(map(split_assignment, (word.removeprefix(f"{experiment.method}.") for word in experiment.set)))
+    unit = settings.get("unit", "example")
+    require(unit == "example", f"--method with unit={unit}, for which no training is chosen", method="none")
+    nets.look_in(experiment.weights)
+    planned = plan(experiment)
+    own = nets.card(planned.experiment.net).architecture is None and "norm" not in given
+    if own and any(isinstance(layer, _BatchNorm) for layer in planned.client.model.modules()):
+        experiment = dataclasses.replace(experiment, norm="group")
+    run_plan, task, _ = check(dataclasses.replace(experiment, target_epsilon=0.0), new=False)
+    if not is_known(task.split):
+        return experiment
+    privacy, weights, clients = run_plan.client.privacy, first_weights(run_plan.client), experiment.per_round
+    share = clients / experiment.clients
+    sizes = calibration.PublicSizes(
+        calibration.calibrate_noise_multiplier(
+            experiment.target_epsilon, [[Mechanism(1.0, 1)]], privacy.delta, privacy.tightest
+        ),
+        max(1, round(total(task.split.train) * share)), clients, share,
+        len(weights), float(weights.norm()), task.dataset.classes,
+    )  # fmt: skip
+    named = {name: value for name, value in vars(experiment).items() if name in given}
+    values, more, reasons = calibration.training_for(sizes, named)
+    print(*reasons, sep="\n")
+    chosen = (f"{name}={value}" for name, value in more.items() if name not in settings)
+    return dataclasses.replace(experiment, **values, set=(*chosen, *experiment.set))
 
 
 def _check_clients(run_plan: RunPlan, task: Task) -> None:

@@ -14,6 +14,7 @@ from flfw.audit.measures.noticed import ISOLATING, TAMPERED, noticed
 from flfw.audit.sums import isolation
 from flfw.client.broadcast_checks import zeros_at_first
 from flfw.data.files.dataset import Dataset
+from flfw.data.splits.lazy_parts import LazyParts, total
 from flfw.data.tables import listing
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
@@ -286,5 +287,8 @@ def notes_on_data(experiment: Experiment, task: Task) -> list[str]:
     if any(now < before for now, before in zip(task.dataset.shape, published, strict=True)):
         before, now = ("x".join(map(str, shape[1:])) for shape in (published, task.dataset.shape))
         notes.append(f"Images of {before} pixels were resized to {now}; these are what the audit calls originals.")
+    held, there = total(task.split.train), len(task.dataset.train_y) - len(task.dataset.victims)
+    if task.has_data and held < there and not isinstance(task.split.train, LazyParts):
+        notes.append(f"The split holds {held:,} of {there:,} training examples (split={experiment.split}).")
     notes += task.dataset.notes
     return notes

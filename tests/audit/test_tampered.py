@@ -105,7 +105,7 @@ def test_the_page_and_the_terminal_say_who_broke_the_rules(folder: Path, result:
     assert "Malicious server only</strong>: attack imprint recovered" in page and "It breaks the rules" in page
     assert "It follows the rules" not in page and "Yes, it leaks" not in page
     lines = summary.lines(result)
-    assert any("malicious server only (" in line and "expected, best" in line for line in lines)
+    assert any("leaks (to a malicious server, " in line and "expected, best" in line for line in lines)
     assert not any(": leaks" in line for line in lines)
 
 

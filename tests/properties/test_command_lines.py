@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from flfw.command import record
+from flfw.command import arguments
 from flfw.command.flags import expert, flags
 from flfw.errors import InputError
 from flfw.experiment import EXPERT, Experiment
@@ -65,8 +65,8 @@ def changed_lines(draw: st.DrawFn) -> list[str]:
 @given(changed_lines())
 def test_a_changed_command_line_is_refused_or_another(line: list[str]) -> None:
     def parsed() -> Experiment:
-        command = record.parse(line)
-        record.refuse_two_tasks(command)
+        command = arguments.parse(line)
+        arguments.refuse_two_tasks(command)
         return command.experiment
 
     require_refused_or_valid(parsed, is_valid=is_typed)
@@ -134,7 +134,7 @@ def test_a_word_in_place_of_a_number_or_of_a_choice_is_refused(flag: Any, word: 
 
     def parsed() -> Experiment:
         rare = flag.name.replace("-", "_") in EXPERT
-        return record.parse(["--expert", f"{flag.name}={word}"] if rare else [f"--{flag.name}", word]).experiment
+        return arguments.parse(["--expert", f"{flag.name}={word}"] if rare else [f"--{flag.name}", word]).experiment
 
     taken: Any = require_refused_or_valid(parsed, is_valid=is_typed)
     assert taken is None or (not flag.choices and is_number(word, flag.form))

@@ -7,6 +7,7 @@ Runs, audits, resumptions and estimates are by the code of the command ``sim.py`
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flfw.command.api.arguments import changed, experiment_of, folder_of
@@ -14,6 +15,7 @@ from flfw.command.api.library_calls import library_call, set_environment
 from flfw.command.api.matrices import MatrixResult, run_matrix
 from flfw.command.api.rehearsals import RehearsalResult, run_rehearsal
 from flfw.command.api.result import Result
+from flfw.command.arguments import PRIVATE, leaves_training_open
 from flfw.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -46,10 +48,20 @@ def run(experiment: Experiment | None = None, **fields: Any) -> Result:
         RunError: it started and could not be completed; `resume` goes on with it.
     """
     with library_call():
-        requested = experiment_of(experiment, fields)
+        requested = _with_training(experiment, fields)
         from flfw.runs.run import run as carry_out
 
         return Result.load(carry_out(requested))
+
+
+def _with_training(experiment: Experiment | None, fields: dict[str, Any]) -> Experiment:
+    """Return the experiment of a call; of fields alone with its private training chosen, as ``sim.py`` does."""
+    requested = experiment_of(experiment, fields)
+    if experiment is not None or not leaves_training_open(requested, fields.keys()):
+        return requested
+    from flfw.runs.run import choose_training
+
+    return choose_training(replace(requested, method=PRIVATE), fields)
 
 
 def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
@@ -99,7 +111,7 @@ def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation
         RunError: a measurement failed, as the run would.
     """
     with library_call():
-        requested = experiment_of(experiment, fields)
+        requested = _with_training(experiment, fields)
         from flfw.command.api.expectation import expected
 
         return expected(requested)

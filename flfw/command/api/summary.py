@@ -9,8 +9,8 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment.curves import Point
+from flfw.files import verdicts
 from flfw.files.result_file import read_result
-from flfw.files.verdicts import IDENTIFIED
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.causes import because, fallen
 from flfw.report.findings import AuditEntry, setting_name, sum_words
@@ -68,13 +68,14 @@ def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) ->
         best += (
             f", {entry['candidate_test']['first']} of {entry['candidate_test']['messages']} messages point to the truth"
         )
-    elif entry["evidence"] == IDENTIFIED:
+    elif entry["evidence"] == verdicts.IDENTIFIED:
         best += f", {entry['identification_rate']:.0%} identified among look-alikes"
     cause = because(AuditEntry(entry, entry["attack"]))
     expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
     share = entry["share_recovered"]
     recovered = "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
-    line = f"{where}: {entry['verdict']} ({recovered} recovered{expected}{best})"
+    more = f"{word}, " if (word := verdicts.qualifier(entry)) else ""
+    line = f"{where}: {entry['verdict']} ({more}{recovered} recovered{expected}{best})"
     return f"{line}: {cause}" if cause else line
 
 

@@ -1,0 +1,114 @@
+"""Rules that choose the training of a private run, by sizes that can be computed by hand, and the command for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import flfw
+from flfw.command.arguments import parse
+from flfw.command.program import main
+from flfw.errors import InputError
+from flfw.privacy.accountants import epsilon
+from flfw.privacy.calibration import PublicSizes, calibrate_noise_multiplier, training_for
+from flfw.privacy.mechanism import Mechanism
+from flfw.runs.reach import Reach
+from flfw.runs.run import check, choose_training
+
+SIZES = PublicSizes(noise=1.0, examples=8000, clients=10, share=1.0, weights=640, length=4.0, classes=4)
+
+
+def test_one_full_step_keeps_the_budget() -> None:
+    one = calibrate_noise_multiplier(4.0, [[Mechanism(1.0, 1)]], 1e-5)
+    assert 3.99 < epsilon([Mechanism(8 * one, steps=64)], 1e-5) <= 4  # as the rules have it: sqrt(T) times
+
+
+@pytest.mark.parametrize(
+    ("noise", "batch", "rounds"),
+    [
+        (1.65, 100, 32),  # 256 steps, and not less than an eighth of 800 examples, for 8 steps a pass
+        (0.4125, 200, 64),  # 1.65 / (0.4125 * 16) of 800
+        (0.1, 800, 256),  # all of them, where even this has less noise than sampling asks for
+        (5.0, 100, 13),  # (m / N_1)^2 = (0.5 / 0.05)^2 = 100 steps
+        (10.0, 100, 8),  # 25, but 64 at least
+    ],
+)
+def test_batches_are_as_large_as_the_noise_asks_for(noise: float, batch: int, rounds: int) -> None:
+    values = training_for(replace(SIZES, noise=noise), {})[0]
+    assert (values["batch_size"], values["rounds"], values["local_epochs"]) == (batch, rounds, 1)
+
+
+def test_learning_rate_falls_with_the_noise() -> None:
+    # 256 steps, N = 1 * sqrt(256 * 640 * 10) / 8000 = 0.16; m = 1/2
+    assert training_for(SIZES, {})[0]["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
+    noisy = training_for(replace(SIZES, noise=100.0), {})[0]
+    assert noisy["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
+
+
+def test_what_was_given_stays_and_counts() -> None:
+    given = {"rounds": 2, "batch_size": 800, "local_epochs": 1, "lr": 0.5, "ema": 0.0}
+    assert training_for(SIZES, given | {"seed": 3})[0] == given
+    lr = training_for(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"]
+    assert lr == pytest.approx(2 * 4 / (2 * 0.25) ** 0.5, rel=0.05)
+
+
+def test_warns_where_noise_outweighs_what_can_be_learnt() -> None:
+    learns = Reach(steps=64, movement=8.0, start=1.0, noise=0.0, weight=1.0, share=0.4)
+    assert learns.obstacle == ""
+    assert "all noise together has 0.6 times" in replace(learns, share=0.6).obstacle
+    assert "by at most 0.01" in replace(learns, share=0.6, movement=0.01).obstacle
+
+
+@pytest.mark.slow
+def test_an_epsilon_alone_trains_and_is_recorded_as_if_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--target-epsilon", "8", "--net", "linear", "--clients", "5", "--split", "dirichlet", "--lr", "0.01"]
+    words += ["--rounds", "3", "--set", "clip=2", "--engine", "inproc", "--attack", "none"]
+    assert main(["run", *words, "--out", str(tmp_path / "a")]) == 0
+    assert "3 rounds of" in (text := capsys.readouterr().out)
+    assert "against the server" in text
+    result = json.loads((tmp_path / "a/result.json").read_text())
+    config = result["config"]
+    assert (config["method"], config["rounds"], config["lr"]) == ("dp_fedavg", 3, 0.01)
+    assert "clip=2" in config["set"]
+    assert "clip=1" not in config["set"]
+    assert {"batches=poisson", "clipping=automatic", "momentum=0"} <= set(config["set"])
+    assert max(float(one["epsilon"]) for one in result["privacy"] if one["unit"] == "example") <= 8
+    noiseless = [word for word in config["set"] if not word.startswith("noise_multiplier")]
+    named = {name: config[name] for name in ("local_epochs", "batch_size", "ema", "method")} | {"set": noiseless}
+    fields = {"target_epsilon": 8.0, "net": "linear", "clients": 5, "split": "dirichlet", "lr": 0.01, "rounds": 3}
+    fields |= {"engine": "inproc", "attack": ("none",)}
+    for name, more in (("b", named), ("c", {"set": ("clip=2",)})):
+        flfw.run(**fields, **more, out=tmp_path / name)
+        again = json.loads((tmp_path / name / "result.json").read_text())
+        assert again["final"] == result["final"]
+        assert again["config"] | {"out": ""} == config | {"out": ""}
+
+
+def test_refuses_to_protect_clients_without_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--target-epsilon", "8", "--set", "unit=client"]) == 2
+    assert "Expected --method with unit=client, for which no training is chosen" in capsys.readouterr().err
+    with pytest.raises(InputError, match="unit=client, for which no training is chosen"):
+        flfw.estimate(target_epsilon=8.0, set=("unit=client",))
+
+
+def test_leaves_the_method_without_a_target_and_of_an_experiment_made_before() -> None:
+    assert parse(["--target-epsilon", "0"]).experiment == flfw.Experiment()
+    with pytest.raises(InputError, match="a method that claims privacy for --target-epsilon, got method=hyperfl"):
+        flfw.estimate(flfw.Experiment(target_epsilon=8.0))
+
+
+def test_seeds_may_go_on_in_a_folder_that_exists(tmp_path: Path) -> None:
+    asked = flfw.Experiment(method="dp_fedavg", net="linear", split="iid", attack=("none",), out=tmp_path)
+    assert choose_training(replace(asked, target_epsilon=8.0), {"out"}).batch_size < 150
+
+
+def test_a_split_that_leaves_examples_out_is_noted() -> None:
+    whole = flfw.Experiment(method="fedavg", split="iid", attack=("none",))
+    assert check(whole)[2] == []
+    part = replace(whole, split="sampled", set=("sampled.train=100",))
+    assert check(part)[2] == ["The split holds 1,000 of 1,500 training examples (split=sampled)."]
