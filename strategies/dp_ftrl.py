@@ -38,8 +38,7 @@ from flfw.dp.strategy import DPStrategy
 from flfw.nets import Tensors
 from flfw.nets.training.per_example import Grouping
 from flfw.privacy.banded import optimised_coefficients, root_coefficients
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Mechanism
 from flfw.server.aggregation import Update
 
 

@@ -39,8 +39,7 @@ from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.privacy.claims import Published
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Mechanism
 from flfw.server.aggregation import Update, weighted_mean
 
 

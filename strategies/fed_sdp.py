@@ -45,8 +45,7 @@ from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.privacy.claims import Published
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Holder, Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Holder, Mechanism
 from flfw.server.aggregation import Update
 
 

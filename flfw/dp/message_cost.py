@@ -25,8 +25,7 @@ from flfw.dp.run_accountant import mechanism_in
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import InputError, require
 from flfw.plans.combinations import check_clients
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Mechanism
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
 

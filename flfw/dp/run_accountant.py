@@ -24,8 +24,7 @@ from flfw.errors import require
 from flfw.experiment.training import RoundSettings
 from flfw.privacy.accountants import Accountant, largest
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Published, claim, seen_by
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Mechanism, Unit, gaussian_events, joined
+from flfw.privacy.mechanism import ClientSchedule, Mechanism, Unit, gaussian_events, joined
 from flfw.server.cohorts import participations
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method

@@ -30,8 +30,7 @@ from flfw.nets.training.clipping import FACTOR, Clipping, Grouping, factors, gro
 from flfw.nets.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.nets.training.optimisers import LocalTraining
 from flfw.nets.training.per_example import PerExample
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Holder, Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Holder, Mechanism
 from flfw.rng import torch_generator
 
 NoiseSource: TypeAlias = Literal["seed", "secure"]

@@ -12,8 +12,7 @@ from flfw.dp.quantile import with_factor
 from flfw.dp.settings import DPSettings, DPUnitSettings
 from flfw.nets.net import Net, Tensors
 from flfw.privacy.claims import Published
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Mechanism
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 

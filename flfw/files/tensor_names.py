@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

@@ -28,7 +28,7 @@ from flfw.files.sealed import write_atomic
 from flfw.files.tensor_names import matches
 from flfw.plans.run_plan import RunPlan
 from flfw.privacy.calibration import unit_signal
-from flfw.privacy.client_schedule import ClientSchedule
+from flfw.privacy.mechanism import ClientSchedule
 from flfw.rng import initialising
 from flfw.task.client_plan import ClientPlan
 from flfw.task.task import Task

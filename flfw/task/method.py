@@ -20,8 +20,7 @@ from flfw.nets import Net, Tensors, Trained
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.tuned import shared_names
 from flfw.privacy.claims import Published
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Mechanism
 
 if TYPE_CHECKING:
     from flfw.task.task import Task

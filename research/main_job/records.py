@@ -128,13 +128,11 @@ def take(folder: Path) -> MainJob:
 
 
 def _entry(entry: Mapping[str, Any]) -> MainJobEntry:
-    low, high = entry["share_interval"]
     return MainJobEntry(
-        **{name: entry[name] for name in ("attack", "round", "images")},
+        **{name: entry[name] for name in ("attack", "round", "images", "adaptive")},
         verdict=verdicts.in_words(entry),
-        adaptive=bool(entry["adaptive"]),
         recovered=round(entry["share_recovered"] * entry["images"]),
-        interval=(low, high),
+        interval=(entry["share_interval"][0], entry["share_interval"][1]),
         psnr=entry["psnr"]["mean"] if entry["psnr"] else None,
     )
 

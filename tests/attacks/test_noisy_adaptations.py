@@ -41,7 +41,7 @@ from flfw.nets.inputs import InputSpec
 from flfw.nets.training.clipping import FACTOR
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.plans.run_plan import plan
-from flfw.privacy.client_schedule import ClientSchedule
+from flfw.privacy.mechanism import ClientSchedule
 from flfw.privacy.mechanism import Mechanism as Privacy
 from flfw.report.findings import read_settings
 from flfw.rng import initialising, torch_generator

@@ -27,8 +27,7 @@ from flfw.papers import published
 from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
-from flfw.privacy.client_schedule import ClientSchedule
-from flfw.privacy.mechanism import GaussianEvent
+from flfw.privacy.mechanism import ClientSchedule, GaussianEvent
 from flfw.server.cohorts import Sampling, drawn
 from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDP, FedSDPSettings

@@ -366,7 +366,8 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
     assert lines == [
         "attack ig told of prune at round 0: undecided (0% recovered, best 31.2 dB): its search ended short of the "
         "true data in 6 of 8 messages",
-        "attack dlg told of prune at round 0: leaks (identified, 0% recovered, best 31.2 dB, 88% identified among look-alikes)",
+        "attack dlg told of prune at round 0: leaks (identified, 0% recovered, best 31.2 dB, 88% identified among "
+        "look-alikes)",
         "attack ig told of prune at round 2: no leak found (0% recovered, best 31.2 dB)",
     ]
 
