@@ -28,7 +28,7 @@ from flfw.recording.retention import keep_last
 from flfw.runs import provenance as provenance
 from flfw.runs.provenance import outside_of
 from flfw.runs.reach import notes_on_learning
-from flfw.runs.run_notes import finals, notes_on_end, notes_on_training, what_came_of_it
+from flfw.runs.run_notes import finals, left_out, notes_on_end, notes_on_training, what_came_of_it
 from flfw.task.task import Task
 
 UNKNOWN = "unknown"
@@ -80,6 +80,7 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
     learning = notes_on_learning(training["rounds"] if exact else [], finals(experiment, training), task)
     notes = [
         *notes,
+        *left_out(experiment.split, task),
         *notes_on_training(experiment, training),
         *notes_on_end(experiment, last, training["budget_spent"]),
         *learning,

@@ -287,8 +287,13 @@ def notes_on_data(experiment: Experiment, task: Task) -> list[str]:
     if any(now < before for now, before in zip(task.dataset.shape, published, strict=True)):
         before, now = ("x".join(map(str, shape[1:])) for shape in (published, task.dataset.shape))
         notes.append(f"Images of {before} pixels were resized to {now}; these are what the audit calls originals.")
-    held, there = total(task.split.train), len(task.dataset.train_y) - len(task.dataset.victims)
-    if task.has_data and held < there and not isinstance(task.split.train, LazyParts):
-        notes.append(f"The split holds {held:,} of {there:,} training examples (split={experiment.split}).")
     notes += task.dataset.notes
     return notes
+
+
+def left_out(split: str, task: Task) -> list[str]:
+    """Note on training examples that a split gives to no client; none where all are given, or data are elsewhere."""
+    held, there = total(task.split.train), len(task.dataset.train_y) - len(task.dataset.victims)
+    if held >= there or not task.has_data or isinstance(task.split.train, LazyParts):
+        return []
+    return [f"The split holds {held:,} of {there:,} training examples (split={split})."]

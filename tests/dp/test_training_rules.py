@@ -17,6 +17,7 @@ from flfw.privacy.calibration import PublicSizes, calibrate_noise_multiplier, tr
 from flfw.privacy.mechanism import Mechanism
 from flfw.runs.reach import Reach
 from flfw.runs.run import check, choose_training
+from flfw.runs.run_notes import left_out
 
 SIZES = PublicSizes(noise=1.0, examples=8000, clients=10, share=1.0, weights=640, length=4.0, classes=4)
 
@@ -109,6 +110,6 @@ def test_seeds_may_go_on_in_a_folder_that_exists(tmp_path: Path) -> None:
 
 def test_a_split_that_leaves_examples_out_is_noted() -> None:
     whole = flfw.Experiment(method="fedavg", split="iid", attack=("none",))
-    assert check(whole)[2] == []
-    part = replace(whole, split="sampled", set=("sampled.train=100",))
-    assert check(part)[2] == ["The split holds 1,000 of 1,500 training examples (split=sampled)."]
+    assert left_out("iid", check(whole)[1]) == []
+    part = check(replace(whole, split="sampled", set=("sampled.train=100",)))[1]
+    assert left_out("sampled", part) == ["The split holds 1,000 of 1,500 training examples (split=sampled)."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -64,9 +64,9 @@ def is_resumed(read: Any) -> bool:
 
 
 def are_settings(stored: Any) -> bool:
-    usual, given = Experiment(), stored.experiment
+    usual, given, kinds = Experiment(), stored.experiment, get_type_hints(Experiment)
     return all(
-        type(getattr(given, f.name)) is type(getattr(usual, f.name)) or f.default is None or f.type == "float"
+        type(getattr(given, f.name)) is type(getattr(usual, f.name)) or f.default is None or kinds[f.name] is float
         for f in dataclasses.fields(Experiment)
     )
 

@@ -102,7 +102,8 @@ def test_leak_opens_with_what_came_out(tmp_path: Path) -> None:
 )
 def test_each_verdict_has_its_own_sentence(tmp_path: Path, verdict: str, opens: str, says: str) -> None:
     controls = [{"rung": "easy", "psnr": 9.0, "passed": verdict == "no leak found"}]
-    heading = with_verdict(tmp_path / "run", verdict, ladder=controls, cause="easy").heading
+    more = {"cause": "easy"} if verdict == "undecided" else {}
+    heading = with_verdict(tmp_path / "run", verdict, ladder=controls, **more).heading
     assert heading.startswith(opens)
     assert says in heading
 
@@ -439,8 +440,8 @@ def test_plain_words_name_what_was_given_and_what_was_not(tmp_path: Path) -> Non
 
 def test_images_stay_images_where_every_attempt_failed(tmp_path: Path) -> None:
     empty = {"psnr": None, "ssim": None, "lpips": None, "distance": {"rmsd": None, "success": 0.0, "iterations": 5.0}}
-    given = {"failure_reason": "crashed: no memory", "cause": "failures", **empty}
-    item = full_entry("ig", 0, False, **given, **nothing(verdict="undecided"))
+    given = {"failure_reason": "crashed: no memory", **empty}
+    item = full_entry("ig", 0, False, **given, **nothing(verdict="undecided", cause="failures"))
     page = read(a_run(tmp_path / "run", entries=[item]))
     assert "record" not in page.heading
     assert page.heading == (
