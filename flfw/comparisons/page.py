@@ -105,7 +105,7 @@ PAGE = """\
 {% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(worst) }} on {{ dataset }}{% if worst.worst.evidence == 'identified' %}, but {{ named(worst) }} <strong class="verdict leaks">leaks</strong> in part: results point to the true one of look-alikes more often than chance explains{% endif %}. Whether that is evidence of protection is what the verdicts say.
 {% elif count == 1 %}{{ named(worst) }} <strong class="verdict leaks">leaks</strong>: {{ reached(worst) }}, on {{ dataset }}.
 {% elif ranking.most|length == ranking.standings|length %}<strong class="verdict leaks">No combination is shown to leak less than another</strong>, on {{ dataset }}: {{ 'there are too few messages to show any difference' if ranking.too_few else 'their differences may be chance' }}. {{ named(worst) }}: {{ reached(worst) }}.
-{% else %}{{ names(most) }} <strong class="verdict leaks">leak{{ 's' if most|length == 1 }} most</strong>, {{ 'of which ' ~ named(most[0]) ~ ': ' if most|length > 1 }}{{ reached(most[0]) }}; {{ names(least) }} least, {{ 'of which ' ~ named(least[-1]) ~ ': ' if least|length > 1 }}{{ reached(least[-1]) }}{% if least|length == 1 and least[-1].worst.verdict != 'leaks' %} ({{ least[-1].worst.concluded|verdict }}){% endif %}.
+{% else %}{{ names(most) }} <strong class="verdict leaks">leak{{ 's' if most|length == 1 }} most</strong>, {{ 'of which ' ~ named(most[0]) ~ ': ' if most|length > 1 }}{{ reached(most[0]) }}; {{ names(least) }} least, {{ 'of which ' ~ named(least[-1]) ~ ': ' if least|length > 1 }}{{ reached(least[-1]) }}{% if least|length == 1 and least[-1].worst.evidence != 'reconstructed' %}: {{ least[-1].worst.concluded|verdict }}{% endif %}.
 {% endif %}
 {% endmacro %}
 {% macro range(values) %}{% if not values %}–{% else %}{{ utility.text(values|sum / values|length) }}{% if values|length > 1 %}<span class="measure"> {{ utility.bare(values|min) }} to {{ utility.bare(values|max) }}</span>{% endif %}{% endif %}{% endmacro %}
@@ -161,7 +161,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 {% else %}<tr><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.measured(utility.key)) }}</td><td class="text" colspan="{{ 7 + records + ssim + identified }}">nothing to attack</td></tr>
 {% endfor %}{% endfor %}</tbody></table></div>
 <p class="soft">Beside a number stands its 95 % interval, beside an {{ utility.noun }} its range over the seeds. The intervals count messages: the {{ things }} of one message (one batch) are not independent. Those of shares are exact if each message has one; those of means resample seeds, then messages. With few seeds both are too narrow. PSNR is over what the attack gave; failures are counted under Failed and as not recovered.</p>
-{% set unclear = combinations|map(attribute='leaks')|sum(start=())|rejectattr('evidence', 'equalto', 'reconstructed')|selectattr('reason')|list %}
+{% set unclear = combinations|map(attribute='leaks')|sum(start=())|rejectattr('evidence', 'in', ('reconstructed', 'message'))|selectattr('reason')|list %}
 {% if unclear %}
 <h3>Why not more can be concluded</h3>
 <ul class="plainlist">{% for c in combinations %}{% for leak in c.leaks if leak in unclear %}<li>{{ named(c) }}, {{ leak.setting.attack }} {{ leak.setting.kind }} at round {{ leak.setting.round }}: {{ leak.concluded|verdict }}. {{ leak.reason }}</li>
@@ -201,7 +201,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <h2 id="limits-title">What this does not show</h2>
 <ul class="plainlist">
 <li>That stronger attacks fail. Only {{ about.question.attacks|join(', ') }} ran. A leak that was found is proof; one that was not found is only the absence of one.</li>
-<li>That a defence protects, where no attack knew of it: the verdict is then undecided (static). The same holds where the verdict is undecided: without any defence, a failed attack is always that.</li>
+<li>That a defence protects, where no attack knew of it: the verdict is then undecided (static). It is undecided for other reasons, too: without any defence, a failed attack is always that.</li>
 <li>Other settings. A defence has one strength here, and a weaker or a stronger one may stand elsewhere.</li>
 <li>Every sample. Means hide the one that comes out; look at the best reconstruction first.</li>
 </ul>

@@ -21,6 +21,7 @@ from flfw.errors import InputError
 from flfw.files.folders import require_finished
 from flfw.files.result_entries import ConcludedFields, Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
+from flfw.files.verdicts import Evidence, Verdict
 from flfw.report.findings import FLOORS, was_informed
 
 
@@ -259,8 +260,8 @@ class LeakColumn(ConcludedFields):
     psnr: ScoreFigures | None
     ssim: JsonNumber
     identified: JsonNumber
-    verdict: str
-    evidence: str | None = None
+    verdict: Verdict
+    evidence: Evidence | None = None
     cause: str | None = None
     seeds_with_verdict: Int
 

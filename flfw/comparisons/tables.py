@@ -400,8 +400,7 @@ def _line(combination: Combination, run: FinishedRun, leak: Leak, columns: Itera
         "ssim": leak.ssim,
         "rmsd": leak.rmsd,
         "identified": leak.identified,
-        "verdict": leak.verdict,
-        "evidence": leak.evidence,
+        **leak.concluded,
         "seconds": leak.seconds,
         "folder": run.folder.name,
     }

@@ -7,7 +7,7 @@ sentence says where leakage stops. The check names breaches and budget, and writ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -221,7 +221,8 @@ class SizeAttack:
         examples: attacked examples.
         best_psnr: highest PSNR in dB over all examples; None for rows of numbers, or where the attack gave nothing.
         verdict: the audit's verdict.
-        found: evidence of a leak, or the verdict; see `flfw.files.verdicts.outcome`.
+        evidence: what was found, of a leak.
+        cause: what decided the verdict, in one word.
         reason: the reason of the verdict, in sentences.
         control: whether the closed form recovered its examples; if not, the measurement is faulty.
         easy: whether the same attack works on the undefended network with fresh weights.
@@ -236,11 +237,17 @@ class SizeAttack:
     examples: int
     best_psnr: float | None
     verdict: str
-    found: str
+    evidence: str | None
+    cause: str
     reason: str
     control: bool
     easy: bool
     because: str = ""
+
+    @property
+    def found(self) -> str:
+        """Evidence of a leak, or the verdict; see `flfw.files.verdicts.outcome`."""
+        return verdicts.outcome(asdict(self))
 
 
 def attempts(folder: Path) -> list[SizeAttack]:
@@ -259,8 +266,9 @@ def attempts(folder: Path) -> list[SizeAttack]:
                 recovered=setting.recovered,
                 examples=setting.total,
                 best_psnr=number((entry["psnr"] or {}).get("max")),
-                verdict=verdicts.in_words(entry),
-                found=setting.outcome,
+                verdict=entry["verdict"],
+                evidence=entry["evidence"],
+                cause=setting.cause,
                 reason=entry["reason"],
                 control=passed["analytic"],
                 easy=passed["easy"],
@@ -281,7 +289,7 @@ def table(tried: Iterable[SizeAttack]) -> str:
         for one in sizes:
             best = "-" if one.best_psnr is None else f"{one.best_psnr:.1f} dB"
             got = f"{one.recovered} of {one.examples}"
-            lines.append(f"  {one.batch:>5}  {one.steps:>5}  {got:>9}  {best:>8}  {one.verdict}")
+            lines.append(f"  {one.batch:>5}  {one.steps:>5}  {got:>9}  {best:>8}  {verdicts.in_words(asdict(one))}")
     return "\n".join(lines)
 
 

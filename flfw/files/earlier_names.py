@@ -238,9 +238,8 @@ def verdict_of_today(entry: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(earlier, str) or earlier not in VERDICTS:
         return dict(entry)
     verdict, usual = VERDICTS[earlier]
-    if earlier == "attack broken" and cause == "consistency":
-        cause = "description"
-    return {**entry, "verdict": verdict, "cause": cause or usual or None}
+    cause = "description" if earlier == "attack broken" and cause == "consistency" else cause or usual
+    return {**entry, "verdict": verdict} | ({"cause": cause} if cause else {})
 
 
 _OF_CONTROLS = re.compile(rf"(?<![^-])({'|'.join(CONTROLS)})$")

@@ -22,8 +22,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS, verdict_of_today
-from flfw.files.verdicts import CLASSES, EVIDENCE, LEAKS, MEMBER, MESSAGE, RECONSTRUCTED
+from flfw.files import verdicts
+from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS
+from flfw.files.verdicts import CLASSES, MEMBER, MESSAGE, RECONSTRUCTED, Evidence, Verdict
 
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
 NodeId: TypeAlias = Annotated[int, Ge(0), Lt(2**64)]
@@ -74,11 +75,7 @@ class ConcludedFields(ResultModel, ABC):
     @model_validator(mode="before")
     @classmethod
     def _of_today(cls, fields: Any) -> Any:
-        if not isinstance(fields, Mapping) or "evidence" in fields:
-            return fields
-        today = verdict_of_today(fields)
-        leaks = today.get("verdict") == LEAKS
-        return {**today, "evidence": EVIDENCE.get(str(today.get("cause")), cls._found) if leaks else None}
+        return verdicts.of_today(fields, cls._found) if isinstance(fields, Mapping) else fields
 
 
 class ScoreFigures(ResultModel):
@@ -211,8 +208,8 @@ class InferenceFields(ConcludedFields):
     shares: ComparedFigures | None
     presence: ComparedFigures | None
     tests: Int
-    verdict: str
-    evidence: str | None = None
+    verdict: Verdict
+    evidence: Evidence | None = None
     cause: str
     reason: str
     alike: bool = False
@@ -282,8 +279,8 @@ class EntryFields(ConcludedFields):
     floors: dict[str, JsonNumber] | None = None
     ladder: list[ControlFigures] | None = None
     objective: ObjectiveFigures | None = None
-    verdict: str | None = None
-    evidence: str | None = None
+    verdict: Verdict | None = None
+    evidence: Evidence | None = None
     cause: CauseName | None = None
     reason: str | None = None
     search_limit: str | None = None
@@ -345,8 +342,8 @@ class MembershipFields(ConcludedFields):
     rounds: list[Int]
     clients: Int
     pairs: Int
-    verdict: str
-    evidence: str | None = None
+    verdict: Verdict
+    evidence: Evidence | None = None
     reason: str
     cause: str | None = None
     adaptation: str | None = None
@@ -473,8 +470,8 @@ class PeerFigures(ConcludedFields):
     smallest: Int
     round: Int
     left: Int
-    verdict: str
-    evidence: str | None = None
+    verdict: Verdict
+    evidence: Evidence | None = None
     reason: str
     check: CheckFigures | None
 

@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from flfw.errors import InputError
+from flfw.files import verdicts
 from flfw.files.earlier_names import COLUMNS, CONTROLS, CURVES, settings_of_today
 from flfw.files.result_entries import (
     EntryFields,
@@ -354,6 +355,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         if None in row or None in row.values():
             raise InputError(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
     rows = [{COLUMNS.get(name, name): value for name, value in row.items()} for row in rows]
+    rows = [verdicts.of_today(row) if "verdict" in row else row for row in rows]
     return [
         row | {name: words.get(row[name], row[name]) for name, words in _WORDS.items() if name in row} for row in rows
     ]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
-LEAKS, NO_LEAK_FOUND, UNDECIDED = "leaks", "no leak found", "undecided"
-"""Verdicts."""
-RECONSTRUCTED, MESSAGE, IDENTIFIED, MEMBER, CLASSES = "reconstructed", "message", "identified", "member", "classes"
-MALICIOUS = "to a malicious server"
-"""Evidence of a leak in a network that a malicious server changed; it says nothing of the honest protocol."""
+from flfw.files.earlier_names import verdict_of_today
+
+Verdict: TypeAlias = Literal["leaks", "no leak found", "undecided"]
+Evidence: TypeAlias = Literal["reconstructed", "message", "identified", "member", "classes", "to a malicious server"]
+LEAKS, NO_LEAK_FOUND, UNDECIDED = get_args(Verdict)
+RECONSTRUCTED, MESSAGE, IDENTIFIED, MEMBER, CLASSES, MALICIOUS = get_args(Evidence)
+"""Evidence of a leak; of the last kind in a network that a malicious server changed, which tells nothing of others."""
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
         "recovered": RECONSTRUCTED,
@@ -35,6 +37,14 @@ def concluded(verdict: str, cause: str, reason: str) -> dict[str, str | None]:
     return {"verdict": verdict, "evidence": evidence, "cause": cause, "reason": reason}
 
 
+def of_today(entry: Mapping[str, Any], found: str = RECONSTRUCTED) -> dict[str, Any]:
+    """Return an entry with the verdict and the evidence of today; ``found`` is that of a leak without a known cause."""
+    today = {"evidence": None, **verdict_of_today(entry)}
+    if today.get("verdict") == LEAKS and not today["evidence"]:
+        today["evidence"] = EVIDENCE.get(str(today.get("cause")), found)
+    return today
+
+
 def outcome(entry: Mapping[str, Any]) -> str:
     """Return the evidence of a leak, else the verdict; of undecided ones `VOID` and `STATIC` apart.
 
@@ -52,7 +62,8 @@ def outcome(entry: Mapping[str, Any]) -> str:
 def qualifier(entry: Mapping[str, Any]) -> str:
     """Return the outcome where the verdict alone does not say it; empty elsewhere."""
     kind = outcome(entry)
-    return "" if kind in (RECONSTRUCTED, MEMBER, CLASSES, entry.get("verdict")) else kind
+    silent = (RECONSTRUCTED, MESSAGE, MEMBER, CLASSES, entry.get("verdict"))
+    return kind if entry.get("verdict") and kind not in silent else ""
 
 
 def in_words(entry: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_entries import breakdowns
 from flfw.files.result_file import to_json, write_rows
 from flfw.files.sealed import write_atomic
+from flfw.files.verdicts import in_words
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets.inputs import InputSpec
@@ -342,7 +343,7 @@ class _Audit:
                     summary, scored = self._round(name, attack, number, controls, each)
                     entries[name].append(summary)
                     rows += scored
-                    steps.done(f"{name} at round {number}: {summary['verdict']}")
+                    steps.done(f"{name} at round {number}: {in_words(summary)}")
         return [summary for summaries in entries.values() for summary in summaries], rows
 
     def _easy(

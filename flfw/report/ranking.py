@@ -13,7 +13,8 @@ from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
 ORDER = (
-    *verdicts.POSITIVE,
+    verdicts.RECONSTRUCTED,
+    verdicts.IDENTIFIED,
     verdicts.MALICIOUS,
     verdicts.VOID,
     verdicts.UNDECIDED,
@@ -40,7 +41,7 @@ def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
 
 
 def seriousness(found: str) -> int:
-    """Return the place of an outcome in `ORDER`; a leak of another kind comes first."""
+    """Return the place of an outcome in `ORDER`; one that follows without an attack, or of other data, comes first."""
     return ORDER.index(found) if found in ORDER else 0
 
 
@@ -50,8 +51,13 @@ def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEnt
     worst = next(iter(worst_first(plain or settings)), None)
     if worst is None or not plain:
         return worst, None
-    positive = verdicts.POSITIVE[: seriousness(worst.outcome)]
-    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.outcome in positive]
+    leaks = [
+        setting
+        for setting in settings
+        if setting.entry.get("curve")
+        and setting.outcome in verdicts.POSITIVE
+        and seriousness(setting.outcome) < seriousness(worst.outcome)
+    ]
     return worst, next(iter(worst_first(leaks)), None)
 
 

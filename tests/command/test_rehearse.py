@@ -48,6 +48,7 @@ from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from tests.support.drawn_charts import charts_in, texts_at
 from tests.support.paths import ROOT
 from tests.support.pictures import save
+from tests.support.reported_runs import conclusion
 
 CLASSES, EACH = 4, 10  # of which every fifth is of the test part: 32 train
 
@@ -527,8 +528,9 @@ SIZES = ((1, 1), (4, 1), (4, 3))
 def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> SizeAttack:
     batch, steps = SIZES[size]
     got = 1 if verdict == "leaks" else 0
-    found = "reconstructed" if got else verdict
-    made = SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, found, "why", True, True)
+    words = conclusion(verdict)
+    found = words["verdict"], words["evidence"], words["cause"] or ""
+    made = SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, *found, "why", True, True)
     return replace(made, **changes)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from flfw import InputError, Result, audit, run
 from flfw.command.api import notebook
-from flfw.command.api.notebook import verdicts
+from flfw.command.api.notebook import conclusions
 
 SMALL = {"method": "fedavg", "net": "linear", "clients": 2, "rounds": 1, "local_epochs": 1, "images": 2}
 
@@ -85,8 +85,8 @@ def test_each_question_has_its_verdict_and_the_gravest_is_the_run_s(audited: Res
 def test_a_leak_of_membership_is_a_leak_though_nothing_was_rebuilt(unaudited: Result) -> None:
     row = {"vantage": "server", "defence": "none", "rounds": [1], "auc": 0.9, "verdict": "leaks", "cause": None}
     mild = {**row, "auc": 0.5, "verdict": "no leak found"}
-    words = verdicts(unaudited.path, {"audit": [], "membership": [mild, row]})
-    assert words == {"membership": "leaks"}
+    found = conclusions(unaudited.path, {"audit": [], "membership": [mild, row]})
+    assert found == {"membership": row}
 
 
 @pytest.mark.slow

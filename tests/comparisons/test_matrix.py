@@ -619,7 +619,7 @@ def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None
     message = headline(page_of(tmp_path, {"none": plain, "x": better}))
     assert message == (
         "fedavg without a defence leaks most, 8 of 8 images (29.5 dB) at 80.0 % accuracy; fedavg with x least, "
-        "0 of 8 images (11.2 dB) at 80.0 % accuracy (undecided (static))."
+        "0 of 8 images (11.2 dB) at 80.0 % accuracy: undecided (static)."
     )
     assert headline(page_of(tmp_path, {"none": better, "x": better})).startswith("Nothing was recovered from any of 2")
     assert headline(page_of(tmp_path, {"none": plain})).startswith("fedavg without a defence leaks: 8 of 8 images")

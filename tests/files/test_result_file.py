@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flfw.errors import InputError
+from flfw.files import verdicts
 from flfw.files.earlier_names import KEYS
 from flfw.files.result_entries import ResultModel
 from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, read_rows, to_json
@@ -137,3 +138,37 @@ def test_earlier_columns_are_read_by_their_names_of_today(tmp_path: Path) -> Non
         "probe_slot": "3", "sum_size": "5", "label_accuracy": "0.5", "chance_match": "True", "candidates": "100",
         "rung": "weak_defence",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ({"verdict": "identifies"}, ("leaks", "identified", "identified")),
+        ({"verdict": "identifies", "cause": "candidates", "evidence": None}, ("leaks", "identified", "candidates")),
+        ({"verdict": "malicious server only", "cause": "tampered"}, ("leaks", "to a malicious server", "tampered")),
+        ({"verdict": "leaks", "cause": "peer"}, ("leaks", "message", "peer")),
+        ({"verdict": "leaks"}, ("leaks", "reconstructed", None)),
+        ({"verdict": "attack broken"}, ("undecided", None, "analytic")),
+        ({"verdict": "attack broken", "cause": "consistency"}, ("undecided", None, "description")),
+        ({"verdict": "static only"}, ("undecided", None, "static")),
+        ({"verdict": "inconclusive", "cause": "matched"}, ("undecided", None, "undefended_control")),
+        ({"verdict": "no leak found"}, ("no leak found", None, None)),
+    ],
+)
+def test_earlier_verdicts_are_read_as_those_of_today(earlier: dict[str, Any], today: tuple[str, Any, Any]) -> None:
+    (read,) = json.loads(to_json({"audit": [{"attack": "ig", "round": 0, "failures": 0, **earlier}]}))["audit"]
+    assert (read["verdict"], read["evidence"], read.get("cause")) == today
+
+
+def test_a_verdict_that_is_none_is_refused_and_a_peers_has_no_cause(tmp_path: Path) -> None:
+    (tmp_path / RESULT).write_text(json.dumps({"audit": [{**ATTACK, "verdict": "foo"}]}))
+    with pytest.raises(InputError, match=r"Expected audit\[0\].verdict"):
+        read_result(tmp_path)
+    peer = {"smallest": 3, "round": 1, "left": 2, "verdict": "inconclusive", "reason": "Why.", "check": None}
+    assert verdicts.of_today(peer) == {**peer, "verdict": "undecided", "evidence": None}
+    rows = "attack,verdict\nig,identifies\nig,attack broken\n"
+    (tmp_path / "matrix.csv").write_text(rows)
+    assert [(row["verdict"], row["evidence"]) for row in read_rows(tmp_path / "matrix.csv")] == [
+        ("leaks", "identified"),
+        ("undecided", None),
+    ]

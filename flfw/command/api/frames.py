@@ -57,7 +57,7 @@ MATRIX = {
     **dict.fromkeys(("images", "failures", "recovered"), _WHOLE),
     **dict.fromkeys(("share_low", "share_high", "psnr_mean", "psnr_low", "psnr_high", "psnr_max"), _NUMBER),
     **dict.fromkeys(("ssim", "rmsd", "identified"), _NUMBER),
-    "verdict": _OTHER,
+    **dict.fromkeys(("verdict", "evidence", "cause"), _OTHER),
     "seconds": _NUMBER,
     "folder": _OTHER,
 }

@@ -11,15 +11,15 @@ from markupsafe import Markup, escape
 
 from flfw.command.api.summary import summary
 from flfw.errors import InputError
-from flfw.files.verdicts import outcome
+from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, Sample, read_settings
 from flfw.report.questions import decisive
 from flfw.report.ranking import answers, seriousness
 from flfw.report.report import why_no_pictures
 
 
-def verdicts(folder: Path, result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the verdicts on reconstruction, membership and inference, of those that were asked.
+def conclusions(folder: Path, result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the entries with the verdicts on reconstruction, membership and inference, of those that were asked.
 
     That on reconstruction is the headline's or, where a point of a curve leaks more, that point's.
 
@@ -27,7 +27,6 @@ def verdicts(folder: Path, result: Mapping[str, Any]) -> dict[str, str]:
         folder: the run's folder, with ``audit.csv``.
         result: content of result.json.
     """
-    verdict_of: dict[str, str] = {}
     settings = read_settings(folder, result.get("audit") or [], pictures=False)
     reached = [setting.entry for setting in answers(settings) if setting is not None]
     statistic = decisive(result.get("membership") or [])
@@ -36,10 +35,11 @@ def verdicts(folder: Path, result: Mapping[str, Any]) -> dict[str, str]:
         "membership": [statistic] if statistic else [],
         "inference": result.get("inference") or [],
     }
-    for question, entries in requested.items():
-        if (entry := min(entries, key=lambda one: seriousness(outcome(one)), default=None)) is not None:
-            verdict_of[question] = str(entry["verdict"])
-    return verdict_of
+    return {
+        question: min(entries, key=lambda one: seriousness(verdicts.outcome(one)))
+        for question, entries in requested.items()
+        if entries
+    }
 
 
 _MOST_PICTURES = 6
@@ -48,7 +48,7 @@ _LINES = Markup("<style>.flfw-strips .line { font-family: monospace; white-space
 _PICTURE = 'style="height:64px;image-rendering:pixelated;margin:2px"'
 
 
-def html(folder: Path, result: Mapping[str, Any], verdicts: Mapping[str, str]) -> str:
+def html(folder: Path, result: Mapping[str, Any]) -> str:
     """Return a summary: the verdicts, the lines of the command line, and the worst attack's pictures, if any are shown.
 
     Pictures are those that the report may show: none of a user's own data unless it was asked for them.
@@ -56,9 +56,9 @@ def html(folder: Path, result: Mapping[str, Any], verdicts: Mapping[str, str]) -
     Args:
         folder: the run's folder.
         result: content of result.json.
-        verdicts: the verdicts by question.
     """
-    words = "; ".join(f"{question}: {verdict}" for question, verdict in verdicts.items()) or "not audited"
+    concluded = conclusions(folder, result).items()
+    words = "; ".join(f"{question}: {verdicts.in_words(entry)}" for question, entry in concluded) or "not audited"
     shown = [Markup("<p><strong>{}</strong></p>").format(words)]
     shown += [Markup("<p style='margin:0'>{}</p>").format(line) for line in summary(folder).splitlines()]
     shown += [_pictures(worst.samples)] if (worst := _worst(folder, result)) is not None else []

@@ -59,8 +59,9 @@ class RehearsalResult:
         """Attacks on each size, a row each: the fields of `flfw.deploy.rehearsal.SizeAttack`."""
         from flfw.command.api.frames import columns, typed
         from flfw.deploy.rehearsal import SizeAttack
+        from flfw.files.verdicts import of_today
 
-        return typed(self.content["found"], columns(SizeAttack))
+        return typed([of_today(row) for row in self.content["found"]], columns(SizeAttack))
 
     @property
     def warnings(self) -> tuple[str, ...]:

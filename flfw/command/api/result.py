@@ -120,9 +120,9 @@ class Result:
     @property
     def verdicts(self) -> dict[str, str]:
         """Verdicts by question, of those that were asked: ``reconstruction``, ``membership``, ``inference``."""
-        from flfw.command.api.notebook import verdicts
+        from flfw.command.api.notebook import conclusions
 
-        return verdicts(self.path, self.content)
+        return {name: str(entry["verdict"]) for name, entry in conclusions(self.path, self.content).items()}
 
     @property
     def verdict(self) -> str | None:
@@ -178,7 +178,7 @@ class Result:
     def _repr_html_(self) -> str:
         from flfw.command.api.notebook import html
 
-        return html(self.path, self.content, self.verdicts)
+        return html(self.path, self.content)
 
     def _table(self, name: str, kinds: Mapping[str, str]) -> pd.DataFrame:
         """Return a CSV of the training, which a further audit has in the folder of its run."""

@@ -75,7 +75,7 @@ def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) ->
     share = entry["share_recovered"]
     recovered = "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
     more = f"{word}, " if (word := verdicts.qualifier(entry)) else ""
-    line = f"{where}: {entry['verdict']} ({more}{recovered} recovered{expected}{best})"
+    line = f"{where}: {entry['verdict'] or 'not judged'} ({more}{recovered} recovered{expected}{best})"
     return f"{line}: {cause}" if cause else line
 
 

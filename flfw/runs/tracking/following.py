@@ -29,6 +29,7 @@ from flfw.experiment.curves import Point
 from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import read_json
+from flfw.files.verdicts import in_words
 from flfw.report.findings import setting_name
 from flfw.report.report import render
 from flfw.runs.tracking.tracker import AuditMetrics, RunEnd, TrackedRun, Tracker, chosen
@@ -61,7 +62,7 @@ def of_audit(result: Mapping[str, Any]) -> list[AuditMetrics]:
     """Return the figures of all attacks of a result; none is left out because two bear one name."""
     entries = result.get("audit") or []
     audited = [
-        AuditMetrics(_name(entry, entries), entry["round"], _chosen(entry, _AUDITED), str(entry.get("verdict") or ""))
+        AuditMetrics(_name(entry, entries), entry["round"], _chosen(entry, _AUDITED), in_words(entry))
         for entry in entries
     ]
     for entry in result.get("membership") or []:
