@@ -166,9 +166,6 @@ def test_a_verdict_that_is_none_is_refused_and_a_peers_has_no_cause(tmp_path: Pa
         read_result(tmp_path)
     peer = {"smallest": 3, "round": 1, "left": 2, "verdict": "inconclusive", "reason": "Why.", "check": None}
     assert verdicts.of_today(peer) == {**peer, "verdict": "undecided", "evidence": None}
-    rows = "attack,verdict\nig,identifies\nig,attack broken\n"
-    (tmp_path / "matrix.csv").write_text(rows)
-    assert [(row["verdict"], row["evidence"]) for row in read_rows(tmp_path / "matrix.csv")] == [
-        ("leaks", "identified"),
-        ("undecided", None),
-    ]
+    (tmp_path / "matrix.csv").write_text("attack,verdict\nig,identifies\nig,attack broken\n")
+    found = [(row["verdict"], row["evidence"]) for row in read_rows(tmp_path / "matrix.csv")]
+    assert found == [("leaks", "identified"), ("undecided", None)]
