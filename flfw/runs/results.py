@@ -80,7 +80,6 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
     learning = notes_on_learning(training["rounds"] if exact else [], finals(experiment, training), task)
     notes = [
         *notes,
-        *left_out(experiment.split, task),
         *notes_on_training(experiment, training),
         *notes_on_end(experiment, last, training["budget_spent"]),
         *learning,
@@ -103,7 +102,14 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
             notes.append(f"The audit was stopped: {error}")
     elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
-    _write(folder, run_plan, task, training, audited | {"privacy": privacy}, [*notes, *privacy_notes])
+    _write(
+        folder,
+        run_plan,
+        task,
+        training,
+        audited | {"privacy": privacy},
+        [*notes, *left_out(experiment.split, task), *privacy_notes],
+    )
     if stopped:  # once the cause is removed, a resumed run repeats the audit
         raise RunError(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated

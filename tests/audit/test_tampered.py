@@ -102,11 +102,11 @@ def test_clients_build_train_and_send_the_changed_network_and_the_server_crafts_
 @pytest.mark.slow
 def test_the_page_and_the_terminal_say_who_broke_the_rules(folder: Path, result: dict[str, Any]) -> None:
     page = (folder / "report.html").read_text()
-    assert "Malicious server only</strong>: attack imprint recovered" in page and "It breaks the rules" in page
+    assert "leaks</strong> to a malicious server: attack imprint recovered" in page and "It breaks the rules" in page
     assert "It follows the rules" not in page and "Yes, it leaks" not in page
     lines = summary.lines(result)
     assert any("leaks (to a malicious server, " in line and "expected, best" in line for line in lines)
-    assert not any(": leaks" in line for line in lines)
+    assert not any(": leaks" in line and "to a malicious server" not in line for line in lines)
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     entries = {(entry["attack"], entry["round"]): entry for entry in result["audit"]}
     assert {attack for attack, _ in entries} == {"fieldlab.all_units:AllUnits", "fieldlab.layerwise:Layerwise"}
     shielded = entries["fieldlab.all_units:AllUnits", 0]  # exact for a gradient, unless the defence acts
-    assert (shielded["verdict"], shielded["psnr"]["mean"] < 30) == ("static only", True)
+    assert (shielded["verdict"], shielded["cause"], shielded["psnr"]["mean"] < 30) == ("undecided", "static", True)
     assert [control["psnr"] > 100 for control in shielded["ladder"] if control["rung"] == "easy"] == [True]
     assert [entry["statistic"] for entry in result["membership"]] == ["loss_after"]
     outside = {one["name"] for one in result["provenance"]["sessions"][0]["external_plugins"]}
