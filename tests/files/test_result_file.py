@@ -152,7 +152,6 @@ def test_earlier_columns_are_read_by_their_names_of_today(tmp_path: Path) -> Non
         ({"verdict": "attack broken", "cause": "consistency"}, ("undecided", None, "description")),
         ({"verdict": "static only"}, ("undecided", None, "static")),
         ({"verdict": "inconclusive", "cause": "matched"}, ("undecided", None, "undefended_control")),
-        ({"verdict": "no leak found"}, ("no leak found", None, None)),
     ],
 )
 def test_earlier_verdicts_are_read_as_those_of_today(earlier: dict[str, Any], today: tuple[str, Any, Any]) -> None:
