@@ -471,6 +471,11 @@ def test_the_most_alarming_verdict_of_the_seeds_counts(tmp_path: Path) -> None:
         assert (outcome(leak.concluded), leak.reason) == ("reconstructed" if word == "leaks" else word, f"why {word}")
 
 
+def test_a_rate_of_no_images_is_none(tmp_path: Path) -> None:
+    run = read(written(tmp_path / "run", [entry(identification_rate=0.5, images=0)], [row(0, 5.0)]))
+    assert combine("m", "none", [run]).leaks[0].identified is None
+
+
 def test_images_of_one_message_count_as_one(tmp_path: Path) -> None:
     batches = [row(victim, 10.0, image=image) for victim in (0, 1) for image in range(4)]
     (leak,) = combine("m", "none", [read(written(tmp_path / "run", [entry()], batches))]).leaks

@@ -143,14 +143,12 @@ def test_earlier_columns_are_read_by_their_names_of_today(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("earlier", "today"),
     [
-        ({"verdict": "identifies"}, ("leaks", "identified", "identified")),
         ({"verdict": "identifies", "cause": "candidates", "evidence": None}, ("leaks", "identified", "candidates")),
         ({"verdict": "malicious server only", "cause": "tampered"}, ("leaks", "to a malicious server", "tampered")),
         ({"verdict": "leaks", "cause": "peer"}, ("leaks", "message", "peer")),
         ({"verdict": "leaks"}, ("leaks", "reconstructed", None)),
         ({"verdict": "attack broken"}, ("undecided", None, "analytic")),
         ({"verdict": "attack broken", "cause": "consistency"}, ("undecided", None, "description")),
-        ({"verdict": "static only"}, ("undecided", None, "static")),
         ({"verdict": "inconclusive", "cause": "matched"}, ("undecided", None, "undefended_control")),
     ],
 )
