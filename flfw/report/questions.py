@@ -162,7 +162,7 @@ def rounds_read(row: Mapping[str, Any]) -> str:
 
 
 def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str) -> PageQuestion:
-    requested = "Can somebody see it?", f"training {unit} recovered from what clients send"
+    requested = "Can anyone see the data?", f"{unit} recovered from what clients send"
     worst, elsewhere = answers(settings)
     shown = elsewhere or worst
     if shown is None:
@@ -170,7 +170,9 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
         leaks = any(one.outcome in verdicts.POSITIVE for one in sums)
         return PageQuestion(*requested, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
     verdict = verdicts.in_words(shown.entry)
-    reached = f"{shown.recovered} of {shown.total} recovered by attack {shown.title}."
+    told = shown.entry.get("protected_by") or shown.entry.get("defence")
+    by = f"an attacker who knows {told} (attack {shown.entry['attack']})" if shown.informed else f"attack {shown.title}"
+    reached = f"{shown.recovered} of {shown.total} recovered by {by}."
     return PageQuestion(
         *requested,
         _SEEN.get(shown.outcome, _OPEN),
@@ -183,7 +185,7 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
 def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     row = decisive(membership)
     unit = "patients" if row and row.get("unit") == "patient" else unit
-    requested = "Can somebody tell that it was there?", f"membership of single {unit}"
+    requested = "Can anyone tell whose data were used?", f"membership of single {unit}"
     if row is None:
         nobody = "No attack tried to tell members from others."
         return PageQuestion(*requested, _UNTRIED, nobody)
@@ -199,8 +201,8 @@ def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuest
 
 def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     peers = any(setting.entry.get("vantage") == PEER for setting in settings)
-    who = "a server behind secure aggregation sees" + ", and another client computes," * peers
-    requested = "What does a sum hide?", f"{who} sums over clients alone"
+    who = "a server behind secure aggregation" + ", or another client," * peers
+    requested = "What does a sum hide?", f"{who} sees only sums over clients"
     if not settings and not membership:
         words = "No attack was tried on sums over clients."
         return PageQuestion(*requested, _UNTRIED, words)

@@ -120,7 +120,7 @@ def _missing_tests(
     worst, _ = answers(settings)
     if worst is None:
         yield Recommendation(
-            "Will somebody try to recover data from what clients send?", "No such attack ran (--attack)."
+            "Will anyone try to recover data from what clients send?", "No such attack ran (--attack)."
         )
     elif worst.entry["verdict"] == verdicts.UNDECIDED:
         how = _STRONGER.get(worst.cause, "with a stronger attack (--attack)")
@@ -129,7 +129,7 @@ def _missing_tests(
         yield Recommendation(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer.")
     if row is None:
         yield Recommendation(
-            "Will it be tested who can be told to have taken part?", "It was not here (--attack membership)."
+            "Will you test whether an attacker can tell who took part?", "It was not here (--attack membership)."
         )
     elif row["verdict"] == verdicts.UNDECIDED:
         more = (
@@ -274,9 +274,9 @@ def untested(
         return items
     others = [
         "other clients" if PEER not in places else "",
-        "somebody on a client’s machine" if not places & set(_ON_CLIENT) else "",
+        "a reader on a client’s machine" if not places & set(_ON_CLIENT) else "",
         "the server, where it reads single messages" if "server" not in places else "",
-        "a server that sees sums alone" if AGGREGATE not in places else "",
+        "a server that sees only sums" if AGGREGATE not in places else "",
         "a server that follows the rules" if config.get("malicious_server") else "a server that breaks the rules",
     ]
     items.append(f"Other observers: {', '.join(filter(None, others))}.")

@@ -11,33 +11,33 @@ from typing import Any, final
 
 from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
-from flfw.report.formats import percent, percent_above
+from flfw.report.formats import capital, percent, percent_above
 from flfw.report.page_data import is_regression
 from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
 from flfw.report.ranking import answers
 
 ONE = {"images": "image", "records": "record", "texts": "text", "samples": "sample", "patients": "patient"}
 _WHERE = {
-    "client_example": "from what a client’s machine computes for a single one",
-    "client_update": "from what a client’s machine is about to send",
-    AGGREGATE: "from sums of clients’ messages",
-    PEER: "by another client",
-    OUTSIDER: "from the finished model",
+    "client_example": "what a client’s machine computes for a single example",
+    "client_update": "what a client’s machine is about to send",
+    AGGREGATE: "sums of clients’ messages",
+    PEER: "what other clients add to the common model",
+    OUTSIDER: "the finished model",
 }
 IN_PLACE = {
-    "server": "whoever runs the server",
-    "client_update": "whoever reads on a client’s machine",
-    "client_example": "whoever reads on a client’s machine",
-    AGGREGATE: "whoever runs the server, though it sees sums alone",
+    "server": "the server",
+    "client_update": "a reader on a client’s machine",
+    "client_example": "a reader on a client’s machine",
+    AGGREGATE: "a server that sees only sums",
     PEER: "another client",
-    OUTSIDER: "whoever has the finished model",
+    OUTSIDER: "anyone who has the finished model",
 }
 NOTHING = 0.995
 """Share of right guesses from which on a bound that allows them excludes next to nothing."""
 _REPORTED = (
-    "No bound here counts the losses and {} that clients report without noise (--metrics): they can tell who was there."
+    "No bound here counts the losses and {} that clients report without noise (--metrics): they can tell who took part."
 )
-_NO_PROOF = "Nothing follows from that: neither that the data are safe, nor that they leak."
+_NO_PROOF = "So the data may be safe, or may leak."
 
 
 class Severity(IntEnum):
@@ -102,7 +102,7 @@ def decision(
     reported = bool(result.get("rounds")) and (result.get("config") or {}).get("metrics") == "all"
     bounds = tuple(claims(result.get("privacy") or [], reported, "errors" if is_regression(result) else "accuracies"))
     if not tested:
-        headline = "Not tested: no attack was run, so nothing is known about what leaks."
+        headline = "Not tested: no attack was run, so nothing is known."
         useful = "A useful model is no sign that it keeps its data private."
         return RunVerdict(Severity.UNTESTED, headline, (useful, *bounds))
     first, *others = tested
@@ -117,45 +117,39 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
     if shown is None:
         return LeakFinding(Severity.UNTESTED, "")
     found, k, n, one = shown.outcome, shown.recovered, shown.total, ONE.get(unit, unit)
-    got = f"{k or 'not one'} of {n} attacked training {unit} {'was' if k < 2 else 'were'} recovered"
+    got = f"{k or 'not one'} of {n} attacked {unit} {'was' if k < 2 else 'were'} recovered"
     place = place_shown(shown)
-    who = IN_PLACE.get(place, "the attacker")
+    read = f"The attacker is {IN_PLACE.get(place, 'not named')}. It read {_where(shown, place)}."
     if found == verdicts.MESSAGE:
-        headline = "The tested federation leaks: the other clients of a round can compute what one of them sent."
-        return LeakFinding(Severity.LEAKS, headline, f"From it, {got}; another attack may recover more.")
+        headline = "The tested federation leaks: other clients can compute what one client sent."
+        return LeakFinding(Severity.LEAKS, headline, f"From it, {got}. Another attack may recover more.")
     if found == verdicts.RECONSTRUCTED:
-        headline = f"The tested federation leaks: {got} {_where(shown, place)}."
-        proof = f"The attacker is {who}. What was recovered is a fact: it was compared with the original."
         if shown.controls.get("consistency", {}).get("passed") is False:
-            proof += " But the test's description of the clients does not explain what they sent: more may leak."
+            read += " The test’s description of the clients does not explain what they sent, so more may leak."
+        more = "A stronger attacker may recover more."
         return LeakFinding(
-            Severity.LEAKS, headline, f"{proof} {_share(shown, unit)}A stronger attacker may recover more."
+            Severity.LEAKS, f"The tested federation leaks: {got}.", f"{read} {_share(shown, unit)}{more}"
         )
     if found == verdicts.IDENTIFIED:
-        headline = f"The tested federation leaks in part: the true {one} can be told from similar ones, though {got}."
-        whoever = f"The attacker is {who}. Whoever already has {unit}, one of which was trained on, can tell better "
-        return LeakFinding(Severity.LEAKS, headline, f"{whoever}than by guessing which one it was.")
+        headline = f"The tested federation leaks in part: true {unit} can be identified."
+        pick = f"{capital(got)}. But an attacker who has similar {unit} picks the true {one} more often than by chance."
+        return LeakFinding(Severity.LEAKS, headline, f"{read} {pick}")
     if found == verdicts.MALICIOUS:
-        got += ", but true ones told from similar ones" if not k else ""
-        headline = f"The tested federation leaks to a server that breaks the rules: {got}."
-        by = "The server had changed the network that the clients train."
-        return LeakFinding(
-            Severity.RULES_BROKEN, headline, f"{by} Nothing follows for a server that keeps to the rules."
-        )
+        got += f", but true {unit} were identified" if not k else ""
+        by = f"{capital(got)}. The server had changed the network that clients train."
+        headline = "The tested federation leaks to a server that breaks the rules."
+        return LeakFinding(Severity.RULES_BROKEN, headline, f"{by} This says nothing about a server that keeps them.")
     if found == verdicts.NO_LEAK_FOUND:
-        only = f" by {IN_PLACE[PEER]}, the only view that was tested" * all(
-            one.entry.get("vantage") == PEER for one in settings
-        )
-        headline = f"No leak was found{only}: {got}. That is no proof that there is none."
-        return LeakFinding(Severity.NOT_FOUND, headline, _found_none(shown, unit))
+        headline, rest = f"No leak was found: {got}.", f"This is no proof of safety. {_found_none(shown, unit)}"
+        if all(one.entry.get("vantage") == PEER for one in settings):
+            headline, rest = f"No leak was found by {IN_PLACE[PEER]}, the only view tested.", f"{capital(got)}. {rest}"
+        return LeakFinding(Severity.NOT_FOUND, headline, rest)
+    headline = f"It is not known whether training {unit} can be recovered."
     reason = {
-        verdicts.VOID: "a check of the test itself failed",
-        verdicts.STATIC: "no attack reckoned with all that hides the data",
-    }.get(found, "the test gave no answer")
-    headline = f"It is not known whether training {unit} can be recovered: {reason}."
-    if found == verdicts.VOID:
-        return LeakFinding(Severity.UNKNOWN, headline, f"The result is void. {_NO_PROOF}")
-    return LeakFinding(Severity.UNKNOWN, headline, f"{got[:1].upper()}{got[1:]} by this test. {_NO_PROOF}")
+        verdicts.VOID: "A check of the test itself failed, so its result is void.",
+        verdicts.STATIC: f"{capital(got)}, but no attack took account of everything that hides the data.",
+    }.get(found, f"{capital(got)}, but the test gave no answer.")
+    return LeakFinding(Severity.UNKNOWN, headline, f"{reason} {_NO_PROOF}")
 
 
 def place_shown(setting: AuditEntry) -> str:
@@ -172,19 +166,21 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
     what = "patients" if row.get("unit") == "patient" else unit
     verdict, area, low = row["verdict"], number(row["auc"]), number(row["auc_low"])
     if verdict == verdicts.LEAKS:
-        headline = f"The tested federation leaks who took part: {what} that were trained on can be told from others."
-        scored = f"One that was trained on scores higher than one that was not in {percent(area, 0)} of comparisons; "
+        headline = f"The tested federation leaks which {what} it was trained on."
+        scored = f"Of two {what}, the attacker names the one that was used in {percent(area, 0)} of comparisons; "
         chance = f"{scored}a coin gives 50\N{NO-BREAK SPACE}%. " if low is not None and low > 0.5 else ""
-        sure = "That this is more than chance is sure; a stronger attacker may tell more."
+        sure = "This is more than chance. A stronger attacker may tell more."
         return LeakFinding(Severity.LEAKS, headline, f"{chance}{sure}")
     if verdict == verdicts.NO_LEAK_FOUND:
-        headline = f"It was not found that anybody can tell which {what} were trained on. That is no proof of it."
+        headline = f"No leak was found of which {what} were used."
         high = number((row.get("correct") or {}).get("high"))
-        seen = f"The test could have seen more than {percent(high, 0)} right guesses, where a coin has 50\u00a0%. "
+        seen = f"The test would have seen more than {percent(high, 0)} right guesses; a coin gives 50\u00a0%. "
         return LeakFinding(
-            Severity.NOT_FOUND, headline, f"{seen if high is not None else ''}A smaller effect may be there."
+            Severity.NOT_FOUND,
+            headline,
+            f"This is no proof of safety. {seen if high is not None else ''}A smaller effect may be there.",
         )
-    headline = f"It is not known whether anybody can tell which {what} were trained on."
+    headline = f"It is not known whether anyone can tell which {what} were used."
     return LeakFinding(Severity.UNKNOWN, headline, f"The test gave no answer. {_NO_PROOF}")
 
 
@@ -194,11 +190,10 @@ def classes(inference: Iterable[Mapping[str, Any]]) -> LeakFinding:
     if not concluded:
         return LeakFinding(Severity.UNTESTED, "")
     if verdicts.LEAKS in concluded:
-        headline = "The tested federation leaks what kind of data a client has: the classes in them, or their shares."
-        return LeakFinding(
-            Severity.LEAKS, headline, "That is about a client’s data as a whole, not about a single example."
-        )
-    headline = "It is not known whether anybody can tell what kind of data a client has."
+        headline = "The tested federation leaks what kind of data a client has."
+        what = "The attacker learns the classes of a client’s data, or their shares, and no single example."
+        return LeakFinding(Severity.LEAKS, headline, what)
+    headline = "It is not known whether clients’ kinds of data leak."
     return LeakFinding(Severity.UNKNOWN, headline, _NO_PROOF)
 
 
@@ -207,8 +202,9 @@ def small_rounds(figures: Mapping[str, Any] | None) -> LeakFinding:
     if (figures or {}).get("peer", {}).get("verdict") != verdicts.LEAKS:
         # No leak here says nothing of larger attacks: it is no result of its own.
         return LeakFinding(Severity.UNTESTED, "")
-    headline = "A client’s message leaks to another client: a round had too few clients to hide it."
-    return LeakFinding(Severity.LEAKS, headline, "That follows from who took part; no attack is needed.")
+    headline = "The tested federation leaks: a round had too few clients."
+    what = "Another client can compute what one client sent. This follows from who took part; no attack is needed."
+    return LeakFinding(Severity.LEAKS, headline, what)
 
 
 def claims(privacy: Sequence[Mapping[str, Any]], reported: bool = False, measured: str = "accuracies") -> list[str]:
@@ -265,13 +261,13 @@ def _claim(line: Mapping[str, Any]) -> str:
 
 
 def _named(adversary: str) -> str:
-    known = {"aggregate": "a server that sees sums alone", "outsider": IN_PLACE[OUTSIDER], PEER: IN_PLACE[PEER]}
+    known = {"aggregate": IN_PLACE[AGGREGATE], "outsider": IN_PLACE[OUTSIDER], PEER: IN_PLACE[PEER]}
     return known.get(adversary) or (adversary if adversary.startswith("another") else f"the {adversary}")
 
 
 def _where(entry: AuditEntry, place: str) -> str:
     sent = "sent in training" if entry.entry.get("source") == "update" else "made for this test"
-    return _WHERE.get(place, f"from messages that clients {sent}")
+    return _WHERE.get(place, f"messages that clients {sent}")
 
 
 def _share(entry: AuditEntry, unit: str) -> str:
@@ -279,7 +275,7 @@ def _share(entry: AuditEntry, unit: str) -> str:
     if not span:
         return ""
     low, high = (percent(edge, 0) for edge in span)
-    return f"As far as chance goes, this attack recovers between {low} and {high} of such {unit} (95\u00a0% interval). "
+    return f"On new {unit}, expect this attack to recover {low} to {high} (95\u00a0% interval). "
 
 
 def _found_none(entry: AuditEntry, unit: str) -> str:
@@ -287,10 +283,7 @@ def _found_none(entry: AuditEntry, unit: str) -> str:
     if entry.cause == "constant":
         return "The tested messages are the same to the byte, though their data differ. Others may leak."
     if entry.shown_to_work:
-        works = (
-            f"The same attack does recover {unit} of the same clients where nothing protects them, so it could have "
-        )
-        works += "seen a leak of this kind. "
+        works = f"The same attack recovers {unit} of the same clients without protection, so it can see such a leak. "
     elif entry.controls.get("easy", {}).get("passed"):
-        works = "The same attack does succeed on an easy case without protection. "
+        works = "The same attack succeeds on an easy case without protection. "
     return f"{works}A stronger attack, another round or other data may leak."

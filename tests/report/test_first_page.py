@@ -33,7 +33,7 @@ APART = {"peer": PEER["peer"] | {"verdict": "undecided"}}
 TOLD, UNCLEAR = member_row("cosine", "leaks"), member_row("cosine", "undecided")
 SEED_OF = f"{SEED_WITHHELD}, from which dp_gaussian may draw: who has it can take the draws off"
 LEAKS, UNKNOWN, UNTESTED = Severity.LEAKS, Severity.UNKNOWN, Severity.UNTESTED
-NOT_AUDITED = "Not tested: no attack was run, so nothing is known about what leaks."
+NOT_AUDITED = "Not tested: no attack was run, so nothing is known."
 
 
 def settings_of(folder: Path, *entries: dict[str, Any], tabular: bool = False) -> Any:
@@ -60,35 +60,36 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
 @pytest.mark.parametrize(
     ("entry", "level", "headline"),
     [
-        ({}, LEAKS, "The tested federation leaks: 2 of 3 attacked training images were recovered from messages"),
-        ({"source": "update"}, LEAKS, "recovered from messages that clients sent in training."),
-        ({"vantage": "client_example"}, LEAKS, "from what a client’s machine computes for a single one."),
-        ({"vantage": "aggregate", "sum_size": 4}, LEAKS, "recovered from sums of clients’ messages."),
+        ({}, LEAKS, "The tested federation leaks: 2 of 3 attacked images were recovered. The attacker is the"),
+        ({"source": "update"}, LEAKS, "It read messages that clients sent in training."),
+        ({"vantage": "client_example"}, LEAKS, "It read what a client’s machine computes for a single example."),
+        ({"vantage": "aggregate", "sum_size": 4}, LEAKS, "only sums. It read sums of clients’ messages."),
         (
             judged("message", "peer", vantage="peer", sum_size=2),
             LEAKS,
-            "the other clients of a round can compute what one of them sent.",
+            "other clients can compute what one client sent. From it, not one",
         ),
-        (judged("identified", "identified"), LEAKS, "leaks in part: the true image can be told from similar"),
+        (judged("identified", "identified"), LEAKS, "leaks in part: true images can be identified."),
         (
             {"verdict": "to a malicious server", "malicious_server": "imprint"},
             Severity.RULES_BROKEN,
-            "leaks to a server that breaks the rules: 2 of 3",
+            "leaks to a server that breaks the rules. 2 of 3",
         ),
-        (judged("void", "analytic"), UNKNOWN, "recovered: a check of the test itself failed."),
-        (judged("undecided", "few"), UNKNOWN, "It is not known whether training images can be recovered: the"),
-        (judged("static", "static"), UNKNOWN, "no attack reckoned with all that hides the data."),
-        (judged("unheard", "unheard"), UNKNOWN, "the test gave no answer."),
+        (judged("void", "analytic"), UNKNOWN, "recovered. A check of the test itself failed"),
+        (judged("undecided", "few"), UNKNOWN, "It is not known whether training images can be recovered. Not one"),
+        (judged("static", "static"), UNKNOWN, "no attack took account of everything that hides the data."),
+        (judged("unheard", "unheard"), UNKNOWN, "the test gave no answer. So the data may be safe, or may leak."),
         (
             judged("no leak found", "nothing"),
             Severity.NOT_FOUND,
-            "No leak was found: not one of 8 attacked training images was recovered. That is no proof that there is",
+            "No leak was found: not one of 8 attacked images was recovered. This is no proof of safety.",
         ),
     ],
 )
 def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], level: Severity, headline: str) -> None:
     one = decided(tmp_path, entry)
-    assert one.level is level and headline in one.headline
+    assert one.level is level and headline in f"{one.headline} {' '.join(one.meaning)}"
+    assert len(one.headline.split()) <= 12
 
 
 def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
@@ -96,13 +97,13 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
     found_none, few = judged("no leak found", "nothing"), judged("undecided", "few", round=2)
     assert decided(tmp_path, found_none, few).level is UNKNOWN
     both = decided(tmp_path, found_none, membership=[member_row("whitened", "undecided")])
-    assert both.level is UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
+    assert both.level is UNKNOWN and both.headline.startswith("It is not known whether anyone can tell which")
     assert any(text.startswith("No leak was found: ") for text in both.meaning)
     leak = decided(tmp_path, found_none, membership=[member_row("whitened", "leaks")])
-    assert leak.level is LEAKS and "leaks who took part" in leak.headline
+    assert leak.level is LEAKS and "leaks which images" in leak.headline
     for entry in (found_none, few, judged("static", "static"), judged("void", "analytic")):
         words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
-        assert re.search("no proof that there is none|Nothing follows from that: neither that the data are safe", words)
+        assert re.search("no proof of safety|the data may be safe, or may leak", words)
         assert not re.search(r"\b(anonymous|protected|secure)\b", words)
 
 
@@ -116,13 +117,13 @@ def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
     [
         (given(), UNTESTED, NOT_AUDITED),
         (given(privacy=[CLAIM]), UNTESTED, NOT_AUDITED),
-        (given(membership=[TOLD]), LEAKS, "leaks who took part: samples that were trained on"),
-        (given(membership=[TOLD | {"unit": "patient"}]), LEAKS, "leaks who took part: patients that were"),
-        (given(membership=[member_row("whitened", "no leak found")]), Severity.NOT_FOUND, "That is no proof of it."),
-        (given(membership=[UNCLEAR]), UNKNOWN, "It is not known whether anybody can tell which"),
+        (given(membership=[TOLD]), LEAKS, "leaks which samples it was trained on."),
+        (given(membership=[TOLD | {"unit": "patient"}]), LEAKS, "leaks which patients it was trained on."),
+        (given(membership=[member_row("whitened", "no leak found")]), Severity.NOT_FOUND, "used. This is no proof"),
+        (given(membership=[UNCLEAR]), UNKNOWN, "It is not known whether anyone can tell which"),
         (given(inference=[CLASSES]), LEAKS, "leaks what kind of data a client has"),
         (given(inference=[CLASSES | {"verdict": "static"}]), UNKNOWN, "It is not known whether"),
-        (given(secure_aggregation=PEER), LEAKS, "A client’s message leaks to another client"),
+        (given(secure_aggregation=PEER), LEAKS, "a round had too few clients. Another client can compute"),
         (given(secure_aggregation=APART), UNTESTED, NOT_AUDITED),
     ],
 )
@@ -130,13 +131,14 @@ def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
     tmp_path: Path, run: Given, level: Severity, headline: str
 ) -> None:
     one = decided(tmp_path, membership=run.membership, **run.result)
-    assert one.level is level and headline in one.headline
+    assert one.level is level and headline in f"{one.headline} {' '.join(one.meaning)}"
+    assert len(one.headline.split()) <= 12
 
 
 def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> None:
     assert "in 67\N{NO-BREAK SPACE}% of comparisons" in presence([member_row("whitened", "leaks")], "images").meaning
     tail = presence([member_row("whitened", "leaks", auc=0.5, auc_low=0.48)], "images")
-    assert "comparisons" not in tail.meaning and "more than chance is sure" in tail.meaning
+    assert "comparisons" not in tail.meaning and "This is more than chance." in tail.meaning
     assert small_rounds(None).level is UNTESTED
 
 
@@ -161,8 +163,8 @@ def test_an_infinite_epsilon_is_no_bound(tmp_path: Path) -> None:
     nobody = ["No bound is claimed in this run, against anybody: the reason stands under Privacy."]
     assert claims([none, none | {"unit": "client"}], reported=True) == nobody
     (outside,) = claims([none, none | {"adversary": "aggregate"}, CLAIM | {"adversary": "outsider"}])
-    assert "whoever has the finished model is right at most 64.2" in outside
-    assert outside.endswith("Against the server and a server that sees sums alone nothing is claimed.")
+    assert "anyone who has the finished model is right at most 64.2" in outside
+    assert outside.endswith("Against the server and a server that sees only sums nothing is claimed.")
     *_, last, reported = claims([CLAIM, none | {"unit": "patient"}, none | {"unit": "client"}], True, "errors")
     assert last == "For one patient and one client nothing is claimed." and "losses and errors that" in reported
     words = asked(tmp_path, privacy=[none], config=CONFIG)
@@ -242,7 +244,7 @@ KNOWN, NOISE = {"granted": [SEED_OF]}, {"defence": "dp_gaussian", "defence_rando
         (given({}), "Clients had no defence where this run found its leak", "What replaces"),
         (given(HIDDEN), "What replaces or strengthens defence dcs2?", "Clients had no defence"),
         (given({"protected_by": "fedavg"}), "What replaces or strengthens method fedavg?", "defence fedavg"),
-        (given(membership=[TOLD]), "Which protection will be switched on", "Will it be tested who"),
+        (given(membership=[TOLD]), "Which protection will be switched on", "Will you test"),
         (given(judged("no leak found", "nothing")), "Is there a bound that holds", "Which protection will be"),
         (given(judged("static", "static")), "with an attack that knows what hides the data", "switched on"),
         (given(judged("undecided", "few")), "with more messages (--images)", "with a stronger attack"),
@@ -263,7 +265,7 @@ KNOWN, NOISE = {"granted": [SEED_OF]}, {"defence": "dp_gaussian", "defence_rando
         ),
         (given(secure_aggregation=PEER), "Here a round had too few to hide one.", "Sums were not attacked"),
         (given(privacy=[CLAIM]), "The bound is for one example, not a person.", "Is there a bound"),
-        (given(privacy=[CLAIM, CLAIM | {"unit": "patient"}]), "Will somebody try", "not a person"),
+        (given(privacy=[CLAIM, CLAIM | {"unit": "patient"}]), "Will anyone try", "not a person"),
         (given(privacy=[CLAIM, EMPTY]), "The bound is for one example, not a person.", "Is there a bound"),
         (
             given(privacy=[CLAIM | {"max_guess_accuracy": 0.95}]),
@@ -304,14 +306,14 @@ def test_what_was_not_tested_is_what_was_not(tmp_path: Path) -> None:
     assert "recovered from what clients send" in bare and "Other observers" not in bare
     server = items({})
     assert "(membership)" in server and "Other rounds: only the time before training." in server
-    assert "other clients, somebody on a client’s machine, a server that sees sums alone, a server that" in server
+    assert "other clients, a reader on a client’s machine, a server that sees only sums, a server that" in server
     assert "The messages that training really sent" in server and "easier case" not in server
     sent = items({"source": "update", "round": 2})
     assert "easier case" in sent and "really sent" not in sent and "only round 2." in sent
     everywhere = items(*({"vantage": place} for place in ("server", "client_update", "aggregate", "peer", "outsider")))
     assert "Other observers: a server that breaks the rules." in everywhere and "finished model" not in everywhere
     summed = items({"granted": [f"{ONLY_SUMS}, as behind secure aggregation"]})
-    assert "the server, where it reads single messages" in summed and "sees sums alone" not in summed
+    assert "the server, where it reads single messages" in summed and "sees only sums" not in summed
     follows = items({}, config={"malicious_server": "loki"})
     assert "a server that follows the rules" in follows and "breaks the rules" not in follows
     one = items(membership=[member_row("cosine", "leaks")])
@@ -334,7 +336,7 @@ def test_facts_beside_the_opinion_are_of_the_most_serious_result(tmp_path: Path)
     assert ig == OpinionFacts(
         "ig",
         "Yes: 2 of 3 images recovered.",
-        "Whoever runs the server, 12 s of computing here.",
+        "The server, 12 s of computing here.",
         UNASKED,
         "Between 9\N{NO-BREAK SPACE}% and 99\N{NO-BREAK SPACE}% of such images (95\N{NO-BREAK SPACE}% interval).",
     )
@@ -420,7 +422,7 @@ def test_the_largest_sum_answers_for_membership_and_smaller_ones_are_controls() 
 def test_a_peer_that_finds_nothing_answers_for_itself_alone(tmp_path: Path) -> None:
     nothing = judged("no leak found", "nothing", vantage="peer", sum_size=12, share_recovered=0.0)
     headline = decided(tmp_path, nothing).headline
-    assert headline.startswith("No leak was found by another client, the only view that was tested:")
+    assert headline.startswith("No leak was found by another client, the only view tested.")
     server = judged("no leak found", "nothing", share_recovered=0.0)
     assert "only view" not in decided(tmp_path, nothing, server).headline
 

@@ -23,9 +23,9 @@ def read(folder: Path, *rows: dict[str, Any], **changes: Any) -> Page:
 def test_a_run_without_membership_says_that_it_was_not_tested(tmp_path: Path) -> None:
     page = read(tmp_path / "run")
     first = page.text[: page.text.index("What the attacks reached")]
-    assert "Can somebody see it? training images recovered from what clients send Yes" in first
-    assert "Can somebody tell that it was there? membership of single images Not tested" in first
-    assert "What does a sum hide? a server behind secure aggregation sees sums over clients alone Not tested" in first
+    assert "Can anyone see the data? images recovered from what clients send Yes" in first
+    assert "Can anyone tell whose data were used? membership of single images Not tested" in first
+    assert "What does a sum hide? a server behind secure aggregation sees only sums over clients Not tested" in first
     assert "Can it be told who was there?" not in page.text
 
 
@@ -59,7 +59,7 @@ def test_a_run_with_membership_alone_is_no_run_without_an_audit(
     assert "Not audited" not in page.text and "Nothing was tested for leaks" not in page.text
     assert "Leaks, of membership" in page.text and "At least one training" not in page.text
     assert "Anything about leakage" not in page.text and "no attack tried" in page.text
-    assert "Can somebody see it? training samples recovered from what clients send Not tested" in page.text
+    assert "Can anyone see the data? samples recovered from what clients send Not tested" in page.text
 
 
 def test_what_is_the_same_for_all_statistics_is_said_once(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_records_without_pixels_are_drawn_as_features(tmp_path: Path) -> None:
     page = read(a_run(tmp_path / "run", tabular=True))
     assert not page.every("img")
     strips = [figure for figure in page.every("svg") if figure.get("class") == "strip"]
-    assert len(strips) == 4 * 3 + 2
+    assert len(strips) == 4 * 3 + 1
     assert "recovered 2 of 3 training records" in page.heading
     assert "closest at a distance of 0.010 RMSD" in page.heading
 

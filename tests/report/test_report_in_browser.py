@@ -83,10 +83,13 @@ def luminance(page: Any, property_: str, selector: str = "body") -> int:
 def test_answer_comes_first_and_nothing_scrolls_sideways(opened: Callable[..., Any], name: str, width: int) -> None:
     page = opened(name, width)
     heading = page.locator("h1")
-    assert re.search(r"leaks: 2 of 3 attacked training (images|records) were recovered", heading.inner_text())
+    assert re.search(r"leaks: 2 of 3 attacked (images|records) were recovered", heading.inner_text())
     finding = page.locator("#finding").inner_text()
     assert re.search(r"leaks: attack ig adaptive recovered 2 of 3 training (images|records) before", finding)
     assert heading.bounding_box()["y"] < 450
+    if name != "bare":  # the original and what was made of it stand on the first screen
+        pair = page.locator(".worst .pair").first.bounding_box()
+        assert pair["y"] + pair["height"] < 900 and page.locator(".share").bounding_box()["width"] > 200
     assert not is_too_wide(page)
     shown = page.locator(".chart:visible").all()
     assert shown and all("wide" in (chart.get_attribute("class") or "") for chart in shown) == (width > 672)

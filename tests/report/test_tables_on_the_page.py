@@ -141,9 +141,9 @@ def test_a_table_with_columns_shows_them_and_no_rings(tmp_path: Path) -> None:
 
 def test_rows_that_nobody_attacked_are_records(tmp_path: Path) -> None:
     first = first_page(with_columns(tmp_path / "run", entries=[], membership=[member_row("loss", "undecided")]))
-    assert "which records were trained on" in first and "membership of single records" in first
+    assert "which records were used" in first and "membership of single records" in first
     assert "sample" not in first
-    assert "which samples were trained on" in first_page(
+    assert "which samples were used" in first_page(
         a_regression(tmp_path / "bare", entries=[], membership=[member_row("loss", "undecided")])
     )
 

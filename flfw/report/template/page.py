@@ -228,8 +228,16 @@ FIRST_PAGE = """\
 <section id="decision" class="decision" aria-labelledby="verdict-title">
 {% set opening, colon, rest = decided.headline.partition(':') %}
 <h1 id="verdict-title">{% if rest %}<strong class="verdict{{ ' leaks' if decided.level <= 1 }}">{{ opening }}</strong>:{{ rest }}{% else %}{{ opening }}{% endif %}</h1>
-<div class="meaning">{% for sentence in decided.meaning %}<p>{{ sentence }}</p>{% endfor %}
+<div class="first{{ '' if ahead else ' alone' }}">
+{% if ahead %}<figure><ol class="worst{{ ' tabular' if ahead[0].strip }}">
+{% for sample in ahead[:1 if ahead[0].strip else 4] %}<li class="{{ 'recovered' if sample.recovered }}"><a href="#{{ shown.key }}-{{ loop.index }}">{{ pair(shown, sample) }}<div class="under"><b>{{ {'images': 'recognisable', 'texts': 'readable'}.get(scope.unit, 'recovered') if sample.recovered else 'not recovered' }}</b></div></a></li>
+{% endfor %}</ol>
+<figcaption>{% if ahead[0].is_text %}Above: a client’s text. Below:{% elif ahead[0].strip and plan %}True: the client’s record. Attack:{% elif ahead[0].strip %}Rings: the client’s record. Dots:{% else %}Above: a client’s training image. Below:{% endif %} what attack {{ shown.entry.attack }} made of {{ 'what it read' if shown.entry.vantage in on_client else 'the message' }}, {{ when(shown) }}. The closest come first.{% if plan and ahead[0].strip %} Wrong values are marked.{% endif %}{% if ahead[0].is_text %} Wrong bytes are underlined; {{ legend }}.{% endif %}</figcaption></figure>{% endif %}
+<div class="meaning">{% if shown and shown.entry.share_interval and shown.outcome in ('reconstructed', 'message', 'no leak found') %}{% set edges = shown.entry.share_interval %}<div class="share" role="img" aria-label="Share recovered: {{ (shown.recovered / shown.total)|pct(0) }}; on new {{ scope.unit }} {{ span(edges) }}"><i style="left:{{ 100 * edges[0] }}%;width:{{ 100 * (edges[1] - edges[0]) }}%"></i><b style="left:{{ 100 * shown.recovered / shown.total }}%"></b><small>none</small><small>all {{ scope.unit }}</small></div>{% endif %}
+{% for sentence in decided.meaning %}<p>{{ sentence }}</p>{% endfor %}
+{% if absence and settings %}<p class="soft">{{ no_pictures() }}</p>{% endif %}
 {% if failed %}<p>Not everything gave a result: <a href="#failures">{{ failed }}</a>.</p>{% endif %}</div>
+</div>
 <dl class="asked" aria-label="Three questions">
 {% for question in questions %}<div><dt>{{ question.asked }} <small>{{ question.subject }}</small></dt><dd><b{{ ' class="accent-text"'|safe if question.leaks }}>{% if question.href %}<a href="#{{ question.href }}">{{ question.answer }}</a>{% else %}{{ question.answer }}{% endif %}</b><small>{{ question.words }}</small></dd></div>
 {% endfor %}</dl>
@@ -457,6 +465,8 @@ SESSIONS = """\
 
 _START = """\
 {% set final = result.final or {} %}
+{% set shown = elsewhere or worst %}
+{% set ahead = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
 {% set origin = result.provenance or {} %}
 {% set data = origin.data or {} %}
 {% set notes = (['The checksum of ' ~ data.name ~ ' is not the published one: these may be other data.'] if data.md5_ok is false else []) + (result.notes or []) %}
@@ -491,20 +501,9 @@ _FIRST = (
 <section id="figures" aria-labelledby="figures-title">
 <h2 id="figures-title">The result in figures</h2>
 <p class="finding" id="finding">{{ headline()|trim }}</p>
-{% set shown = elsewhere or worst %}
 {% if worst %}<p class="soft">{{ sureness(shown)|trim if shown.outcome != 'identified' and not shown.shown_to_work }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ 'largest leak' if worst.entry.verdict == 'leaks' else 'weakest evidence' }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
 {{ explained() }}
-{% set ahead = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
-<div class="first{{ '' if ahead else ' alone' }}">
 {% if overview %}<figure>{{ overview }}<figcaption>{% if targets %}{% if targets|map(attribute='entry.psnr')|select|list %}Leakage: a dot is the mean over the attacked images with its interval, the ring the best reconstruction; dashed lines are guesses that use no update at all.{% if 'server' in scope.vantages and 'client_update' in scope.vantages %} Updates read on the client are the server’s, and have no lines of their own.{% endif %}{% else %}Leakage: the share of the attacked {{ scope.unit }} that counts as recovered{{ ' with its interval' if targets|map(attribute='entry.share_interval')|select|list }}.{% endif %} Round 0 is before training. A line joins neighbouring rounds only: nothing was measured in a gap.{% else %}Accuracy of the model as clients receive it, and after their local training.{% endif %}</figcaption></figure>{% endif %}
-{% if ahead %}
-<figure><ol class="worst{{ ' tabular' if ahead[0].strip }}">
-{% for sample in ahead[:4 if ahead[0].strip else 8] %}<li class="{{ 'recovered' if sample.recovered }}"><a href="#{{ shown.key }}-{{ loop.index }}">{{ pair(shown, sample) }}<div class="under"><b>{{ score(sample) }}</b></div></a></li>
-{% endfor %}</ol>
-<figcaption>{% if ahead[0].is_text %}Above: a client’s text. Below:{% elif ahead[0].strip and plan %}True: the client’s record. Attack:{% elif ahead[0].strip %}Rings: the client’s record. Dots:{% else %}Above: a client’s training image. Below:{% endif %} what attack {{ shown.name }} made of {{ 'what it read' if shown.entry.vantage in on_client else 'the intercepted message' }}, {{ when(shown) }}. Worst for the client first{% if ahead[0].recovered %}; <span class="accent-text">coloured scores</span> count as recovered{% endif %}.{% if plan and ahead[0].strip %} Wrong values are marked.{% endif %}{% if ahead[0].is_text %} Wrong bytes are underlined; {{ legend }}.{% endif %}</figcaption></figure>
-{% endif %}
-</div>
-{% if absence and settings %}<p class="soft">{{ no_pictures() }}</p>{% endif %}
 <dl class="keyfacts">
 {% if worst %}{% set entry = worst.entry %}<div><dt>recovered in the worst setting{% if entry.share_interval %} <small>95 %: {{ span(entry.share_interval) }}</small>{% endif %}{% if entry.share_expected is number %} <small>theory expects {{ entry.share_expected|pct(0) }}</small>{% endif %}</dt><dd>{{ worst.recovered }} of {{ worst.total }}</dd></div>
 {% if entry.gain and scope.unit != 'texts' %}<div><dt>best gain over the best floor <small>mean {{ entry.gain.mean|num }} dB</small></dt><dd>{{ entry.gain.max|num }} dB</dd></div>{% endif %}
