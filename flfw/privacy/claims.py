@@ -80,7 +80,7 @@ _KNOWN = (
 _CLASSES = (
     "Everybody is taken to know the classes, the size and colour of images, and the split, also where they follow from"
     " the very examples: of labelled text, without the only example of its class the model has one output fewer, and in"
-    " a folder of grey images one in colour gives all inputs three channels (--expert own_images=grey or =rgb decides it)."
+    " a folder of grey images one in colour gives all inputs three channels (--expert own_images decides it)."
 )
 _REPORTED = (
     "Outside the count: the losses, accuracies, gradient norms, times and numbers of examples that clients report,"
