@@ -155,6 +155,7 @@ def best(matrix: np.ndarray, received: np.ndarray | None, column: np.ndarray | N
     some = _spread(len(matrix), _TRIED)
     few, before = matrix[some], None if received is None else received[some]
     width, one = matrix.shape[1], Prediction.none(len(few), matrix.shape[1])
+    stored = 2 * _NUMBER / max(1, len(matrix))  # bits a number that a row v_k costs, which the file holds in float64
     choices = [(_bits(one, few, None), _Choice(0.0, None))]
     if before is not None:
         choices.append((_bits(replace(one, scale=1.0), few, before), _Choice(1.0, None)))
@@ -162,13 +163,14 @@ def best(matrix: np.ndarray, received: np.ndarray | None, column: np.ndarray | N
         if column is not None and bool(np.isfinite(column).all()):
             for row in _rows_along(matrix, column):
                 along = Prediction(0.0, column[some][:, None], row)
-                choices.append((_bits(along, few, None), _Choice(0.0, row, given=True)))
+                choices.append((_bits(along, few, None) + stored, _Choice(0.0, row, given=True)))
         if min(choices, key=_first)[0] > _ALMOST:
             usable = received is not None and bool(np.isfinite(received).all())
             for base, rest in ((None, None), (received, before)) if usable else ((None, None),):
                 for scale, axes in _axes_tried(matrix, base):
                     fitted = _fitted(few, rest, scale, axes)
-                    choices.append((_bits(fitted, few, rest) + _NUMBER * len(axes) / width, _Choice(scale, axes)))
+                    costs = len(axes) * (stored + _NUMBER / width)
+                    choices.append((_bits(fitted, few, rest) + costs, _Choice(scale, axes)))
     chosen = min(choices, key=_first)[1]
     if chosen.axes is None:
         return Prediction.none(*matrix.shape, scale=chosen.scale), False
@@ -361,7 +363,27 @@ def _coded(name: str, tensors: Arrays, received: Arrays) -> tuple[dict[str, np.n
     value, column = tensors[name], _likely_column(name, tensors)
     matrix, known = _matrix(value), _known(name, value.shape, received)
     prediction, given = best(matrix, known, tensors[column] if column else None)
-    steps = prediction.to(matrix, known)
+    parts, packed = _parts(prediction, given, matrix, known)
+    if sum(part.nbytes for part in parts.values()) > value.nbytes:  # bits are estimated; planes alone never take more
+        prediction, given = Prediction.none(*matrix.shape), False
+        parts, packed = _parts(prediction, given, matrix, known)
+    coded = _Coded(
+        name=name,
+        shape=list(value.shape),
+        received=bool(prediction.scale),
+        scale=prediction.scale.hex(),
+        products=len(prediction.right),
+        column=column if given else "",
+        packed=packed,
+    )
+    return parts, coded
+
+
+def _parts(
+    prediction: Prediction, given: bool, matrix: np.ndarray, received: np.ndarray | None
+) -> tuple[dict[str, np.ndarray], list[bool]]:
+    """Return what the file holds of a tensor, and which of its planes are compressed."""
+    steps = prediction.to(matrix, received)
     planes = np.ascontiguousarray(steps.astype("<u4", copy=False)).view(np.uint8).reshape(-1, 4)
     parts, packed = {}, []
     for number in range(4):
@@ -369,20 +391,9 @@ def _coded(name: str, tensors: Arrays, received: Arrays) -> tuple[dict[str, np.n
         small = _deflated(plane)
         parts[f"plane{number}"] = plane if small is None else np.frombuffer(small, np.uint8)
         packed.append(small is not None)
-    if products := len(prediction.right):
-        parts["right"] = prediction.right
-        if not given:
-            parts["left"] = prediction.left
-    coded = _Coded(
-        name=name,
-        shape=list(value.shape),
-        received=bool(prediction.scale),
-        scale=prediction.scale.hex(),
-        products=products,
-        column=column if given else "",
-        packed=packed,
-    )
-    return parts, coded
+    if len(prediction.right):
+        parts |= {"right": prediction.right} | ({} if given else {"left": prediction.left})
+    return parts, packed
 
 
 def _deflated(plane: np.ndarray) -> bytes | None:

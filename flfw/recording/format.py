@@ -216,7 +216,7 @@ def read(
 def _checked(folder: Path, entry: Mapping[str, Any], compression: str) -> bytes:
     file, size = str(entry["file"]), int(entry["bytes"])
     # Incompressible data grow by less than this; so a huge file is refused before it fills the memory.
-    maximum = size if compression == "none" else size + size // 1000 + _LONGEST_ADDITION
+    maximum = size if compression == "none" else size + size // 8 + _LONGEST_ADDITION
     try:
         if not (folder / file).is_file():
             raise CorruptRecordingError(f"{file} is not there")
