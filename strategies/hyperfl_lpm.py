@@ -9,7 +9,7 @@ Private     embedding, classifier.*, running statistics of adapters. The body is
             client has its own copy of the published file, and all copies have one SHA-256.
 Client      clients/hyperfl.py
 A probe     one gradient of the hypernetwork with the classifier as it is (the paper's step B).
-Departures  --variant authors undoes the first four.
+Departures  --variant authors undoes the first three; in papers/hyperfl.py also the fourth.
             1. head_init=identity by default: generated adapters change nothing at first. With torch's own start the
                four adapters of a ResNet scale each channel by numbers of random sign, which destroys the features.
             2. The 512 -> 128 layer of ResNet-18's head is trained with the classifier, as in the baselines. The
