@@ -230,6 +230,11 @@ def _pretrained() -> list[str]:
     return re.findall(r'^ +name="(\w+)",$', _source("flfw.nets.backbones.architectures"), re.MULTILINE)
 
 
+def opening(kind: PluginKind, name: str) -> str:
+    """Return the first line of a plug-in's card."""
+    return (ast.get_docstring(_tree(f"{kind.package}.{name}")) or "").partition("\n")[0]
+
+
 def fields(kind: PluginKind, name: str) -> dict[str, str]:
     """Return the hyper-parameters of one of the project's own plug-ins, each with its annotation."""
     module = f"{kind.package}.{name}"

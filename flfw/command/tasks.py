@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from flfw import plugins
 from flfw.command.arguments import Command, parse
 from flfw.experiment import Experiment
 
@@ -53,17 +54,46 @@ def printed(command: Command, arguments: list[str], program: str) -> int:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return all names by kind, the tables among them, or the cards of the given ones."""
-    if "expert" in names:
-        from flfw.command.help import expert_settings
+    """Return all names with a line each, or the cards of the given ones."""
+    if not names:
+        return _overview()
 
-        others = [name for name in names if name != "expert"]
-        return "\n\n".join([expert_settings(), *([listed(others)] if others else [])])
+    def shown(name: str) -> str:
+        if name == "expert":
+            from flfw.command.help import expert_settings
+
+            return expert_settings()
+        from flfw.runs.listing import about
+
+        return about(name)
+
+    return "\n\n".join(map(shown, names))
+
+
+def _overview() -> str:
+    """Return a line for each plug-in, data set and split, read off the sources: PyTorch takes seconds to import."""
+    from flfw import data
+    from flfw.command.early import networks, opening
+    from flfw.command.help import row, wrapped
+    from flfw.data.splits import schemes
     from flfw.papers.published import FRONTIER
     from flfw.papers.published import names as tables
-    from flfw.runs.listing import listing
 
-    return listing(names) if names else f"{listing(())}\ntables     {', '.join((*tables(), FRONTIER))}"
+    lines = []
+    for kind in (plugins.METHOD, plugins.DEFENCE, plugins.ATTACK):
+        lines += ["", f"{kind.noun}s"]
+        lines += [line for name in plugins.names(kind) for line in row(name, opening(kind, name))]
+    lines += ["", "data sets"]
+    for name in data.names():
+        card = data.describe(name)
+        lines += row(name, f"{'x'.join(map(str, card.shape))}, {card.classes} classes")
+    lines += ["", "splits"]
+    for name in schemes.schemes():
+        words = (schemes.scheme(name).__doc__ or "").partition("\n")[0]
+        lines += row(name, words.partition(", see ")[0].partition(" See ")[0])
+    for title, members in (("networks", networks()), ("tables", (*tables(), FRONTIER))):
+        lines += ["", *wrapped(f"{title}: {', '.join(members)}", hanging="  ")]
+    return "\n".join([*lines[1:], "", "flfw list NAME has the card and the settings of one."])
 
 
 def compared(folders: Sequence[Path]) -> str:

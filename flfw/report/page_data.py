@@ -131,22 +131,6 @@ def most_missed(messages: int) -> float:
     return 1 - 0.05 ** (1 / messages)
 
 
-def beyond_chance(setting: AuditEntry) -> bool:
-    """Return whether more samples were identified than a guess identifies in 95 of 100 audits (one-sided, exact).
-
-    Newer runs test this themselves, and have a verdict for it: for these it is False.
-    """
-    if setting.entry["identification_p"] is not None:
-        return False
-    rate, chance = number(setting.entry["identification_rate"]), number(setting.entry["identification_null"])
-    if rate is None or chance is None:
-        return False
-    total = setting.total
-    hits = round(rate * total)
-    tail = sum(math.comb(total, k) * chance**k * (1 - chance) ** (total - k) for k in range(hits, total + 1))
-    return tail < 0.05
-
-
 @final
 @dataclass(frozen=True)
 class FailureLine:

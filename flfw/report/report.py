@@ -133,19 +133,10 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
 def _template() -> Template:
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=page_data.who)
-    jinja.filters.update(
-        verdict=verdicts.in_words,
-        because=because,
-        plainly=plainly,
-        of_search=of_search,
-        sentence=sentence,
-        digits=digits,
-    )
-    jinja.filters.update(
-        capital=capital, flags=flags, beyond_chance=page_data.beyond_chance, most_missed=page_data.most_missed
-    )
+    jinja.filters.update(verdict=verdicts.in_words, because=because, plainly=plainly, of_search=of_search)
+    jinja.filters.update(capital=capital, flags=flags, most_missed=page_data.most_missed)
     jinja.filters.update(rounds_read=rounds_read, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
-    jinja.filters.update(compared=compared, caveats=page_data.caveats)
+    jinja.filters.update(compared=compared, caveats=page_data.caveats, sentence=sentence, digits=digits)
     return jinja.from_string(PAGE)
 
 

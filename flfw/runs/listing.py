@@ -1,16 +1,14 @@
-"""Lists and cards of plug-ins, networks and data: ``sim.py --list`` and ``sim.py --list hyperfl``."""
+"""Cards of plug-ins, networks, data sets and splits: ``sim.py --list hyperfl``."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 from flfw import data, nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.data.splits import schemes
-from flfw.errors import InputError, suggestion
 from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
 
@@ -21,16 +19,8 @@ _KINDS = {
 }
 
 
-def listing(names: Sequence[str]) -> str:
-    """Return all names by kind or, for given names, the card and the hyper-parameters of each."""
-    if not names:
-        rows = {title: plugins.names(kind) for title, (kind, _) in _KINDS.items()}
-        rows |= {"networks": nets.names(), "data sets": data.names(), "splits": schemes.schemes()}
-        return "\n".join(f"{title:10} {', '.join(members) or 'none yet'}" for title, members in rows.items())
-    return "\n\n".join(_about(name) for name in names)
-
-
-def _about(name: str) -> str:
+def about(name: str) -> str:
+    """Return the cards of all that has a name, each with its hyper-parameters."""
     cards = []
     for title, (kind, base) in _KINDS.items():
         if name in plugins.names(kind):
@@ -48,11 +38,6 @@ def _about(name: str) -> str:
         cards.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")
     if name in nets.names():
         cards.append(f"[network] {name}: {_network(nets.card(name))}")
-    if not cards:
-        everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
-        everything += [*data.names(), *schemes.schemes(), *nets.names()]
-        like = suggestion(name, everything) or "."
-        raise InputError(f"Expected a name among {', '.join(everything)}; got --list {name}{like}")
     return "\n\n".join(cards)
 
 

@@ -496,12 +496,10 @@ def test_static_point_of_a_curve_stands_on_the_line_of_its_attack(tmp_path: Path
     assert "3 training images of 3 clients were attacked" in words_of(page)
 
 
-@pytest.mark.parametrize(("rate", "more"), [(1 / 6, False), (2 / 6, True), (1.0, True)])
-def test_identified_people_are_mentioned_where_nothing_was_recovered(tmp_path: Path, rate: float, more: bool) -> None:
-    """Of 6 at a chance of 3.5 %: one hit has a probability of 19 %, two of 1.7 %."""
-    scores = nothing(verdict="static") | {"identification_rate": rate, "identification_null": 0.035}
+def test_identified_people_are_mentioned_where_nothing_was_recovered(tmp_path: Path) -> None:
+    scores = nothing(verdict="static") | {"identification_rate": 1 / 6, "identification_null": 0.035}
     words = words_of(read(a_run(tmp_path / "run", entries=[full_entry("ig", 0, False, images=6, **scores)])))
-    assert ("something of the images does come through" in words) is more
+    assert re.search(r"In 17.% of the cases the result pointed to the right image", words)
 
 
 TOLD = {"defence": "prune", "granted": ["that the client uses prune (ratio=0.9), to which it adapts with its own code"]}
