@@ -42,7 +42,7 @@ MINUTES ?= 150
 CORES ?= 1
 COMMIT ?= main
 
-evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, by COMMIT's code, at the lowest priority; docs/evidence.md
+evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, by COMMIT's code, at the lowest priority; docs/tables/evidence.md
 	$(RUN) -m research.evidence.landed $(COMMIT) --minutes $(MINUTES) --cores $(CORES)
 	$(RUN) -m research.evidence --page
 

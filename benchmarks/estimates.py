@@ -1,8 +1,8 @@
 """Estimates beside the runs: ``python -m benchmarks.estimates [--only NUMBER ...] [--json] [--quick]``.
 
-Each run of the table in docs/performance.md is estimated, and then really done. Its time is that of the processors,
-user and system, of all of its processes on one thread each, Ray's daemons among them, so that other programs hardly
-change it; memory is the driver's largest resident size. The last line of the output is one JSON object.
+Each run of the table in research/performance_measurements.md is estimated, and then really done. Its time is that of
+the processors, user and system, of all of its processes on one thread each, Ray's daemons among them, so that other
+programs hardly change it; memory is the driver's largest resident size. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from benchmarks import output
 from benchmarks.process_family import descendants
 
 _ROOT = Path(__file__).parent.parent
-_SECTION = (_ROOT / "docs/performance.md").read_text().partition("benchmarks.estimates")[2].partition("\n## ")[0]
+_MEASURED = (_ROOT / "research/performance_measurements.md").read_text()
+_SECTION = _MEASURED.partition("benchmarks.estimates")[2].partition("\n## ")[0]
 FLAGS = dict(re.findall(r"^\| (\d+) \| `(.+?)` \|", _SECTION, re.MULTILINE))
 """Flags of the runs, by their number in the table."""
 _EACH_S = 0.05  # between two looks at the processes: what one did after the last look is not counted

@@ -57,7 +57,7 @@ class ExchangeCosts:
 
 
 EXCHANGES = {
-    # By `python -m tests.campaigns.exchange`; see docs/performance.md.
+    # By `python -m tests.campaigns.exchange`; see research/performance_measurements.md.
     "ray": ExchangeCosts(start_s=5.0, processor_s=5.4, exchange_s=0.05, message_s=0.0015, writes=0.26),
     # Flower's threads look for messages every 0.1 s, ours every 0.05 s; 1,000 tiny messages take 5 to 6 s.
     "flwr": ExchangeCosts(start_s=20.0, processor_s=20.0, exchange_s=0.3, message_s=0.005, writes=6.0),

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _do(arguments: Sequence[str]) -> int:
     ask = Parser(prog="python -m flfw.papers.frontier", description=__doc__)
-    ask.add_argument("points", type=Path, help="what sim.py --table dp.frontier wrote, such as docs/frontier.json")
+    ask.add_argument("points", type=Path, help="of sim.py --table dp.frontier, such as docs/tables/frontier.json")
     given = ask.parse_args(arguments)
     scale, known, papers = points.read(given.points)
     print("\n".join(map(str, write(given.points.with_suffix(""), scale, known, papers))))

@@ -53,8 +53,9 @@ def terminal(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark
 
 def markdown(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], figure: str = "") -> str:
     """Format points and marks in GitHub's Markdown, a table for each unit, with the figure if there is one."""
-    command = f"```\npython sim.py --table dp.frontier --scale {scale} --engine inproc\n```"
-    parts = ["# The frontier of differential privacy", command, *heading(scale)[1:]]
+    command = f"python sim.py --table dp.frontier --scale {scale} --engine inproc"
+    title = f"<!-- Written by {command} -->\n# The frontier of differential privacy, point by point"
+    parts = [title, f"```\n{command}\n```", *heading(scale)[1:]]
     if figure:
         parts.append(f"![accuracy against true epsilon, a line for each method]({figure})")
     for unit in dict.fromkeys(point.unit for point in points):

@@ -1,4 +1,4 @@
-"""Command ``python -m research.attacked [FOLDER]``: take a finished matrix, and print docs/attacked_defences.md."""
+"""Command ``python -m research.attacked [FOLDER]``: take a finished matrix, and print its pages in docs/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from flfw.files.exit_code import exit_code
 from flfw.files.parser import Parser
 from flfw.files.sealed import write_atomic
-from research.attacked import PAGE, read, take, text
+from research.attacked import PAGE, TABLES, read, tables, take, text
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,7 +23,9 @@ def _do(arguments: Sequence[str]) -> int:
     given = ask.parse_args(arguments)
     if given.finished:
         take(given.finished)
-    write_atomic(PAGE, text(read()).encode())
+    records = read()
+    write_atomic(PAGE, text(records).encode())
+    write_atomic(TABLES, tables(records).encode())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Command ``python -m research.evidence``: gather evidence, or print docs/evidence.md from it."""
+"""Command ``python -m research.evidence``: gather evidence, or print docs/tables/evidence.md from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _do(arguments: Sequence[str]) -> int:
     ask.add_argument("--cores", type=int, default=1, help="cells at a time, each in a process of its own")
     ask.add_argument("--gpus", type=float, default=0.0, help="share of a GPU for each run")
     ask.add_argument("--only", default="", help="only cells whose path begins so, such as fed_cdp.5/Adult")
-    ask.add_argument("--page", action="store_true", help="write docs/evidence.md from the records, and nothing else")
+    ask.add_argument("--page", action="store_true", help="write docs/tables/evidence.md, and nothing else")
     ask.add_argument("--list", action="store_true", help="print the list with core-hours, and nothing else")
     ask.add_argument("--migrate", action="store_true", help="give records the present names of settings, nothing else")
     ask.add_argument("--runs", type=Path, default=RUNS, help="folder of the runs")

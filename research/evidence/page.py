@@ -1,4 +1,4 @@
-"""docs/evidence.md: published numbers beside what was measured at the papers' own scale, printed from the records."""
+"""docs/tables/evidence.md: published numbers beside what was measured at the papers' own scale, from the records."""
 
 from __future__ import annotations
 
@@ -15,43 +15,14 @@ from flfw.papers.published import Cell
 from research.evidence import agreement
 from research.evidence.agreement import Measured
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tables" / "evidence.md"
 VARIANTS = ("authors", "ours")
 
-_OPENING = """# Evidence at the papers' scale
+_OPENING = """<!-- Written by python -m research.evidence --page -->
+# Evidence, cell by cell
 
-Every number here comes from a run with the paper's own settings, to the last round; reconstructions before training
-(hyperfl.3) need one round. Quick runs are not counted. A run's numbers, settings, code, machine and time lie in
-`papers/evidence/`, a small file for each cell, variant and seed; this page is printed from them. More cells are
-measured as time allows:
-
-```
-make evidence MINUTES=165 CORES=1                 # the next cells of the list, at the lowest priority, and this page
-python -m research.evidence --list             # the list, what is recorded, and core-hours of the rest
-python -m research.evidence --only fed_cdp.5   # some cells, by the code of this folder
-python -m research.evidence --page             # this page, from the records
-python -m research.evidence --migrate          # records to new names of settings, see papers/evidence/records.py
-```
-
-`make evidence` runs the code of a commit, by default of `main` (`COMMIT=...`), from a git worktree in
-`$XDG_CACHE_HOME/flfw/evidence`, where its runs lie, too. So work in the checkout does not change or break a run under
-way. Each cell is measured on one thread, without deadlines. When the time is over the run stops at its last round, and
-goes on at the next call, by a later commit as well: its record names the code of each part.
-
-**authors** is the method as in its authors' code, **ours** the method as this project has it by default; what differs
-stands on the cards of `papers/` and `strategies/`. Noise is always drawn as the paper states it, even if the released
-code has it switched off. Where a paper does not state a setting, the card names the assumed one. Where the variants do
-not differ there is one number, under *authors*. ± is the sample standard deviation over the seeds. **Beside** are
-further figures of the authors' variant, explained below each table; inf is an epsilon without a bound.
-
-| word | means |
-|---|---|
-| agrees | within 1 point of the published number; or, with three seeds or more, *near* it and within 2 points |
-| undecided | near it, but farther off: the seeds differ too much to tell |
-| above, below | farther off; where the reason is known it stands below the table |
-
-A point is a hundredth of an accuracy, or 1 dB; *near* is within two standard errors of the difference. One seed that
-agrees is marked: it may be luck.
+`python -m research.evidence --page` writes this page from the records in `papers/evidence/`. The words *authors*,
+*ours*, *beside*, *agrees*, *undecided*, *above* and *below* are explained on the page [Evidence](../evidence.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""Command ``python -m research.main_job``: run the main job over seeds, and print docs/main_job.md."""
+"""Command ``python -m research.main_job``: run the main job over seeds, and print docs/tables/main_job.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/main_job.md: the main job's result by machine and seed, printed from the records."""
+"""docs/tables/main_job.md: the main job's result by machine and seed, printed from the records."""
 
 from __future__ import annotations
 
@@ -8,31 +8,13 @@ from pathlib import Path
 from flfw.files.sealed import write_atomic
 from research.main_job.records import DOCS, MainJob, MainJobEntry
 
-PAGE = DOCS / "main_job.md"
+PAGE = DOCS / "tables" / "main_job.md"
 
-_OPENING = """# The main job over seeds and machines
+_OPENING = """<!-- Written by python -m research.main_job -->
+# The main job, by machine and seed
 
-`python sim.py` runs HyperFL on the digits with seed 0 and attacks 8 images before and after its 10 rounds. That is one
-draw. With another seed, clients hold other images and start from other weights; on another processor, sums round in
-another order, 10 rounds of training and thousands of steps of a search enlarge that, and an image near the threshold
-falls on the other side. So no single count is the main job's result; this page has every main job that was recorded:
-
-```
-python -m research.main_job --seeds 0 1 2          # run the seeds that this machine has not run, write this page
-python -m research.main_job --take runs/A runs/B   # take finished main jobs, of other machines too
-```
-
-A cell is the number of recovered images with the 95 % interval of their share (Clopper-Pearson), the mean PSNR, and the
-verdict. An interval speaks of the images of one seed. If a table has several seeds, its last column has the least and
-the most over these. Other code or another machine has a table of its own. With the same code, on one machine, a seed
-repeats bit for bit, and `python sim.py --verify runs/NAME` tests that.
-"""
-
-_NOT_HERE = """
-## What is not in the tables
-
-A review of an earlier version reported that the static attack after round 10 recovered 0 of 8 images on one CPU and 4
-of 8 on another. Its machines and results were not kept, so these two counts are hearsay.
+[The main job over seeds and machines](../main_job.md) explains the cells. Other code or another machine has a table of
+its own. If a table has several seeds, its last column has the least and the most over these.
 """
 
 
@@ -48,7 +30,7 @@ def text(jobs: Sequence[MainJob]) -> str:
         machines.setdefault(job.key[:-1], []).append(job)
     count = len({key[:3] for key in machines})
     seeds = f"{len(jobs)} run{'s' if len(jobs) != 1 else ''} on {count} machine{'s' if count != 1 else ''}."
-    return "\n".join([_OPENING, seeds, *map(_table, machines.values())]) + _NOT_HERE
+    return "\n".join([_OPENING, seeds, *map(_table, machines.values())])
 
 
 def _table(jobs: Sequence[MainJob]) -> str:

@@ -145,7 +145,7 @@ def worst_solution(net: nn.Module, seed: int, labels: tuple[int, ...]) -> float:
 def test_rates_of_the_separation_and_no_wrong_solution_counts_as_one(
     labels: tuple[int, ...], minimum: int, limit: float
 ) -> None:
-    """Rates in docs/attacks/dcs2.md, for eight networks and images."""
+    """Rates in research/attack_dcs2_measurements.md, for eight networks and images."""
     errors = [worst_solution(network("lenet", seed), seed, labels) for seed in range(8)]
     solved = [error for error in errors if error < torch.inf]
     print(f"{labels}: {len(solved)} of 8 solved, relative error of the features at most {max(solved):.0e}")
@@ -210,7 +210,7 @@ def test_and_out_of_one_that_was_projected() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("rise", [7.0, 9.0, 10.0])
 def test_a_large_factor_leaves_right_features_and_an_error_near_the_limit(rise: float) -> None:
-    """Rates in docs/attacks/dcs2.md: the label's bias is raised, so the defence has to project."""
+    """Rates in research/attack_dcs2_measurements.md: the label's bias is raised, so the defence has to project."""
     accepted, factors, off = 0, [], []
     for seed in range(8):
         net = network("lenet", seed)

@@ -182,7 +182,7 @@ def test_too_few_messages_and_too_many_for_the_layer_are_refused(count: int, tim
 @pytest.mark.nightly
 @pytest.mark.parametrize(("count", "times"), [(5, 3), (5, 4), (6, 4), (7, 6), (8, 12)])
 def test_rates_of_the_joined_answers(count: int, times: int) -> None:
-    """Rates in docs/attacks/dcs2.md, for three networks and batches; near the limit rounding decides."""
+    """Rates in research/attack_dcs2_measurements.md, for three networks; near the limit rounding decides."""
     errors, solved = [], []
     for seed in range(3):
         net, (x, y) = network("lenet", seed), batch(seed, count)
@@ -233,7 +233,7 @@ def defended(x: Tensor, y: Tensor, **settings: object) -> tuple[LocalStep, DCS2]
 
 @pytest.mark.nightly
 def test_gain_of_the_mean_answer_for_a_search_that_is_not_told() -> None:
-    """Figures in docs/attacks/dcs2.md: the mean damps the concealed samples' part, but they are all near one place."""
+    """Figures in research/attack_dcs2_measurements.md: the concealed samples are all near one place."""
     qualities: dict[int, list[float]] = {1: [], 16: [], 0: []}
     for image in range(3):
         x, y = digits(image, side=16)
@@ -252,7 +252,7 @@ def test_gain_of_the_mean_answer_for_a_search_that_is_not_told() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("settings", [{}, {"stop": "never"}, {"stop": "never", "boxed": True}], ids=str)
 def test_range_of_the_concealed_features(settings: dict[str, object]) -> None:
-    """Figures in docs/attacks/dcs2.md: shares of features that lie outside of those of public examples."""
+    """Figures in research/attack_dcs2_measurements.md: shares of features outside those of public examples."""
     shares: dict[str, list[float]] = {"examples": [], "concealed": []}
     for image in range(6):
         step, _ = defended(*digits(image, side=16))
@@ -271,7 +271,7 @@ def test_range_of_the_concealed_features(settings: dict[str, object]) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("lr", [0.01, 0.1])
 def test_gain_of_earlier_rounds(lr: float) -> None:
-    """Figures in docs/attacks/dcs2.md, for four images and five steps of training between rounds."""
+    """Figures in research/attack_dcs2_measurements.md, for four images and five steps of training between rounds."""
     quality = {}
     for rounds in (1, 2, 4):
         attack, qualities = DCS2Inversion(DCS2InversionSettings(search_iterations=1000)), []

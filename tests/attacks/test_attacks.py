@@ -327,7 +327,7 @@ KINDS = ("linear", "lenet", "generated", "mlp", "table", "imprinted", "columns",
 
 def breach(name: str, missing: str, way: str) -> str:
     """The message of a failure: the attack's file, what is wrong with it, and what to do."""
-    return f"attacks/{name}.py: {missing}; {way}. The contract is in docs/extending.md, 'An attack in closed form'."
+    return f"attacks/{name}.py: {missing}; {way}. The contract is in docs/developing.md, 'An attack'."
 
 
 @cache  # what most tests of an attack begin with, and what takes longest

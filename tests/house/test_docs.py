@@ -15,6 +15,7 @@ from typing import Any, Union, get_args, get_origin
 import pytest
 
 import sim
+from docs.hooks import renames
 from flfw import data, nets, plugins
 from flfw.command.flags import declared, flags
 from flfw.command.rehearse import DEFAULT, RehearsalCommand
@@ -75,6 +76,7 @@ def test_links_on_the_pages_lead_somewhere_and_commands_parse(page: Path) -> Non
     text = page.read_text()
     assert [to for to in re.findall(r"\]\((?!https?:)([^)#]+)\)", text) if not (page.parent / to).exists()] == []
     written = {Path(file).stem for file in WRITTEN.findall(text)}  # plug-ins that the reader writes
+    written |= {file.removesuffix(".py").replace("/", ".") for file in WRITTEN.findall(text)}  # in a package
     for block in re.findall(r"^```(?:\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         for line in re.findall(r"^python sim\.py(.*)$", block.replace("\\\n", " "), re.MULTILINE):
             command = sim.parse(shlex.split(line, comments=True))
@@ -82,11 +84,9 @@ def test_links_on_the_pages_lead_somewhere_and_commands_parse(page: Path) -> Non
             if ":" not in experiment.method:
                 assert experiment.method in {*plugins.names(plugins.METHOD), *written}
             assert experiment.dataset.partition(":")[0] in {*data.names(), *data.PREFIXES, *written}
-            assert experiment.net in {"auto", *nets.names(), *written}
-            assert experiment.split in {"auto", *schemes.schemes(), *written}
-            if command.table.partition(".")[0] in written:
-                continue
-            if command.table or command.cell:
+            assert experiment.net.partition(":")[0] in {"auto", *nets.names(), *written}
+            assert experiment.split.partition(":")[0] in {"auto", *schemes.schemes(), *written}
+            if (command.table or command.cell) and command.table.partition(":")[0] not in written:
                 name = command.table or command.cell.partition("/")[0]
                 (frontier() if name == NAME else table(name)).select(command.cell)
 
@@ -138,8 +138,7 @@ def unknown_names(page: Path, root: Path) -> Iterator[str]:
         commands = RUN.findall(line)
         yield from (f"{at}: no module to run, {name}" for name in commands if not runnable(name))
         names = [name for name in DOTTED.findall(line) if not name.endswith(FILES) and name not in commands]
-        modules = {example.removesuffix(".py").replace("/", ".") for example in examples}
-        modules |= {f"flfw.{module}" for module in modules}
+        modules = {f"{top}{file.removesuffix('.py').replace('/', '.')}" for file in examples for top in ("", "flfw.")}
         names = [name for name in names if name.partition(":")[0] not in modules]
         yield from (f"{at}: no name {name}" for name in names if not reachable(name))
         places = [index for index in PLACE.findall(line) if index not in examples]
@@ -189,7 +188,11 @@ def test_flags_keys_names_and_files_on_the_pages_exist_and_sentences_have_a_subj
     below = [words[0] for words in HEADLESS.finditer(text) if words[1] not in ("where", "so")]
     assert below == []  # a formula may go on with these two
     assert list(unknown_flags_and_keys(text)) == []
-    assert page.name == "CHANGELOG.md" or list(unknown_names(page, ROOT)) == []  # there they are those of its day
+    assert list(unknown_names(page, ROOT)) == []
+
+
+def test_the_page_of_earlier_names_has_those_of_the_code() -> None:
+    assert renames.PAGE.read_text() == renames.page(), "run python -m docs.hooks.renames"
 
 
 def test_a_flag_or_key_that_does_not_exist_is_reported_with_its_line() -> None:

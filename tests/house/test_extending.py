@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md: written into a copy of the checkout, they keep the rules, pass tests and run."""
+"""The examples of docs/extending.md and of examples/plugins: in a copy of the checkout they keep the rules and run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.house.test_house import lint_imports
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
+PLUGINS = ROOT / "examples" / "plugins"
+INSERTIONS, COMMANDS = ((PLUGINS / f"{name}.md").read_text() for name in ("insertions", "README"))
 BLOCK = re.compile(
     r"^```\w+\n(?:#|//|<!--) ([\w./]+\.\w+)(?:, (after|in place of): (.*?))?(?: -->)?\n(.*?)^```$", re.M | re.S
 )
@@ -32,7 +34,7 @@ SMALL = "--clients 2 --rounds 1 --local-epochs 1 --images 2 --engine inproc --au
 
 @dataclass(frozen=True)
 class Block:
-    """A block of the page that names its file.
+    """A block of the page or of insertions.md that names its file, or a file of examples/plugins.
 
     Attributes:
         file: below the checkout; that of `mylab` below the reader's own repository.
@@ -61,14 +63,19 @@ class Block:
         path.write_text("".join(lines))
 
 
-BLOCKS = [Block(*match) for match in BLOCK.findall(PAGE)]
+BLOCKS = [Block(*match) for match in BLOCK.findall(PAGE + INSERTIONS)]
+BLOCKS += [
+    Block(str(path.relative_to(PLUGINS)), "", "", path.read_text())
+    for path in sorted(PLUGINS.glob("*/**/*"))
+    if path.suffix in (".py", ".md")
+]
 WHOLE = [block.file for block in BLOCKS if not block.place]
 TESTS = [file for file in WHOLE if Path(file).name.startswith("test_")]
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout with all of the page's files in it, `mylab` too."""
+    """A copy of the checkout with all of these files in it, `mylab` too."""
     root = tmp_path_factory.mktemp("extended")
     for name in COPIED:
         shutil.copytree(ROOT / name, root / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -95,8 +102,9 @@ def test_there_is_an_example_of_every_kind() -> None:
     folders = {str(Path(file).parent) for file in WHOLE}
     kinds = {"mylab", "strategies", "clients", "clients/defences", "attacks", "attacks/adaptations", "papers"}
     assert {*kinds, "flfw/data/readers", "flfw/data/splits", "flfw/nets"} <= folders
-    fenced = re.findall(r"^```(?:python|markdown|json)$", PAGE, re.M)
-    assert len(fenced) == len(BLOCKS), "a block does not name its file"
+    for text in (PAGE, INSERTIONS):
+        fenced = re.findall(r"^```(?:python|markdown|json)$", text, re.M)
+        assert len(fenced) == len(BLOCK.findall(text)), "a block does not name its file"
 
 
 @pytest.mark.nightly
@@ -152,13 +160,13 @@ def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_the_commands_of_the_page_run(copy: Path, tmp_path: Path) -> None:
     lines = []
-    for command in COMMAND.findall(PAGE):
+    for command in COMMAND.findall(PAGE + COMMANDS):
         requested, _, values = command.partition(" --set ")
         few = [f"{attack}.iterations=2" for attack in ("ig", "layerwise", "dlg") if f"--attack {attack}" in requested]
         small = SMALL.replace("--audit-rounds 0", "").split() if "--audit-rounds" in requested else SMALL.split()
         small = small if "--method" in requested else []
         chosen = [*shlex.split(values), *few]
         lines.append([*shlex.split(requested), *small, *(["--set", *chosen] if chosen else [])])
-    assert len(lines) == 12
+    assert len(lines) == 17
     for line, audit in zip(lines, run(copy, lines, tmp_path), strict=True):
         assert bool(audit) == ("--attack" in line and line[line.index("--attack") + 1] != "none"), line

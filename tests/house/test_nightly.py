@@ -132,6 +132,8 @@ def test_sizes_of_a_small_project(tmp_path: Path) -> None:
     (tmp_path / "strategies" / "b.py").write_text("x = (\n    1\n)\n")
     (tmp_path / "flfw" / "strategies").symlink_to("../strategies")
     (tmp_path / "docs" / "page.md").write_text("one two\nthree")
+    (tmp_path / "docs" / "tables").mkdir()
+    (tmp_path / "docs" / "tables" / "written.md").write_text("words of a command are not counted")
     for name in ("README.md", "CHANGELOG.md"):
         (tmp_path / name).write_text("word")
     found = limits.sizes(tmp_path)

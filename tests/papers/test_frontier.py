@@ -251,7 +251,7 @@ def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_the_page_in_docs_is_printed_from_its_points() -> None:
-    stem = ROOT / "docs" / "frontier"
+    stem = ROOT / "docs" / "tables" / "frontier"
     scale, known, papers = points.read(stem.with_suffix(".json"))
     assert stem.with_suffix(".md").read_text() == page.markdown(scale, known, papers, "frontier.svg")
     assert [point.cell for point in known] == [one.path for one in table().cells if one.columns[0] in ("1", "8")]

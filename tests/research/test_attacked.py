@@ -24,8 +24,9 @@ def asked() -> Command:
     return command_line(["--matrix", *attacked.AXES, *attacked.FLAGS.split()])
 
 
-def test_the_page_is_that_of_the_records() -> None:
+def test_the_pages_are_those_of_the_records() -> None:
     assert attacked.PAGE.read_text() == attacked.text(attacked.read())
+    assert attacked.TABLES.read_text() == attacked.tables(attacked.read())
 
 
 @pytest.mark.parametrize("dataset", attacked.DATASETS)

@@ -30,7 +30,6 @@ from flfw.plans.run_plan import without_auto
 from research.evidence import costs, page
 from research.evidence.agreement import measured, reason, word
 from research.evidence.gather import together
-from tests.support.paths import ROOT
 
 CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"  # published: 85.67
 
@@ -255,7 +254,7 @@ def test_a_reason_belongs_to_cells_and_not_to_their_neighbours() -> None:
 
 
 def test_the_page_in_docs_is_printed_from_the_records() -> None:
-    assert (ROOT / "docs" / "evidence.md").read_text() == page.text(read(FOLDER))
+    assert page.PAGE.read_text() == page.text(read(FOLDER))
 
 
 def test_a_line_has_both_variants_their_words_and_the_seeds() -> None:
