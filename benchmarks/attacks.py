@@ -16,7 +16,7 @@ ratio is the median of the turns'. Beside P10:
 - `uncompiled`: the ratios without a compiler.
 - `time_to_equal_psnr`: LeNet, 8 victims: seconds until the mean PSNR is that at which their search ends, less 0.5 dB;
   theirs one by one and added up, ours at once; without our compiling and with it. Once each, not in turns.
-- `bf16`: the network in bfloat16, compiled, over float32; `research.measurements.attack_precision` has what it costs.
+- `bf16`: the network in bfloat16, compiled, over float32; research/performance_measurements.md has what it costs.
 - `crossover`: seconds of a step for P victims one by one over those of a step under vmap, uncompiled, beside the
   operations of one victim's step. `flfw.inversion.graph.LIGHT` lies where vmap stops being faster.
 - `kept`: seconds of the processor of a step that computes everything, over those of one that keeps what the guess does

@@ -20,9 +20,8 @@ from benchmarks import output
 from benchmarks.process_family import descendants
 
 _ROOT = Path(__file__).parent.parent
-_MEASURED = (_ROOT / "research/performance_measurements.md").read_text()
-_SECTION = _MEASURED.partition("benchmarks.estimates")[2].partition("\n## ")[0]
-FLAGS = dict(re.findall(r"^\| (\d+) \| `(.+?)` \|", _SECTION, re.MULTILINE))
+_TABLE = (_ROOT / "research/performance_measurements.md").read_text().partition("benchmarks.estimates")[2]
+FLAGS = dict(re.findall(r"^\| (\d+) \| `(.+?)` \|", _TABLE.partition("\n## ")[0], re.MULTILINE))
 """Flags of the runs, by their number in the table."""
 _EACH_S = 0.05  # between two looks at the processes: what one did after the last look is not counted
 PARTS = {number: output.BenchmarkPart(flags, 60, 30 if number == "1" else 0) for number, flags in FLAGS.items()}

@@ -22,10 +22,10 @@ from flfw import Result, run
 ROOT = Path(__file__).resolve().parents[1]
 OUT, TABLE = ROOT / "docs/gallery", ROOT / "docs/tables/gallery.md"
 COMMON = {
-    "dataset": "cifar10", "net": "lenet", "clients": 4, "rounds": 1, "images": 4, "audit_rounds": (0,),
+    "dataset": "cifar10", "net": "lenet", "clients": 4, "rounds": 1, "images": 4, "audit_rounds": "0",
     "engine": "inproc", "seed": 1,
 }  # fmt: skip
-IG: Mapping[str, Any] = {"method": "fedavg", "attack": "ig", "set": "ig.iterations=2000"}
+IG: Mapping[str, Any] = {"method": "fedavg", "attack": "ig", "set": "ig.iterations=3000"}
 POSTERS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "methods": {
         "FedAvg": IG,
