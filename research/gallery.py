@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=POSTERS, default=list(POSTERS), help="posters to make")
     given = parser.parse_args()
     OUT.mkdir(exist_ok=True)
-    lines = ["<!-- Written by python -m research.gallery. -->", ""]
+    lines = ["<!-- python -m research.gallery writes this page -->", ""]
     for poster in given.only:
         results = {name: _finished(name, fields, given.data_root) for name, fields in POSTERS[poster].items()}
         _draw({name: _pictures(result) for name, result in results.items()}, OUT / poster)
@@ -64,8 +64,7 @@ def main() -> None:
             "|---|---|---|---|---|",
         ]
         lines += [_line(name, result, POSTERS[poster][name]) for name, result in results.items()] + [""]
-    if set(given.only) == set(POSTERS):
-        TABLE.write_text("\n".join(lines))
+    TABLE.write_text("\n".join(lines))
 
 
 def _finished(name: str, fields: Mapping[str, Any], data_root: str) -> Result:

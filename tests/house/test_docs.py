@@ -17,7 +17,7 @@ import pytest
 import sim
 from docs.hooks import renames
 from flfw import data, nets, plugins
-from flfw.command.flags import declared, flags
+from flfw.command.flags import declared, expert, flags
 from flfw.command.rehearse import DEFAULT, RehearsalCommand
 from flfw.data.splits import schemes
 from flfw.files.result_entries import ResultModel
@@ -35,6 +35,7 @@ PLACE = re.compile(rf"(?<![\w./:-])(?:{TOPS})/[\w./*-]*[\w*/]")
 RUN = re.compile(r"python3? -m ([\w.]+)")
 FILES = (".py", ".md", ".csv", ".json")
 FORMER = re.compile(r"\(was [^)]*\)")
+EXPERT = re.compile(r"--expert ([a-z]\w+)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 ADDED = re.compile(r"\.add_argument\([^)]*?\"(--[a-z][a-z0-9-]*)\"")
 OTHERS_FLAGS = {
@@ -42,7 +43,7 @@ OTHERS_FLAGS = {
     "ray": "--address --head --num-cpus",
     "docker": "--detach --file --tag",
     "systemd": "--now --offline --shell --system",
-    "chromium": "--headless --print-to-pdf",
+    "chromium, uv": "--headless --print-to-pdf --torch-backend",
     "trackers": "--append --logdir",
     "pytest": "--hypothesis-profile --durations",
 }
@@ -189,6 +190,12 @@ def test_flags_keys_names_and_files_on_the_pages_exist_and_sentences_have_a_subj
     assert below == []  # a formula may go on with these two
     assert list(unknown_flags_and_keys(text)) == []
     assert list(unknown_names(page, ROOT)) == []
+
+
+def test_settings_behind_expert_exist_on_the_pages_and_in_messages() -> None:
+    known, sources = {flag.name.replace("-", "_") for flag in expert()}, sorted((ROOT / "flfw").rglob("*.py"))
+    named = {(path.name, name) for path in [*WITH_NAMES, *sources] for name in EXPERT.findall(path.read_text())}
+    assert {(place, name) for place, name in named if name not in known} == set()
 
 
 def test_the_page_of_earlier_names_has_those_of_the_code() -> None:

@@ -114,21 +114,6 @@ def test_a_client_asks_only_for_labels_that_it_has(small: Experiment, tmp_path: 
     assert asked_for == held
 
 
-@pytest.mark.parametrize(
-    ("setting", "expected"),
-    [
-        ("server_decay=-1", "server_decay >= 0"),
-        ("diversity=-0.1", "diversity >= 0"),
-        ("weight_decay=-1", "weight_decay >= 0"),
-        ("start=else", "start among common, independent"),
-        ("iterations=0", "iterations >= 1"),
-    ],
-)
-def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
-    with pytest.raises(InputError, match=expected):
-        checked(plan(asked(small, setting)))
-
-
 def test_a_network_without_maps_in_0_1_is_refused(small: Experiment) -> None:
     with pytest.raises(InputError, match=r"^Expected a network whose extractor makes square maps in \(0, 1\)"):
         checked(plan(dataclasses.replace(asked(small), net="cnn1")))

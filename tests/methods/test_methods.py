@@ -16,6 +16,7 @@ from flfw import plugins
 from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore
 from flfw.data import feed
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.tensor_names import matches
 from flfw.messages.sharing import SharingViolationError
@@ -403,3 +404,26 @@ def test_strategy_alone_needs_no_enrolment() -> None:
         grid, min_separation = InProcessGrid(ClientApp(), 3, {}), strategy.min_separation(strategy.settings)
         messages = list(strategy.configure_train(1, ArrayRecord({}), ConfigRecord({}), grid))
         assert [m.metadata.dst_node_id for m in messages] == [1, 2, 3][::min_separation]
+
+
+AT_LEAST_0, AT_LEAST_1, STARTS = "{} >= 0", "{} >= 1", "start among common, independent"
+OUT_OF_RANGE = {
+    ("dssgd", "0 < {} <= 1"): "theta_u=nan theta_d=-0.5 decay=0",
+    ("dssgd", "0 <= {} < inf"): "tau=-1 gamma=inf",
+    ("dssgd", "criterion among largest, random"): "criterion=smallest",
+    ("dssgd", "combine among sum, mean"): "combine=median",
+    ("fedcg", AT_LEAST_0): "weight_decay=-1 gan_epochs=-1 gamma_rounds=-1 diversity=nan",
+    ("fedcg", "{} > 0"): "gan_lr=0 server_lr=0",
+    ("fedcg", AT_LEAST_1): "iterations=0 server_batch=0",
+    ("fedcg", STARTS): "start=else",
+    ("fedgen", AT_LEAST_0): "server_decay=-1 diversity=-0.1 weight_decay=-1",
+    ("fedgen", AT_LEAST_1): "iterations=0",
+    ("fedgen", STARTS): "start=else",
+}
+
+
+@pytest.mark.parametrize(("method", "form"), OUT_OF_RANGE)
+def test_a_setting_out_of_range_is_refused(small: Experiment, method: str, form: str) -> None:
+    for setting in OUT_OF_RANGE[method, form].split():
+        with pytest.raises(InputError, match=form.format(setting.partition("=")[0])):
+            plan(dataclasses.replace(small, method=method, set=(setting,)))

@@ -58,7 +58,7 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
 
 
 @pytest.mark.parametrize(
-    ("entry", "level", "headline"),
+    ("run", "level", "words"),
     [
         ({}, LEAKS, "The tested federation leaks: 2 of 3 attacked images were recovered. The attacker is the"),
         ({"source": "update"}, LEAKS, "It read messages that clients sent in training."),
@@ -84,11 +84,22 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
             Severity.NOT_FOUND,
             "No leak was found: not one of 8 attacked images was recovered. This is no proof of safety.",
         ),
+        (given(), UNTESTED, NOT_AUDITED),
+        (given(privacy=[CLAIM]), UNTESTED, NOT_AUDITED),
+        (given(membership=[TOLD]), LEAKS, "leaks which samples it was trained on."),
+        (given(membership=[TOLD | {"unit": "patient"}]), LEAKS, "leaks which patients it was trained on."),
+        (given(membership=[member_row("whitened", "no leak found")]), Severity.NOT_FOUND, "used. This is no proof"),
+        (given(membership=[UNCLEAR]), UNKNOWN, "It is not known whether anyone can tell which"),
+        (given(inference=[CLASSES]), LEAKS, "leaks what kind of data a client has"),
+        (given(inference=[CLASSES | {"verdict": "static"}]), UNKNOWN, "It is not known whether"),
+        (given(secure_aggregation=PEER), LEAKS, "a round had too few clients. Another client can compute"),
+        (given(secure_aggregation=APART), UNTESTED, NOT_AUDITED),
     ],
 )
-def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], level: Severity, headline: str) -> None:
-    one = decided(tmp_path, entry)
-    assert one.level is level and headline in f"{one.headline} {' '.join(one.meaning)}"
+def test_each_verdict_has_a_headline(tmp_path: Path, run: Any, level: Severity, words: str) -> None:
+    run = run if isinstance(run, Given) else given(run)
+    one = decided(tmp_path, *run.entries, membership=run.membership, **run.result)
+    assert one.level is level and words in f"{one.headline} {' '.join(one.meaning)}"
     assert len(one.headline.split()) <= 12
 
 
@@ -110,29 +121,6 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
 def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
     one = decided(tmp_path, judged("no leak found", "nothing"), {"curve": "batch", "batch": 4})
     assert one.level is LEAKS and "2 of 3 attacked" in one.headline
-
-
-@pytest.mark.parametrize(
-    ("run", "level", "headline"),
-    [
-        (given(), UNTESTED, NOT_AUDITED),
-        (given(privacy=[CLAIM]), UNTESTED, NOT_AUDITED),
-        (given(membership=[TOLD]), LEAKS, "leaks which samples it was trained on."),
-        (given(membership=[TOLD | {"unit": "patient"}]), LEAKS, "leaks which patients it was trained on."),
-        (given(membership=[member_row("whitened", "no leak found")]), Severity.NOT_FOUND, "used. This is no proof"),
-        (given(membership=[UNCLEAR]), UNKNOWN, "It is not known whether anyone can tell which"),
-        (given(inference=[CLASSES]), LEAKS, "leaks what kind of data a client has"),
-        (given(inference=[CLASSES | {"verdict": "static"}]), UNKNOWN, "It is not known whether"),
-        (given(secure_aggregation=PEER), LEAKS, "a round had too few clients. Another client can compute"),
-        (given(secure_aggregation=APART), UNTESTED, NOT_AUDITED),
-    ],
-)
-def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
-    tmp_path: Path, run: Given, level: Severity, headline: str
-) -> None:
-    one = decided(tmp_path, membership=run.membership, **run.result)
-    assert one.level is level and headline in f"{one.headline} {' '.join(one.meaning)}"
-    assert len(one.headline.split()) <= 12
 
 
 def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> None:
