@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from flfw.errors import InputError, require, suggestion, unknown
@@ -95,12 +96,17 @@ def load_class(kind: PluginKind, name: str, base: type[T]) -> type[T]:
         return _foreign(kind, name, base)
     require_known(kind, name)
     module = importlib.import_module(f"{kind.package}.{name}")
-    classes = [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
+    classes = defined_in(module, base)
     if len(classes) != 1:
         raise InputError(
             f"Expected one concrete {base.__name__} in {module.__name__}, got {[c.__name__ for c in classes]}."
         )
     return classes[0]
+
+
+def defined_in(module: ModuleType, base: type[T]) -> list[type[T]]:
+    """List the concrete classes of a kind that a module itself defines."""
+    return [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
 
 
 def require_known(kind: PluginKind, name: str) -> None:

@@ -6,7 +6,7 @@ The models of matrix.json check it before its readers use it; further fields are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from flfw.files.folders import require_finished
 from flfw.files.result_entries import ConcludedFields, Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
 from flfw.files.verdicts import Evidence, Verdict
-from flfw.report.findings import FLOORS, was_informed
+from flfw.report.findings import FLOORS
 
 
 class AttackSetting(NamedTuple):
@@ -175,9 +175,8 @@ def read(folder: Path) -> FinishedRun:
         seed = int(result["config"]["seed"])
         rows: list[MatrixRow] = []
         if (folder / "audit.csv").is_file():
-            settings = {setting for setting, _ in FinishedRun(folder, result, ()).entries}
             lines = read_rows(folder / "audit.csv")
-            rows = [_row(line, seed, settings) for line in lines if _is_plain_target(line)]
+            rows = [_row(line, seed) for line in lines if _is_plain_target(line)]
         run = FinishedRun(folder, result, tuple(rows))
         _ = run.utilities, [float(line["epsilon"]) for line in run.claims.values()], run.entries
     except InputError:
@@ -200,18 +199,11 @@ def _setting(entry: Mapping[str, Any]) -> AttackSetting:
     return setting._replace(informed=bool(entry.get("adaptation")))
 
 
-def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> AttackSetting:
-    """Return the run's setting for a row; a row of a failed attack may lack the attacker's knowledge."""
-    plain, informed = _setting(line)._replace(informed=False), was_informed(line)
-    possible = [setting for setting in (plain, plain._replace(informed=True)) if setting in settings] or [plain]
-    return next((setting for setting in possible if setting.informed == informed), possible[0])
-
-
-def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> MatrixRow:
+def _row(line: Mapping[str, str], seed: int) -> MatrixRow:
     floors = [_number(line.get(f"floor_{name}")) for name in FLOORS]
     index = _number(line.get("index"))
     return MatrixRow(
-        setting=_setting_of(line, settings),
+        setting=_setting(line),
         seed=seed,
         place=(line.get("client") or "", line.get("probe_slot") or "", line.get("image") or ""),
         example="" if index is None else f"{index:.0f}",

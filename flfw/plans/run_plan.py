@@ -6,6 +6,7 @@ processes. All other code takes a part of the plan, or the values that it needs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -277,7 +278,17 @@ def _known_to_all(experiment: Experiment) -> dict[str, Scalar]:
 
 
 def _client_half(method: type[FederatedStrategy], name: str) -> type[FederatedClient]:
-    """Return the class that a method names, else the one in the file of the method's name, else `sgd`."""
+    """Return the class that a method names, else the one in the file of its name, or of what it derives from, or `sgd`.
+
+    Raises:
+        InputError: a method from outside names none, though its module defines one, which would never be used.
+    """
+    if not method.client and ":" in name:
+        beside = plugins.defined_in(sys.modules[method.__module__], FederatedClient)
+        line = f'client = "{method.__module__}:{beside[0].__name__}"' if beside else ""
+        require(not beside, f"{name} to name the client half beside it, by {line}", client=None)
+        ours = [cls.__module__ for cls in method.__mro__ if cls.__module__.startswith(f"{plugins.METHOD.package}.")]
+        name = next((one.rpartition(".")[2] for one in ours), name)
     half = method.client or (name if name in plugins.names(plugins.CLIENT) else "sgd")
     return plugins.load_class(plugins.CLIENT, half, FederatedClient)
 

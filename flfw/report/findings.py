@@ -6,7 +6,6 @@ import base64
 import io
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -191,17 +190,14 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     """Return whether a row of `audit.csv` belongs to an audit entry; an entry without a client covers all clients."""
     if not _is_target(row):
         return row.get("attack") == str(entry.get("attack")) and _is_below(row, entry)
-    keys = ["round"] if entry.get("client") is None else ["round", "client"]
-    if "curve" in row:
-        if (row["curve"] or None) != (entry.get("curve") or None):
-            return False
-        keys += ["batch", "steps"] if entry.get("curve") else []
-        keys += ["sum_size"] if "sum_size" in row else []
-    same = ["attack", "vantage", "source", *(["defence"] if "defence" in row else [])]
-    texts = all(row.get(key) == str(entry.get(key)) for key in same)
+    if (row.get("curve") or None) != (entry.get("curve") or None):
+        return False
+    keys = ["round", "sum_size"] + ["client"] * (entry.get("client") is not None)
+    keys += ["batch", "steps"] * bool(entry.get("curve"))
+    texts = all(row.get(key) == str(entry.get(key)) for key in ("attack", "vantage", "source", "defence"))
     numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
     kind = is_true(row.get("adaptive")) == bool(entry.get("adaptive"))
-    return texts and numbers and kind and was_informed(row) in (None, bool(entry.get("adaptation")))
+    return texts and numbers and kind and bool(row.get("adaptation")) == bool(entry.get("adaptation"))
 
 
 def _is_below(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
@@ -214,15 +210,6 @@ def _is_below(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     # The two other vantages see the same bytes, whose controls are recorded once.
     same &= (row.get("vantage") == "client_example") == (entry.get("vantage") == "client_example")
     return same and row["rung"] in tried
-
-
-def was_informed(row: Mapping[str, str]) -> bool | None:
-    """Return whether the attack of a row knew the client's defence; None if the row does not say."""
-    if "adaptation" in row:
-        return bool(row["adaptation"])
-    file = row.get("reconstruction")
-    # The file has the name of its job, and the name of an adaptive job ends so.
-    return bool(re.search(r"-adaptive-\d+\.safetensors$", file)) if file else None
 
 
 def read_sample(

@@ -13,6 +13,7 @@ from torch import nn
 
 import sim
 from flfw import data
+from flfw.clients.sgd import SGDClient
 from flfw.data.splits import partition
 from flfw.deploy.allowed_settings import DATA_PREFIXES, plugins_of
 from flfw.deploy.policy import Policy
@@ -22,6 +23,7 @@ from flfw.nets import Net
 from flfw.nets.backbones.architectures import VARIABLE
 from flfw.plans.run_plan import plan
 from flfw.runs import run
+from flfw.strategies.fedprox import FedProx
 from tests.support import outside_parts, tiny_backbone
 from tests.support.small_runs import tiny
 
@@ -173,3 +175,18 @@ def test_a_sites_policy_must_name_them() -> None:
         assert "lets no code run but the accepted app's" in str(policy.run_rejection(config))
         assert dataclasses.replace(policy, allowed_plugins=("package.module:name",)).run_rejection(config) is None
     assert plugins_of({**Experiment().to_run_config(), "dataset": "site:1x8x8:2"}) == []
+
+
+class HeldNearMean(FedProx):
+    """A method of one's own that derives from one of the project's."""
+
+
+def test_a_method_of_ones_own_trains_with_the_client_half_of_what_it_derives_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that stands beside it, and that nothing names, would never be used, so it is refused."""
+    name, half = f"{__name__}:HeldNearMean", type("Half", (SGDClient,), {"__module__": __name__})
+    assert plan(tiny(method=name)).client.client_class is plan(tiny(method="fedprox")).client.client_class
+    monkeypatch.setattr(f"{__name__}.Half", half, raising=False)
+    with pytest.raises(InputError, match=f'name the client half beside it, by client = "{__name__}:Half"'):
+        plan(tiny(method=name, seed=1))

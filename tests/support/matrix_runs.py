@@ -56,7 +56,6 @@ def written(folder: Path, entries: list[dict[str, Any]], rows: list[dict[str, An
     (folder / "result.json").write_text(json.dumps(result))
     with (folder / "audit.csv").open("w", newline="") as file:
         columns = dict.fromkeys(key for line in [{**row(0, 0.0), "curve": ""}, *rows] for key in line)
-        columns.pop("adaptation", None)  # audit.csv has none: the name of the file and the verdict's entry tell
         writer = csv.DictWriter(file, list(columns), extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)

@@ -183,14 +183,14 @@ def audit_rows(folder: Path, entries: list[dict[str, Any]], tabular: bool) -> li
     save_file({"samples": truth}, folder / "truth" / "batch.safetensors")
     rows = []
     for item in entries:
-        informed = "-adaptive" if item.get("adaptation") else ""
-        name = f"{item['attack']}-{item['round']}{informed}-000.safetensors"
+        name = f"{item['attack']}-{item['round']}{item.get('adaptation') or ''}-000.safetensors"
         save_file({"samples": np.clip(truth + 0.1, 0, 1)}, folder / name)
         # The second sample fails; the third is the nearer of the other two.
         for index, psnr in enumerate((22.0, None, 31.2)):
             failed = psnr is None or bool(item.get("failure_reason"))
             scored = not failed and not tabular
             row = {key: item[key] for key in ("attack", "adaptive", "vantage", "source", "round")}
+            row |= {key: item.get(key) or "" for key in ("defence", "adaptation", "sum_size")}
             row |= {"rung": "target", "curve": item.get("curve") or "", "batch": item["batch"], "steps": item["steps"]}
             row |= {"client": index, "probe_slot": 40 + index, "image": index, "label": 7}
             row |= {"psnr": psnr if scored else "", "ssim": 0.9 if scored else "", "matching_loss": 0.01}
@@ -208,17 +208,8 @@ def a_run(folder: Path, tabular: bool = False, attacks: tuple[str, ...] = ("ig",
     folder.mkdir(parents=True, exist_ok=True)
     entries = changes.pop("entries", [entry(attack, round_, tabular) for attack in attacks for round_ in ROUNDS])
     row = {"loss": 1.5, "clients": 4, "failures": 0, "upload_bytes": 8_000_000, "download_bytes": 8_400_000}
-    rounds = [
-        {
-            "round": number,
-            "acc_global": 0.5 + 0.1 * number,
-            "acc_local": 0.6 + 0.1 * number,
-            "seconds": 2.0,
-            "extra": {},
-        }
-        | row
-        for number in (1, 2)
-    ]
+    row |= {"seconds": 2.0, "extra": {}}
+    rounds = [row | {"round": n, "acc_global": 0.5 + 0.1 * n, "acc_local": 0.6 + 0.1 * n} for n in (1, 2)]
     result = {
         "flfw": "0.1.0",
         "config": {"method": "HyperFL", "dataset": "digits", "rounds": 2, "seed": 0, "attack": list(attacks)},
