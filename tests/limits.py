@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -42,18 +42,23 @@ def sources(root: Path, folders: Sequence[str]) -> list[Path]:
     return [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
 
 
+def words(pages: Iterable[Path]) -> list[int]:
+    """Count the words of each page."""
+    return [len(path.read_text().split()) for path in pages]
+
+
 def sizes(root: Path) -> dict[str, dict[str, int]]:
     """Measure what the files themselves tell, in the groups of limits.toml."""
     files = {"product": [*sources(root, PRODUCT), *root.glob("sim.py")]}
     files |= {folder: sources(root, [folder]) for folder in ("benchmarks", "research", "tests")}
-    docs = root / "docs"
-    written = {*(docs / "tables").rglob("*.md")}  # by commands
-    pages = [len(path.read_text().split()) for path in sorted(docs.rglob("*.md")) if path not in written]
-    top = {name.lower(): len((root / f"{name}.md").read_text().split()) for name in ("README", "CHANGELOG")}
+    pages = words(path for path in (root / "docs").rglob("*.md") if path.parent.name != "tables")  # by commands
+    measured = sum(words((root / "research").glob("*.md")))
+    counted = {"docs": sum(pages), "longest_page": max(pages, default=0), "research": measured}
+    counted |= {name.lower(): sum(words([root / f"{name}.md"])) for name in ("README", "CHANGELOG")}
     return {
         "code_lines": {name: sum(code_lines(path.read_text()) for path in paths) for name, paths in files.items()},
         "files": {"product": len(files["product"])},
-        "words": {"docs": sum(pages), "longest_page": max(pages, default=0), **top},
+        "words": counted,
         "flags": {"run": len(flags()), "expert": len(expert())},
     }
 

@@ -139,7 +139,7 @@ def test_sizes_of_a_small_project(tmp_path: Path) -> None:
     found = limits.sizes(tmp_path)
     assert found["code_lines"] == {"product": 4, "benchmarks": 0, "research": 0, "tests": 0}
     assert found["files"] == {"product": 2}
-    assert found["words"] == {"docs": 3, "longest_page": 3, "readme": 1, "changelog": 1}
+    assert found["words"] == {"docs": 3, "longest_page": 3, "research": 0, "readme": 1, "changelog": 1}
 
 
 def test_what_runs_left_is_read(tmp_path: Path) -> None:

@@ -181,9 +181,7 @@ class HeldNearMean(FedProx):
     """A method of one's own that derives from one of the project's."""
 
 
-def test_a_method_of_ones_own_trains_with_the_client_half_of_what_it_derives_from(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_method_of_ones_own_gets_the_client_half_that_it_derives_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that stands beside it, and that nothing names, would never be used, so it is refused."""
     name, half = f"{__name__}:HeldNearMean", type("Half", (SGDClient,), {"__module__": __name__})
     assert plan(tiny(method=name)).client.client_class is plan(tiny(method="fedprox")).client.client_class
