@@ -36,7 +36,7 @@ _IN_THEIR_OWN = (
 )
 
 
-def calibrate_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
+def resolve_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
     """Find the noise for a target, and the last round within a budget.
 
     Args:

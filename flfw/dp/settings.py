@@ -2,7 +2,7 @@
 
 The scale of the noise, with sigma = ``noise_multiplier`` and C = ``clip``:
 
-    std_per_bound      sigma, or sigma sqrt(B) for draws=example; over C, on the sum of a step's clipped gradients
+    std_per_bound      sigma, or sigma sqrt(B) for draws=example; times C, on the sum of a step's clipped gradients
     sum_deviation      sigma C, on the server's sum of clipped updates; if C moves, `server_multiplier` times C
     update_deviation   of a client's noise on its own update, see ``strategies/fed_sdp.py``; else 0
 

@@ -434,7 +434,9 @@ def _control_net(ctx: ClientContext, control: str) -> nets.Net:
 
 
 def _reply(message: Message, validator: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
-    """Build the answer to the server: tensors leave the client only here.
+    """Build the answer to the server: in these apps tensors leave the client only here.
+
+    `FederatedClient.fit`, for apps of others, checks them, too.
 
     The numbers beside them are chosen by `FederatedClient._reported`; a site's policy looks at both.
     """

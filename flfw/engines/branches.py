@@ -25,7 +25,7 @@ from flfw.task.method import Method
 _FETCHED_S = 600.0  # the replies of a branch wait so long for those before them
 _APART = LEVELS + 1  # the level of clients whose branches do not meet in a block
 
-_OF_SINGLE_UPDATES = frozenset(("check_metrics", "aggregate_train", "aggregate_round", "_updates"))
+_OF_SINGLE_UPDATES = frozenset(("check_metrics", "aggregate_train", "aggregate_round", "_checked_updates"))
 """Functions of `flfw.server.strategy` through which each update goes."""
 
 

@@ -131,7 +131,7 @@ class Federation:
         if self._recorder and self._audit.record:
             _warn(f"what clients send in rounds {self._audit.probes.audit_rounds} is recorded in {self._folder}")
         with Steps("round", self._rounds, strategy.rounds_before) as self._steps:
-            done, arrays = self._train(last.arrays if last else self._first_broadcast())
+            done, arrays = self._run_rounds(last.arrays if last else self._first_broadcast())
         arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
         silent = self._client_plan.privacy.metrics != "all" and strategy.ctx is not None
@@ -204,8 +204,8 @@ class Federation:
             model = self._strategy.build_model(self._client_plan.task.build_net(), self._strategy.settings)
         return broadcast(model, self._strategy.shared(model, self._strategy.settings).downloads)
 
-    def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
-        """Train to the end; return the last round and its model."""
+    def _run_rounds(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
+        """Let Flower run the rounds that are left; return the last one and its model."""
         before, rounds = self._strategy.rounds_before, self._rounds
         if self._is_last(before):
             return before, arrays
@@ -244,7 +244,7 @@ class Federation:
         """Report a round, probe, save a checkpoint: Flower's `evaluate_fn`, after each round and before the first."""
         done = flower_round + self._strategy.rounds_before
         if self._checkpoints.last and done == self._checkpoints.last.round:
-            return  # of a resumed run, whose process before this one finished it
+            return  # Flower calls this before its first round, too: an earlier process finished it
         if done:
             row = self._strategy.history.rounds[-1]
             self._steps.done(_line(row))

@@ -181,7 +181,7 @@ def at_once(engine: ExecutionSettings, attack_gpus: float, available: Resources)
 def actors_and_shares(
     engine: ExecutionSettings, attack_gpus: float, available: Resources
 ) -> tuple[int, dict[str, float]]:
-    """Return the number of a run's actors and the shares that Ray reserves for each; see `fit_actors`."""
+    """Return the number of actors and the shares that Ray reserves: the GPU's is the flag's; see `fit_actors`."""
     return fit_actors(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
 
 

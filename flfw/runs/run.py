@@ -25,7 +25,7 @@ from flfw.client.site import Site
 from flfw.data.splits.lazy_parts import looked_at, sizes, total
 from flfw.data.tables import plan_file
 from flfw.dp.canary_audit import refuse_canaries
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import is_known
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
@@ -274,7 +274,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
         raise InputError(
             f"Expected validation data at each client for --expert patience={experiment.patience}, got {without}."
         )
-    run_plan, settled = calibrate_noise(run_plan, task.split)
+    run_plan, settled = resolve_noise(run_plan, task.split)
     if run_plan.audit.reconstructions:
         task.check_victims(run_plan.audit.probes, experiment.seed)
     return run_plan, task, [*notes_on_data(run_plan.experiment, task), *joined, *settled, *foreseen(run_plan, task)]

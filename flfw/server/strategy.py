@@ -193,9 +193,9 @@ class FederatedStrategy(Method, Strategy, ABC):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Combine the replies, ordered by partition so that sums are reproducible (an iterator must have that order).
+        """Combine the replies in the order of the partitions: a list is sorted, an iterator must come sorted.
 
-        A reply is checked when the method reads it: `_updates` is a generator.
+        A reply is checked when the method reads it: `_checked_updates` is a generator.
 
         Raises:
             RunError: a client failed and the run does not tolerate it, or too few are left.
@@ -205,7 +205,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         started, broadcasted, messages = self._requested
         rows: list[dict[str, Any]] = []
         failed: list[Failure] = []
-        updates = self._updates(server_round, replies, rows, failed)
+        updates = self._checked_updates(server_round, replies, rows, failed)
         self.round, self.round_metrics = server_round, {}
         arrays = pack(self.aggregate_round(broadcasted, updates, server_round) if messages else self.aggregate_empty())
         for _ in updates:  # reads the replies left by a method that combines nothing
@@ -215,7 +215,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.round_metrics)
         return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
 
-    def _updates(
+    def _checked_updates(
         self, server_round: int, replies: Iterable[Message], rows: list[dict[str, Any]], failed: list[Failure]
     ) -> Iterator[Update]:
         """Read the replies one by one; yield their updates and add their metrics to ``rows``.

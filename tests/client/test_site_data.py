@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 import sim
 from flfw import data, nets
 from flfw.data.splits import partition, schemes
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.engines import apps
 from flfw.errors import InputError, RunError
@@ -434,7 +434,7 @@ def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> No
     experiment = asked(tmp_path, method="fed_cdp", split="dataset_per_client")
     known = plan(experiment).task.load(written(tmp_path / "own")).split
     run_plan = plan(experiment)
-    settled = calibrate_noise(run_plan, known)[0]
+    settled = resolve_noise(run_plan, known)[0]
     assert settled.experiment.set == (*experiment.set, "noise_source=secure") and settled.experiment.rounds == 1
 
 

@@ -21,7 +21,7 @@ from flfw.clients.fed_sdp import FedSDPClient
 from flfw.deploy.rehearsal import plan_rehearsal
 from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import least_summed, schedules
 from flfw.dp.settings import clipped_change
 from flfw.errors import InputError, RunError
@@ -625,7 +625,7 @@ def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) 
 def test_a_target_is_for_the_sum_where_clients_add_shares() -> None:
     for shares, adversary in ((10, "aggregate"), (1, "server")):
         experiment = asked("fed_sdp", f"noise_shares={shares}", clients=10, target_epsilon=2.0)
-        run_plan, notes = calibrate_noise(plan(experiment), TEN)
+        run_plan, notes = resolve_noise(plan(experiment), TEN)
         result = claims(run_plan.experiment, TEN)
         assert 2.0 - 1e-3 <= result["client", adversary].epsilon <= 2.0
         assert any("is kept against who sees sums alone" in note for note in notes) is (shares > 1)
@@ -636,7 +636,7 @@ def test_no_target_is_said_to_be_kept_against_sums_where_none_count() -> None:
     """Beside a defence on updates, and of a single client, the target is kept against the server."""
     for changes, split in (({"clients": 10, "defence": "low_precision"}, TEN), ({"clients": 1}, apart(20))):
         experiment = asked("fed_sdp", "noise_shares=8", target_epsilon=2.0, **changes)
-        run_plan, notes = calibrate_noise(plan(experiment), split)
+        run_plan, notes = resolve_noise(plan(experiment), split)
         assert claims(run_plan.experiment, split)["client", "server"].epsilon <= 2.0
         assert not any("sums alone" in note for note in notes)
 
@@ -644,7 +644,7 @@ def test_no_target_is_said_to_be_kept_against_sums_where_none_count() -> None:
 def test_a_budget_is_for_the_sum_where_clients_add_shares() -> None:
     for shares, adversary in ((10, "aggregate"), (1, "server")):
         experiment = of_ten(f"noise_shares={shares}", rounds=60, epsilon_budget=4.0)
-        run_plan, _ = calibrate_noise(plan(experiment), TEN)
+        run_plan, _ = resolve_noise(plan(experiment), TEN)
         last = run_plan.experiment.rounds
 
         def spent(rounds: int, adversary: str = adversary, given: Experiment = experiment) -> float:

@@ -12,7 +12,7 @@ from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.partition import Split, for_each, nobodys, split
 from flfw.data.splits.schemes import Natural, SampledOnDemand
 from flfw.dp.private_metrics import held_by_each, most_held
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant, is_known, schedules
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan
@@ -61,7 +61,7 @@ def test_a_claim_looks_at_no_data_where_the_counts_are_known(copies: int, replic
     nothing = np.zeros(0, np.int64)
     tests, none = unasked(20, 1), LazyParts.same(MILLION, nothing)
     parts = Split(unasked(50, copies), tests, none, nothing, nothing, nothing)
-    run_plan, _ = calibrate_noise(run_plan, parts)
+    run_plan, _ = resolve_noise(run_plan, parts)
     (schedule,) = schedules(run_plan.client, parts)
     assert (schedule.max_copies, schedule.examples, schedule.held) == (replication, 50, 70)
     accountant = RunAccountant(run_plan.client, parts)

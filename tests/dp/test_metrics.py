@@ -18,7 +18,7 @@ import torch
 import sim
 from flfw.client.context import ClientContext
 from flfw.command.api.arguments import experiment_of
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -168,7 +168,7 @@ def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_aga
     for goal in ({"target_epsilon": 4.0}, {"epsilon_budget": 4.0}):
         run_plan = plan(without_auto(replace(experiment, metrics="all", **goal)))
         with pytest.raises(InputError, match=r"Expected --metrics private or none with --\w+-\w+ on real clients"):
-            calibrate_noise(run_plan, run_plan.task.load(None).split)
+            resolve_noise(run_plan, run_plan.task.load(None).split)
     claimed = {}
     for metrics in ("all", "none"):
         run_plan = plan(without_auto(replace(experiment, metrics=metrics, set=("noise_source=secure",))))

@@ -28,7 +28,7 @@ from flfw.dp import private_metrics
 from flfw.dp.budget import PRIVATE_METRICS
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
 from flfw.dp.private_metrics import ROWS, PrivatelyReporting, encoded, held_by_each, loss_bound, most_held, released
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.site_ledger import MessageEntry
 from flfw.errors import InputError, RunError
@@ -425,20 +425,20 @@ def test_a_claim_is_told_of_private_numbers_or_there_are_none() -> None:
 
 def test_a_target_is_met_by_steps_and_answers_together() -> None:
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", target_epsilon=2.0)
-    run_plan = calibrate_noise(plan(chosen), UNEVEN)[0]
+    run_plan = resolve_noise(plan(chosen), UNEVEN)[0]
     private = {(one.unit, one.adversary): one for one in RunAccountant(run_plan.client, UNEVEN).claims()}
     assert 1.998 < private["example", "server"].epsilon <= 2.0
-    alone = calibrate_noise(plan(replace(chosen, metrics="none")), UNEVEN)[0]
+    alone = resolve_noise(plan(replace(chosen, metrics="none")), UNEVEN)[0]
     assert run_plan.client.settings.noise_multiplier > alone.client.settings.noise_multiplier
     with pytest.raises(InputError, match=r"target-epsilon > 0\.\d+, which the private metrics take"):
-        calibrate_noise(plan(replace(chosen, target_epsilon=0.5)), UNEVEN)
+        resolve_noise(plan(replace(chosen, target_epsilon=0.5)), UNEVEN)
 
 
 def test_a_budget_has_the_answers_in_it() -> None:
     """Three rounds: 6 passes, and 4 answers; a fourth would be beyond."""
     three, four = (gaussian(GaussianEvent(6 / sqrt(3), 1.0, 2 * t), GaussianEvent(10.0, 1.0, t + 1)) for t in (3, 4))
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", epsilon_budget=(three + four) / 2)
-    assert calibrate_noise(plan(chosen), UNEVEN)[0].experiment.rounds == 3
+    assert resolve_noise(plan(chosen), UNEVEN)[0].experiment.rounds == 3
 
 
 def private_run(small: Experiment, **changes: Any) -> Experiment:

@@ -22,7 +22,7 @@ from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.noisy_mean import quantile_mean
 from flfw.dp.quantile import answer, update_multiplier, updated_factor
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings
 from flfw.errors import InputError
@@ -255,9 +255,9 @@ def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(t
 def test_a_target_finds_the_noise_of_both_together(tiny: Experiment) -> None:
     requested = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "quantile_noise=0.7", target_epsilon=3.0)
     split = plan(requested).task.load(None).split
-    settings = calibrate_noise(plan(requested), split)[0].client.settings
+    settings = resolve_noise(plan(requested), split)[0].client.settings
     fixed = of(tiny, "dp_fedavg", "unit=client", target_epsilon=3.0)
-    assert settings.noise_multiplier == calibrate_noise(plan(fixed), split)[0].client.settings.noise_multiplier
+    assert settings.noise_multiplier == resolve_noise(plan(fixed), split)[0].client.settings.noise_multiplier
     assert settings.server_multiplier > 1.4 * settings.noise_multiplier
 
 

@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 import sim
 from flfw.dp.releases import Releases, RequestedRounds, RunBudgetExceededError
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import RunError
 from flfw.experiment import Experiment
@@ -299,11 +299,11 @@ def test_noise_is_secure_with_real_clients_unless_it_is_chosen_otherwise(tmp_pat
         ("fed_cdp", ("noise_source=seed",), "seed"),
         ("fed_cdp", ("fed_cdp.noise_source=seed",), "seed"),
     ):
-        run_plan, _ = calibrate_noise(plan(asked(method, *given, federation=tmp_path)), apart(25, 20))
+        run_plan, _ = resolve_noise(plan(asked(method, *given, federation=tmp_path)), apart(25, 20))
         assert run_plan.client.settings.noise_source == expected
-    simulated, _ = calibrate_noise(plan(asked("fed_cdp")), apart(25, 20))
+    simulated, _ = resolve_noise(plan(asked("fed_cdp")), apart(25, 20))
     assert simulated.client.settings.noise_source == "seed"
-    without, _ = calibrate_noise(plan(asked("fedavg", federation=tmp_path)), apart(25, 20))
+    without, _ = resolve_noise(plan(asked("fedavg", federation=tmp_path)), apart(25, 20))
     assert without.experiment.set == ()
 
 

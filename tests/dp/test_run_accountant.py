@@ -17,7 +17,7 @@ import sim
 from flfw import nets
 from flfw.command import early
 from flfw.data.splits.partition import Split
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant, schedules
 from flfw.dp.settings import DPSGDSettings
 from flfw.errors import InputError
@@ -40,8 +40,8 @@ OTHERS = ("another client", "outsider")
 
 
 def settled_as(experiment: Experiment, split: Any) -> tuple[Experiment, list[str]]:
-    """The experiment that `calibrate_noise` makes of one, and its notes."""
-    run_plan, notes = calibrate_noise(plan(experiment), split)
+    """The experiment that `resolve_noise` makes of one, and its notes."""
+    run_plan, notes = resolve_noise(plan(experiment), split)
     return run_plan.experiment, notes
 
 

@@ -32,7 +32,7 @@ TAKES_THE_WHOLE = (
     "flfw/dp/resolve_noise.py:_assigned",
     "flfw/dp/resolve_noise.py:_with_noise_for",
     "flfw/dp/resolve_noise.py:_with_secret_noise",
-    "flfw/dp/resolve_noise.py:calibrate_noise",  # finds settings, and plans the experiment anew
+    "flfw/dp/resolve_noise.py:resolve_noise",  # finds settings, and plans the experiment anew
     "flfw/engines/apps.py:_plan_of",
     "flfw/engines/federation.py:Federation.__init__",
     "flfw/engines/federation.py:_strategy",

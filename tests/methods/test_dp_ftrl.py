@@ -22,7 +22,7 @@ from torch import Tensor
 
 import sim
 from flfw.dp.noisy_mean import correlated
-from flfw.dp.resolve_noise import calibrate_noise
+from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -317,12 +317,10 @@ def test_a_round_that_is_asked_for_again_is_one_more(asked: Experiment) -> None:
 
 def test_a_target_and_a_budget_are_met(asked: Experiment) -> None:
     split = plan(asked).task.load(None).split
-    settled, _ = calibrate_noise(plan(dataclasses.replace(asked, target_epsilon=3.0)), split)
+    settled, _ = resolve_noise(plan(dataclasses.replace(asked, target_epsilon=3.0)), split)
     sigma = settled.client.settings.noise_multiplier
     assert 2.999 <= exact(sigma / sqrt(3)) <= 3.0
-    fewer, notes = calibrate_noise(
-        plan(of(asked, "noise_multiplier=2", epsilon_budget=exact(2 / sqrt(2)) + 1e-6)), split
-    )
+    fewer, notes = resolve_noise(plan(of(asked, "noise_multiplier=2", epsilon_budget=exact(2 / sqrt(2)) + 1e-6)), split)
     assert fewer.experiment.rounds == 6 and "ends after round 6 of 7" in notes[-1]  # before client 0's third
 
 

@@ -163,8 +163,9 @@ def test_further_digits_are_rarely_needed() -> None:
 
     for _ in range(10):
         add_secure_gaussian({"w": torch.rand(100_000)}, DEVIATION, counted)
-    assert calls.count(16) < 6  # of a million entries about one in twenty such tests
-    assert len(calls) == 20 and sum(calls[1::2]) < 0.1 * sum(calls[::2])  # and 32 for one pair in some twenty
+    assert calls.count(16) < 6  # 128 digits more: of a million entries one needs them in about one in twenty such tests
+    usual = [count for count in calls if count != 16]
+    assert len(usual) == 20 and sum(usual[1::2]) < 0.1 * sum(usual[::2])  # 32 digits more for one pair in some twenty
 
 
 @pytest.mark.parametrize(
