@@ -227,7 +227,7 @@ INFERENCE = """\
 FIRST_PAGE = """\
 <section id="decision" class="decision" aria-labelledby="verdict-title">
 {% set opening, colon, rest = decided.headline.partition(':') %}
-<h1 id="verdict-title">{% if rest %}<strong class="verdict{{ ' leaks' if decided.level <= 1 }}">{{ opening }}</strong>:{{ rest }}{% else %}{{ opening }}{% endif %}</h1>
+<h1 id="verdict-title">{% if rest or decided.level <= 1 %}<strong class="verdict{{ ' leaks' if decided.level <= 1 }}">{{ opening }}</strong>{{ colon }}{{ rest }}{% else %}{{ opening }}{% endif %}</h1>
 <div class="first{{ '' if ahead else ' alone' }}">
 {% if ahead %}<figure><ol class="worst{{ ' tabular' if ahead[0].strip }}">
 {% for sample in ahead[:1 if ahead[0].strip else 4] %}<li class="{{ 'recovered' if sample.recovered }}"><a href="#{{ shown.key }}-{{ loop.index }}">{{ pair(shown, sample) }}<div class="under"><b>{{ {'images': 'recognisable', 'texts': 'readable'}.get(scope.unit, 'recovered') if sample.recovered else 'not recovered' }}</b></div></a></li>
