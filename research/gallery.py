@@ -77,7 +77,7 @@ def _finished(name: str, fields: Mapping[str, Any], data_root: str) -> Result:
 
 def _pictures(result: Result) -> tuple[np.ndarray, np.ndarray]:
     """Return the originals and what the attack gave, (4, C, H, W) each; the last attack is the one that knows most."""
-    rows = result.images[result.images["rung"] == "target"]
+    rows: Any = result.images.query("rung == 'target'")  # pandas' types lose a table behind a mask
     rows = rows[rows["adaptation"].fillna("") == (result.audit.iloc[-1].get("adaptation") or "")]
     rows = rows.sort_values("client")
     kept = [
@@ -89,7 +89,7 @@ def _pictures(result: Result) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw(rows: Mapping[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
     lines = {"the clients’ images": next(iter(rows.values()))[0]} | {name: pair[1] for name, pair in rows.items()}
-    with rc_context({"font.family": "sans-serif", "svg.fonttype": "none", "pdf.fonttype": 42}):
+    with rc_context({"font.family": "sans-serif", "svg.fonttype": "none", "svg.hashsalt": "", "pdf.fonttype": 42}):
         figure = Figure(figsize=(5.6, 1.05 * len(lines)), dpi=160, facecolor="white")
         grid = figure.subplots(len(lines), 4, gridspec_kw={"wspace": 0.04, "hspace": 0.06, "left": 0.3, "right": 0.99})
         for axes_of_row, (name, images) in zip(grid, lines.items(), strict=True):
@@ -98,8 +98,8 @@ def _draw(rows: Mapping[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None
                 axes.axis("off")
             first = axes_of_row[0]
             first.text(-0.08, 0.5, name, ha="right", va="center", transform=first.transAxes, fontsize=11)
-        for suffix in ("png", "svg", "pdf"):
-            figure.savefig(path.with_suffix(f".{suffix}"), bbox_inches="tight", pad_inches=0.05)
+        for suffix, undated in (("png", {}), ("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+            figure.savefig(path.with_suffix(f".{suffix}"), bbox_inches="tight", pad_inches=0.05, metadata=undated)
 
 
 def _line(name: str, result: Result, fields: Mapping[str, Any]) -> str:
