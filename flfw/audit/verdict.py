@@ -163,9 +163,9 @@ def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict
         _broken_measurement(controls.analytic)  # undecided
         or _positive(evidence, controls.consistency)  # leaks
         or _constant(evidence.constant)  # no leak found
-        or _invalid(controls)  # undecided, as the next two: by the message, the attack, this case
-        or _incapable(controls.easy, evidence)
-        or _unearned(controls, evidence)
+        or _invalid(controls)  # undecided: the message is not what its description says
+        or _incapable(controls.easy, evidence)  # undecided: the attack fails on an easy case
+        or _unearned(controls, evidence)  # undecided: nothing shows that it would work in this case
         or _nothing_found(evidence)  # no leak found
     )
 

@@ -223,7 +223,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
     def round(self, received: Mapping[str, np.ndarray], version: int) -> Phases[tuple[Tensors, dict[str, Any]]]:
         """Do one round as `fit_named` does, and yield its training phases; arguments and result are the same."""
         started = time.monotonic()
-        metrics = yield from self._between_evaluations(self.train_by_phases, received, version)
+        metrics = yield from self._loaded_and_trained(self.train_by_phases, received, version)
         self._keep_private(version)
         sent = self.build_upload()
         examples = len(self.indices("train"))
@@ -244,7 +244,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
             yield from ()
             return self.personalise()
 
-        metrics = one_by_one(self._between_evaluations(personalising, received, version))
+        metrics = one_by_one(self._loaded_and_trained(personalising, received, version))
         if len(self.indices("validation")):
             self.load_received(received, version)
             metrics |= self.metrics_of("validation", "global_validation")
@@ -293,7 +293,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         sent = self._defended({name: value.cpu() for name, value in self.upload_tensors().items()})
         return self._factored_upload.compress(sent, self.received) if self._factored_upload else sent
 
-    def _between_evaluations(
+    def _loaded_and_trained(
         self, train: Callable[[], Phases[dict[str, float]]], received: Mapping[str, np.ndarray], version: int
     ) -> Phases[dict[str, Any]]:
         self.load_received(received, version)
