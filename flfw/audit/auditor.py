@@ -316,7 +316,7 @@ class Auditor(AbstractContextManager["Auditor"]):
             "curve": probe_set.curve,
             "batch": probe_set.batch,
             "steps": probe_set.steps,
-            "sum_size": probe_set.group or "",
+            "sum_size": probe_set.group + probe_set.colluding or "",
         }
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):

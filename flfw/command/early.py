@@ -232,7 +232,7 @@ def _pretrained() -> list[str]:
 
 def opening(kind: PluginKind, name: str) -> str:
     """Return the first line of a plug-in's card."""
-    return (ast.get_docstring(_tree(f"{kind.package}.{name}")) or "").partition("\n")[0]
+    return (ast.get_docstring(_tree(f"{kind.package}.{name}")) or "(no card)").partition("\n")[0]
 
 
 def fields(kind: PluginKind, name: str) -> dict[str, str]:

@@ -93,7 +93,7 @@ def _overview() -> str:
         lines += row(name, words.partition(", see ")[0].partition(" See ")[0])
     for title, members in (("networks", networks()), ("tables", (*tables(), FRONTIER))):
         lines += ["", *wrapped(f"{title}: {', '.join(members)}", hanging="  ")]
-    return "\n".join([*lines[1:], "", "flfw list NAME has the card and the settings of one."])
+    return "\n".join([*lines[1:], "", "flfw list NAME has the card of one; flfw table NAME runs a table."])
 
 
 def compared(folders: Sequence[Path]) -> str:

@@ -284,9 +284,12 @@ def _client_half(method: type[FederatedStrategy], name: str) -> type[FederatedCl
         InputError: a method from outside names none, though its module defines one, which would never be used.
     """
     if not method.client and ":" in name:
-        beside = plugins.defined_in(sys.modules[method.__module__], FederatedClient)
-        line = f'client = "{method.__module__}:{beside[0].__name__}"' if beside else ""
-        require(not beside, f"{name} to name the client half beside it, by {line}", client=None)
+        modules = {one: sys.modules[one] for one in (method.__module__, name.partition(":")[0]) if one in sys.modules}
+        halves = [half for module in modules.values() for half in plugins.defined_in(module, FederatedClient)]
+        named = {cls.client for module in modules.values() for cls in plugins.defined_in(module, FederatedStrategy)}
+        beside = {f"{half.__module__}:{half.__name__}" for half in halves} - named
+        lines = " or ".join(f'client = "{half}"' for half in (*sorted(beside), "sgd"))
+        require(not beside, f"{name} to name its client half, as one stands beside it: {lines}", client=None)
         ours = [cls.__module__ for cls in method.__mro__ if cls.__module__.startswith(f"{plugins.METHOD.package}.")]
         name = next((one.rpartition(".")[2] for one in ours), name)
     half = method.client or (name if name in plugins.names(plugins.CLIENT) else "sgd")

@@ -59,19 +59,19 @@ def record_gradient(
         compression, received
     )
     control = "" if config["control"] == "target" else f"-{config['control']}"
-    files = (at, f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{control}{after.suffix}")
+    sent = f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{control}{after.suffix}"
     line: Line = {"type": "train.probe", "round": config["round"], "client": client, "config": dict(config)}
     line |= {"metrics": {}, "compression": compression}
-    for side, file, encoded in zip(SIDES, files, (before, after), strict=True):
-        line[side] = encoded.entry(file)
     with _alone(client_folder):
         rows = _rows(client_folder)
-        named = {row[side]["file"] for row in rows for side in SIDES}
-        new = [file for file in files if file == files[1] or file not in named]
-        for file in new:
-            file_format.write(client_folder / file, (before if file == files[0] else after).data)
+        stored = {row[SIDES[0]]["file"]: row[SIDES[0]] for row in rows}
+        # Another version may have encoded what is stored otherwise.
+        line |= {SIDES[0]: stored.get(at, before.entry(at)), SIDES[1]: after.entry(sent)}
+        new = {sent: after} if at in stored else {at: before, sent: after}
+        for file, encoded in new.items():
+            file_format.write(client_folder / file, encoded.data)
         file_format.bring_to_disk([client_folder / file for file in new])  # at once, since no checkpoint waits for them
-        kept = [row for row in rows if exchange_id(row["sent_by_client"]["file"]) != exchange_id(files[1])]
+        kept = [row for row in rows if exchange_id(row["sent_by_client"]["file"]) != exchange_id(sent)]
         _write(client_folder, [*kept, line])
 
 

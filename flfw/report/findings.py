@@ -227,9 +227,6 @@ def read_sample(
     # Decibels rank images and distances rank records; an attempt without a result comes last.
     psnr, rmsd = scores["psnr"], scores["rmsd"]
     nearness = -math.inf if failed else psnr if psnr is not None else -math.inf if rmsd is None else -rmsd
-    floors = [value for floor in FLOORS if (value := scores[f"floor_{floor}"]) is not None]
-    if scores["gain"] is None and psnr is not None and floors and not failed:
-        scores["gain"] = psnr - max(floors)
     sample = Sample(row, scores, failed, is_true(row.get("recovered")), nearness)
     guess = None if failed else guess
     if truth is not None and sample.is_text:

@@ -171,12 +171,12 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
         return PageQuestion(*requested, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
     verdict = verdicts.in_words(shown.entry)
     told = shown.entry.get("protected_by") or shown.entry.get("defence")
-    by = f"an attacker who knows {told} (attack {shown.entry['attack']})" if shown.informed else f"attack {shown.title}"
-    reached = f"{shown.recovered} of {shown.total} recovered by {by}."
+    by = f"attack {shown.title.replace(f' told of {told}', '')}"
+    by = f"an attacker who knows {told} ({by})" if shown.informed else by
     return PageQuestion(
         *requested,
         _SEEN.get(shown.outcome, _OPEN),
-        f"{reached} Verdict: {verdict}.",
+        f"{shown.recovered} of {shown.total} recovered by {by}. Verdict: {verdict}.",
         "results",
         shown.outcome in verdicts.POSITIVE,
     )

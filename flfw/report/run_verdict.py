@@ -131,16 +131,18 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
             Severity.LEAKS, f"The tested federation leaks: {got}.", f"{read} {_share(shown, unit)}{more}"
         )
     if found == verdicts.IDENTIFIED:
-        headline = f"The tested federation leaks in part: true {unit} can be identified."
-        pick = f"{capital(got)}. But an attacker who has similar {unit} picks the true {one} more often than by chance."
+        headline = f"The tested federation leaks in part: true {unit} can be told apart."
+        pick = f"{capital(got)}. But among similar {unit} an attacker picks the true {one} more often than by chance."
         return LeakFinding(Severity.LEAKS, headline, f"{read} {pick}")
     if found == verdicts.MALICIOUS:
-        got += f", but true {unit} were identified" if not k else ""
+        told = number(shown.entry.get("identification_p")) is not None or shown.entry.get("candidate_test")
+        got += f", but true {unit} were told from similar ones" * (not k and bool(told))
         by = f"{capital(got)}. The server had changed the network that clients train."
         headline = "The tested federation leaks to a server that breaks the rules."
         return LeakFinding(Severity.RULES_BROKEN, headline, f"{by} This says nothing about a server that keeps them.")
     if found == verdicts.NO_LEAK_FOUND:
-        headline, rest = f"No leak was found: {got}.", f"This is no proof of safety. {_found_none(shown, unit)}"
+        rest = f"This is no proof of safety. {read} {_found_none(shown, unit)}"
+        headline = f"No leak was found: {got}."
         if all(one.entry.get("vantage") == PEER for one in settings):
             headline, rest = f"No leak was found by {IN_PLACE[PEER]}, the only view tested.", f"{capital(got)}. {rest}"
         return LeakFinding(Severity.NOT_FOUND, headline, rest)
@@ -174,7 +176,7 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
     if verdict == verdicts.NO_LEAK_FOUND:
         headline = f"No leak was found of which {what} were used."
         high = number((row.get("correct") or {}).get("high"))
-        seen = f"The test would have seen more than {percent(high, 0)} right guesses; a coin gives 50\u00a0%. "
+        seen = f"The test could have seen more than {percent(high, 0)} right guesses; a coin gives 50\u00a0%. "
         return LeakFinding(
             Severity.NOT_FOUND,
             headline,
@@ -191,7 +193,7 @@ def classes(inference: Iterable[Mapping[str, Any]]) -> LeakFinding:
         return LeakFinding(Severity.UNTESTED, "")
     if verdicts.LEAKS in concluded:
         headline = "The tested federation leaks what kind of data a client has."
-        what = "The attacker learns the classes of a client’s data, or their shares, and no single example."
+        what = "This is about a client’s data as a whole: their classes, or the shares of these."
         return LeakFinding(Severity.LEAKS, headline, what)
     headline = "It is not known whether clients’ kinds of data leak."
     return LeakFinding(Severity.UNKNOWN, headline, _NO_PROOF)
@@ -275,7 +277,7 @@ def _share(entry: AuditEntry, unit: str) -> str:
     if not span:
         return ""
     low, high = (percent(edge, 0) for edge in span)
-    return f"On new {unit}, expect this attack to recover {low} to {high} (95\u00a0% interval). "
+    return f"Of more such {unit} it recovers {low} to {high} (95\u00a0% interval, for chance in their choice alone). "
 
 
 def _found_none(entry: AuditEntry, unit: str) -> str:

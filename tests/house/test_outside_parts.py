@@ -186,5 +186,5 @@ def test_a_method_of_ones_own_gets_the_client_half_that_it_derives_from(monkeypa
     name, half = f"{__name__}:HeldNearMean", type("Half", (SGDClient,), {"__module__": __name__})
     assert plan(tiny(method=name)).client.client_class is plan(tiny(method="fedprox")).client.client_class
     monkeypatch.setattr(f"{__name__}.Half", half, raising=False)
-    with pytest.raises(InputError, match=f'name the client half beside it, by client = "{__name__}:Half"'):
+    with pytest.raises(InputError, match=f'one stands beside it: client = "{__name__}:Half" or client = "sgd"'):
         plan(tiny(method=name, seed=1))

@@ -33,6 +33,7 @@ APART = {"peer": PEER["peer"] | {"verdict": "undecided"}}
 TOLD, UNCLEAR = member_row("cosine", "leaks"), member_row("cosine", "undecided")
 SEED_OF = f"{SEED_WITHHELD}, from which dp_gaussian may draw: who has it can take the draws off"
 LEAKS, UNKNOWN, UNTESTED = Severity.LEAKS, Severity.UNKNOWN, Severity.UNTESTED
+NO_LEAK, AT_PEER = judged("no leak found", "nothing"), {"vantage": "peer", "sum_size": 12}
 NOT_AUDITED = "Not tested: no attack was run, so nothing is known."
 
 
@@ -69,7 +70,7 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
             LEAKS,
             "other clients can compute what one client sent. From it, not one",
         ),
-        (judged("identified", "identified"), LEAKS, "leaks in part: true images can be identified."),
+        (judged("identified", "identified"), LEAKS, "leaks in part: true images can be told apart."),
         (
             {"verdict": "to a malicious server", "malicious_server": "imprint"},
             Severity.RULES_BROKEN,
@@ -84,6 +85,9 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
             Severity.NOT_FOUND,
             "No leak was found: not one of 8 attacked images was recovered. This is no proof of safety.",
         ),
+        (given(NO_LEAK, {"curve": "batch", "batch": 4}), LEAKS, "2 of 3 attacked"),
+        (given(NO_LEAK | AT_PEER), Severity.NOT_FOUND, "by another client, the only view tested. Not one of 8"),
+        (given(NO_LEAK | AT_PEER, NO_LEAK), Severity.NOT_FOUND, "No leak was found: not one of 8"),
         (given(), UNTESTED, NOT_AUDITED),
         (given(privacy=[CLAIM]), UNTESTED, NOT_AUDITED),
         (given(membership=[TOLD]), LEAKS, "leaks which samples it was trained on."),
@@ -116,11 +120,6 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
         words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
         assert re.search("no proof of safety|the data may be safe, or may leak", words)
         assert not re.search(r"\b(anonymous|protected|secure)\b", words)
-
-
-def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
-    one = decided(tmp_path, judged("no leak found", "nothing"), {"curve": "batch", "batch": 4})
-    assert one.level is LEAKS and "2 of 3 attacked" in one.headline
 
 
 def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> None:
@@ -407,14 +406,6 @@ def test_the_largest_sum_answers_for_membership_and_smaller_ones_are_controls() 
     assert presence([single, twelve], "images").level is LEAKS
 
 
-def test_a_peer_that_finds_nothing_answers_for_itself_alone(tmp_path: Path) -> None:
-    nothing = judged("no leak found", "nothing", vantage="peer", sum_size=12, share_recovered=0.0)
-    headline = decided(tmp_path, nothing).headline
-    assert headline.startswith("No leak was found by another client, the only view tested.")
-    server = judged("no leak found", "nothing", share_recovered=0.0)
-    assert "only view" not in decided(tmp_path, nothing, server).headline
-
-
 def test_a_leak_through_a_wrong_description_carries_a_caveat(tmp_path: Path) -> None:
     def meaning(passed: bool) -> str:
         ladder = [{"rung": "consistency", "psnr": None, "passed": passed, "seconds": 0.0, "failure_reason": None}]
@@ -422,3 +413,12 @@ def test_a_leak_through_a_wrong_description_carries_a_caveat(tmp_path: Path) -> 
 
     assert "description of the clients does not explain what they sent" in meaning(False)
     assert "does not explain" not in meaning(True)
+
+
+def test_recovered_images_come_first_and_an_audit_without_samples_has_a_page(tmp_path: Path) -> None:
+    """Each image has floors of its own, so that the nearest one need not count as recovered."""
+    audit = a_run(tmp_path / "run", entries=[full_entry("ig", 0, False, images=0)]) / "audit.csv"
+    audit.write_text(re.sub(r"(?m)^(.*,31.2,.*False,)True", r"\1False", audit.read_text()))
+    assert "client 0" in str(read(tmp_path / "run").every("img")[0]["alt"])
+    audit.unlink()
+    assert "leaks" in read(tmp_path / "run").heading

@@ -194,6 +194,7 @@ def audit_rows(folder: Path, entries: list[dict[str, Any]], tabular: bool) -> li
             row |= {"rung": "target", "curve": item.get("curve") or "", "batch": item["batch"], "steps": item["steps"]}
             row |= {"client": index, "probe_slot": 40 + index, "image": index, "label": 7}
             row |= {"psnr": psnr if scored else "", "ssim": 0.9 if scored else "", "matching_loss": 0.01}
+            row |= {"gain": psnr - max(FLOORS.values()) if psnr is not None and scored else ""}
             row |= {"rmsd": (0.05 - 0.02 * index) if tabular and not failed else ""}
             row |= {"failed": failed, "recovered": not failed and item["share_recovered"] > 0}
             row |= {"seed": 0, "index": 100 + index, "rank": 1 + index, "candidates": 100, "iterations": 80}

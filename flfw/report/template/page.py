@@ -230,12 +230,11 @@ FIRST_PAGE = """\
 <h1 id="verdict-title">{% if rest or decided.level <= 1 %}<strong class="verdict{{ ' leaks' if decided.level <= 1 }}">{{ opening }}</strong>{{ colon }}{{ rest }}{% else %}{{ opening }}{% endif %}</h1>
 <div class="first{{ '' if ahead else ' alone' }}">
 {% if ahead %}<figure><ol class="worst{{ ' tabular' if ahead[0].strip }}">
-{% for sample in ahead[:1 if ahead[0].strip else 4] %}<li class="{{ 'recovered' if sample.recovered }}"><a href="#{{ shown.key }}-{{ loop.index }}">{{ pair(shown, sample) }}<div class="under"><b>{{ {'images': 'recognisable', 'texts': 'readable'}.get(scope.unit, 'recovered') if sample.recovered else 'not recovered' }}</b></div></a></li>
+{% for sample in ahead[:1 if ahead[0].strip else 4] %}<li class="{{ 'recovered' if sample.recovered }}"><a href="#{{ shown.key }}-{{ shown.samples.index(sample) + 1 }}">{{ pair(shown, sample) }}{% if shown.outcome != 'void' %}<div class="under"><b>{{ {'images': 'recognisable', 'texts': 'readable'}.get(scope.unit, 'recovered') if sample.recovered else 'not recovered' }}</b></div>{% endif %}</a></li>
 {% endfor %}</ol>
-<figcaption>{% if ahead[0].is_text %}Above: a client’s text. Below:{% elif ahead[0].strip and plan %}True: the client’s record. Attack:{% elif ahead[0].strip %}Rings: the client’s record. Dots:{% else %}Above: a client’s training image. Below:{% endif %} what attack {{ shown.entry.attack }} made of {{ 'what it read' if shown.entry.vantage in on_client else 'the message' }}, {{ when(shown) }}. The closest come first.{% if plan and ahead[0].strip %} Wrong values are marked.{% endif %}{% if ahead[0].is_text %} Wrong bytes are underlined; {{ legend }}.{% endif %}</figcaption></figure>{% endif %}
-<div class="meaning">{% if shown and shown.entry.share_interval and shown.outcome in ('reconstructed', 'message', 'no leak found') %}{% set edges = shown.entry.share_interval %}<div class="share" role="img" aria-label="Share recovered: {{ (shown.recovered / shown.total)|pct(0) }}; on new {{ scope.unit }} {{ span(edges) }}"><i style="left:{{ 100 * edges[0] }}%;width:{{ 100 * (edges[1] - edges[0]) }}%"></i><b style="left:{{ 100 * shown.recovered / shown.total }}%"></b><small>none</small><small>all {{ scope.unit }}</small></div>{% endif %}
-{% for sentence in decided.meaning %}<p>{{ sentence }}</p>{% endfor %}
-{% if absence and settings %}<p class="soft">{{ no_pictures() }}</p>{% endif %}
+<figcaption>{% if ahead[0].is_text %}Above: a client’s text. Below:{% elif ahead[0].strip and plan %}True: the client’s record. Attack:{% elif ahead[0].strip %}Rings: the client’s record. Dots:{% else %}Above: a client’s training image. Below:{% endif %} what attack {{ shown.entry.attack }}{% if shown.informed %}, which knows {{ shown.entry.protected_by or shown.entry.defence }},{% endif %} made of {{ 'the message' if shown.entry.vantage == 'server' and not shown.entry.sum_size else 'what it read' }}, {{ when(shown) }}. The closest come first{% if ahead[0].recovered %}, of those recovered{% endif %}.{% if plan and ahead[0].strip %} Wrong values are marked.{% endif %}{% if ahead[0].is_text %} Wrong bytes are underlined; {{ legend }}.{% endif %}</figcaption></figure>{% endif %}
+<div class="meaning">{% if shown and shown.total and shown.entry.share_interval and shown.outcome in ('reconstructed', 'message', 'no leak found') %}{% set edges = shown.entry.share_interval %}<div class="share" role="img" aria-label="Share recovered: {{ (shown.recovered / shown.total)|pct(0) }}; 95 % interval {{ span(edges) }}"><i style="left:{{ 100 * edges[0] }}%;width:{{ 100 * (edges[1] - edges[0]) }}%"></i><b style="left:{{ [100 * shown.recovered / shown.total, 100]|min }}%"></b><small>recovered: none</small><small>all {{ scope.unit }}</small></div>{% endif %}
+{% for sentence in decided.meaning %}<p>{{ sentence }}</p>{% endfor %}{% if absence and settings %}<p class="soft">{{ no_pictures() }}</p>{% endif %}
 {% if failed %}<p>Not everything gave a result: <a href="#failures">{{ failed }}</a>.</p>{% endif %}</div>
 </div>
 <dl class="asked" aria-label="Three questions">
@@ -466,7 +465,8 @@ SESSIONS = """\
 _START = """\
 {% set final = result.final or {} %}
 {% set shown = elsewhere or worst %}
-{% set ahead = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
+{% set kept = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
+{% set kept = kept|selectattr('strip')|list or kept|selectattr('original')|list %}{% set ahead = kept|selectattr('recovered')|list + kept|rejectattr('recovered')|list %}
 {% set origin = result.provenance or {} %}
 {% set data = origin.data or {} %}
 {% set notes = (['The checksum of ' ~ data.name ~ ' is not the published one: these may be other data.'] if data.md5_ok is false else []) + (result.notes or []) %}
