@@ -290,7 +290,7 @@ def test_the_page_shows_what_the_command_prints() -> None:
     for line in compositions.table([PAPER], DELTA).splitlines()[2:]:
         assert line in page
     without = [f"{bound(GaussianEvent(6.0, 1.0, 100), DELTA):.4g}" for bound in (concentrated, optimal)]
-    assert f"it has {without[0]}, PRV 8.004, optimal composition {without[1]}." in page
+    assert f"zCDP has {without[0]}, PRV 8.004, optimal composition {without[1]}." in page
 
 
 def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
