@@ -172,7 +172,7 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
     verdict = verdicts.in_words(shown.entry)
     told = shown.entry.get("protected_by") or shown.entry.get("defence")
     by = f"attack {shown.title.replace(f' told of {told}', '')}"
-    by = f"an attacker who knows {told} ({by})" if shown.informed else by
+    by = f"an attacker who knows {told}: {by}" if shown.informed else by
     return PageQuestion(
         *requested,
         _SEEN.get(shown.outcome, _OPEN),
