@@ -65,7 +65,7 @@ _GENERATED = 64  # number of features for a class average
 class FedCGInversionSettings(SurrogateTraining):
     """Settings of the variant, the surrogates and the searches."""
 
-    variant: Literal["auto", "decoder", "start", "generator"] = "auto"
+    variant: Literal["auto", "decoder", "start", "generator"] = "auto"  # of the attack, see the card
     own: bool = False  # tune the surrogates under each client's uploaded classifier
     tuning_epochs: PositiveInt = 3  # of surrogates and decoder, for each client
     search_iterations: PositiveInt = 1000  # of each search

@@ -71,7 +71,7 @@ _UNGUIDED, _UNGUIDED_PIXELS = 1000, 1_000_000  # most images, and about most val
 class GenerativeInversionSettings(Learning):
     """Settings of the generator and of the searches."""
 
-    space: Literal["latent", "weights", "features"] = "features"
+    space: Literal["latent", "weights", "features"] = "features"  # the last one that is searched
     search: Literal["adam", "cma"] = "adam"  # for z
     distance: Literal["cosine", "l2"] = "cosine"  # l2: the squared distance, a mean over the tensors
     iterations: PositiveInt = 500  # Adam steps or generations for z

@@ -1,9 +1,18 @@
-"""Ranges and words of the fields of settings: they stand in the fields' types, and hold whenever a record is made."""
+"""Ranges and words of the fields of settings: they stand in the fields' types, and hold whenever a record is made.
+
+What a field means stands beside it in the source, for a reader of the class and for the command line's help.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
+from itertools import takewhile
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -105,3 +114,39 @@ def _words(name: str, interval: ValueRange) -> str:
     if high is None:
         return f"{name} {below.replace('<', '>')} {low}"
     return f"{low:,} {below} {name} {above} {high:,}"
+
+
+def ranges(cls: type) -> dict[str, str]:
+    """Return the range of each field that has one, in words.
+
+    >>> ranges(BoundedSettings)
+    {}
+    """
+    return {n: _words(n, one) if isinstance(one, ValueRange) else ", ".join(one) for n, one in _allowed(cls).items()}
+
+
+def meanings(record: type) -> dict[str, str]:
+    """Return what each field of a record means, from its source.
+
+    The words are the text below a field, else the comment beside or above it, else its entry under ``Attributes`` of
+    the class. A class that gives a field another default only keeps the words.
+    """
+    found: dict[str, str] = {}
+    for one in filter(is_dataclass, reversed(record.__mro__)):
+        found |= dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(one) or "", re.MULTILINE))
+        source = textwrap.dedent(inspect.getsource(one))
+        lines, body = source.splitlines(), ast.parse(source).body[0]
+        fields = body.body if isinstance(body, ast.ClassDef) else []
+        for line, below in zip(fields, [*fields[1:], None], strict=True):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                value = below.value if isinstance(below, ast.Expr) else None
+                text = str(value.value) if isinstance(value, ast.Constant) else _comment(lines, line)
+                found |= {line.target.id: text} if text else {}
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+def _comment(lines: Sequence[str], field: ast.AnnAssign) -> str:
+    """Return the comment beside a field, else the one above it."""
+    beside = lines[(field.end_lineno or 0) - 1][field.end_col_offset or 0 :].strip()
+    above = takewhile(lambda line: line.startswith("    #"), reversed(lines[: field.lineno - 1]))
+    return " ".join(line.strip().removeprefix("#") for line in ([beside] if beside else reversed(list(above))))

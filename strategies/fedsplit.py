@@ -26,7 +26,7 @@ from flfw.server.strategy import FederatedStrategy
 class FedSplitSettings(PersistentTraining):
     """Settings of local training, and the start of the extractors."""
 
-    start: Literal["common", "independent"] = "common"
+    start: Literal["common", "independent"] = "common"  # of the extractors, see the card
 
 
 @final

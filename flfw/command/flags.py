@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from flfw.bounds import meanings
 from flfw.command.arguments import Command
 from flfw.experiment import EXPERT, Experiment
 from flfw.experiment.audit import AuditSettings
@@ -148,8 +146,7 @@ def expert() -> list[Flag]:
 
 def declared(default: Any) -> list[Flag]:
     """Return the flags of a record's fields but for its experiment, with the values of the given one as defaults."""
-    words = {name: text for record in reversed(type(default).__mro__) for name, text in _texts(record)}
-    hints = get_type_hints(type(default), include_extras=False)
+    words, hints = meanings(type(default)), get_type_hints(type(default), include_extras=False)
     return [
         _flag(_name(field), words[field.name], hints[field.name], getattr(default, field.name))
         for field in dataclasses.fields(default)
@@ -175,19 +172,6 @@ def grouped(default: Experiment | None = None) -> Iterator[tuple[Group, list[Fla
         others = [n for n in dict.fromkeys([*group.more, *more]) if n in known and n not in TASKS]
         others = [n for n in others if n in group.more or n not in named]
         yield group, [known[name] for name in group.common], [known[name] for name in others]
-
-
-def _texts(record: type) -> Iterator[tuple[str, str]]:
-    """Yield each field that a record itself declares, with the text below it."""
-    if not dataclasses.is_dataclass(record):
-        return
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
-    lines = node.body if isinstance(node, ast.ClassDef) else []
-    for line, below in zip(lines, [*lines[1:], None], strict=True):
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            value = below.value if isinstance(below, ast.Expr) else None
-            text = str(value.value) if isinstance(value, ast.Constant) else ""
-            yield line.target.id, " ".join(text.split())
 
 
 def _flag(name: str, text: str, kind: Any, default: Any) -> Flag:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import textwrap
 from typing import Any
 
-from flfw import data, nets, plugins
+from flfw import bounds, data, nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.data.splits import schemes
 from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
 
+_COLUMN = 40
+_FORMS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 _KINDS = {
     "methods": (plugins.METHOD, FederatedStrategy),
     "defences": (plugins.DEFENCE, Defence),
@@ -51,7 +54,10 @@ def _network(card: nets.NetCard) -> str:
 
 
 def _fields(settings: Any, prefix: str = "") -> str:
-    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
-    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in defaults.items()}
-    lines = [f"  --set {prefix}{name}={word}" for name, word in words.items()]
-    return "\n".join(["Hyper-parameters:", *lines]) if lines else "No hyper-parameters."
+    lines, means, allowed = [], bounds.meanings(settings), bounds.ranges(settings)
+    for field in dataclasses.fields(settings):
+        value = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        words = f"{means.get(field.name, '')} [{allowed.get(field.name, _FORMS[type(field.default)])}]"
+        shown = f"  --set {prefix}{field.name}={value}"
+        lines += textwrap.wrap(words, 120, initial_indent=f"{shown:<{_COLUMN}} ", subsequent_indent=" " * (_COLUMN + 1))
+    return "\n".join(["Hyper-parameters, with their defaults:", *lines]) if lines else "No hyper-parameters."

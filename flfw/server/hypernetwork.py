@@ -38,7 +38,7 @@ class ServerHypernetworkTraining(LocalTraining):
     server_step: Literal["mean", "sequential"] = "mean"  # one step for a round's clients, or one for each in turn
     server_lr: PositiveFinite = 1e-2  # of the server's SGD
     lr_scale: Literal["clients", "none"] = "clients"  # of server_step=mean: lr times the number of clients, or lr
-    server_momentum: ShareBelowOne = 0.9
+    server_momentum: ShareBelowOne = 0.9  # of the server's SGD
     server_decay: NonNegativeFinite = 1e-3  # weight decay of the hypernetwork and of all embeddings
     server_clip: PositiveFloat = 50.0  # L2 bound of the server's gradient, of hypernetwork and embeddings together
     embedding_lr: NonNegativeFinite = 0.0  # learning rate of the embeddings; 0: server_lr

@@ -6,12 +6,14 @@ import csv
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sim
+from flfw import plugins
 from flfw.comparisons import matrices
 from flfw.comparisons.matrices import PreparedMatrix
 from flfw.comparisons.question import Matrix
@@ -22,6 +24,7 @@ from flfw.files.folders import claimed
 from flfw.files.verdicts import outcome
 from flfw.recording.observation import Truth
 from flfw.runs import run as module
+from flfw.runs.listing import about
 from flfw.runs.run_notes import best_validation
 
 AUDITED = (
@@ -145,8 +148,10 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     everything = capsys.readouterr().out
     assert all(name in everything for name in ("hyperfl", "prune", "ig", "cnn1", "digits", "dominant"))
     assert sim.main(["--list", "hyperfl"]) == 0
-    details = capsys.readouterr().out
-    assert "Private     embedding" in details and "--set head_init=fan_in" in details
+    assert "Private     embedding" in capsys.readouterr().out
+    every = [about(name) for kind in (plugins.METHOD, plugins.DEFENCE, plugins.ATTACK) for name in plugins.names(kind)]
+    assert "--set ig.iterations=1000               Adam steps [iterations >= 1]\n" in "\n".join(every)
+    assert not re.findall(r"--set \S+ +\[.*", "\n".join(every)), "settings without a word on what they mean"
     assert sim.main(["--list", "nothing"]) == 2
 
 

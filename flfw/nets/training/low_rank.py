@@ -34,7 +34,7 @@ class HypernetworkTraining(LocalTraining):
 
     embedding: PositiveInt = 64  # length of v
     hidden: PositiveInt = 128  # width of the hypernetwork
-    head_init: HeadInit = "fan_in"
+    head_init: HeadInit = "fan_in"  # first heads: as torch, the generated layer's size or its own start has it
     classifier_lr: PositiveFloat = 0.1  # eta_g
     classifier_epochs: PositiveInt = 1  # passes over the data in step A
     clip: PositiveFloat = 50.0  # L2 bound of a step's gradient, once for varphi and once for v
