@@ -132,7 +132,7 @@ def meanings(record: type) -> dict[str, str]:
     the class. A class that gives a field another default only keeps the words.
     """
     found: dict[str, str] = {}
-    for one in filter(is_dataclass, reversed(record.__mro__)):
+    for one in (one for one in reversed(record.__mro__) if is_dataclass(one)):
         found |= dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(one) or "", re.MULTILINE))
         source = textwrap.dedent(inspect.getsource(one))
         lines, body = source.splitlines(), ast.parse(source).body[0]

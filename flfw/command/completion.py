@@ -10,6 +10,7 @@ import shtab
 from flfw import data, plugins
 from flfw.command.early import networks
 from flfw.command.flags import TASKS, Flag, flags
+from flfw.command.new import KINDS
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS
 from flfw.data.splits.schemes import schemes
 from flfw.errors import unknown
@@ -115,5 +116,6 @@ _ACTIONS = {
     "rehearse": _rehearse,
     "deploy": lambda sub, names: _add_actions(sub, ("init", "up", "status", "down", "renew", "hash"), None),
     "data": lambda sub, names: _add_actions(sub, ("list", "get", "verify", "show", "columns", "split"), names["data"]),
+    "new": lambda sub, names: sub.add_argument("kind", choices=KINDS),
     "completion": lambda sub, names: sub.add_argument("shell", choices=SHELLS),
 }

@@ -16,7 +16,12 @@ from flfw.errors import InputError, suggestion
 from flfw.files.exit_code import exit_code
 
 _PROGRAMS = MappingProxyType(
-    {"deploy": "flfw.deploy.__main__", "data": "flfw.command.data_sets", "rehearse": "flfw.command.rehearse"}
+    {
+        "deploy": "flfw.deploy.__main__",
+        "data": "flfw.command.data_sets",
+        "rehearse": "flfw.command.rehearse",
+        "new": "flfw.command.new",
+    }
 )
 """Module of each subcommand that parses its own words."""
 

@@ -85,6 +85,7 @@ OTHERS = {
     "data": "list, get, verify or show data sets; state columns; show a split",
     "rehearse": "what a site would leak, on its own data",
     "deploy": "a federation of real sites: init, up, status, down, renew",
+    "new": "a method, a defence, an attack or a Flower app of your own, that runs",
     "completion": "a script by which bash, zsh or fish completes commands",
 }
 """Subcommands with words of their own."""
@@ -92,7 +93,7 @@ OTHERS = {
 _FOR = {
     "Experiment": ("run", "estimate", "resume", "matrix", "table"),
     "Leakage": ("audit", "compare", "figures", "verify", "report", "rehearse"),
-    "Upkeep": ("data", "list", "deploy", "purge", "completion"),
+    "Upkeep": ("data", "list", "new", "deploy", "purge", "completion"),
 }
 
 

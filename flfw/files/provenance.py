@@ -18,11 +18,11 @@ _PLUGINS = ("strategies", "clients", "attacks")
 def sources() -> dict[str, Path]:
     """List the source files of an app, each by its name in the package, such as ``flfw/strategies/fedavg.py``.
 
-    A checkout and an installed package give the same names. The papers' tables are no part of an app.
+    A checkout and an installed package give the same names. The papers' tables and the examples are no part of an app.
     """
     core = Path(flfw.__file__).parent
     files = {path.relative_to(core): path for path in core.rglob("*.py")}
-    files = {name: path for name, path in files.items() if name.parts[0] not in (*_PLUGINS, "papers")}
+    files = {name: path for name, path in files.items() if name.parts[0] not in (*_PLUGINS, "papers", "examples")}
     for package in _PLUGINS:
         folder = core / package if (core / package).exists() else core.parent / package  # see flfw/__init__.py
         files |= {Path(package, path.relative_to(folder)): path for path in folder.rglob("*.py")}

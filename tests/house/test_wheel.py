@@ -126,6 +126,7 @@ CALLS = {
     "report": "first",
     "purge": "first-again",
     "list": "hyperfl",
+    "new": "app clinic",
     "data": "split --dataset digits",
     "rehearse": f"--dataset digits --method fedavg --attack ig {SMALL}",
     "deploy": "init federation --clients 2",
