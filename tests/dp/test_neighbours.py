@@ -41,8 +41,8 @@ def private(**changes: Any) -> RunPlan:
 
 
 def size_of_change(examples: int, batches: str) -> float:
-    """Deviation of a client's change of the model over its 650 entries; the client has so many examples."""
-    run_plan = private(split="sampled", set=("sampled.train=100", f"batches={batches}"))
+    """Deviation of a client's change of the model over its 8970 entries; the client has so many examples."""
+    run_plan = private(net="mlp", split="sampled", set=("sampled.train=100", f"batches={batches}"))
     task = run_plan.task.load(None)
     task = replace(task, split=replace(task.split, train=(task.split.train[0][:examples],)))
     client = run_plan.client_class(ClientContext(run_plan.client, task, 0, 1, None, None))
@@ -62,7 +62,10 @@ def steps_tell(examples: int, batches: str) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", ["shuffled", "poisson"])
 def test_the_size_of_the_noise_tells_40_examples_from_41(batches: str) -> None:
-    """With metrics=none, and a batch that is full with 40: in 60 of 60 messages."""
+    """With metrics=none, and a batch that is full with 40: in 60 of 60 messages.
+
+    Of 8970 Gaussian entries the deviation is off by 10% or 9%, half the way to the other size, in less than 1 of 10^32.
+    """
     sizes = {examples: steps_tell(examples, batches) for examples in (40, 41)}
     for examples in sizes:
         for _ in range(30):
