@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -41,6 +42,12 @@ settings.load_profile("quick")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files marked as early come first, so that at the end no worker is alone with one of them."""
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Whatever tests ran before in the process, torch's global generator is the same, for fixtures as well."""
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +108,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def held_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys in the place of the operating system's: what secret numbers decide is the same in each run of a test."""
+    monkeypatch.setattr("secrets.token_bytes", np.random.default_rng(0).bytes)
 
 
 @pytest.fixture

@@ -65,8 +65,8 @@ def make_server(by: Pair, hosts: Sequence[str]) -> Pair:
     try:
         issuer = x509.load_pem_x509_certificate(by.public).subject  # which is decoded here alone
         signer = serialization.load_pem_private_key(by.private, None)
-    # A TypeError comes of a key with a password.
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+    # A TypeError comes of a key with a password, a KeyError of a name in an unknown type of text.
+    except (ValueError, TypeError, KeyError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise InputError(
             "Expected the authority's key and certificate as init wrote them, got others; restore them."
         ) from error
@@ -105,7 +105,7 @@ def ends(certificate: bytes) -> datetime.datetime:
     """
     try:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise InputError(
             "Expected the server's certificate in PEM, got a damaged one; make it anew with renew."
         ) from error

@@ -79,9 +79,9 @@ def of_the_seed(like: Tensors) -> Tensors:
 
 
 def test_a_server_takes_seeded_noise_off_and_no_secret_noise() -> None:
-    bare = message(resolved())
+    bare = message(resolved(net="mlp"))
     with_seed, in_secret = (
-        message(resolved(defence="dp_gaussian", set=(f"dp_gaussian.std={STD}",), defence_randomness=draws))
+        message(resolved(defence="dp_gaussian", set=(f"dp_gaussian.std={STD}",), defence_randomness=draws, net="mlp"))
         for draws in ("seed", "secure")
     )
     guessed = of_the_seed(bare)
@@ -89,7 +89,7 @@ def test_a_server_takes_seeded_noise_off_and_no_secret_noise() -> None:
     noise = flat(in_secret) - flat(bare)
     assert 0.9 * STD < float(noise.std()) < 1.1 * STD and abs(float(noise.mean())) < 0.5 * STD
     correlation = float(torch.corrcoef(torch.stack([noise, flat(guessed)]))[0, 1])
-    assert len(noise) == 650 and abs(correlation) < 0.25
+    assert len(noise) == 8970 and abs(correlation) < 0.1
     assert float((noise - flat(guessed)).std()) > 1.2 * STD  # taking that off makes it worse
 
 

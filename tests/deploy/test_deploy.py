@@ -88,13 +88,17 @@ def test_a_servers_key_signs_no_servers(authority: Pair) -> None:
         PolicyBuilder().store(store).build_server_verifier(x509.DNSName(HOSTS[0])).verify(leaf, [between])
 
 
-@pytest.mark.parametrize(("written", "damaged"), [(b"flfw", b"f\x8cfw"), (b"\xa0\3\2\1\2", b"\xa0\3\2\1\n")])
-def test_an_authority_with_damage_is_refused(authority: Pair, written: bytes, damaged: bytes) -> None:
-    der = x509.load_pem_x509_certificate(authority.public).public_bytes(Encoding.DER)
-    text = base64.encodebytes(der.replace(written, damaged)).decode()
-    public = f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n".encode()
-    with pytest.raises(InputError, match="the authority's key and certificate"):
-        files.make_server(replace(authority, public=public), HOSTS)
+def test_an_authority_with_damage_is_refused(authority: Pair) -> None:
+    """No UTF-8, an unknown type of text, and an unknown version, in which no end is read either."""
+    der, public = x509.load_pem_x509_certificate(authority.public).public_bytes(Encoding.DER), b""
+    damages = {b"flfw": b"f\x8cfw", b"\x0c\x0fflfw": b"\xfc\x0fflfw", b"\xa0\3\2\1\2": b"\xa0\3\2\1\n"}
+    for written, damaged in damages.items():
+        text = base64.encodebytes(der.replace(written, damaged)).decode()
+        public = f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n".encode()
+        with pytest.raises(InputError, match="the authority's key and certificate"):
+            files.make_server(replace(authority, public=public), HOSTS)
+    with pytest.raises(InputError, match="the server's certificate"):
+        files.ends(public)
 
 
 def handshake(server: Pair, by: Pair, host: str, folder: Path) -> str | None:

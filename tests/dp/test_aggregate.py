@@ -369,8 +369,8 @@ def answer(experiment: Experiment, partition: int, folder: Path) -> tuple[Tensor
 
 
 def accepted(noise: Tensor, std: float) -> bool:
-    """Whether a sum of squares is one of this deviation, but for one in a million."""
-    return bool(chi2.ppf(5e-7, len(noise)) < float(noise @ noise) / std**2 < chi2.ppf(1 - 5e-7, len(noise)))
+    """Whether a sum of squares is one of this deviation, but for one in 10^12."""
+    return bool(chi2.ppf(5e-13, len(noise)) < float(noise @ noise) / std**2 < chi2.isf(5e-13, len(noise)))
 
 
 @pytest.mark.parametrize(("source", "more"), [("secure", 1 + MARGIN), ("seed", 1.0)])
@@ -384,7 +384,7 @@ def test_the_sum_has_the_whole_noise_and_each_update_its_share(
         assert accepted(noise, std * more)
         assert not accepted(noise, std * 2 / 3) and not accepted(noise, std * 3 / 2)
     pairs = torch.corrcoef(torch.stack(noises))[~torch.eye(4, dtype=torch.bool)]
-    assert float(pairs.abs().max()) < 5 / sqrt(len(noises[0]))
+    assert float(pairs.abs().max()) < 7 / sqrt(len(noises[0]))
 
 
 def test_that_a_client_stays_away_is_told_by_its_noise_and_the_claim_says_so(tiny: Experiment, tmp_path: Path) -> None:
@@ -472,6 +472,7 @@ def rounded_as_usual(client: DPClient) -> Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("held_keys")
 def test_the_last_digits_of_a_sum_tell_nothing_of_its_parts(tiny: Experiment, tmp_path: Path) -> None:
     """A client's own message may show its digits; a sum of messages is claimed to show the sum of the noises alone."""
     settings = ("noise_multiplier=0.002", "clip=1000", "grouping=flat", "noise_shares=4")  # a deviation of 1

@@ -116,6 +116,7 @@ CASES = [(presence, "fed_sdp", ()), (neighbours, "dp_fedavg", PLAIN)]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("held_keys")
 @pytest.mark.parametrize(("tell", "method", "chosen"), CASES, ids=["fed_sdp", "dp_fedavg"])
 def test_digits_tell_everything_of_seeded_noise_and_nothing_of_secure_noise(
     tiny: Experiment, tmp_path: Path, tell: Callable[[Experiment, Path], float], method: str, chosen: tuple[str, ...]

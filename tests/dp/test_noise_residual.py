@@ -119,7 +119,7 @@ def test_secure_noise_passes_as_what_it_is() -> None:
     """It is a little larger than claimed, as it should be, and differs in each run of this test."""
     fields = ("noise_multiplier=2", "clip=0.5", "momentum=0", "weight_decay=0", "noise_source=secure")
     result = outcome(DPFedAvgClient, set=fields)
-    assert result.p > 1e-6 and 0.99 < result.scale < 1.01
+    assert result.p > 1e-12 and 0.98 < result.scale < 1.02  # of 80,730 entries, with a deviation of 0.0025
 
 
 def test_noise_for_each_example_and_by_layer_passes_too() -> None:
@@ -239,26 +239,15 @@ def test_what_can_be_tested() -> None:
 
 
 def test_a_wrong_scale_is_said() -> None:
-    noise = {"scale": 0.66, "low": 0.65, "high": 0.67, "p": 1e-9, "alarm": 3}
+    noise: dict[str, float | None] = {"scale": 0.66, "low": 0.65, "high": 0.67, "p": 1e-9, "alarm": 3}
     nothing = {"mu": 0.0, "epsilon": 0.0}
-    bound = {"epsilon": 0.0, "canaries": 8, "gaussian": nothing, "mean_difference": nothing, "residual": noise}
+    bound = {"epsilon": 0.0, "canaries": 8, "gaussian": nothing, "mean_difference": nothing}
     claim = {"unit": "example", "adversary": "server", "accounting": "exact", "epsilon": 1.0}
-    notes = beside_the_claims([claim], bound, Experiment().delta, Experiment().rounds, None)[1]
+
+    def said(residual: dict[str, float | None] | None) -> list[str]:
+        return beside_the_claims([claim], bound | {"residual": residual}, 1e-5, 10, None)[1]
+
+    notes = said(noise)
     assert notes[1].startswith("THE NOISE IS NOT AS CLAIMED: measured entry by entry it is 0.66 of its scale, between")
     assert notes[2] == "THE NOISE IS NOT AS CLAIMED: a test after every update had evidence enough after 3."
-    assert (
-        len(
-            beside_the_claims(
-                [claim],
-                bound | {"residual": noise | {"p": 0.03, "alarm": None}},
-                Experiment().delta,
-                Experiment().rounds,
-                None,
-            )[1]
-        )
-        == 1
-    )
-    assert (
-        len(beside_the_claims([claim], bound | {"residual": None}, Experiment().delta, Experiment().rounds, None)[1])
-        == 1
-    )
+    assert len(said(noise | {"p": 0.03, "alarm": None})) == len(said(None)) == 1

@@ -183,6 +183,7 @@ def is_scale(numbers: np.ndarray, std: float) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("held_keys")
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_a_clients_numbers_have_the_noise_that_is_counted_and_no_other(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -224,15 +225,15 @@ def test_near_to_no_noise_the_numbers_are_the_true_ones(monkeypatch: pytest.Monk
     assert list(numbers) == ["acc_global", "acc_local", "loss", "num-examples"]
     assert numbers["num-examples"] == len(client.indices("train"))
     bare.load_received(received, 0)
-    assert numbers["acc_global"] == pytest.approx(bare.accuracy("test"), abs=1e-4)
+    assert numbers["acc_global"] == pytest.approx(bare.accuracy("test"), abs=2e-4)
     bare.load_received({name: value.numpy() for name, value in sent.items()}, 0)
-    assert numbers["acc_local"] == pytest.approx(bare.accuracy("test"), abs=1e-4)
+    assert numbers["acc_local"] == pytest.approx(bare.accuracy("test"), abs=2e-4)
     bound, total = 2 * log(10), 0.0
     x, y = bare.ctx.task.examples("train", client.indices("train"))
     with torch.no_grad():
         for row, label in zip(bare.model.eval()(bare.ctx.task.inputs.normalise(x)), y, strict=True):
             total += min(bound, float(row.exp().sum().log() - row[label]))
-    assert numbers["loss"] == pytest.approx(total / len(y), abs=1e-4)
+    assert numbers["loss"] == pytest.approx(total / len(y), abs=2e-4)
     evaluated = client.evaluate_named(received, 0)
     assert evaluated == {"acc_global": evaluated["acc_global"], "num-examples": len(client.indices("test"))}
 
@@ -262,6 +263,7 @@ def share_told(with_it: np.ndarray, without: np.ndarray) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("held_keys")
 @pytest.mark.parametrize("what", ["a training example", "a test example"])
 def test_neighbours_are_not_told_by_what_clients_report(what: str) -> None:
     """At chance in 300 answers, by a discriminant that learnt from as many; half of a part is told, so it can learn."""

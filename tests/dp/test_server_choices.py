@@ -57,10 +57,10 @@ def test_a_probes_numbers_in_a_train_message_change_no_noise(
     draws: str, scalars: dict[str, int], site: Experiment, tmp_path: Path
 ) -> None:
     """A probe's noise and divisor are those of its batch: in training they would tell how many coins fell."""
-    experiment = dataclasses.replace(site, set=(*site.set, f"draws={draws}"))
+    experiment = dataclasses.replace(site, net="mlp", set=(*site.set, f"draws={draws}"))
     change = torch.cat([value.flatten() for value in answered(experiment, tmp_path, **scalars).values()])
     each = SIGMA * (sqrt(BATCH) if draws == "example" else 1) / BATCH
-    assert float(change.std()) == pytest.approx(each * sqrt(EXAMPLES / BATCH), rel=0.12)  # 650 entries: 2.8 %
+    assert float(change.std()) == pytest.approx(each * sqrt(EXAMPLES / BATCH), rel=0.06)  # 8970 entries: 0.75 %
 
 
 def clipped_sum(x: torch.Tensor, bound: float) -> torch.Tensor:

@@ -49,13 +49,13 @@ def test_each_example_is_once_in_a_pass_by_a_uniform_choice(tiny: Experiment, tm
     passes = np.stack([np.stack(list(client._drawn(20, 8))) for _ in range(1500)])
     assert passes.shape == (1500, 3, 20) and bool((passes.sum(1) == 1).all())
     for index in range(3):  # each step has an example as often as each other
-        assert all(1e-7 < binom.cdf(count, 1500, 1 / 3) < 1 - 1e-7 for count in passes[:, index].sum(0))
+        assert all(1e-13 < binom.cdf(count, 1500, 1 / 3) < 1 - 1e-13 for count in passes[:, index].sum(0))
     sizes = passes[:, 0].sum(1)
-    assert 15 * 0.8 < 3.375 * sizes.var() < 15 * 1.2  # independent choices: 20 / 3 * 2 / 3; fixed sizes have 0
+    assert 15 * 0.7 < 3.375 * sizes.var() < 15 * 1.35  # independent choices: 20 / 3 * 2 / 3; fixed sizes have 0
     pairs = np.corrcoef(passes[:, 0].astype(float).T)[np.triu_indices(20, 1)]
-    assert np.abs(pairs).max() < 5.5 / sqrt(1500)
+    assert np.abs(pairs).max() < 7.5 / sqrt(1500)
     again = np.corrcoef(passes[:-1, 0].sum(1), passes[1:, 0].sum(1))[0, 1]
-    assert abs(again) < 5 / sqrt(1500)  # a new choice in each pass
+    assert abs(again) < 7 / sqrt(1500)  # a new choice in each pass
 
 
 def test_choices_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_choices_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) ->
         one, two = ([client.choices(20, 3).tolist() for _ in range(3)] for client in many)
         assert (one == two) == (source == "seed")
     counts = np.bincount(secret_choices(30_000, 7), minlength=7)
-    assert chi2.sf(float(np.square(counts - 30_000 / 7).sum() / (30_000 / 7)), 6) > 1e-6
+    assert chi2.sf(float(np.square(counts - 30_000 / 7).sum() / (30_000 / 7)), 6) > 1e-12
 
 
 @pytest.mark.parametrize("method", ["fed_cdp", "dp_fedavg"])

@@ -141,10 +141,10 @@ def test_the_noise_of_the_models_has_the_scale_that_the_error_says(asked: Experi
     for now in range(1, 13):
         model = strategy.aggregate_round(pack(model), iter(()), now)
         at = stds[now - 1] * (1 + MARGIN * (source == "secure"))
-        assert fits(model, at) > 1e-7
-        assert fits(model, at * 2 / 3) < 1e-9 and fits(model, at * 3 / 2) < 1e-9
+        assert fits(model, at) > 1e-12
+        assert fits(model, at * 2 / 3) < 1e-12 and fits(model, at * 3 / 2) < 1e-12
     if bands > 1:
-        assert fits(model, sqrt(12) * 2 * 0.5 * bands / 6) < 1e-9  # independent noise would be larger
+        assert fits(model, sqrt(12) * 2 * 0.5 * bands / 6) < 1e-12  # independent noise would be larger
 
 
 def test_a_server_clips_what_a_client_did_not(asked: Experiment) -> None:
@@ -365,5 +365,5 @@ def test_secure_noise_goes_on_where_it_was(asked: Experiment, tmp_path: Path) ->
         later.restore(strategy.snapshot(now, pack(model), None), [])
         strategy = later
     std = running_deviations(np.array(optimised_coefficients(BANDS, 12)), 12)[-1] * 2 * 0.5 / 2
-    assert fits(model, std * (1 + MARGIN)) > 1e-7
-    assert fits(model, sqrt(12) * 2 * 0.5 / 2) < 1e-9  # independent noise would be larger
+    assert fits(model, std * (1 + MARGIN)) > 1e-12
+    assert fits(model, sqrt(12) * 2 * 0.5 / 2) < 1e-12  # independent noise would be larger

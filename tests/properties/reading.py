@@ -169,7 +169,9 @@ def plain(value: Any) -> str:
         return f"{value.dtype}{value.shape}{hash(value.tobytes())}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {plain(inner)}" for key, inner in sorted(value.items(), key=str)) + "}"
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(plain, value)))}}}"
+    if isinstance(value, list | tuple):
         return f"({', '.join(map(plain, value))})"
     return repr(value)
 

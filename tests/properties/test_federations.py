@@ -45,8 +45,7 @@ def is_layout(read: Any) -> bool:
 
 def renewed(path: Path) -> bool:
     by = certificates.Pair((path / "ca.key").read_bytes(), (path / "ca.crt").read_bytes())
-    made = certificates.make_server(by, ["127.0.0.1"])
-    return certificates.ends(made.public) > certificates.ends((path / "ca.crt").read_bytes())
+    return certificates.ends(by.public) < certificates.ends(certificates.make_server(by, ["127.0.0.1"]).public)
 
 
 def are_nodes(nodes: Any) -> bool:
