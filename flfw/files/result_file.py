@@ -9,15 +9,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
+from safetensors import SafetensorError, safe_open
 
-from flfw.errors import InputError
+from flfw.errors import InputError, require
 from flfw.files import verdicts
 from flfw.files.earlier_names import COLUMNS, CONTROLS, CURVES, settings_of_today
 from flfw.files.result_entries import (
@@ -359,6 +362,32 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return [
         row | {name: words.get(row[name], row[name]) for name, words in _WORDS.items() if name in row} for row in rows
     ]
+
+
+def stored_example(folder: Path, file: str, image: str) -> np.ndarray | None:
+    """Read an original or a reconstruction that a row of a run's `audit.csv` names.
+
+    Args:
+        folder: folder of the run.
+        file: name of a file of tensors below it.
+        image: the example's index among the file's ``samples``.
+
+    Returns:
+        The example; None: there is no such file, as in a purged run.
+
+    Raises:
+        InputError: the file lies outside the folder, or has no such example.
+    """
+    path = folder / file
+    if not os.path.isfile(path):  # noqa: PTH113 Path.is_file raises an error for a name that is too long for any file
+        return None
+    inside = path.resolve().is_relative_to(folder.resolve()) and image.isdecimal()
+    require(inside, f"a file below {folder} and an example's index in it", file=file, image=image)
+    try:
+        with safe_open(path, "numpy") as tensors:
+            return tensors.get_slice("samples")[int(image)]
+    except (IndexError, OSError, OverflowError, SafetensorError, TypeError, ValueError) as error:
+        raise InputError(f"Expected example {image} in {path}, got {error!r}; {_WAY_OUT}.") from error
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], empty: Sequence[str] = ()) -> str:

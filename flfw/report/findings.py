@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +14,12 @@ import numpy as np
 from jinja2 import Undefined
 from markupsafe import Markup, escape
 from PIL import Image
-from safetensors.numpy import load_file
 
 from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
 from flfw.experiment.curves import LADDER, SUM_SIZE
 from flfw.files.result_entries import EntryFields
-from flfw.files.result_file import read_rows
+from flfw.files.result_file import read_rows, stored_example
 from flfw.files.verdicts import outcome
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
@@ -154,19 +152,11 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
     rows: list[dict[str, str]] = []
     if (folder / "audit.csv").is_file():
         rows = read_rows(folder / "audit.csv")
-    tensors: dict[str, np.ndarray | None] = {}
     schema = plan_file.kept(folder) if pictures else None
 
     def stored(row: Mapping[str, str], column: str) -> np.ndarray | None:
-        path = row.get(column)
-        if not path or not pictures:
-            return None
-        if path not in tensors:
-            # A folder without its ground truth still gets a report of its scores. A name may be too long for any file.
-            there = os.path.isfile(folder / path)  # noqa: PTH113 Path.is_file raises an error for such a name
-            tensors[path] = load_file(folder / path)["samples"] if there else None
-        samples = tensors[path]
-        return None if samples is None else samples[int(row["image"])]
+        # A folder without its ground truth still gets a report of its scores.
+        return stored_example(folder, row[column], row["image"]) if pictures and row.get(column) else None
 
     settings = []
     for index, entry in enumerate(entries):

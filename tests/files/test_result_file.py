@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from flfw.errors import InputError
 from flfw.files import verdicts
 from flfw.files.earlier_names import KEYS
 from flfw.files.result_entries import ResultModel
-from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, read_rows, to_json
+from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, read_rows, stored_example, to_json
 
 CLAIM = {"unit": "example", "adversary": "server", "epsilon": 4, "accounting": "exact"}
 ATTACK = {"attack": "ig", "round": 0, "failures": 0, "evidence": None}
@@ -166,3 +168,19 @@ def test_a_verdict_that_is_none_is_refused_and_a_peers_has_no_cause(tmp_path: Pa
     (tmp_path / "matrix.csv").write_text("attack,verdict\nig,identifies\nig,attack broken\n")
     found = [(row["verdict"], row["evidence"]) for row in read_rows(tmp_path / "matrix.csv")]
     assert found == [("leaks", "identified"), ("undecided", None)]
+
+
+def test_an_example_lies_in_a_file_of_its_run(tmp_path: Path) -> None:
+    (run := tmp_path / "run").mkdir()
+    for folder in (run, tmp_path):
+        save_file({"samples": np.arange(6, dtype=np.float32).reshape(3, 2)}, folder / "truth.safetensors")
+    (run / "words").write_text("words")
+    (run / "link.safetensors").symlink_to(tmp_path / "truth.safetensors")
+    example = stored_example(run, "truth.safetensors", "2")
+    assert example is not None and example.tolist() == [4, 5]
+    assert stored_example(run, "gone.safetensors", "0") is None is stored_example(run, "x" * 300, "0")
+    wrong = [("truth.safetensors", image) for image in ("3", "-1", "x", "", "9" * 30)]
+    outside = ("../truth.safetensors", str(tmp_path / "truth.safetensors"), "link.safetensors", "/proc/self/environ")
+    for file, image in [*wrong, ("words", "0"), *((file, "0") for file in outside)]:
+        with pytest.raises(InputError):
+            stored_example(run, file, image)

@@ -95,7 +95,10 @@ def are_points(read: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def readers(finished_run: Path, scratch: Path) -> dict[str, Reader]:
-    files = {name: (finished_run / name).read_bytes() for name in ("result.json", "audit.csv")}
+    examples = [
+        f"{path.parent.name}/{path.name}" for path in finished_run.glob("[tr]*/*.safetensors")
+    ]  # reconstructions, truth
+    files = {name: (finished_run / name).read_bytes() for name in ("result.json", "audit.csv", *examples)}
     folder, beside = Folder(scratch / "finished", files), Folder(scratch / "beside", files).lay()
     kept = Folder.of(scratch / "again", finished_run)
     sealed = next(name for name in kept.files if name.startswith("checkpoint/experiment"))

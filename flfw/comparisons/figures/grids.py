@@ -17,13 +17,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.rows import AttackSetting, FinishedRun
 from flfw.errors import InputError, require
-from flfw.files.result_file import read_rows
+from flfw.files.result_file import read_rows, stored_example
 from flfw.report.chart_style import INK, INKS, STYLE, blank
 from flfw.report.findings import belongs, is_true, number
 
@@ -209,14 +207,10 @@ def _few(values: Iterable[object]) -> str:
 
 
 def _picture(line: _Line, row: Mapping[str, str], column: str) -> np.ndarray:
-    path = line.folder / (row.get(column) or column)
-    if not path.is_file():
-        got = f"no {row.get(column) or column}; a purged run has none: run it again, and draw before --purge"
+    picture = stored_example(line.folder, file := row.get(column) or column, row["image"])
+    if picture is None:
+        got = f"no {file}; a purged run has none: run it again, and draw before --purge"
         raise InputError(f"Expected the pictures of the audit in {line.folder}, got {got}.")
-    try:
-        picture = load_file(path)["samples"][int(row["image"])]
-    except (IndexError, KeyError, OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"Expected whole pictures in {path}, got {error!r}; restore it.") from error
     if picture.ndim != 3 or len(picture) not in (1, 3):
         got = f"samples of shape {'x'.join(map(str, picture.shape))} in {line.folder}"
         raise InputError(f"Expected grey or colour images, got {got}; compare other data with sim.py --compare.")
