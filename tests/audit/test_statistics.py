@@ -98,10 +98,10 @@ def test_an_interval_takes_milliseconds() -> None:
     values, groups, draw = rng().random(50), np.repeat(np.arange(5), 10), rng()
     times = []
     for _ in range(10):
-        started = time.perf_counter()
+        started = time.process_time()
         interval(values, groups, draw)
-        times.append(time.perf_counter() - started)
-    assert min(times) < 0.005
+        times.append(time.process_time() - started)
+    assert min(times) < 0.005  # of the processor
 
 
 # --- messages ---

@@ -36,7 +36,7 @@ def completed(file: Path, line: str) -> list[str]:
     """
     words = [*line.split(), ""] if line.endswith(" ") else line.split()
     command = ["bash", "--norc", "-c", code, "bash", str(file), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     assert done.stderr == ""
     return done.stdout.split()
 

@@ -496,7 +496,7 @@ def begin(folder: Path, script: str = "echo begun; exec sleep 60") -> int:
     return processes.start(["sh", "-c", script], folder, "part", os.environ)
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(holds: Callable[[], bool], seconds: float = 50) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -583,7 +583,7 @@ def test_a_program_outlives_whoever_started_it(part: Path) -> None:
         "import os, pathlib\nfrom flfw.engines import processes\n"
         f"processes.start(['sleep', '60'], pathlib.Path({str(part)!r}), 'part', os.environ)\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=240)
     assert processes.alive(part, "part") is not None
     assert processes.stop(part, "part")
 

@@ -177,7 +177,7 @@ def test_a_site_whose_executor_dies_ends_too(tmp_path: Path) -> None:
             running.stdout.readline()
             (child,) = children(running.pid)
             os.kill(child, signal.SIGKILL)
-            assert running.wait(timeout=20) == 1
+            assert running.wait(timeout=120) == 1
             assert running.stderr.read().endswith("flfw.deploy.executor: ended with -9, and so does the site\n")
         finally:
             running.kill()

@@ -56,7 +56,7 @@ server_launcher.end_with_executor(Lifespan)
 Lifespan()._start_superexec_if_needed()
 time.sleep(600)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=240)
     message = "flfw.deploy.server_launcher: the executor ended with 3, and so does the server\n"
     assert (done.returncode, done.stderr) == (1, message)
 

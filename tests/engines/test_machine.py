@@ -243,5 +243,5 @@ def test_a_cluster_that_does_not_answer_is_refused_soon(
     assert sim.main(["--ray-address", address, "--out", str(tmp_path / "run")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("sim.py: Expected ") and address in line
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert not (tmp_path / "run").exists()

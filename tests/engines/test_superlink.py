@@ -162,7 +162,7 @@ def test_what_the_keeper_started_ends_with_its_owner_however_that_ends(tmp_path:
     wait_for(lambda: survivors(mark) == [])
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline

@@ -138,7 +138,7 @@ def test_a_process_of_its_own_ends_so_too(row: CommandLine, places: dict[str, st
 def run(words: list[str], folder: str, *before: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [*before, sys.executable, *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=99, check=False)
 
 
 @pytest.mark.nightly
