@@ -95,9 +95,8 @@ def are_points(read: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def readers(finished_run: Path, scratch: Path) -> dict[str, Reader]:
-    examples = [
-        f"{path.parent.name}/{path.name}" for path in finished_run.glob("[tr]*/*.safetensors")
-    ]  # reconstructions, truth
+    tensors = finished_run.glob("[tr]*/*.safetensors")  # reconstructions and truth
+    examples = [f"{path.parent.name}/{path.name}" for path in tensors]
     files = {name: (finished_run / name).read_bytes() for name in ("result.json", "audit.csv", *examples)}
     folder, beside = Folder(scratch / "finished", files), Folder(scratch / "beside", files).lay()
     kept = Folder.of(scratch / "again", finished_run)
