@@ -14,7 +14,6 @@ import numpy as np
 
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, require_gpu
-from flfw.audit.conclude import with_min_safe_sum_size
 from flfw.audit.control_runs import ControlRunner
 from flfw.audit.entry_builder import EntryBuilder, analytic, easy, easy_words
 from flfw.audit.job_planner import JobPlanner
@@ -27,10 +26,11 @@ from flfw.audit.membership.request import MembershipRequest
 from flfw.audit.membership_views import with_informed
 from flfw.audit.probe import control_net
 from flfw.audit.queue import Queue
+from flfw.audit.reconstruction.evidence import ControlResult
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import threat_model_of
 from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdict import ControlResult
+from flfw.audit.verdict import with_min_safe_sum_size
 from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE, Point
 from flfw.files import verdicts

@@ -12,18 +12,25 @@ import numpy as np
 
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import departure_of_noise
-from flfw.audit.conclude import SumFacts
 from flfw.audit.control_runs import ControlRunner
 from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE
-from flfw.audit.entries import AuditedTarget, entry
+from flfw.audit.entries import entry
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import psnr
+from flfw.audit.reconstruction.evidence import (
+    CONTROL_DB,
+    EASY_SHARE,
+    ControlResult,
+    ControlResults,
+    ReconstructionEvidence,
+    Searched,
+    SumFacts,
+)
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel, threat_model_of, unseen
-from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, ControlResult, ControlResults, Searched
 from flfw.experiment import PEER
 from flfw.files.verdicts import NO_LEAK_FOUND
 from flfw.inversion.closed_form.linear import linear_inputs
@@ -81,9 +88,9 @@ class EntryBuilder:
             description, requested = self._about(job, vantage, defence, threat_model), self._requested(job, defence)
             selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, static_rows))
             description["label_presence"] = self._presence(result, defence)
-            controls = self._controls(job, defence, threat_model, selected)
             slots, static = {row["probe_slot"] for row in selected}, replace(job, adaptive=False)
-            target = AuditedTarget(
+            target = ReconstructionEvidence(
+                self._controls(job, defence, threat_model, selected),
                 private=threat_model.private,
                 defended=threat_model.protected_by is not None,
                 num_tests=self._num_tests,
@@ -100,9 +107,7 @@ class EntryBuilder:
                 noise=self._departure_of_noise(vantage) if threat_model.adaptation == "automatic" else "",
                 constant=self._control_runner.constant(job, self._clients(job, defence)),
             )
-            entries.append(
-                entry(description, result, selected, requested, controls, self._client_plan.seed, target, other)
-            )
+            entries.append(entry(description, result, selected, requested, self._client_plan.seed, target, other))
             if job.probe_set.group == 1 and job.adaptive and entries[-1]["verdict"] == NO_LEAK_FOUND:
                 self._hidden_alone.add(_of_messages(job, defence))
         return entries

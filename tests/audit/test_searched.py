@@ -13,7 +13,7 @@ import torch
 from flfw.adversary.attack import Attack
 from flfw.audit.control_runs import ControlRunner
 from flfw.audit.jobs import Exchange, JobResult
-from flfw.audit.verdict import Searched
+from flfw.audit.reconstruction.evidence import Searched
 from flfw.inversion.fit import Fit
 from flfw.recording.observation import Reconstruction, Truth
 from tests.audit.test_queue import job

@@ -19,21 +19,11 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from flfw.audit.conclude import memberships_with_min_safe_sum_size
 from flfw.audit.membership.candidates import GameCandidates, candidates_of, untrained_pairs
-from flfw.audit.membership.entry import MembershipControls, SumSeen, claim_against, entry
+from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED, claim_against, entry
 from flfw.audit.membership.game import MembershipGame, final_tensors, own_exchanges
-from flfw.audit.membership.request import (
-    NULL,
-    ONE_STEP,
-    OVERFITTED,
-    TARGET,
-    GameAnswer,
-    MembershipRequest,
-    Place,
-    Scores,
-    vantage_points,
-)
+from flfw.audit.membership.request import TARGET, GameAnswer, MembershipRequest, Place, Scores, vantage_points
+from flfw.audit.verdict import with_min_safe_sum_size
 from flfw.data.membership_pairs import MemberPairs, PatientGame, said_of_copies
 from flfw.data.splits.lazy_parts import sizes
 from flfw.errors import require
@@ -353,7 +343,7 @@ class MembershipAudit:
         played = ((o, scores[o.controls, o.adaptive] | scores[o.place, o.adaptive]) for o in targets)
         common = {"protections": protections, "tests": tests, "privacy": privacy}
         items = [item for one, by in played for item in self.entries(one, by, **common)]
-        return memberships_with_min_safe_sum_size(items)
+        return with_min_safe_sum_size(items)
 
     def entries(
         self,
@@ -373,11 +363,10 @@ class MembershipAudit:
             tests: number of statistics and defences that are tried.
             privacy: the run's claims.
         """
-        seed, items, defence_of = self._client_plan.seed, [], protections.defence_of
+        items, defence_of, game = [], protections.defence_of, request.game
         unit = "example" if self._task.split.patients is None else "patient"
-        easy, one_step, null = (scores.get(kind, {}) for kind in (OVERFITTED, ONE_STEP, NULL))
-        for defence in sorted({defence_of(client) for client in request.game.clients}, key=lambda name: name == "none"):
-            first = next(client for client in request.game.clients if defence_of(client) == defence)
+        for defence in sorted({defence_of(client) for client in game.clients}, key=lambda name: name == "none"):
+            first = next(client for client in game.clients if defence_of(client) == defence)
             missed = protections.missed(request, first) if request.adaptive else ""
             targets = scores[TARGET].items()
             mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in targets}
@@ -385,29 +374,35 @@ class MembershipAudit:
                 if statistic in FLOORS or not rows:
                     continue
                 there = {one.client for one in rows}
-                floors = {n: [one for one in mine[n] if one.client in there] for n in FLOORS if n in mine}
-                untrained = [one for one in null.get(statistic, ()) if one.client in there]
+                controls = {kind: of[statistic] for kind, of in scores.items() if kind != TARGET and statistic in of}
+                if NULL in controls:
+                    controls[NULL] = [one for one in controls[NULL] if one.client in there]
+                description = {
+                    "attack": request.attack,
+                    "statistic": statistic,
+                    "vantage": game.vantage,
+                    "defence": defence,
+                    "sum_size": game.group or None,
+                    "anonymity_set_size": request.anonymity_set_size or None,
+                    "num_colluding": len(game.peers) or None,
+                    "adaptive": request.adaptive and not missed,
+                    "adaptation": "written" if request.adaptive else None,
+                    "protected_by": protections.protecting_method,
+                    "unit": unit,
+                    "rounds": list(request.rounds),
+                }
                 items.append(
                     entry(
-                        statistic,
+                        description,
                         rows,
-                        rounds=request.rounds,
-                        defence=defence,
-                        adaptive=request.adaptive and not missed,
-                        adaptation="written" if request.adaptive else None,
+                        {n: [one for one in mine[n] if one.client in there] for n in FLOORS if n in mine},
+                        controls,
                         missed=missed,
                         unread=protections.unread(request.attack),
-                        floors=floors,
-                        vantage=request.game.vantage,
-                        sums=SumSeen(request.game.group, request.anonymity_set_size, len(request.game.peers)),
-                        claim=claim_against(privacy, request.game.vantage, unit),
-                        unit=unit,
-                        controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
+                        claim=claim_against(privacy, game.vantage, unit),
                         tests=tests,
-                        protected_by=protections.protecting_method,
                         accuracy_gap=self._accuracy_gap(request, there),
-                        attack=request.attack,
-                        seed=seed,
+                        seed=self._client_plan.seed,
                     )
                 )
         return items

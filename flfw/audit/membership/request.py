@@ -8,15 +8,14 @@ from math import nan
 from typing import NamedTuple, Protocol, TypeAlias, final
 
 from flfw.audit.membership.candidates import GameCandidates, PatientCandidates
+from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED
 from flfw.audit.membership.evidence import ScoredClient
 from flfw.audit.membership.game import MembershipGame
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.recording.format import Line
 
-TARGET, OVERFITTED, ONE_STEP = "target", "easy", "one_step"
-"""Kinds of games: the clients' uploads, and the two controls on a fresh network."""
-NULL = "null"
-"""Control of examples that nobody trained on; its scores come with those of the target."""
+TARGET = "target"
+"""Game of the clients' uploads, with whose scores those of the null control come; the others are controls of it."""
 
 Scores: TypeAlias = Mapping[str, Sequence[ScoredClient]]
 """For each statistic the clients' scores."""
