@@ -23,8 +23,7 @@ from flfw.audit.measures.perceptual import Extractors
 from flfw.audit.measures.public import PublicData
 from flfw.audit.membership.membership_audit import MembershipAudit
 from flfw.audit.membership.request import MembershipRequest
-from flfw.audit.membership_views import with_informed
-from flfw.audit.probe import control_net
+from flfw.audit.membership.views import with_informed
 from flfw.audit.queue import Queue
 from flfw.audit.reconstruction.evidence import ControlResult
 from flfw.audit.scorer import Scorer, ScoreRow
@@ -35,11 +34,8 @@ from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE, Point
 from flfw.files import verdicts
 from flfw.files.progress import Steps
-from flfw.inversion.client_models.victim import VictimModel
-from flfw.nets.net import Tensors
 from flfw.plans.run_plan import AuditPlan
 from flfw.recording.reader import Recordings
-from flfw.rng import initialising
 from flfw.task.client_plan import ClientPlan
 from flfw.task.task import Task
 
@@ -212,7 +208,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         entries = self._reconstructed(jobs) if self._named else []
         answers = (self._attacks.wait(job) for _, job in games)
         requested = [request for request, _ in games]
-        self.membership = self._game.play(requested, answers, self._note, self._job_planner, privacy) if games else []
+        self.membership = self._game.play(requested, answers, self._note, privacy) if games else []
         self.remarks = self._game.remarks if games else []
         return entries, self._scored
 
@@ -271,17 +267,8 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     @cached_property
     def _game(self) -> MembershipAudit:
-        clients, task = self._client_plan, self._client_plan.task
-        fresh = lambda: control_net("easy", task.network, clients.seed, *task.input_space)  # noqa: E731
         folder = self.source / "observations"
-        put, inputs = self._queue.put_candidates, self._task.inputs
-
-        def held(received: Tensors) -> VictimModel:
-            with initialising(clients.seed, "attacker"):  # what is not received stays unknown
-                built = clients.build_model()
-            return clients.method.victim_model(built, received, inputs, clients.settings)
-
-        return MembershipAudit(clients, self.audit, self._task, folder, put, fresh, held)
+        return MembershipAudit(self._client_plan, self.audit, self._task, folder, self._queue.put_candidates)
 
     def _num_tests(self, jobs: Sequence[AttackJob]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
@@ -320,7 +307,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         }
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):
-            defence = "none" if probe_set.fresh else planner.defence_of(exchange.client)
+            defence = "none" if probe_set.fresh else planner.clients.defence_of(exchange.client)
             threat_model = threat_model_of(
                 planner.clients, self.audit.settings, job, self._named[job.attack], defence != "none"
             )

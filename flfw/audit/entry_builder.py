@@ -192,11 +192,11 @@ class EntryBuilder:
     def _clients(self, job: AttackJob, defence: str) -> list[int]:
         """Return the clients with a defence among those whose messages a job attacks."""
         seen = dict.fromkeys(exchange.client for exchange in job.exchanges)
-        return [client for client in seen if self._job_planner.defence_of(client) == defence]
+        return [client for client in seen if self._client_plan.defence_of(client) == defence]
 
     def _presence(self, result: JobResult, defence: str) -> dict[str, float] | None:
         """Return how often the classes inferred for clients are right, beside the better constant answer."""
-        inferred = [(one, held) for one, held in result.present if self._job_planner.defence_of(one) == defence]
+        inferred = [(one, held) for one, held in result.present if self._client_plan.defence_of(one) == defence]
         if not inferred:
             return None
         labels, split = self._task.dataset.train_y, self._task.split.train
@@ -216,7 +216,7 @@ class EntryBuilder:
             answers = dict([*result.present, *result.shares])
             if answers or not self._named[job.attack].reconstructs:
                 clients = answers or dict(job.examples) or range(self._client_plan.rounds.clients)
-                for defence in dict.fromkeys(map(self._job_planner.defence_of, clients)):
+                for defence in dict.fromkeys(map(self._client_plan.defence_of, clients)):
                     cases[job.attack, defence].append((job, result))
         rng = numpy_generator(self._client_plan.seed, "inference of classes")
         inferences = [self._inference(defence, solved) for (_, defence), solved in cases.items()]
@@ -254,21 +254,21 @@ class EntryBuilder:
         """Return the mean over the rounds of the inferences about each client with a defence."""
         answers: dict[int, list[Sequence[float]]] = defaultdict(list)
         for client, values in (one for each in rounds for one in each):
-            if self._job_planner.defence_of(client) == defence:
+            if self._client_plan.defence_of(client) == defence:
                 answers[client].append(values)
         return {client: np.mean(values, axis=0) for client, values in answers.items()}
 
     def _requested(self, job: AttackJob, defence: str) -> int:
         """Return the number of examples that a job should give: also those of probes that were not recorded."""
         if job.probe_set.source == "update":
-            return sum(e.examples or 0 for e in job.exchanges if self._job_planner.defence_of(e.client) == defence)
+            return sum(e.examples or 0 for e in job.exchanges if self._client_plan.defence_of(e.client) == defence)
         slots, clients = range(self._audit.probes.images), self._client_plan.rounds.clients
         if job.probe_set.group:  # a sum stands for its first or isolated client, whose defence is everybody's
             size, alone = job.probe_set.group + job.probe_set.colluding, job.probe_set.isolated
             groups = groups_of(len(slots), clients, size)
             slots = [s for members in groups for s in (members[:1] if alone is None else members)]
             slots = [slot for slot in slots if alone is None or slot % clients == alone]
-        return job.probe_set.batch * sum(self._job_planner.defence_of(slot % clients) == defence for slot in slots)
+        return job.probe_set.batch * sum(self._client_plan.defence_of(slot % clients) == defence for slot in slots)
 
     def _about(self, job: AttackJob, vantage: str, defence: str, threat_model: ThreatModel) -> dict[str, Any]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from flfw.adversary.sums import Protocol
 from flfw.audit.auditor import Auditor
+from flfw.audit.jobs import JobResult, MembershipGame
 from flfw.audit.membership.candidates import GameCandidates
-from flfw.audit.membership.game import MembershipGame, own_exchanges, views
+from flfw.audit.membership.game import own_exchanges, views
 from flfw.audit.membership.request import NULL, TARGET, MembershipRequest
-from flfw.audit.membership_views import game_views
+from flfw.audit.membership.views import game_views
 from flfw.data.membership_pairs import MemberPairs, PatientGame
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -30,12 +31,16 @@ from flfw.runs import run as whole
 from flfw.task.task import Task
 from tests.support.attackable import digit_inputs, fresh_net
 from tests.support.planned import clients_and_adaptation, clients_and_audit
+from tests.support.silent_defences import SendsNothing
 from tests.support.small_runs import tiny
 
 NO_IMAGE = Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long())
 PAIRS = {0: MemberPairs(np.array([3, 5]), np.array([4, 8])), 2: MemberPairs(np.array([10]), np.array([11]))}
 GAME: dict[str, Any] = {"attack": ("membership",), "split": "iid", "audit_rounds": "1", "membership_pairs": "6"}
 GAME |= {"dataset": "digits", "set": ("membership.width=16", "membership.public=20")}
+
+
+NOTHING = f"{SendsNothing.__module__}:{SendsNothing.__name__}"
 
 
 def turned(pairs: MemberPairs | PatientGame) -> MemberPairs:
@@ -240,33 +245,8 @@ def test_a_run_without_recordings_is_refused(run: Path, tmp_path: Path) -> None:
 # --- entries ---
 
 
-@dataclass(frozen=True)
-class SomeDefended:
-    """Clients of which the first uses a defence."""
-
-    protecting_method: str | None = None
-
-    def defences(self) -> list[str]:
-        return ["prune", "none"]
-
-    def defence_of(self, client: int) -> str:
-        return "prune" if client == 0 else "none"
-
-    def missed(self, request: MembershipRequest, client: int) -> str:
-        return ""
-
-    def unread(self, attack: str) -> str:
-        return ""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Scores of a game."""
-
-    scores: tuple[tuple[int, str, tuple[float, ...]], ...] = ()
-    refused: tuple[str, ...] = ()
-    stopped: str | None = None
-    seconds: float = 1.0
+def answer(**given: Any) -> JobResult:
+    return JobResult("", (), seconds=1.0, **given)
 
 
 def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tuple[float, ...]], ...]:
@@ -282,18 +262,18 @@ def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tupl
 
 
 def test_an_entry_stands_for_each_statistic_and_defence_and_floors_have_none(run: Path, tmp_path: Path) -> None:
-    run_plan, task = checked(run)
+    run_plan, task = checked(run, defence=NOTHING, defended="0")
     auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
     requested = [request for request, _ in auditor.membership_jobs()]
-    answers = [Answer(rows(requested[0], 1.0)), Answer(rows(requested[1], 1.0), refused=("one was damaged",))]
+    answers = [answer(scores=rows(requested[0], 1.0)), answer(scores=rows(requested[1], 1.0), refused=("damaged",))]
     claimed = [{"adversary": "server", "accounting": "exact", "epsilon": 3.0, "delta": 1e-5}]
 
     def note(sentences: Sequence[str]) -> None:
         noted.extend(sentences)
 
-    items = auditor._game.play(requested, answers, note, SomeDefended(), claimed)  # pyright: ignore[reportPrivateUsage]
-    assert [(item["statistic"], item["defence"]) for item in items] == [("cosine", "prune"), ("cosine", "none")]
-    assert noted == ["one was damaged"]
+    items = auditor._game.play(requested, answers, note, claimed)  # pyright: ignore[reportPrivateUsage]
+    assert [(item["statistic"], item["defence"]) for item in items] == [("cosine", NOTHING), ("cosine", "none")]
+    assert noted == ["damaged"]
     for item in items:
         assert (item["correct"]["correct"], item["pairs"], item["clients"], item["tests"]) == (6, 6, 1, 2)
         assert (item["auc"], item["claimed_epsilon"], item["rounds"]) == (1.0, 3.0, [1])
@@ -304,9 +284,9 @@ def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: P
     run_plan, task = checked(run)
     auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
     requested = [request for request, _ in auditor.membership_jobs()]
-    answers = [Answer(rows(requested[0], 1.0)), Answer(stopped="not applicable: nothing to compare")]
+    answers = [answer(scores=rows(requested[0], 1.0)), answer(stopped="not applicable: nothing to compare")]
     game = auditor._game  # pyright: ignore[reportPrivateUsage]
-    assert game.play(requested, answers, lambda sentences: noted.extend(sentences), SomeDefended(), []) == []
+    assert game.play(requested, answers, lambda sentences: noted.extend(sentences), []) == []
     unknown = "Whether members can be told is not known."
     assert game.remarks == [f"membership on 2 clients gave no scores: not applicable: nothing to compare. {unknown}"]
     assert noted == []

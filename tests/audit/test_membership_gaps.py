@@ -15,8 +15,9 @@ from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.membership.gradients import Products
 from flfw.adversary.membership.statistics import cosine
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
+from flfw.audit.jobs import MembershipGame
 from flfw.audit.membership.candidates import GameCandidates
-from flfw.audit.membership.game import MembershipGame, as_scores, unusable
+from flfw.audit.membership.game import as_scores, unusable
 from flfw.audit.membership.request import MembershipRequest
 from flfw.errors import InputError
 from flfw.nets.net import Tensors

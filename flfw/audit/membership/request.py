@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import NamedTuple, Protocol, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
+from flfw.audit.jobs import MembershipGame
 from flfw.audit.membership.candidates import GameCandidates, PatientCandidates
 from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED
 from flfw.audit.membership.evidence import ScoredClient
-from flfw.audit.membership.game import MembershipGame
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.recording.format import Line
 
@@ -103,30 +103,6 @@ class MembershipRequest:
         }
         played, untrained = ({name: [one[side] for one in row] for name, row in rows.items()} for side in (0, 1))
         return {self.kind: played} if self.kind != TARGET else {TARGET: played, NULL: untrained}
-
-
-class GameAnswer(Protocol):
-    """Answer of an attack to a request."""
-
-    @property
-    def scores(self) -> Sequence[tuple[int, str, Sequence[float | None]]]:
-        """Scores: a client's number, a statistic, and the score of each of the client's candidates."""
-        ...
-
-    @property
-    def refused(self) -> Sequence[str]:
-        """Unusable recordings, a sentence each."""
-        ...
-
-    @property
-    def stopped(self) -> str | None:
-        """Reason why there are no scores; None: there are."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the attack took."""
-        ...
 
 
 def vantage_points(vantages: Sequence[str], sum_sizes: Sequence[int]) -> list[tuple[str, int]]:
