@@ -69,7 +69,7 @@ def test_candidates_stand_in_the_order_of_their_content_and_are_sorted_back_by_p
     for client, there in places.items():
         samples, labels = task.examples("train", np.array(there))
         mine = drawn.clients == client
-        order = drawn.places[mine]
+        order = drawn.owners[mine]
         assert sorted(order.tolist()) == list(range(len(there)))
         assert torch.equal(drawn.samples[mine], samples[order]) and torch.equal(drawn.labels[mine], labels[order])
         scored, _ = drawn.scored(client, [float(there[index]) for index in order])  # each scored with its own number
@@ -86,8 +86,8 @@ def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell
     assert one.granted().keys() == {"samples", "labels", "clients"}
     for name, value in one.granted().items():
         assert torch.equal(value, other.granted()[name])
-    assert other.places.tolist() == [(index + 2) % 4 for index in one.places[:4]] + [
-        (index + 1) % 2 for index in one.places[4:].tolist()
+    assert other.owners.tolist() == [(index + 2) % 4 for index in one.owners[:4]] + [
+        (index + 1) % 2 for index in one.owners[4:].tolist()
     ]
 
 
@@ -95,9 +95,9 @@ def test_pairs_of_the_null_control_are_mixed_with_the_games_own_and_sorted_apart
     task = plan(plan(tiny(split="iid")).experiment).task.load(None)
     null = {0: MemberPairs(np.array([20, 21, 22]), np.array([30, 31, 32]))}
     drawn = GameCandidates.of(task, PAIRS, null)
-    assert drawn.clients.tolist() == [0] * 10 + [2] * 2 and drawn.played == {0: 2, 2: 1}
+    assert drawn.clients.tolist() == [0] * 10 + [2] * 2
     there = [3, 5, 20, 21, 22, 4, 8, 30, 31, 32]
-    scores = [float(there[index]) for index in drawn.places[drawn.clients == 0]]
+    scores = [float(there[index]) for index in drawn.owners[drawn.clients == 0]]
     game, untrained = drawn.scored(0, scores)
     assert (game.members.tolist(), game.held_out.tolist()) == ([3, 5], [4, 8])
     assert (untrained.members.tolist(), untrained.held_out.tolist()) == ([20, 21, 22], [30, 31, 32])
@@ -252,12 +252,12 @@ def answer(**given: Any) -> JobResult:
 def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tuple[float, ...]], ...]:
     """Scores with which every member stands ``value`` above its counterpart, and a floor that knows nothing."""
     answers = []
-    assert isinstance(request.candidates, GameCandidates)
+    candidates = request.candidates
     for client in request.game.clients:
-        places = request.candidates.places[request.candidates.clients == client].tolist()
-        half = len(places) // 2
-        answers.append((client, "cosine", tuple(value if index < half else 0.0 for index in places)))
-        answers.append((client, "label_only", (0.0,) * len(places)))
+        owners = candidates.owners[candidates.clients == client].tolist()
+        half = len(owners) // 2
+        answers.append((client, "cosine", tuple(value if index < half else 0.0 for index in owners)))
+        answers.append((client, "label_only", (0.0,) * len(owners)))
     return tuple(answers)
 
 

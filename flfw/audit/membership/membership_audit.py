@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from flfw.audit.jobs import JobResult, MembershipGame
 from flfw.audit.knowledge import hidden, received_victim
-from flfw.audit.membership.candidates import GameCandidates, candidates_of, untrained_pairs
+from flfw.audit.membership.candidates import GameCandidates, untrained_pairs
 from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED, claim_against, entry
 from flfw.audit.membership.game import final_tensors, own_exchanges
 from flfw.audit.membership.request import TARGET, MembershipRequest, Place, Scores, vantage_points
@@ -217,7 +217,7 @@ class MembershipAudit:
         dataset = self._task.dataset
         pairs, labels = self._pairs, dataset.kinds(np.asarray(dataset.train_y))
         null = untrained_pairs(pairs, clients, labels, self._client_plan.seed)
-        candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
+        candidates = GameCandidates.of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
         train = sizes(self._task.split.train)
         known = {"vantage": vantage, "examples": tuple(int(train[client]) for client in clients)}

@@ -8,7 +8,7 @@ from math import nan
 from typing import NamedTuple, TypeAlias, final
 
 from flfw.audit.jobs import MembershipGame
-from flfw.audit.membership.candidates import GameCandidates, PatientCandidates
+from flfw.audit.membership.candidates import GameCandidates
 from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED
 from flfw.audit.membership.evidence import ScoredClient
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
@@ -53,7 +53,7 @@ class MembershipRequest:
     game: MembershipGame
     rounds: tuple[int, ...]
     lines: tuple[Line, ...]
-    candidates: GameCandidates | PatientCandidates
+    candidates: GameCandidates
     kind: str = TARGET
     anonymity_set_size: int = 0
     adaptive: bool = False
