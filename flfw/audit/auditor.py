@@ -14,8 +14,6 @@ import numpy as np
 
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, require_gpu
-from flfw.audit.control_runs import ControlRunner
-from flfw.audit.entry_builder import EntryBuilder, analytic, easy, easy_words
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import ANALYTIC, AttackJob, JobResult, ProbeSet
 from flfw.audit.measures import perceptual
@@ -25,8 +23,10 @@ from flfw.audit.membership.membership_audit import MembershipAudit
 from flfw.audit.membership.request import MembershipRequest
 from flfw.audit.membership.views import with_informed
 from flfw.audit.queue import Queue
+from flfw.audit.reconstruction.control_runs import ControlRunner
+from flfw.audit.reconstruction.entry_builder import EntryBuilder, analytic, easy, easy_words
 from flfw.audit.reconstruction.evidence import ControlResult
-from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import threat_model_of
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdict import with_min_safe_sum_size

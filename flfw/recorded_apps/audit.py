@@ -25,14 +25,14 @@ from torch.nn.functional import cross_entropy
 import flfw
 from flfw import nets
 from flfw.adversary.attack import Attack, tuned_on
-from flfw.audit import entry_builder
-from flfw.audit.entries import entry
-from flfw.audit.entry_builder import easy
 from flfw.audit.jobs import ANALYTIC, EASY, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
+from flfw.audit.reconstruction import entry_builder
+from flfw.audit.reconstruction.entries import entry
+from flfw.audit.reconstruction.entry_builder import easy
 from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence
-from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel
 from flfw.errors import InputError, require
 from flfw.files.progress import Steps

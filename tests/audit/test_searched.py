@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from flfw.adversary.attack import Attack
-from flfw.audit.control_runs import ControlRunner
 from flfw.audit.jobs import Exchange, JobResult
+from flfw.audit.reconstruction.control_runs import ControlRunner
 from flfw.audit.reconstruction.evidence import Searched
 from flfw.inversion.fit import Fit
 from flfw.recording.observation import Reconstruction, Truth

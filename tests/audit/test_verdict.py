@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.audit import entry_builder
 from flfw.audit.auditor import auditing
-from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import JobResult
 from flfw.audit.measures.identification import Identified
+from flfw.audit.reconstruction import entry_builder
+from flfw.audit.reconstruction.entries import entry as summed
 from flfw.audit.reconstruction.evidence import (
     CONTROL_DB,
     EASY_SHARE,
@@ -28,7 +28,7 @@ from flfw.audit.reconstruction.evidence import (
     ReconstructionEvidence,
     Searched,
 )
-from flfw.audit.scorer import FLOORS, ScoreRow
+from flfw.audit.reconstruction.scorer import FLOORS, ScoreRow
 from flfw.audit.verdict import MESSAGES, Verdict, verdict_on
 from flfw.experiment import Experiment
 from flfw.files import verdicts

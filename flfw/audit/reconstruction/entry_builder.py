@@ -12,14 +12,14 @@ import numpy as np
 
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import departure_of_noise
-from flfw.audit.control_runs import ControlRunner
 from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE
-from flfw.audit.entries import entry
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import psnr
+from flfw.audit.reconstruction.control_runs import ControlRunner
+from flfw.audit.reconstruction.entries import entry
 from flfw.audit.reconstruction.evidence import (
     CONTROL_DB,
     EASY_SHARE,
@@ -29,7 +29,7 @@ from flfw.audit.reconstruction.evidence import (
     Searched,
     SumFacts,
 )
-from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel, threat_model_of, unseen
 from flfw.experiment import PEER
 from flfw.files.verdicts import NO_LEAK_FOUND

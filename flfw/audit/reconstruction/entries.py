@@ -18,7 +18,7 @@ from flfw.audit.measures.metrics import GRAMS
 from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
 from flfw.audit.measures.statistics import significant
 from flfw.audit.reconstruction.evidence import ReconstructionEvidence
-from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
+from flfw.audit.reconstruction.scorer import FLOORS, UNGUIDED, ScoreRow
 from flfw.audit.verdict import Verdict, verdict_on
 from flfw.files.verdicts import LEAKS, concluded
 from flfw.rng import numpy_generator

@@ -41,7 +41,7 @@ from flfw.audit.knowledge import grant, observed
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
 from flfw.audit.measures.identification import Identified, convolved, identified_p
 from flfw.audit.reconstruction.evidence import EASY_SHARE, ControlResult, Searched
-from flfw.audit.scorer import ScoreRow
+from flfw.audit.reconstruction.scorer import ScoreRow
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.errors import InputError
 from flfw.inversion.client_models.operator import DataOperator
