@@ -28,9 +28,9 @@ from flfw.adversary.attack import Attack, tuned_on
 from flfw.audit.jobs import ANALYTIC, EASY, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
-from flfw.audit.reconstruction import entry_builder
+from flfw.audit.reconstruction import control_runs
+from flfw.audit.reconstruction.control_runs import easy
 from flfw.audit.reconstruction.entries import entry
-from flfw.audit.reconstruction.entry_builder import easy
 from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence
 from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel
@@ -180,7 +180,7 @@ def analytic(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: in
     with initialising(seed, "control"):  # its first name: the weights stay the same
         net = nets.build("linear", inputs.shape, classes)
     pairs = [(observation, singles[observation.slot]) for observation in probes(ANALYTIC, net, singles, inputs)]
-    return entry_builder.analytic(pairs, len(singles), inputs)
+    return control_runs.analytic(pairs, len(singles), inputs)
 
 
 def _gradient(net: nn.Module, single: Truth, inputs: InputSpec) -> nets.Tensors:

@@ -60,7 +60,8 @@ FAULTY = {"easy": EASY, "null": clients(1.0)}
 
 def judged(scored: list[ScoredClient], **given: Any) -> dict[str, Any]:
     description = {name: given.pop(name, value) for name, value in ITEM.items()}
-    return entry(description, scored, **{"floors": alike(scored), "controls": PASSED} | given)
+    more: dict[str, Any] = {"floors": alike(scored), "controls": PASSED} | given
+    return entry(description, scored, **more)
 
 
 def replaced(scored: list[ScoredClient], value: float, every: int, members: bool = True) -> list[ScoredClient]:

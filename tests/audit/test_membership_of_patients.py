@@ -25,8 +25,12 @@ PATIENTS = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7])
 TRAIN = (np.arange(8), np.arange(8, 16))
 
 
+def drawn() -> list[PatientGame]:
+    return [one for one in game(TRAIN, LABELS, 0, None, patients=PATIENTS) if isinstance(one, PatientGame)]
+
+
 def test_patients_are_held_out_whole() -> None:
-    games = game(TRAIN, LABELS, 0, None, patients=PATIENTS)
+    games = drawn()
     left = without_held_out(TRAIN, games)
     for one, indices in zip(games, left, strict=True):
         assert one.count == 2 and len(one.places) == 8
@@ -83,7 +87,7 @@ def test_a_patient_with_a_score_that_is_none_has_none() -> None:
 
 def test_the_null_control_pairs_patients_whom_other_clients_hold_out() -> None:
     """Nobody trained on them; client 0 gets those of client 1, and their scores come apart from the game's."""
-    games = game(TRAIN, LABELS, 0, None, patients=PATIENTS)
+    games = drawn()
     (null,) = untrained_pairs(games, [0], LABELS, 0).values()
     assert isinstance(null, PatientGame) and null.count == 1
     there = {*null.pairs.members.tolist(), *null.pairs.held_out.tolist()}
@@ -139,9 +143,9 @@ def test_a_run_with_patients_compares_patients(
     assert " pairs of patients" in capsys.readouterr().out
     assert {(item["unit"], item["clients"]) for item in result["membership"]} == {("patient", 2)}
     task = plan(stored(tmp_path / "run")).task.load(None)
-    assert task.pairs is not None and task.split.owners is not None
-    held_out = {int(one) for game in task.pairs for one in task.split.owners[game.held_out]}
-    trained = {int(one) for indices in task.split.train for one in task.split.owners[indices]}
+    assert task.pairs is not None and task.split.patients is not None
+    held_out = {int(one) for game in task.pairs for one in task.split.patients[game.held_out]}
+    trained = {int(one) for indices in task.split.train for one in task.split.patients[indices]}
     assert held_out and not held_out & trained
     counts = {item["pairs"] for item in result["membership"]}
     assert counts == {sum(game.count for game in task.pairs)}

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from flfw.audit.auditor import auditing
 from flfw.audit.jobs import JobResult
 from flfw.audit.measures.identification import Identified
-from flfw.audit.reconstruction import entry_builder
+from flfw.audit.reconstruction import control_runs
 from flfw.audit.reconstruction.entries import entry as summed
 from flfw.audit.reconstruction.evidence import (
     CONTROL_DB,
@@ -449,12 +449,12 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
 
 def test_an_easy_control_of_few_recordings_is_not_passed() -> None:
     rows, result = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
-    assert not entry_builder.easy(rows, 8, result).passed
-    assert entry_builder.easy(rows, 2, result).passed
+    assert not control_runs.easy(rows, 8, result).passed
+    assert control_runs.easy(rows, 2, result).passed
 
 
 @pytest.mark.parametrize(("psnr", "text"), [(90.0, "90.0 dB"), (None, "passed")])
 def test_only_images_have_decibels_on_the_terminal(psnr: float | None, text: str) -> None:
     rows, result = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
-    assert entry_builder.easy_words(rows, entry_builder.easy(rows, 1, result)) == text
-    assert entry_builder.easy_words([], entry_builder.easy([], 1, result)) == "no example gave a result"
+    assert control_runs.easy_words(rows, control_runs.easy(rows, 1, result)) == text
+    assert control_runs.easy_words([], control_runs.easy([], 1, result)) == "no example gave a result"

@@ -158,7 +158,6 @@ class PairEvidence:
         worst: the client with the highest lower end.
         clients: number of clients.
         epsilon_low: epsilon that is rejected, for one example more or less, with the claim's delta.
-        level: probability that is left to each of the four kinds of interval.
     """
 
     pairs: int
@@ -167,7 +166,6 @@ class PairEvidence:
     worst: ClientGuesses | None
     clients: int
     epsilon_low: float
-    level: float
 
 
 def weigh(scored: Sequence[ScoredClient], tests: int, delta: float = 0.0) -> PairEvidence:
@@ -197,7 +195,6 @@ def weigh(scored: Sequence[ScoredClient], tests: int, delta: float = 0.0) -> Pai
         worst=worst,
         clients=len(scored),
         epsilon_low=_epsilon(scored, corrected(tests * _PARTS * len(_BOLD)), delta),
-        level=1 - part,
     )
 
 
