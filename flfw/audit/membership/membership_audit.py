@@ -204,7 +204,8 @@ class MembershipAudit:
         require(bool(lines), f"recorded uploads of rounds {self._audit.probes.audit_rounds} for {attack}", uploads=0)
         took_part = {line["client"] for line in lines}
         self._say_who_is_missing(attack, len(took_part), len(self._targets(lines)))
-        points, shared = self._vantage_points, self._controls_of(tuple(self._targets(lines)))
+        points = vantage_points(self._audit.probes.vantage, self._audit.sum_sizes)
+        shared = self._controls_of(tuple(self._targets(lines)))
         kinds = dict.fromkeys(OUTSIDER if vantage == OUTSIDER else "server" for vantage, _ in points)
         controls = [request for kind in kinds for request in shared.requests(attack, kind)]
         return controls + [self._target(attack, lines, vantage, group, last) for vantage, group in points]
@@ -237,10 +238,6 @@ class MembershipAudit:
             lines, rounds = (), ()
         game = replace(game, file=self._put("target" if final is None else vantage, held))
         return MembershipRequest(attack, game, tuple(rounds), tuple(lines), candidates, anonymity_set_size=hidden)
-
-    @property
-    def _vantage_points(self) -> list[tuple[str, int]]:
-        return vantage_points(self._audit.probes.vantage, self._audit.sum_sizes)
 
     @cached_property
     def _final(self) -> FinalModel:
@@ -306,10 +303,10 @@ class MembershipAudit:
                     self.remarks.append(f"{unknown} Whether members can be told is not known.")
                 steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
         targets = [request for request in requests if request.kind == TARGET]
-        each = [len(_statistics(scores[one.place, one.adaptive][TARGET])) for one in targets]
+        tried = [name for one in targets for name in scores[one.place, one.adaptive][TARGET] if name not in FLOORS]
         images, plan = range(self._audit.probes.images), self._client_plan
         probed = {plan.defence_of(slot % plan.rounds.clients) for slot in images}
-        tests = sum(each) * len(probed) or 1
+        tests = len(tried) * len(probed) or 1
         played = ((o, scores[o.controls, o.adaptive] | scores[o.place, o.adaptive]) for o in targets)
         items = [item for one, by in played for item in self.entries(one, by, tests, privacy)]
         return with_min_safe_sum_size(items)
@@ -405,11 +402,6 @@ class MembershipAudit:
         if victim.unknown:
             return None
         return _is_right(victim, self._task, pairs.members), _is_right(victim, self._task, pairs.held_out)
-
-
-def _statistics(scores: Scores) -> list[str]:
-    """List the statistics that are no floors."""
-    return [name for name in scores if name not in FLOORS]
 
 
 @torch.no_grad()
