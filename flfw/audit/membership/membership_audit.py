@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
+from flfw.audit.adaptation import has_mechanism
 from flfw.audit.jobs import JobResult, MembershipGame
 from flfw.audit.knowledge import hidden, received_victim
 from flfw.audit.membership.candidates import GameCandidates, untrained_pairs
@@ -41,7 +42,6 @@ from flfw.recording.reader import Recordings, examples_in
 from flfw.rng import numpy_generator
 from flfw.server.checkpoint import FinalModel, final_model
 from flfw.task.client_plan import ClientPlan
-from flfw.task.method import Method
 from flfw.task.task import Task
 
 FLOORS = ("label_only", "loss_only")
@@ -324,9 +324,7 @@ class MembershipAudit:
         """
         items, plan, game, attack = [], self._client_plan, request.game, self._audit.memberships[request.attack]
         informed = InformedAttacker(plan, self._audit.settings.adaptation, game, attack)
-        # An operation of the method's own, or tensors that clients keep, hide the data as well.
-        mechanism: Any = plan.method.mechanism
-        hides = mechanism.__func__ is not Method.mechanism.__func__ or hidden(plan)
+        hides = has_mechanism(plan.method) or hidden(plan)  # tensors that clients keep hide the data as well
         unit = "example" if self._task.split.patients is None else "patient"
         for defence in sorted({plan.defence_of(client) for client in game.clients}, key=lambda name: name == "none"):
             first = next(client for client in game.clients if plan.defence_of(client) == defence)

@@ -294,9 +294,8 @@ class ReconstructionAudit:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
         probe_set, attack = case.job.probe_set, case.attack
         plain = probe_set.source == "probe" and probe_set.steps == 1 and not case.defended
-        return (
-            attack.expected_share(probe_set.batch // (probe_set.group or 1 if attack.of_sums else 1)) if plain else None
-        )
+        clients = (probe_set.group or 1) if attack.of_sums else 1
+        return attack.expected_share(probe_set.batch // clients) if plain else None
 
     def _clients(self, job: AttackJob, defence: str) -> list[int]:
         """Return the clients with a defence among those whose messages a job attacks."""
