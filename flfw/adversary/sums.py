@@ -104,9 +104,7 @@ def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | N
     Raises:
         InputError: the clients did not all receive the same tensors, so that their sum is of no single model.
     """
-    first = members[0]
-    alike = all(same_received(first, other) for other in members[1:])
-    require(alike, "the same weights received by all clients of a sum", clients=len(members))
+    first = _of_one_model(members)
     total = _sum(members, weights, protocol)
     mean = {name: value.double() / len(members) for name, value in total.items()}
     if weights:
@@ -146,9 +144,7 @@ def mean_upload(members: Sequence[Observation], weights: Sequence[int], protocol
     Raises:
         InputError: the clients did not all receive the same tensors, so that their sum is of no single model.
     """
-    first = members[0]
-    alike = all(same_received(first, other) for other in members[1:])
-    require(alike, "the same weights received by all clients of a sum", clients=len(members))
+    first = _of_one_model(members)
     fractions = [name for name, value in first.sent.items() if value.is_floating_point() and name in first.received]
     names = [name for name in fractions if all(name in other.sent for other in members)]
     mean = protocol.mean([one.sent for one in members], names, weights)
@@ -206,6 +202,13 @@ def _sum(group: Sequence[Observation], weights: bool, protocol: Protocol | None)
     return total
 
 
+def _of_one_model(members: Sequence[Observation]) -> Observation:
+    """Return the first of some observations that all received the same."""
+    alike = all(same_received(members[0], other) for other in members[1:])
+    require(alike, "the same weights received by all clients of a sum", clients=len(members))
+    return members[0]
+
+
 def same_received(first: Observation, second: Observation) -> bool:
     """Return whether two clients received equal tensors."""
     one, other = first.received, second.received
@@ -231,9 +234,8 @@ def others_mean(others: Sequence[Observation], known: Sequence[Observation], wei
         InputError: no other or no colluding client, or clients that did not all receive the same tensors.
     """
     require(bool(others) and bool(known), "another and a colluding client", others=len(others), colluding=len(known))
-    first, everybody = others[0], [*others, *known]
-    alike = all(same_received(first, other) for other in everybody)
-    require(alike, "the same weights received by all clients of a sum", clients=len(everybody))
+    everybody = [*others, *known]
+    first = _of_one_model(everybody)
     names = [
         name
         for name in first.sent

@@ -184,7 +184,7 @@ def _after(method: MethodOperator | None, acting: Acting, factor: float = 1.0) -
 def _of_method(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: str) -> Protection:
     at = (plan, adaptation, probe_set, vantage)
     name, cls, settings = plan.name, plan.method, plan.settings
-    if _function(cls.mechanism) is _function(Method.mechanism):
+    if not has_mechanism(cls):
         return Protection(*at)
     if name not in plugins.names(plugins.ADAPTATION):
         return Protection(*at, how="none", by=name, method=True)
@@ -212,8 +212,11 @@ def sent_names(plan: ClientPlan, model: nn.Module, fresh: bool = False) -> list[
     return [name for name, _ in model.named_parameters() if matches(name, descended)]
 
 
-def _function(method: Any) -> Any:
-    return method.__func__
+def has_mechanism(method: type[Method]) -> bool:
+    """Return whether a method hides the data by an operation of its own, such as noise."""
+    its_own: Any = method.mechanism
+    inherited: Any = Method.mechanism
+    return its_own.__func__ is not inherited.__func__
 
 
 def _does_nothing_here(action: str) -> str:

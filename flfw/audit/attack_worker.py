@@ -21,10 +21,10 @@ from torch import nn
 from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.sums import Protocol, summed
 from flfw.audit.controls import under_control
-from flfw.audit.jobs import AttackJob, JobResult, alone, solved
+from flfw.audit.jobs import AttackJob, JobResult, MembershipGame, alone, solved
 from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed, protocol, restored
-from flfw.audit.membership.game import MembershipGame, as_scores, unusable
-from flfw.audit.membership_views import game_views
+from flfw.audit.membership.game import as_scores, unusable
+from flfw.audit.membership.views import game_views
 from flfw.audit.queue import Queue
 from flfw.audit.threat_model import unseen
 from flfw.errors import InputError, require

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -10,36 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
-import numpy as np
-
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, require_gpu
-from flfw.audit.conclude import with_min_safe_sum_size
-from flfw.audit.control_runs import ControlRunner
-from flfw.audit.entry_builder import EntryBuilder, analytic, easy, easy_words
 from flfw.audit.job_planner import JobPlanner
-from flfw.audit.jobs import ANALYTIC, AttackJob, JobResult, ProbeSet
-from flfw.audit.measures import perceptual
-from flfw.audit.measures.perceptual import Extractors
-from flfw.audit.measures.public import PublicData
+from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.membership.membership_audit import MembershipAudit
 from flfw.audit.membership.request import MembershipRequest
-from flfw.audit.membership_views import with_informed
-from flfw.audit.probe import control_net
+from flfw.audit.membership.views import with_informed
 from flfw.audit.queue import Queue
-from flfw.audit.scorer import Scorer, ScoreRow
-from flfw.audit.threat_model import threat_model_of
-from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdict import ControlResult
+from flfw.audit.reconstruction.reconstruction_audit import ReconstructionAudit
+from flfw.audit.reconstruction.scorer import ScoreRow
 from flfw.errors import InputError
-from flfw.experiment.curves import SUM_SIZE, Point
-from flfw.files import verdicts
-from flfw.files.progress import Steps
-from flfw.inversion.client_models.victim import VictimModel
-from flfw.nets.net import Tensors
 from flfw.plans.run_plan import AuditPlan
-from flfw.recording.reader import Recordings
-from flfw.rng import initialising
 from flfw.task.client_plan import ClientPlan
 from flfw.task.task import Task
 
@@ -113,8 +94,6 @@ class Auditor(AbstractContextManager["Auditor"]):
     ) -> None:
         self._client_plan, self.audit, self._task, self.source, self._out = clients, audit, task, source, out
         self._named, self._of_membership = audit.reconstructions, audit.memberships
-        weights = audit.settings.lpips_weights
-        self._perceptual = perceptual.load(weights) if weights else None
         self.refused: list[str] = []
         self.inference: list[dict[str, Any]] = []
         self.membership: list[dict[str, Any]] = []
@@ -123,7 +102,9 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._granted: tuple[str, int] | None = None
         self._job_planner = self._planner_of(clients)
         self._attacks = place(self._queue, self.jobs) if place else self._place()
-        self._control_runner = ControlRunner(clients, audit, self._planner_of, self._attempt, source / "truth", task)
+        self._reconstruction = ReconstructionAudit(
+            self._job_planner, self._planner_of, task, source, out, self._queue, self._attacks, self._note
+        )
 
     def _planner_of(self, clients: ClientPlan) -> JobPlanner:
         note = lambda sentence: self._note([sentence])  # noqa: E731
@@ -147,21 +128,6 @@ class Auditor(AbstractContextManager["Auditor"]):
         """Stop all attacks."""
         self._attacks.end()
 
-    @cached_property
-    def _scorer(self) -> Scorer:
-        """Scorer, built on first use: training does not need its public data."""
-        sides = (self._perceptual, self._task.own_side, self._task.dataset)
-        return Scorer(self._public, self.source / "truth", self._out, self._client_plan.seed, *sides)
-
-    @cached_property
-    def _public(self) -> PublicData:
-        (samples, labels), held = self._task.public(), self._task.dataset
-        return PublicData.from_arrays(samples.numpy(), held.kinds(labels.numpy()), bool(held.vocabulary), held.columns)
-
-    @cached_property
-    def _extractors(self) -> Extractors:
-        return Extractors(self._client_plan, Recordings(self.source / "observations"), self._task.inputs)
-
     def _granted_public(self) -> tuple[str, int]:
         """Return the file of the public data, for jobs that grant it, and its number of examples."""
         if self._granted is None:
@@ -172,10 +138,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     @property
     def weights(self) -> dict[str, Any] | None:
         """Weight files that the scores depend on, for the provenance."""
-        if self._perceptual is None:
-            return None
-        details = {"sha256": self._perceptual.sha256, "official": self._perceptual.official}
-        return {"lpips": {"file": str(self.audit.settings.lpips_weights), **details}}
+        return self._reconstruction.weights
 
     @property
     def tuned_on(self) -> list[str]:
@@ -208,49 +171,13 @@ class Auditor(AbstractContextManager["Auditor"]):
         for job in (*jobs, *(job for _, job in games)):
             self._queue.put(job)
         self._attacks.close()
-        self._scored: list[ScoreRow] = []
-        entries = self._reconstructed(jobs) if self._named else []
+        entries = self._reconstruction.entries(jobs) if self._named else []
+        self.inference = self._reconstruction.inference
         answers = (self._attacks.wait(job) for _, job in games)
         requested = [request for request, _ in games]
-        self.membership = self._game.play(requested, answers, self._note, self._job_planner, privacy) if games else []
+        self.membership = self._game.play(requested, answers, self._note, privacy) if games else []
         self.remarks = self._game.remarks if games else []
-        return entries, self._scored
-
-    def _reconstructed(self, jobs: Sequence[AttackJob]) -> list[dict[str, Any]]:
-        """Score the jobs of attacks that reconstruct, as they come; return the entries of ``audit``."""
-        entry_builder = EntryBuilder(
-            self._job_planner, self._task, self._control_runner, self._scorer, self._analytic(), self._num_tests(jobs)
-        )
-        entries: list[dict[str, Any]] = []
-        inferring: list[tuple[AttackJob, JobResult]] = []
-        with Steps("attack", len(jobs)) as steps:
-            for name in self._named:
-                static_rows: list[ScoreRow] = []
-                for job in (job for job in jobs if job.attack == name):
-                    result = self._attacks.wait(job)
-                    inferring += [(job, result)] * (job.probe_set.control == "target" and not job.adaptive)
-                    if not self._named[name].reconstructs:
-                        self._note(result.refused)
-                        steps.done(f"{name} at round {job.probe_set.round}: {result.stopped or 'done'}")
-                        continue
-                    started = time.monotonic()
-                    scored = self._rows(self._job_planner, job, result)
-                    views = self._job_planner.vantages(job.probe_set)
-                    self._scored += [row | {"vantage": view} for view in views for row in scored]
-                    if job.probe_set.control == "easy":
-                        entry_builder.below[name] = below = easy(scored, self.audit.probes.images, result)
-                        steps.done(f"{name} on the easy control: {easy_words(scored, below)}")
-                        continue
-                    summaries = entry_builder.entries(job, result, scored, static_rows if job.adaptive else [])
-                    static_rows = scored  # an adaptive job follows its static one
-                    spent = round((time.monotonic() - started) / len(summaries), 3)
-                    for summary in summaries:
-                        summary["scoring_seconds"] = spent
-                    entries += summaries
-                    words = " and ".join(verdicts.in_words(e) for e in summaries if e["vantage"] == job.vantage)
-                    steps.done(f"{name} at round {job.probe_set.round}{_which(job)}: {words}")
-        self.inference = entry_builder.inferred(inferring)
-        return with_min_safe_sum_size(entries)
+        return entries, self._reconstruction.scored
 
     def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, AttackJob]]:
         """Return the requests to the attacks on membership, each with its job.
@@ -271,88 +198,8 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     @cached_property
     def _game(self) -> MembershipAudit:
-        clients, task = self._client_plan, self._client_plan.task
-        fresh = lambda: control_net("easy", task.network, clients.seed, *task.input_space)  # noqa: E731
         folder = self.source / "observations"
-        put, inputs = self._queue.put_candidates, self._task.inputs
-
-        def held(received: Tensors) -> VictimModel:
-            with initialising(clients.seed, "attacker"):  # what is not received stays unknown
-                built = clients.build_model()
-            return clients.method.victim_model(built, received, inputs, clients.settings)
-
-        return MembershipAudit(clients, self.audit, self._task, folder, put, fresh, held)
-
-    def _num_tests(self, jobs: Sequence[AttackJob]) -> int:
-        """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
-        tested = (job for job in jobs if job.probe_set.control == "target" and self._named[job.attack].reconstructs)
-        return 2 * sum(len(self._job_planner.defences_of(job)) for job in tested) or 1
-
-    def _attempt(self, planner: JobPlanner, job: AttackJob) -> tuple[JobResult, list[ScoreRow]]:
-        """Run a job that was not foreseen; return its solution and rows, which are kept."""
-        self._queue.put(job)
-        result = self._attacks.wait(job)
-        rows = self._rows(planner, job, result)
-        self._scored += rows
-        return result, rows
-
-    def _analytic(self) -> ControlResult:
-        recordings = Recordings(self.source / "observations")
-        probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes(ANALYTIC, 0)]
-        self._note(recordings.refused)
-        requested = len(recordings.probe_lines(ANALYTIC, 0))
-        return analytic(
-            [(observation, truth) for observation, truth in probes if truth is not None], requested, self._task.inputs
-        )
-
-    def _rows(self, planner: JobPlanner, job: AttackJob, result: JobResult) -> list[ScoreRow]:
-        probe_set, seed = job.probe_set, self._client_plan.seed
-        self._note(result.refused)
-        common: ScoreRow = {
-            "attack": job.attack,
-            "vantage": job.vantage,
-            "source": probe_set.source,
-            "rung": probe_set.control,
-            "curve": probe_set.curve,
-            "batch": probe_set.batch,
-            "steps": probe_set.steps,
-            "sum_size": probe_set.group + probe_set.colluding or "",
-        }
-        rows: list[ScoreRow] = []
-        for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):
-            defence = "none" if probe_set.fresh else planner.defence_of(exchange.client)
-            threat_model = threat_model_of(
-                planner.clients, self.audit.settings, job, self._named[job.attack], defence != "none"
-            )
-            where: ScoreRow = {"defence": defence, "adaptive": threat_model.adaptive}
-            where |= {"adaptation": threat_model.adaptation, "round": probe_set.round}
-            where |= {"client": exchange.client, "probe_slot": exchange.slot, "seed": seed}
-            names = truth_keys(probe_set, exchange)
-            attacked = reconstruction is not None and not probe_set.fresh
-            extractor = self._extractors.behind(exchange.id) if attacked else None
-            ceiling = self._named[job.attack].ceiling
-            scored = self._scorer.rows(job, exchange, common | where, names, reconstruction, extractor, ceiling)
-            each = len(scored) // max(1, len(exchange.slots))
-            for row, slot in zip(scored, np.repeat(exchange.slots, each), strict=False):
-                row["client"] = int(slot) % self._client_plan.rounds.clients  # of a sum, the owner of the example
-            rows += scored
-        groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
-        controlled = [row for group in groups for row in self._scorer.controlled(job, group)]
-        return sorted(controlled, key=lambda row: (row["probe_slot"], row["image"]))
+        return MembershipAudit(self._client_plan, self.audit, self._task, folder, self._queue.put_candidates)
 
     def _note(self, refused: Iterable[str]) -> None:
         self.refused += [sentence for sentence in refused if sentence not in self.refused]
-
-
-def _which(job: AttackJob) -> str:
-    probe_set, suffix = job.probe_set, ", told of what hides the data" if job.adaptive else ""
-    if probe_set.group:
-        rest = "the rest of " * bool(probe_set.colluding)
-        size = probe_set.group + probe_set.colluding
-        whose = "" if probe_set.isolated is None else f" with client {probe_set.isolated} alone"
-        suffix = f", {rest}sums over {size} client{'s' * (size > 1)}{whose}, {probe_set.batch} examples{suffix}"
-    if probe_set.curve == SUM_SIZE:
-        return suffix
-    if probe_set.curve:
-        return f", {probe_set.curve} {Point(probe_set.curve, probe_set.batch, probe_set.steps).value}{suffix}"
-    return (", one example's gradient" if probe_set.on_client else "") + suffix

@@ -14,7 +14,6 @@ from flfw.audit.adaptation import protection_of
 from flfw.audit.jobs import ANALYTIC, EASY, UPLOAD, AttackJob, Exchange, ProbeSet, round_probe_sets
 from flfw.audit.knowledge import hidden
 from flfw.audit.membership.request import MembershipRequest
-from flfw.audit.membership_views import InformedAttacker
 from flfw.audit.uploads import read_truth, upload_key, uploads_probe_set
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, VANTAGES
 from flfw.experiment.curves import SUM_SIZE
@@ -23,7 +22,6 @@ from flfw.recording.format import Line
 from flfw.recording.observation import Truth, key
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.task.client_plan import ClientPlan
-from flfw.task.method import Method
 from flfw.task.task import Task
 
 
@@ -127,7 +125,7 @@ class JobPlanner:
             return []
         exchanges, updates = self._exchanges(probe_set), self._probes.audit_source == "update"
         inferring = probe_set.control == "target" and probe_set.point == (UPLOAD if updates else "target")
-        hidden = tuple(e for e in exchanges if self.adapts(probe_set, self.defence_of(e.client)))
+        hidden = tuple(e for e in exchanges if self.adapts(probe_set, self.clients.defence_of(e.client)))
         jobs = []
         for name, attack in self.attacks.items():
             job = partial(self._job, name, probe_set)
@@ -141,13 +139,9 @@ class JobPlanner:
                 jobs.append(job(hidden if labels else _unlabelled(hidden), adaptive=True))
         return jobs
 
-    def defence_of(self, client: int) -> str:
-        """Return the defence that a client applies to its messages, or ``none``."""
-        return self.clients.defences.name if client in self.clients.defences.partitions else "none"
-
     def defences(self) -> list[str]:
         """Return the defences of the probed clients, ``none`` last; clients with and without one are kept apart."""
-        probed = {self.defence_of(slot % self.clients.rounds.clients) for slot in range(self._probes.images)}
+        probed = {self.clients.defence_of(slot % self.clients.rounds.clients) for slot in range(self._probes.images)}
         return sorted(probed, key=lambda defence: defence == "none")
 
     def defences_of(self, job: AttackJob) -> list[str]:
@@ -165,22 +159,6 @@ class JobPlanner:
                 self.clients, self.audit.settings.adaptation, probe_set, self.vantages(probe_set)[0], defence != "none"
             ).adapts
         )
-
-    @property
-    def protecting_method(self) -> str | None:
-        """Name of the method, if an operation of its own or tensors that clients keep hide the data; None: neither."""
-        mechanism = self.clients.method.mechanism
-        is_its_own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
-        return self.clients.name if is_its_own or hidden(self.clients) else None
-
-    def missed(self, request: MembershipRequest, client: int) -> str:
-        """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
-        attack, adaptation = self.audit.memberships[request.attack], self.audit.settings.adaptation
-        return InformedAttacker(self.clients, adaptation, request.game, attack).missed(client)
-
-    def unread(self, attack: str) -> str:
-        """Name the running statistics that clients send and an attack on membership does not read; empty: none."""
-        return "" if self.audit.memberships[attack].reads_statistics else self.clients.unread_statistics
 
     def game_job(self, request: MembershipRequest) -> AttackJob:
         """Return the job of a membership game: the uploads that are granted, the candidates and public data."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from flfw.audit.membership.game import MembershipGame
 from flfw.bounds import BoundedSettings, NonNegativeInt, PositiveInt
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
@@ -172,6 +172,54 @@ class Exchange(BoundedSettings):
     def examples(self) -> int | None:
         """Number of examples behind an upload; None for a probe."""
         return None if self.order is None else 1 + max(place for step in self.order for place in step)
+
+
+@dataclass(frozen=True)
+class MembershipGame:
+    """Membership game of a job.
+
+    Attributes:
+        file: the file of the candidates, each with its client; in a control it holds the exchanges as well.
+        candidates: their number.
+        clients: the target clients.
+        steps: number of local steps of each of them in a round.
+        lr: learning rate of these steps.
+        easy: whether the exchanges are those of a control on a fresh network, see `flfw.audit.membership.game`.
+        vantage: what the adversary sees: ``server``, ``aggregate``, ``peer`` or ``outsider``.
+        group: at ``aggregate`` the number of clients in a sum, else 0.
+        peers: at ``peer`` the clients that put together what they know.
+        cohorts: for sums, a round, a client that took part in it, and the client's weight in the mean, in turn.
+        last: the round after which the final model stands in the file; 0: it does not.
+        trained: for an outsider, local steps of a client in all rounds together.
+        batch: for an outsider, examples in a step.
+        examples: number of examples that each target trains on, which the server is told; empty: it is not.
+    """
+
+    file: str
+    candidates: int
+    clients: tuple[int, ...]
+    steps: tuple[int, ...]
+    lr: float
+    easy: bool = False
+    vantage: str = "server"
+    group: int = 0
+    peers: tuple[int, ...] = ()
+    cohorts: tuple[tuple[int, int, int], ...] = ()
+    last: int = 0
+    trained: int = 1
+    batch: int = 1
+    examples: tuple[int, ...] = ()
+
+    def among(self, clients: Collection[int]) -> MembershipGame:
+        """Return the game of some of the targets."""
+        kept = [client in clients for client in self.clients]
+        rows = {"clients": self.clients, "steps": self.steps, "examples": self.examples}
+        return replace(self, **{name: tuple(compress(row, kept)) for name, row in rows.items()})
+
+    def __post_init__(self) -> None:
+        for name, counts in {"steps": self.steps, "examples": self.examples or self.steps}.items():
+            fits = len(counts) == len(self.clients) and all(count >= 1 for count in counts)
+            require(fits, f"a number of {name} >= 1 for each client of a membership game", **{name: counts})
 
 
 @dataclass(frozen=True)

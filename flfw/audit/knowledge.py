@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from flfw.adversary.attack import Attack, Upload
 from flfw.adversary.sums import Protocol, isolated, others_mean, pooled
@@ -268,12 +269,20 @@ def _everything(
 def _what_the_method_shares(
     job: AttackJob, plan: ClientPlan, observation: Observation, received: Tensors, inputs: InputSpec
 ) -> VictimModel:
-    method, settings = plan.method, plan.settings
+    if not job.adaptive:
+        return received_victim(plan, received, inputs)
+    model = _attackers_model(plan, inputs)  # a defence acts on the sent tensors: the search is in their coordinates
+    return PlainVictim(model, received, plan.method.descended(model, plan.settings), inputs)
+
+
+def received_victim(plan: ClientPlan, received: Tensors, inputs: InputSpec) -> VictimModel:
+    """Return the model behind what a client received, on the device of the inputs; what it did not stays unknown."""
+    return plan.method.victim_model(_attackers_model(plan, inputs), received, inputs, plan.settings)
+
+
+def _attackers_model(plan: ClientPlan, inputs: InputSpec) -> nn.Module:
     with initialising(plan.seed, "attacker"):
-        model = plan.build_model().to(inputs.mean.device)
-    if job.adaptive:  # a defence acts on the sent tensors, so the search is in their coordinates
-        return PlainVictim(model, received, method.descended(model, settings), inputs)
-    return method.victim_model(model, received, inputs, settings)
+        return plan.build_model().to(inputs.mean.device)
 
 
 def on_device(tensors: Mapping[str, Any], device: torch.device) -> Tensors:

@@ -22,6 +22,7 @@ import json
 import threading
 import time
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, TypedDict, final
 
@@ -38,6 +39,7 @@ from flfw.nets.net import Tensors
 from flfw.recording.observation import Reconstruction
 
 PUBLIC = "public.safetensors"
+_OPTIONAL = ("labels", "searched", "agreement", "unguided")  # tensors of a reconstruction beside its samples
 _RETRIES = 1  # of a crash: what fails twice in the same way fails a third time, and a search may take hours
 _AGAIN = "remove the queue's folder and start the audit again"
 
@@ -63,7 +65,7 @@ class _Summary:
         loss = self.matching_loss
         if loss is not None and not isinstance(loss, float | int):
             raise ValueError(f"a loss of {loss}")
-        more = (tensors.get(f"{index}.{name}") for name in ("labels", "searched", "agreement", "unguided"))
+        more = (tensors.get(f"{index}.{name}") for name in _OPTIONAL)
         return Reconstruction(tensors[str(index)], loss, self.iterations, *more)
 
 
@@ -215,10 +217,9 @@ class Queue:
         """Write the solution of a job."""
         given = result.reconstructions
         tensors = {str(i): f.samples for i, f in enumerate(given) if f is not None}
-        tensors |= {f"{i}.labels": f.labels for i, f in enumerate(given) if f and f.labels is not None}
-        tensors |= {f"{i}.searched": f.searched for i, f in enumerate(given) if f and f.searched is not None}
-        tensors |= {f"{i}.agreement": f.agreement for i, f in enumerate(given) if f and f.agreement is not None}
-        tensors |= {f"{i}.unguided": f.unguided for i, f in enumerate(given) if f and f.unguided is not None}
+        for name, (i, one) in product(_OPTIONAL, enumerate(given)):
+            if one is not None and (value := getattr(one, name)) is not None:
+                tensors[f"{i}.{name}"] = value
         data = save(tensors) if tensors else b""
         if data:
             write_atomic(self._tensors(job.name), data, 0o600)

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.secure_aggregation import EmbeddingSpan, expected_exposed, largest_angles, separation, span_of
+from flfw.audit.verdict import Findings, verdict_on
 from flfw.client.broadcast_checks import differently_served
 from flfw.errors import InputError, require
 from flfw.files.result_file import TRAINING, read_training
-from flfw.files.verdicts import LEAKS, MESSAGE, UNDECIDED
+from flfw.files.verdicts import concluded
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
@@ -64,38 +65,36 @@ def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: b
             check = subtracted(recordings, number)
         if check is not None:
             break
-    verdict, why = _verdict(smallest, sends_mean, clients)
-    return {
-        "smallest": smallest,
-        "round": where,
-        "left": smallest - 1,
-        "verdict": verdict,
-        "evidence": MESSAGE if verdict == LEAKS else None,
-        "reason": why,
-        "check": check,
-    }
+    verdict = concluded(*verdict_on(_findings(smallest, sends_mean, clients)))
+    figures = {"smallest": smallest, "round": where, "left": smallest - 1}
+    return figures | {key: verdict[key] for key in ("verdict", "evidence", "reason")} | {"check": check}
 
 
-def _verdict(smallest: int, sends_mean: bool, clients: int) -> tuple[str, str]:
+def _findings(smallest: int, sends_mean: bool, clients: int) -> Findings:
     if clients == 1:
-        return UNDECIDED, "The federation has one client: there is no other one, and no sum hides its message."
+        yield "alone", "The federation has one client: there is no other one, and no sum hides its message."
     if not sends_mean:
-        return UNDECIDED, (
+        yield (
+            "no mean",
             "This run's server does not send all clients the mean of what it received, so a client cannot subtract its "
-            "own part from it. What it can compute instead was not looked at."
+            "own part from it. What it can compute instead was not looked at.",
         )
     if smallest == 2:
-        return LEAKS, (
+        yield (
+            "peer",
             "With 2 clients in a round and 1 observer among them n - c = 1: the other client's update follows from two "
-            "broadcasts and the observer's own update, up to the factor of its weight. It is as if nothing were summed."
+            "broadcasts and the observer's own update, up to the factor of its weight. It is as if nothing were "
+            "summed.",
         )
     if smallest < 2:
-        return LEAKS, (
-            "A round had 1 client: whoever received the broadcasts before and after it has that client's update."
+        yield (
+            "peer",
+            "A round had 1 client: whoever received the broadcasts before and after it has that client's update.",
         )
-    return UNDECIDED, (
+    yield (
+        "group",
         f"One observer among {smallest} clients is left with the sum of n - c = {smallest - 1}. If {smallest - 1} of "
-        f"{smallest} put together what they know, n - c = 1, and the last one's update follows exactly."
+        f"{smallest} put together what they know, n - c = 1, and the last one's update follows exactly.",
     )
 
 

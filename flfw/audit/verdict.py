@@ -1,35 +1,24 @@
-"""Verdict on single messages: a pure function from an attack's results to one of three, its cause and a sentence.
+"""Verdict of an audit: one function from what was found, in any kind of game, to one of three words.
 
-A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
-nothing hides the data, and through the same defence where it is weak. `ControlResults` holds these easier cases.
-
-`flfw.audit.conclude` adds what sums, unread statistics and a malicious server change. Members and
-classes have rules of their own, in `flfw.audit.membership.verdict` and `flfw.audit.measures.class_inference`. What
-counts as recovered is in `flfw.audit.measures.recovery`.
+Each kind of evidence lists its findings, the one that decides first: `flfw.audit.reconstruction.evidence` for messages
+and sums, `flfw.audit.membership.evidence` for members, `flfw.audit.measures.class_inference` for classes, and
+`flfw.audit.sums` for peers. The word follows from the cause of the first one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple, TypeAlias
 
-from flfw.audit.measures.identification import Identified
-from flfw.audit.measures.statistics import most_missed, significant
-from flfw.files.verdicts import LEAKS, NO_LEAK_FOUND, UNDECIDED
+from flfw.experiment.curves import SUM_SIZE
+from flfw.files.verdicts import EVIDENCE, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, VOID, outcome
 
-_TO_SHOW = {
-    "consistency": ("consistency", "the attacker's model of the client explains the message"),
-    "weak_defence": ("weak_defence", "the attack works through this defence where it is weak"),
-    "undefended": ("undefended_control", "the attack works on this case without the defence"),
-}
-"""Controls that a failure must pass to count, with the cause where one does not, and what it shows."""
+Findings: TypeAlias = Iterator[tuple[str, str]]
+"""Causes of a verdict, each with the reason in sentences; the first one decides."""
 
-_UNEXPLAINED = "The description does not explain the message, so that a better one may lead to more."
-CONTROL_DB = 40.0
-EASY_SHARE = 0.5
-FAILED_SHARE = 0.5
 MESSAGES = 8  # least number of independent messages for "no leak found": they exclude, at 95 %, that 32 % leak
+_FOUND_NOTHING = ("nothing", "constant")
 
 
 class Verdict(NamedTuple):
@@ -46,300 +35,117 @@ class Verdict(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class ControlResult:
-    """Result of a control below an audit.
+def verdict_on(findings: Findings, *, unread: str = "", tampered_by: str = "") -> Verdict:
+    """Return the verdict on an attack, whatever the kind of game.
 
-    Attributes:
-        psnr: mean over the probes in dB; None: no example was reconstructed, or this control has none.
-        passed: whether the attack, or the measurement, does here what it must; None: it was not tried.
-        seconds: run time of the attack.
-        failure_reason: why there is no result; None if there is one.
-        reason: the result in words, where numbers alone do not tell it.
+    Args:
+        findings: what was found, the one that decides first.
+        unread: in words, statistics of their data that clients send and that no attack reads; empty: there are none.
+        tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
+
+    >>> verdict_on(iter([("few", "There were two messages.")])).verdict
+    'undecided'
     """
-
-    psnr: float | None
-    passed: bool | None
-    seconds: float = 0.0
-    failure_reason: str | None = None
-    reason: str = ""
+    cause, reason = next(findings)
+    word = LEAKS if cause in EVIDENCE else NO_LEAK_FOUND if cause in _FOUND_NOTHING else UNDECIDED
+    conclusion = of_gradients_alone(Verdict(word, cause, reason), unread)
+    return of_malicious_server(conclusion, tampered_by) if tampered_by else conclusion
 
 
-@dataclass(frozen=True)
-class ControlResults:
-    """Easier cases below an audited case.
+def of_gradients_alone(conclusion: Verdict, unread: str) -> Verdict:
+    """Return a conclusion that does not say that nothing leaks where clients send statistics that were not attacked.
 
-    Attributes:
-        analytic: the closed form on softmax regression; it checks the measurement.
-        easy: the attack on the same network and data, fresh, undefended, wholly shared, one example, one step.
-        consistency: whether the attacker's model of the client, at the true data, gives the recorded message.
-        undefended: the attack on the same clients, weights, batch and steps, undefended.
-        weak_defence: the adapted attack on the same, behind the same defence in its weakest form.
+    Args:
+        conclusion: on the gradients that were attacked.
+        unread: the statistics in words; empty: none are sent.
     """
-
-    analytic: ControlResult
-    easy: ControlResult
-    consistency: ControlResult = ControlResult(None, None, failure_reason="it was not checked")
-    undefended: ControlResult = ControlResult(None, None)
-    weak_defence: ControlResult = ControlResult(None, None)
-
-    def tried(self) -> Iterator[dict[str, Any]]:
-        """Yield the controls that have a result, or a reason for having none, as result.json holds them."""
-        for field in fields(self):
-            control: ControlResult = getattr(self, field.name)
-            if control.passed is not None or control.failure_reason:
-                yield {"rung": field.name, **asdict(control)}
+    if conclusion.verdict != NO_LEAK_FOUND or not unread:
+        return conclusion
+    reason = (
+        f"Nothing was reconstructed from gradients. But in training clients send {unread} as well, which are means of "
+        "their data, and no attack was made on these: what hides the gradients may not hide them."
+    )
+    return Verdict(UNDECIDED, "unread", reason)
 
 
-@dataclass(frozen=True)
-class Searched:
-    """Values of an attack's objective, which it minimises, over the messages of a setting.
+def of_malicious_server(conclusion: Verdict, by: str) -> Verdict:
+    """Return a conclusion on a network that a malicious server changed: it is none on the honest protocol.
 
-    Attributes:
-        truth: median at the true data.
-        found: median at the reconstructions, failed ones apart.
-        random: median at random guesses.
-        unconverged: messages in which the search ended above the truth, or failed.
-        total: messages with a value at the truth and at a random guess.
+    A leak is evidence ``to a malicious server`` alone; without a leak nothing is decided.
+
+    Args:
+        conclusion: by the rules for honest servers.
+        by: the attack that changed the network.
+
+    >>> of_malicious_server(Verdict("no leak found", "nothing", "Nothing came out."), "x").verdict
+    'undecided'
     """
+    word, cause, reason = conclusion
+    beyond = "It says nothing about a server that follows the protocol: audit that in a run of such a server."
+    if word == LEAKS:
+        return Verdict(LEAKS, "tampered", f"In the network that a malicious server changed ({by}): {reason} {beyond}")
+    if word == UNDECIDED and cause != STATIC:
+        return Verdict(word, cause, f"{reason} {beyond}")
+    nothing = f"Nothing was reconstructed in the network that a malicious server changed ({by})."
+    return Verdict(UNDECIDED, "tampered", f"{nothing} {beyond}")
 
-    truth: float
-    found: float
-    random: float
-    unconverged: int
-    total: int
 
+def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
+    """Return the smallest measured group from which on an attack reaches nothing; None: it did not fall to that.
 
-@dataclass(frozen=True)
-class Evidence:
-    """Results of an attack on its targets.
+    An attack that reaches nothing in the smallest group either was not stopped by sums: then no number is needed.
 
-    Attributes:
-        recovered: examples that were reconstructed.
-        attacked: examples that were attacked.
-        messages: independent messages among them; a batch is one.
-        failed: share of the examples without any result, in [0, 1].
-        adaptive: whether the attack knew every operation between the data and the sent tensors.
-        private: whether clients keep tensors of the model private.
-        defended: whether a defence, or the method's own mechanism, changed what was sent.
-        size: size of the target in words, where it is larger than one example and one step.
-        outdone: in words, by how much the same attack got further without knowing the defence, if it did.
-        chance_match: examples that were as close as reconstructed ones, but no closer than by chance.
-        identified: identification among look-alikes by the attack's results, where it was tested.
-        candidate_test: messages that their true data explain better than candidates do, where it was tested.
-        num_tests: number of these tests in the run.
-        searched: values of the objective, where the attack has one.
-        noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
-        constant: number of messages, where those to clients with equal weights are the same for different data; 0: some
-            differ.
+    Args:
+        reached: whether the attack recovered or identified anything, by the size of the group; None: it gave no answer.
+
+    >>> min_safe_sum_size({1: True, 2: True, 5: False, 10: False}), min_safe_sum_size({1: False, 2: False})
+    (5, None)
+    >>> min_safe_sum_size({1: True, 2: None, 5: None}), min_safe_sum_size({1: True, 2: None, 5: False})
+    (None, 5)
     """
-
-    recovered: int
-    attacked: int
-    messages: int
-    failed: float
-    adaptive: bool
-    private: bool
-    defended: bool
-    size: str = ""
-    outdone: str = ""
-    chance_match: int = 0
-    identified: Identified | None = None
-    candidate_test: Identified | None = None
-    num_tests: int = 1
-    searched: Searched | None = None
-    noise: str = ""
-    constant: int = 0
+    last = max((size for size, leaked in reached.items() if leaked), default=inf)
+    return min((size for size in reached if size > last and reached[size] is False), default=None)
 
 
-def verdict_on_messages(controls: ControlResults, evidence: Evidence) -> Verdict:
-    """Return the verdict, its cause and its reason.
+def with_min_safe_sum_size(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries of a kind of game, those of sums with the smallest group from which on their attack reaches
+    nothing.
 
-    >>> controls = ControlResults(ControlResult(150.0, True), ControlResult(9.0, False))
-    >>> verdict_on_messages(controls, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
-    ('undecided', 'easy')
+    An attack that could look through the clients' operations in a sum over one client, and not in a larger one, is the
+    same attack on one curve: ``adaptive`` may differ between them.
+
+    Args:
+        entries: the entries.
     """
-    return (
-        _broken_measurement(controls.analytic)  # undecided
-        or _positive(evidence, controls.consistency)  # leaks
-        or _constant(evidence.constant)  # no leak found
-        or _invalid(controls)  # undecided: the message is not what its description says
-        or _incapable(controls.easy, evidence)  # undecided: the attack fails on an easy case
-        or _unearned(controls, evidence)  # undecided: nothing shows that it would work in this case
-        or _nothing_found(evidence)  # no leak found
-    )
+    sizes: dict[str, dict[int, bool | None]] = {}
+    for one in entries:
+        if _on_curve(one):
+            sizes.setdefault(_same_attack(one), {})[one["sum_size"]] = _reached(one)
+    needed = {attack: min_safe_sum_size(reached) for attack, reached in sizes.items()}
+    return [one | {"min_safe_sum_size": needed[_same_attack(one)] if _on_curve(one) else None} for one in entries]
 
 
-def _broken_measurement(analytic: ControlResult) -> Verdict | None:
-    if analytic.passed:
-        return None
-    reached = "nothing" if analytic.psnr is None else f"{analytic.psnr:.1f} dB"
-    return Verdict(
-        UNDECIDED,
-        "analytic",
-        f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
-        "faulty, and this says nothing about the method.",
-    )
+def _on_curve(one: Mapping[str, Any]) -> bool:
+    return bool(one["sum_size"]) and one.get("curve") in (None, SUM_SIZE)
 
 
-def _positive(evidence: Evidence, consistency: ControlResult) -> Verdict | None:
-    """Conclude from reconstruction or identification; this needs only a sound measurement."""
-    identified, test = evidence.identified, evidence.candidate_test
-    if evidence.recovered:
-        share = f"{evidence.recovered / evidence.attacked:.0%} of the"
-        share = f"{evidence.recovered} of {evidence.attacked}" if share == "0% of the" else share
-        beside = f" {_UNEXPLAINED} {consistency.reason}".rstrip() * (consistency.passed is False)
-        return Verdict(LEAKS, "recovered", f"{share} attacked examples were reconstructed.{beside}")
-    if identified and significant(identified.p, evidence.num_tests):
-        return Verdict(
-            LEAKS,
-            "identified",
-            f"Nothing was reconstructed, but {identified.count} of {identified.compared} results point to the true one "
-            f"among look-alikes of its class; guesses that saw nothing do so in {identified.chance or 0:.1%} "
-            f"(p = {identified.p:.1g}, one of {evidence.num_tests} tests).",
-        )
-    if test and significant(test.p, evidence.num_tests):
-        return Verdict(
-            LEAKS,
-            "candidates",
-            f"Nothing was reconstructed, but {test.count} of {test.compared} messages are explained better by "
-            "their true data than by any other data of the same client and classes; messages that do not depend on the "
-            f"data are so in {test.chance or 0:.1%} (p = {test.p:.1g}, one of {evidence.num_tests} tests). Who "
-            "holds a client's records can tell which were used, without any search.",
-        )
-    return None
+def _same_attack(one: Mapping[str, Any]) -> str:
+    kinds = ("attack", "statistic", "vantage", "adaptation", "defence", "round", "rounds", "steps")
+    return repr([one.get(kind) for kind in kinds])
 
 
-def _constant(messages: int) -> Verdict | None:
-    """Conclude that nothing leaks from messages that are the same to the byte, whatever the data."""
-    if messages < MESSAGES:
-        return None
-    return Verdict(
-        NO_LEAK_FOUND,
-        "constant",
-        f"Each of {messages} messages is the same to the byte as those of other data at the same weights, so that no "
-        f"attack reads data off it. Up to {most_missed(messages):.0%} of such messages could differ and none be seen. "
-        "It says nothing of later rounds, nor of metrics that clients report.",
-    )
+def _reached(one: Mapping[str, Any]) -> bool | None:
+    """Return whether an entry's attack reached something; None: it broke, saw too few sums, or luck may explain it.
 
-
-def _invalid(controls: ControlResults) -> Verdict | None:
-    if controls.consistency.passed is not False:
-        return None
-    return Verdict(
-        UNDECIDED,
-        "description",
-        f"The description does not explain the message. {controls.consistency.reason} What was attacked is not what "
-        "the audit takes it for, and this says nothing about the method.",
-    )
-
-
-def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
-    """Conclude that the attack is too weak, gave no result or luck's, or makes too little use of its knowledge."""
-    if evidence.chance_match:
-        return Verdict(
-            UNDECIDED,
-            "chance",
-            f"{evidence.chance_match} of {evidence.attacked} examples are as close as reconstructed ones. But the "
-            "results for other messages fit them as well as chance allows: these data are too much alike, or too few, "
-            "to tell a reconstruction from a lucky guess.",
-        )
-    if easy.failure_reason and not easy.passed:
-        return Verdict(
-            UNDECIDED,
-            "easy",
-            f"The attack gave nothing on the undefended network with fresh weights ({easy.failure_reason}), so that "
-            "its failure means nothing.",
-        )
-    if not easy.passed:
-        return Verdict(
-            UNDECIDED,
-            "easy",
-            f"The attack does not even work on the undefended network with fresh weights ({easy.psnr or 0:.1f} dB on "
-            "average): a stronger attack or a larger budget is needed before its failure means anything.",
-        )
-    if evidence.failed >= FAILED_SHARE:
-        reason = f"The attack gave no result for {evidence.failed:.0%} of the attacked examples."
-        return Verdict(UNDECIDED, "failures", reason)
-    if not evidence.adaptive and (evidence.private or evidence.defended):
-        return Verdict(
-            UNDECIDED,
-            "static",
-            "The attack did not know, or made no use of, all that stands between the data and what was sent: its "
-            "failure is not evidence of protection.",
-        )
-    if not evidence.defended:
-        larger = f", here with {evidence.size}" if evidence.size else ""
-        return Verdict(
-            UNDECIDED,
-            "undefended",
-            f"No defence hides the data in what was sent{larger}: the attack is too weak for this case, and its "
-            "failure is not evidence of protection.",
-        )
-    return None
-
-
-def _unearned(controls: ControlResults, evidence: Evidence) -> Verdict | None:
-    """Conclude that a failure on the case itself does not count."""
-    searched, messages = evidence.searched, evidence.messages
-    if evidence.outdone:
-        return Verdict(
-            UNDECIDED,
-            "outdone",
-            f"The attack reconstructed nothing, but not knowing of the defence it got further ({evidence.outdone}): it "
-            "makes poor use of what it knows, and its failure means nothing.",
-        )
-    for name, (cause, shown) in _TO_SHOW.items():
-        step: ControlResult = getattr(controls, name)
-        if not step.passed:
-            why = step.failure_reason or step.reason or f"{step.psnr or 0:.1f} dB"
-            return Verdict(UNDECIDED, cause, f"It was not shown that {shown} ({why}): its failure means nothing.")
-    if searched and 2 * searched.unconverged > searched.total:
-        at_truth, at_result = _apart(searched.truth, searched.found)
-        return Verdict(
-            UNDECIDED,
-            "search",
-            f"The search ended short in {searched.unconverged} of {searched.total} messages: the true data explain "
-            f"these better (median of its objective {at_truth}) than its results do ({at_result}; a random guess has "
-            f"{searched.random:.3g}). A longer or better search is needed.",
-        )
-    if evidence.noise:
-        return Verdict(
-            UNDECIDED,
-            "noise",
-            "The attack took the defence's randomness for normal noise, independent in each entry and message. It is "
-            f"not: {evidence.noise}. Somebody who knows its law may take it off, as by an adaptation written for it.",
-        )
-    if messages < MESSAGES:
-        return Verdict(
-            UNDECIDED,
-            "few",
-            f"Nothing was reconstructed from {messages} independent messages, but at least {MESSAGES} are needed: "
-            f"{most_missed(max(1, messages)):.0%} of such messages could leak and none of these be seen to.",
-        )
-    return None
-
-
-def _nothing_found(evidence: Evidence) -> Verdict:
-    test = evidence.candidate_test
-    held = "Candidates were compared with its results, not with the message itself, which may tell more."
-    if test:
-        held = (
-            f"Other data of the same clients and classes were held against {test.compared} messages: the true data "
-            f"explain {test.count} of them best (p = {test.p:.2g}, no finding among {evidence.num_tests} tests)."
-        )
-    return Verdict(
-        NO_LEAK_FOUND,
-        "nothing",
-        "The attack reconstructs the same clients' data without the defence and through its weakest form. It knew all "
-        "that stands between the data and what was sent, but no seed of random draws, and reconstructed nothing within "
-        "its budget. Up to "
-        f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to. "
-        f"{held}",
-    )
-
-
-def _apart(one: float, other: float) -> tuple[str, str]:
-    """Print two values with as many digits, 3 to 9, as tell them apart."""
-    pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(3, 10)]
-    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+    A statistic of members counts only if its controls passed and its pairs were enough to find something: then nothing
+    was found, or it is only the size of the group that rules out to call it protection.
+    """
+    if one["cause"] == "peer":
+        return False
+    if one["verdict"] == LEAKS:
+        return True
+    if "statistic" in one:
+        return {"nothing": False, "group": False, "faint": True}.get(one["cause"])
+    broke = one["failure_reason"] and not one["failure_reason"].startswith("not applicable")
+    unknown = broke or outcome(one) == VOID or one["cause"] == "chance" or one["messages"] < MESSAGES
+    return None if unknown else False

@@ -76,10 +76,7 @@ def games(
     Raises:
         InputError: see `flfw.data.membership_pairs`.
     """
-    marked = copied(train, inputs, patients)
-    if patients is None:
-        return game(train, labels, seed, maximum, marked)
-    return patient_game(train, labels, patients, seed, maximum, marked)
+    return game(train, labels, seed, maximum, copied(train, inputs, patients), patients)
 
 
 def _digest(row: np.ndarray) -> bytes:
@@ -122,10 +119,6 @@ class MemberPairs:
     def count(self) -> int:
         """Number of pairs."""
         return len(self.members)
-
-    def part(self, start: int, stop: int) -> MemberPairs:
-        """Return the pairs from one place to before another."""
-        return MemberPairs(self.members[start:stop], self.held_out[start:stop])
 
 
 def draw_pairs(
@@ -218,12 +211,12 @@ class PatientGame:
     Attributes:
         pairs: the pairs.
         places: (n,) distinct places of the examples of all patients in them.
-        patients: (n,) the patient of each.
+        owners: (n,) the patient of each.
     """
 
     pairs: PatientPairs
     places: np.ndarray
-    patients: np.ndarray
+    owners: np.ndarray
 
     @property
     def count(self) -> int:
@@ -233,19 +226,29 @@ class PatientGame:
     @property
     def members(self) -> np.ndarray:
         """Places of the examples of the patients that are trained on."""
-        return self.places[np.isin(self.patients, self.pairs.members)]
+        return self.places[np.isin(self.owners, self.pairs.members)]
 
     @property
     def held_out(self) -> np.ndarray:
         """Places of the examples of their counterparts, which nobody trains on."""
-        return self.places[np.isin(self.patients, self.pairs.held_out)]
+        return self.places[np.isin(self.owners, self.pairs.held_out)]
 
-    def part(self, start: int, stop: int) -> PatientGame:
-        """Return the pairs from one place to before another, with their examples alone."""
-        each = (self.pairs.members, self.pairs.held_out, self.pairs.unlike)
-        pairs = PatientPairs(*(column[start:stop] for column in each))
-        kept = np.isin(self.patients, np.concatenate([pairs.members, pairs.held_out]))
-        return PatientGame(pairs, self.places[kept], self.patients[kept])
+
+def draw_patient_game(
+    indices: np.ndarray, labels: np.ndarray, patients: np.ndarray, rng: np.random.Generator, maximum: int | None = None
+) -> PatientGame:
+    """Pair a client's patients as `draw_patient_pairs` does; return the pairs with the places of their examples.
+
+    Args:
+        indices: (n,) distinct places of the client's examples.
+        labels: (n,) their classes.
+        patients: (n,) their patients.
+        rng: see `draw_patient_pairs`.
+        maximum: likewise.
+    """
+    pairs = draw_patient_pairs(labels, patients, rng, maximum)
+    kept = np.isin(patients, np.concatenate([pairs.members, pairs.held_out]))
+    return PatientGame(pairs, indices[kept], patients[kept])
 
 
 def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -277,8 +280,13 @@ def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray)
 
 
 def game(
-    train: Sequence[np.ndarray], labels: np.ndarray, seed: int, maximum: int | None, copied: np.ndarray | None = None
-) -> tuple[MemberPairs, ...]:
+    train: Sequence[np.ndarray],
+    labels: np.ndarray,
+    seed: int,
+    maximum: int | None,
+    copied: np.ndarray | None = None,
+    patients: np.ndarray | None = None,
+) -> tuple[MemberPairs | PatientGame, ...]:
     """Draw the pairs of every client, each with a generator of its own, which no attack is granted.
 
     Args:
@@ -286,71 +294,33 @@ def game(
         labels: (N,) classes of all training examples.
         seed: of the experiment.
         maximum: largest number of pairs of a client; None: as many as there are.
-        copied: (N,) whether an example is in no pair, see `flfw.data.membership_pairs`; None: none is.
+        copied: (N,) whether an example, or its patient, is in no pair, see `flfw.data.membership_pairs`; None: none is.
+        patients: (N,) patients of all training examples, whose pairs are drawn; None: those of examples are.
 
     Raises:
-        InputError: very many clients, clients that share examples, or one with fewer than `FEWEST` pairs.
+        InputError: very many clients, clients that share examples or patients, or one with fewer than `FEWEST` pairs.
     """
     few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
     require(len(train) <= MOST_CLIENTS, few, clients=len(train))
-    held, copies = np.unique(np.concatenate(list(train)), return_counts=True)
-    apart = "clients without common training examples for membership-pairs, as with another --split"
-    require(len(held) == copies.sum(), apart, shared=int((copies > 1).sum()))
-    pairs = []
+    held = [one if patients is None else np.unique(patients[one]) for one in train]
+    apart = "clients without common training examples" if patients is None else "each patient at one client"
+    shared = int((np.unique(np.concatenate(held), return_counts=True)[1] > 1).sum())
+    require(not shared, f"{apart} for membership-pairs, as with another --split", shared=shared)
+    drawn: list[MemberPairs | PatientGame] = []
     for client, held_here in enumerate(train):
-        rng = numpy_generator(seed, "membership pairs", client)
-        indices = _without(held_here, copied)
-        pairs.append(draw_pairs(indices, labels[indices], rng, maximum))
-        if len(pairs[-1].members) < FEWEST:
+        rng, indices = numpy_generator(seed, "membership pairs", client), _without(held_here, copied)
+        if patients is None:
+            drawn.append(draw_pairs(indices, labels[indices], rng, maximum))
+            needed, there = f"{FEWEST} pairs of examples alike in class, or more,", drawn[-1].count
+        else:
+            drawn.append(draw_patient_game(indices, labels[indices], patients[indices], rng, maximum))
+            needed, there = f"{2 * FEWEST} patients or more", len(np.unique(patients[indices]))
+        if drawn[-1].count < FEWEST:
             raise InputError(
-                f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --expert "
-                f"membership_pairs, "
-                f"got {len(pairs[-1].members)} at client {client}; take fewer --clients or another --split."
-                + _of_copies(len(held_here) - len(indices))
+                f"Expected {needed} at each client for --expert membership_pairs, got {there} at client {client}; take "
+                f"fewer --clients or another --split.{_of_copies(len(held_here) - len(indices))}"
             )
-    return tuple(pairs)
-
-
-def patient_game(
-    train: Sequence[np.ndarray],
-    labels: np.ndarray,
-    patients: np.ndarray,
-    seed: int,
-    maximum: int | None,
-    copied: np.ndarray | None = None,
-) -> tuple[PatientGame, ...]:
-    """Draw the pairs of every client's patients, each with a generator of its own, which no attack is granted.
-
-    Args:
-        train: for each client the places of its training examples.
-        labels: (N,) classes of all training examples.
-        patients: (N,) their patients.
-        seed: of the experiment.
-        maximum: largest number of pairs of a client; None: as many as there are.
-        copied: (N,) whether an example is of a patient in no pair, see `flfw.data.membership_pairs`; None: none is.
-
-    Raises:
-        InputError: very many clients, a patient at two of them, or a client with fewer than `FEWEST` pairs.
-    """
-    few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
-    require(len(train) <= MOST_CLIENTS, few, clients=len(train))
-    _, owners = np.unique(np.concatenate([np.unique(patients[indices]) for indices in train]), return_counts=True)
-    apart = "each patient at one client for membership-pairs, as with another --split"
-    require(bool((owners == 1).all()), apart, shared=int((owners > 1).sum()))
-    games = []
-    for client, held_here in enumerate(train):
-        indices = _without(held_here, copied)
-        whose = patients[indices]
-        drawn = draw_patient_pairs(labels[indices], whose, numpy_generator(seed, "membership pairs", client), maximum)
-        if len(drawn.members) < FEWEST:
-            raise InputError(
-                f"Expected {2 * FEWEST} patients or more at each client for --expert membership_pairs, got "
-                f"{len(np.unique(whose))} at client {client}; take fewer --clients or another --split."
-                + _of_copies(len(held_here) - len(indices))
-            )
-        kept = np.isin(whose, np.concatenate([drawn.members, drawn.held_out]))
-        games.append(PatientGame(drawn, indices[kept], whose[kept]))
-    return tuple(games)
+    return tuple(drawn)
 
 
 def _without(indices: np.ndarray, copied: np.ndarray | None) -> np.ndarray:

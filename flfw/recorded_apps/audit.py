@@ -25,15 +25,15 @@ from torch.nn.functional import cross_entropy
 import flfw
 from flfw import nets
 from flfw.adversary.attack import Attack, tuned_on
-from flfw.audit import entry_builder
-from flfw.audit.entries import AuditedTarget, entry
-from flfw.audit.entry_builder import easy
 from flfw.audit.jobs import ANALYTIC, EASY, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
-from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.reconstruction import control_runs
+from flfw.audit.reconstruction.control_runs import easy
+from flfw.audit.reconstruction.entries import entry
+from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
 from flfw.audit.threat_model import ThreatModel
-from flfw.audit.verdict import ControlResult, ControlResults
 from flfw.errors import InputError, require
 from flfw.files.progress import Steps
 from flfw.files.provenance import code_hash, environment, requirements_hash
@@ -180,7 +180,7 @@ def analytic(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: in
     with initialising(seed, "control"):  # its first name: the weights stay the same
         net = nets.build("linear", inputs.shape, classes)
     pairs = [(observation, singles[observation.slot]) for observation in probes(ANALYTIC, net, singles, inputs)]
-    return entry_builder.analytic(pairs, len(singles), inputs)
+    return control_runs.analytic(pairs, len(singles), inputs)
 
 
 def _gradient(net: nn.Module, single: Truth, inputs: InputSpec) -> nets.Tensors:
@@ -392,7 +392,8 @@ class _Audit:
             **asdict(attack.cost),
             "seeds": [self._case.seed],
         }
-        target = AuditedTarget(
+        target = ReconstructionEvidence(
+            controls,
             private=any(pair[1].model.unknown for pair in granting.pairs if pair),
             defended=self._case.defence != "none",
             num_tests=len(self._attacks) * len(self._chosen.groups),
@@ -401,7 +402,7 @@ class _Audit:
             unread=self._unread(granting.pairs),
         )
         # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.
-        summary = entry(description, result, rows, sum(sizes), controls, self._case.seed, target)
+        summary = entry(description, result, rows, sum(sizes), self._case.seed, target)
         summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
 

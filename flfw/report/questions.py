@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import below, decimals, percent
-from flfw.report.ranking import answers, worst_first
+from flfw.report.ranking import decisive_setting, worst_first
 
-AGGREGATE, PEER, OUTSIDER = "aggregate", "peer", "outsider"
-"""Vantages that see sums over clients, what is left of them at a client, and no message at all."""
 ONLY_SUMS = "of the clients' messages only their sum"
 """Start of the grant of an attack that sees sums from the server's place (`flfw.adversary.sums`)."""
 
@@ -163,8 +162,7 @@ def rounds_read(row: Mapping[str, Any]) -> str:
 
 def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str) -> PageQuestion:
     requested = "Can anyone see the data?", f"{unit} recovered from what clients send"
-    worst, elsewhere = answers(settings)
-    shown = elsewhere or worst
+    shown = decisive_setting(settings)
     if shown is None:
         nobody = "No attack tried to recover data from single messages."
         leaks = any(one.outcome in verdicts.POSITIVE for one in sums)

@@ -61,6 +61,12 @@ def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEnt
     return worst, next(iter(worst_first(leaks)), None)
 
 
+def decisive_setting(settings: Sequence[AuditEntry]) -> AuditEntry | None:
+    """Return the setting that the page's verdict speaks of; None: nothing was attacked."""
+    worst, elsewhere = answers(settings)
+    return elsewhere or worst
+
+
 def set_aside(settings: Sequence[AuditEntry]) -> list[AuditEntry]:
     """Return static attacks without a leak where an adaptive attack is the answer.
 

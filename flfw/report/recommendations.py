@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, capital, decimals, percent, percent_above
 from flfw.report.page_data import Scope, is_regression, most_missed
-from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
-from flfw.report.ranking import answers, worst_first
+from flfw.report.questions import decisive, sees_sums
+from flfw.report.ranking import answers, decisive_setting, worst_first
 from flfw.report.run_verdict import IN_PLACE, NOTHING, ONE, is_bound, place_shown
 
 _ON_CLIENT = ("client_update", "client_example")
@@ -75,7 +76,7 @@ def recommendations(
 def _protection(
     settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
 ) -> Iterator[Recommendation]:
-    shown = _shown(settings)
+    shown = decisive_setting(settings)
     entry = shown.entry if shown else {}
     if verdicts.outcome(entry) == verdicts.MALICIOUS or config.get("malicious_server"):
         by = entry.get("malicious_server") or config.get("malicious_server")
@@ -102,12 +103,6 @@ def _protection(
     ):
         because = "Here the draws come from the seed, and a server that has it can repeat them."
         yield Recommendation(f"Will {defence} draw in secret (--expert defence_randomness=secure)?", because)
-
-
-def _shown(settings: Sequence[AuditEntry]) -> AuditEntry | None:
-    """Return the setting that the page's verdict speaks of."""
-    worst, elsewhere = answers(settings)
-    return elsewhere or worst
 
 
 def _protector(hidden: Any, config: Mapping[str, Any]) -> str:
@@ -139,7 +134,7 @@ def _missing_tests(
 
 
 def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator[Recommendation]:
-    shown = _shown(settings)
+    shown = decisive_setting(settings)
     batch, trained = number((shown.entry if shown else {}).get("batch")), number(config.get("batch_size"))
     if shown is not None and sees_sums(shown):  # the batch of a sum holds that of every client in it
         batch = number(config.get("victim_batch"))

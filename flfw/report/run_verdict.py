@@ -9,12 +9,13 @@ from itertools import takewhile
 from math import inf
 from typing import Any, final
 
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import capital, percent, percent_above
 from flfw.report.page_data import is_regression
-from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
-from flfw.report.ranking import answers
+from flfw.report.questions import decisive, sees_sums
+from flfw.report.ranking import decisive_setting
 
 ONE = {"images": "image", "records": "record", "texts": "text", "samples": "sample", "patients": "patient"}
 _WHERE = {
@@ -112,8 +113,7 @@ def decision(
 
 def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
     """Return the result of the attacks that recover clients' data."""
-    worst, elsewhere = answers(settings)
-    shown = elsewhere or worst
+    shown = decisive_setting(settings)
     if shown is None:
         return LeakFinding(Severity.UNTESTED, "")
     found, k, n, one = shown.outcome, shown.recovered, shown.total, ONE.get(unit, unit)

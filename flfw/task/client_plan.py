@@ -110,6 +110,10 @@ class ClientPlan:
         """Client-side defence, for inspection only; each client gets its own from `DefencePlan.of_client`."""
         return self.defences.build()
 
+    def defence_of(self, client: int) -> str:
+        """Return the defence that a client applies to its messages, or ``none``."""
+        return self.defences.name if client in self.defences.partitions else "none"
+
     def with_defences(self, defences: DefencePlan) -> ClientPlan:
         """Return the plan with other defences, which change the network in their own way."""
         network = replace(self.task.network, defences=defences)

@@ -16,10 +16,10 @@ import sim
 from flfw.attacks.adaptations.ats import ATSAdaptation
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.adaptation import adapted, defence_operator
-from flfw.audit.control_runs import _distances
 from flfw.audit.jobs import EXAMPLE, AttackJob, Exchange, ProbeSet, solved
 from flfw.audit.knowledge import restored
 from flfw.audit.queue import Queue
+from flfw.audit.reconstruction.control_runs import _distances
 from flfw.clients.defences.ats import ATS, ATSSettings
 from flfw.data.transformations import patterns, replayed, sequences
 from flfw.experiment import Experiment

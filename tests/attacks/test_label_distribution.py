@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from flfw.adversary.attack import Upload
 from flfw.attacks.label_distribution import LabelDistribution
-from flfw.audit.measures.class_inference import alike, of_presence, of_shares, rates, verdict_on_classes
+from flfw.audit.measures.class_inference import alike, findings, of_presence, of_shares, rates
+from flfw.audit.verdict import verdict_on
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.closed_form.labels import class_shares, effective_lr
@@ -54,10 +55,10 @@ def test_estimates_of_different_clients_leak_and_constant_ones_do_not() -> None:
     assert not near.leaks(20)  # p = 1/1024 is not below 1 % of twenty tests
     same = of_shares(np.tile(public, (10, 1)), counts, public, rng)
     assert same.gain == 0 and same.p == 1 and not same.leaks(1)
-    assert verdict_on_classes({"shares": near}, 2, True, None, None)[:2] == ("undecided", "alike")
-    assert verdict_on_classes({"shares": same}, 2, False, "noise", None)[1] == "static"
+    assert verdict_on(findings({"shares": near}, 2, True, None, None))[:2] == ("undecided", "alike")
+    assert verdict_on(findings({"shares": same}, 2, False, "noise", None))[1] == "static"
     few = of_shares(truth[:3], counts[:3], public, rng)
-    assert verdict_on_classes({"shares": few}, 2, False, None, None)[1] == "few"
+    assert verdict_on(findings({"shares": few}, 2, False, None, None))[1] == "few"
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from flfw.adversary.secure_aggregation import Quantiser
 from flfw.adversary.sums import Protocol, isolated, pooled
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.suppression import Suppression, SuppressionSettings
-from flfw.audit.control_runs import of_the_sum
 from flfw.audit.jobs import ProbeSet
+from flfw.audit.reconstruction.control_runs import of_the_sum
 from flfw.audit.sums import broadcast
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import InputError

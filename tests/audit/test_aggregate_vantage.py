@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_attack, verdict_on_sums, with_min_safe_sum_size
-from flfw.audit.verdict import ControlResult, ControlResults, Evidence
+from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence, SumFacts
+from flfw.audit.verdict import verdict_on, with_min_safe_sum_size
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.verdicts import concluded, outcome
@@ -62,7 +62,7 @@ def test_a_sum_is_by_default_over_as_many_clients_as_take_part(tmp_path: Path) -
 def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
     def verdict(described: bool = True, short: bool = False, sums: int = 8, **changes: Any) -> tuple[str, str]:
         facts = SumFacts(**{"group": 11, "colluding": 1, "alone": 1.0, **changes})
-        return verdict_on_sums(SumEvidence(facts, described, short, sums), 0.5)[:2]
+        return verdict_on(facts.findings(described, short, sums))[:2]
 
     assert verdict() == verdict(group=10, colluding=0) == ("no leak found", "nothing")
     assert verdict(group=10) == ("undecided", "group") and verdict(sums=7) == ("undecided", "few")
@@ -74,16 +74,14 @@ def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
 
 
 def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
-    reason = verdict_on_sums(SumEvidence(SumFacts(10, 2, 1.0), True, False, 8), 0.5)[2]
+    reason = verdict_on(SumFacts(10, 2, 1.0).findings(True, False, 8)).reason
     assert (
         "sums over 10 clients, of which 2 may work with the attacker (--expert colluding_clients): 8 are left."
         in reason
     )
     untried = SumFacts(12, 2, 1.0, ("closed form", "attack on membership"))
-    assert (
-        "ran no closed form and no attack on membership"
-        in verdict_on_sums(SumEvidence(untried, True, False, 8), 0.5)[2]
-    )
+    reason = verdict_on(untried.findings(True, False, 8)).reason
+    assert "ran no closed form and no attack on membership" in reason
 
 
 @pytest.mark.parametrize(
@@ -98,8 +96,9 @@ def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
 )
 def test_a_sum_shows_no_more_than_its_messages(evidence: dict[str, Any], facts: dict[str, Any], word: str) -> None:
     controls = ControlResults(ControlResult(150.0, True), ControlResult(60.0, True))
-    seen = replace(Evidence(0, 8, 8, 0.0, adaptive=False, private=False, defended=True), **evidence)
-    assert outcome(concluded(*verdict_on_attack(controls, seen, SumFacts(**{"group": 3, **facts})))) == word
+    sums = SumFacts(**{"group": 3, **facts})
+    seen = replace(ReconstructionEvidence(controls, 0, 8, 8, defended=True, sums=sums), **evidence)
+    assert outcome(concluded(*verdict_on(seen.findings()))) == word
 
 
 def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.control_runs import candidate_test, disjoint_candidates
 from flfw.audit.measures.exchange import Fitting, exchange
+from flfw.audit.reconstruction.control_runs import candidate_test, disjoint_candidates
 from flfw.errors import InputError
 from flfw.files.verdicts import outcome
 from flfw.nets import Tensors

@@ -14,7 +14,7 @@ from flfw.audit.measures.exchange import Fitting, PublicTruths, among_public, ex
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.permutations import GuessedBatch
 from flfw.audit.measures.public import PublicData
-from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
 from flfw.recording.observation import Reconstruction, Truth
 from flfw.rng import numpy_generator
 from tests.audit.test_queue import EXCHANGES, job

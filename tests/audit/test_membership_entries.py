@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from flfw.audit.membership.entry import MembershipControls, claim_against, entry
+from flfw.audit.membership.entry import claim_against, entry
 from flfw.audit.membership.evidence import ScoredClient, pair_guesses, rejected_epsilon, weigh
 from flfw.errors import InputError
 from flfw.files.result_entries import MembershipFields
 from flfw.privacy.lower_bound import lower_bound
 from flfw.rng import numpy_generator
+from tests.support.membership_views import ITEM
 
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -53,13 +54,14 @@ def alike(scored: list[ScoredClient]) -> dict[str, list[ScoredClient]]:
 
 
 EASY, NULL = clients(8.0, pairs=20, seed=1), clients(0.0, pairs=400, seed=2)
-PASSED, UNFOUND = MembershipControls(EASY, NULL), MembershipControls(NULL, NULL)
-FAULTY = MembershipControls(EASY, clients(1.0))
+PASSED, UNFOUND = {"easy": EASY, "null": NULL}, {"easy": NULL, "null": NULL}
+FAULTY = {"easy": EASY, "null": clients(1.0)}
 
 
 def judged(scored: list[ScoredClient], **given: Any) -> dict[str, Any]:
-    floors = {"floors": alike(scored), "controls": PASSED, "rounds": [1, 2]}
-    return entry("whitened", scored, **floors | given)
+    description = {name: given.pop(name, value) for name, value in ITEM.items()}
+    more: dict[str, Any] = {"floors": alike(scored), "controls": PASSED} | given
+    return entry(description, scored, **more)
 
 
 def replaced(scored: list[ScoredClient], value: float, every: int, members: bool = True) -> list[ScoredClient]:
@@ -103,11 +105,11 @@ CASES: dict[str, tuple[list[ScoredClient], dict[str, Any], str, str]] = {
     "a static statistic that leaks": (clients(*(1.0,) * 10), {"defence": "prune"}, "leaks", "pairs"),
     "a claim that does not hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.01, 1e-9)}, "leaks", "claim"),
     "a claim that may hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.5, 1e-6)}, "undecided", "faint"),
-    "no control": (clients(*QUIET), {"controls": None}, "undecided", "easy"),
-    "no null control": (clients(*QUIET), {"controls": MembershipControls(EASY)}, "undecided", "null"),
+    "no control": (clients(*QUIET), {"controls": {}}, "undecided", "easy"),
+    "no null control": (clients(*QUIET), {"controls": {"easy": EASY}}, "undecided", "null"),
     "the easy control is not found": (clients(*QUIET), {"controls": UNFOUND}, "undecided", "easy"),
     "the null control is found": (clients(*(1.0,) * 10), {"controls": FAULTY}, "undecided", "null"),
-    "a leak without controls": (clients(*(1.0,) * 10), {"controls": None}, "leaks", "pairs"),
+    "a leak without controls": (clients(*(1.0,) * 10), {"controls": {}}, "leaks", "pairs"),
     "a leak without the floor of labels": (clients(*(1.0,) * 10), {"floors": {}}, "undecided", "floor"),
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from flfw.adversary.sums import Protocol
 from flfw.audit.auditor import Auditor
+from flfw.audit.jobs import JobResult, MembershipGame
 from flfw.audit.membership.candidates import GameCandidates
-from flfw.audit.membership.game import MembershipGame, own_exchanges, views
+from flfw.audit.membership.game import own_exchanges, views
 from flfw.audit.membership.request import NULL, TARGET, MembershipRequest
-from flfw.audit.membership_views import game_views
+from flfw.audit.membership.views import game_views
 from flfw.data.membership_pairs import MemberPairs, PatientGame
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -30,12 +31,16 @@ from flfw.runs import run as whole
 from flfw.task.task import Task
 from tests.support.attackable import digit_inputs, fresh_net
 from tests.support.planned import clients_and_adaptation, clients_and_audit
+from tests.support.silent_defences import SendsNothing
 from tests.support.small_runs import tiny
 
 NO_IMAGE = Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long())
 PAIRS = {0: MemberPairs(np.array([3, 5]), np.array([4, 8])), 2: MemberPairs(np.array([10]), np.array([11]))}
 GAME: dict[str, Any] = {"attack": ("membership",), "split": "iid", "audit_rounds": "1", "membership_pairs": "6"}
 GAME |= {"dataset": "digits", "set": ("membership.width=16", "membership.public=20")}
+
+
+NOTHING = f"{SendsNothing.__module__}:{SendsNothing.__name__}"
 
 
 def turned(pairs: MemberPairs | PatientGame) -> MemberPairs:
@@ -64,7 +69,7 @@ def test_candidates_stand_in_the_order_of_their_content_and_are_sorted_back_by_p
     for client, there in places.items():
         samples, labels = task.examples("train", np.array(there))
         mine = drawn.clients == client
-        order = drawn.places[mine]
+        order = drawn.owners[mine]
         assert sorted(order.tolist()) == list(range(len(there)))
         assert torch.equal(drawn.samples[mine], samples[order]) and torch.equal(drawn.labels[mine], labels[order])
         scored, _ = drawn.scored(client, [float(there[index]) for index in order])  # each scored with its own number
@@ -81,8 +86,8 @@ def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell
     assert one.granted().keys() == {"samples", "labels", "clients"}
     for name, value in one.granted().items():
         assert torch.equal(value, other.granted()[name])
-    assert other.places.tolist() == [(index + 2) % 4 for index in one.places[:4]] + [
-        (index + 1) % 2 for index in one.places[4:].tolist()
+    assert other.owners.tolist() == [(index + 2) % 4 for index in one.owners[:4]] + [
+        (index + 1) % 2 for index in one.owners[4:].tolist()
     ]
 
 
@@ -90,9 +95,9 @@ def test_pairs_of_the_null_control_are_mixed_with_the_games_own_and_sorted_apart
     task = plan(plan(tiny(split="iid")).experiment).task.load(None)
     null = {0: MemberPairs(np.array([20, 21, 22]), np.array([30, 31, 32]))}
     drawn = GameCandidates.of(task, PAIRS, null)
-    assert drawn.clients.tolist() == [0] * 10 + [2] * 2 and drawn.played == {0: 2, 2: 1}
+    assert drawn.clients.tolist() == [0] * 10 + [2] * 2
     there = [3, 5, 20, 21, 22, 4, 8, 30, 31, 32]
-    scores = [float(there[index]) for index in drawn.places[drawn.clients == 0]]
+    scores = [float(there[index]) for index in drawn.owners[drawn.clients == 0]]
     game, untrained = drawn.scored(0, scores)
     assert (game.members.tolist(), game.held_out.tolist()) == ([3, 5], [4, 8])
     assert (untrained.members.tolist(), untrained.held_out.tolist()) == ([20, 21, 22], [30, 31, 32])
@@ -240,60 +245,35 @@ def test_a_run_without_recordings_is_refused(run: Path, tmp_path: Path) -> None:
 # --- entries ---
 
 
-@dataclass(frozen=True)
-class SomeDefended:
-    """Clients of which the first uses a defence."""
-
-    protecting_method: str | None = None
-
-    def defences(self) -> list[str]:
-        return ["prune", "none"]
-
-    def defence_of(self, client: int) -> str:
-        return "prune" if client == 0 else "none"
-
-    def missed(self, request: MembershipRequest, client: int) -> str:
-        return ""
-
-    def unread(self, attack: str) -> str:
-        return ""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Scores of a game."""
-
-    scores: tuple[tuple[int, str, tuple[float, ...]], ...] = ()
-    refused: tuple[str, ...] = ()
-    stopped: str | None = None
-    seconds: float = 1.0
+def answer(**given: Any) -> JobResult:
+    return JobResult("", (), seconds=1.0, **given)
 
 
 def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tuple[float, ...]], ...]:
     """Scores with which every member stands ``value`` above its counterpart, and a floor that knows nothing."""
     answers = []
-    assert isinstance(request.candidates, GameCandidates)
+    candidates = request.candidates
     for client in request.game.clients:
-        places = request.candidates.places[request.candidates.clients == client].tolist()
-        half = len(places) // 2
-        answers.append((client, "cosine", tuple(value if index < half else 0.0 for index in places)))
-        answers.append((client, "label_only", (0.0,) * len(places)))
+        owners = candidates.owners[candidates.clients == client].tolist()
+        half = len(owners) // 2
+        answers.append((client, "cosine", tuple(value if index < half else 0.0 for index in owners)))
+        answers.append((client, "label_only", (0.0,) * len(owners)))
     return tuple(answers)
 
 
 def test_an_entry_stands_for_each_statistic_and_defence_and_floors_have_none(run: Path, tmp_path: Path) -> None:
-    run_plan, task = checked(run)
+    run_plan, task = checked(run, defence=NOTHING, defended="0")
     auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
     requested = [request for request, _ in auditor.membership_jobs()]
-    answers = [Answer(rows(requested[0], 1.0)), Answer(rows(requested[1], 1.0), refused=("one was damaged",))]
+    answers = [answer(scores=rows(requested[0], 1.0)), answer(scores=rows(requested[1], 1.0), refused=("damaged",))]
     claimed = [{"adversary": "server", "accounting": "exact", "epsilon": 3.0, "delta": 1e-5}]
 
     def note(sentences: Sequence[str]) -> None:
         noted.extend(sentences)
 
-    items = auditor._game.play(requested, answers, note, SomeDefended(), claimed)  # pyright: ignore[reportPrivateUsage]
-    assert [(item["statistic"], item["defence"]) for item in items] == [("cosine", "prune"), ("cosine", "none")]
-    assert noted == ["one was damaged"]
+    items = auditor._game.play(requested, answers, note, claimed)  # pyright: ignore[reportPrivateUsage]
+    assert [(item["statistic"], item["defence"]) for item in items] == [("cosine", NOTHING), ("cosine", "none")]
+    assert noted == ["damaged"]
     for item in items:
         assert (item["correct"]["correct"], item["pairs"], item["clients"], item["tests"]) == (6, 6, 1, 2)
         assert (item["auc"], item["claimed_epsilon"], item["rounds"]) == (1.0, 3.0, [1])
@@ -304,9 +284,9 @@ def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: P
     run_plan, task = checked(run)
     auditor, noted = Auditor(*clients_and_audit(run_plan), task, run, tmp_path), list[str]()
     requested = [request for request, _ in auditor.membership_jobs()]
-    answers = [Answer(rows(requested[0], 1.0)), Answer(stopped="not applicable: nothing to compare")]
+    answers = [answer(scores=rows(requested[0], 1.0)), answer(stopped="not applicable: nothing to compare")]
     game = auditor._game  # pyright: ignore[reportPrivateUsage]
-    assert game.play(requested, answers, lambda sentences: noted.extend(sentences), SomeDefended(), []) == []
+    assert game.play(requested, answers, lambda sentences: noted.extend(sentences), []) == []
     unknown = "Whether members can be told is not known."
     assert game.remarks == [f"membership on 2 clients gave no scores: not applicable: nothing to compare. {unknown}"]
     assert noted == []

@@ -15,9 +15,11 @@ from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.membership.gradients import Products
 from flfw.adversary.membership.statistics import cosine
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
+from flfw.audit.jobs import MembershipGame
 from flfw.audit.membership.candidates import GameCandidates
-from flfw.audit.membership.game import MembershipGame, as_scores, unusable
+from flfw.audit.membership.game import as_scores, unusable
 from flfw.audit.membership.request import MembershipRequest
+from flfw.data.membership_pairs import MemberPairs
 from flfw.errors import InputError
 from flfw.nets.net import Tensors
 from flfw.recording.observation import Examples, Observation, Vantage
@@ -43,10 +45,15 @@ def test_what_makes_an_upload_unfit_for_a_comparison() -> None:
     assert unusable(upload({"w": torch.ones(3)}, received)) == "w has the shape (3,), and the client received (2,)"
 
 
+def paired(count: int) -> MemberPairs:
+    return MemberPairs(np.arange(count), np.arange(count, 2 * count))
+
+
 def test_a_client_without_scores_has_pairs_that_failed() -> None:
     """Clients 4 and 7 with one pair each; the attack scores the second alone."""
     clients, indices = torch.tensor([4, 4, 7, 7]), torch.tensor([0, 1, 1, 0])
-    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), clients, indices, {4: 1, 7: 1})
+    pairs, labels = {client: paired(1) for client in (4, 7)}, torch.zeros(4, dtype=torch.int64)
+    candidates = GameCandidates(torch.zeros(4, 1), labels, clients, indices, pairs, {})
     requested = MembershipRequest("a", MembershipGame("file", 4, (4, 7), (1, 1), 0.1), (1,), (), candidates)
     first, second = requested.scored([(7, "cosine", (0.2, 0.9))])["target"]["cosine"]
     assert (first.client, second.client) == (4, 7)
@@ -60,7 +67,7 @@ def test_a_client_without_scores_has_pairs_that_failed() -> None:
 def test_labels_alone_tell_no_two_of_one_band_apart() -> None:
     """A pair of two numbers of one band, to which an attack's own bands give different shares of members."""
     clients, indices, numbers = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1]), torch.tensor([0.4, 0.6])
-    made = GameCandidates(torch.zeros(2, 1), numbers, clients, indices, {0: 1}, torch.tensor([3, 3]))
+    made = GameCandidates(torch.zeros(2, 1), numbers, clients, indices, {0: paired(1)}, {}, torch.tensor([3, 3]))
     floor, _ = made.scored(0, [0.25, 0.75], "label_only")
     assert (floor.members.tolist(), floor.held_out.tolist()) == ([0.5], [0.5])
     played, _ = made.scored(0, [0.25, 0.75], "cosine")
@@ -151,7 +158,7 @@ def test_scores_that_are_no_finite_numbers_are_written_as_such_that_can_be_read(
     row = as_scores(shown, {"s": torch.tensor([torch.inf, -torch.inf, torch.nan, 0.5])})
     assert row == [(4, "s", (1e300, -1e300, None, 0.5))]
     indices = torch.tensor([0, 1, 2, 3])
-    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4), torch.full((4,), 4), indices, {4: 2})
+    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4), torch.full((4,), 4), indices, {4: paired(2)}, {})
     (scored,) = MembershipRequest("a", MembershipGame("file", 4, (4,), (1,), 0.1), (1,), (), candidates).scored(row)[
         "target"
     ]["s"]

@@ -19,7 +19,7 @@ from torch import Tensor
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
 from flfw.audit.membership import candidates as module
-from flfw.audit.membership.candidates import GameCandidates, PatientCandidates, untrained_pairs
+from flfw.audit.membership.candidates import GameCandidates, untrained_pairs
 from flfw.audit.membership.evidence import weigh
 from flfw.audit.membership.membership_audit import Controls
 from flfw.audit.membership.request import MembershipRequest
@@ -105,17 +105,17 @@ def test_permuted_marks_give_uniform_p_values(statistic: str, one_run: tuple[Tas
     require_uniform([p_values(one, scores)[statistic] for one in again])
 
 
-def by_place(candidates: GameCandidates | PatientCandidates) -> Scores:
+def by_place(candidates: GameCandidates) -> Scores:
     """Score the first candidates of each client highest, as a fault of an attack or of the order might."""
     return _for_each(candidates, lambda mine: -torch.arange(int(mine.sum())).double())
 
 
-def by_class(candidates: GameCandidates | PatientCandidates) -> Scores:
+def by_class(candidates: GameCandidates) -> Scores:
     """Score by class alone."""
     return _for_each(candidates, lambda mine: candidates.labels[mine].double())
 
 
-def _for_each(candidates: GameCandidates | PatientCandidates, score: Callable[[Tensor], Tensor]) -> Scores:
+def _for_each(candidates: GameCandidates, score: Callable[[Tensor], Tensor]) -> Scores:
     clients = candidates.clients
     return [(int(c), "it", tuple(score(clients == c).tolist())) for c in clients.unique()]
 

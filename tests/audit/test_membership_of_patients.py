@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import sim
-from flfw.audit.membership.candidates import PatientCandidates, untrained_pairs
+from flfw.audit.membership.candidates import GameCandidates, untrained_pairs
 from flfw.audit.membership.entry import claim_against
-from flfw.data.membership_pairs import PatientGame, PatientPairs, patient_game, without_held_out
+from flfw.data.membership_pairs import PatientGame, PatientPairs, game, without_held_out
 from flfw.errors import InputError
 from flfw.plans.run_plan import plan
 from flfw.runs.run import stored
@@ -25,30 +25,32 @@ PATIENTS = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7])
 TRAIN = (np.arange(8), np.arange(8, 16))
 
 
+def drawn() -> list[PatientGame]:
+    return [one for one in game(TRAIN, LABELS, 0, None, patients=PATIENTS) if isinstance(one, PatientGame)]
+
+
 def test_patients_are_held_out_whole() -> None:
-    games = patient_game(TRAIN, LABELS, PATIENTS, 0, None)
+    games = drawn()
     left = without_held_out(TRAIN, games)
-    for game, indices in zip(games, left, strict=True):
-        assert game.count == 2 and len(game.places) == 8
-        assert sorted(set(PATIENTS[indices])) == sorted(game.pairs.members)
-        assert sorted(indices) == sorted(game.members) and len(indices) == 4
-        assert not set(game.members) & set(game.held_out)
-    first = games[0].part(0, 1)
-    assert first.count == 1 and set(PATIENTS[first.places]) == {games[0].pairs.members[0], games[0].pairs.held_out[0]}
+    for one, indices in zip(games, left, strict=True):
+        assert one.count == 2 and len(one.places) == 8
+        assert sorted(set(PATIENTS[indices])) == sorted(one.pairs.members)
+        assert sorted(indices) == sorted(one.members) and len(indices) == 4
+        assert not set(one.members) & set(one.held_out)
 
 
 def test_too_few_patients_and_patients_at_two_clients_are_refused() -> None:
     with pytest.raises(InputError, match=r"Expected 4 patients or more at each client .* got 3 at client 0"):
-        patient_game((np.arange(6),), LABELS, PATIENTS, 0, None)
+        game((np.arange(6),), LABELS, 0, None, patients=PATIENTS)
     with pytest.raises(InputError, match="each patient at one client"):
-        patient_game((np.arange(0, 9), np.arange(9, 16)), LABELS, PATIENTS, 0, None)
+        game((np.arange(0, 9), np.arange(9, 16)), LABELS, 0, None, patients=PATIENTS)
 
 
-def candidates() -> PatientCandidates:
+def candidates() -> GameCandidates:
     """Patients 4 (0, 0), 5 (0, 1), 6 (0, 0) and 7 (0) of client 3, the pairs 4 with 6 and 7 with 5."""
     labels, patients = torch.tensor([0, 0, 0, 1, 0, 0, 0]), torch.tensor([4, 4, 5, 5, 6, 6, 7])
     pairs = PatientPairs(np.array([4, 7]), np.array([6, 5]), np.array([0, 2]))
-    return PatientCandidates(torch.zeros(7, 1), labels, torch.full((7,), 3), patients, {3: pairs}, {})
+    return GameCandidates(torch.zeros(7, 1), labels, torch.full((7,), 3), patients, {3: pairs}, {})
 
 
 def test_a_patient_has_the_mean_of_its_examples_z_scores() -> None:
@@ -85,14 +87,14 @@ def test_a_patient_with_a_score_that_is_none_has_none() -> None:
 
 def test_the_null_control_pairs_patients_whom_other_clients_hold_out() -> None:
     """Nobody trained on them; client 0 gets those of client 1, and their scores come apart from the game's."""
-    games = patient_game(TRAIN, LABELS, PATIENTS, 0, None)
+    games = drawn()
     (null,) = untrained_pairs(games, [0], LABELS, 0).values()
     assert isinstance(null, PatientGame) and null.count == 1
     there = {*null.pairs.members.tolist(), *null.pairs.held_out.tolist()}
     assert there == set(games[1].pairs.held_out.tolist())
     assert sorted(null.places.tolist()) == sorted(games[1].held_out.tolist())
-    whose = np.concatenate([games[0].patients, null.patients])
-    shown = PatientCandidates(
+    whose = np.concatenate([games[0].owners, null.owners])
+    shown = GameCandidates(
         torch.zeros(len(whose), 1),
         torch.zeros(len(whose), dtype=torch.int64),
         torch.zeros(len(whose), dtype=torch.int64),

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from flfw.audit.membership.evidence import PairGuesses, ScoredClient, weigh
-from flfw.audit.membership.verdict import MembershipFacts, verdict_on_membership
+from flfw.audit.membership.evidence import MembershipEvidence, PairGuesses, ScoredClient, weigh
+from flfw.audit.verdict import verdict_on
 from flfw.nets.net import Net, moved_in_training
 from flfw.plans.run_plan import plan
 from flfw.runs import run as whole
@@ -46,12 +46,12 @@ def test_a_statistic_that_reads_none_never_says_that_nothing_leaks() -> None:
     """The mean of a batch of 40 told 93 % of the pairs, behind noise that hid the gradients."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(2, 2000, generator=generator).double().numpy()
-    evidence = weigh([ScoredClient(0, scores[0], scores[1])], tests=1)
+    pairs = weigh([ScoredClient(0, scores[0], scores[1])], tests=1)
     null = PairGuesses(200, 100, 0.4, 0.6, 0.5)
     verdicts = {}
     for unread in ("", "the running statistics of the network (x)"):
-        facts = MembershipFacts(1.0, null, adaptive=True, protected_by="dp_gaussian", unread=unread, step_auc=1.0)
-        verdicts[bool(unread)] = verdict_on_membership(evidence, facts)
+        more = {"adaptive": True, "protected_by": "dp_gaussian", "unread": unread, "step_auc": 1.0}
+        verdicts[bool(unread)] = verdict_on(MembershipEvidence(pairs, 1.0, null, **more).findings())
     assert verdicts[False].verdict == "no leak found"
     assert verdicts[True][:2] == ("undecided", "static") and "which clients send as well" in verdicts[True].reason
 

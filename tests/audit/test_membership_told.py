@@ -11,8 +11,8 @@ import torch
 
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.attacks.membership import Membership
-from flfw.audit.membership.game import MembershipGame
-from flfw.audit.membership_views import InformedAttacker
+from flfw.audit.jobs import MembershipGame
+from flfw.audit.membership.views import InformedAttacker
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.operator import Scaled
 from flfw.plans.run_plan import RunPlan, plan

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.sums import Protocol
-from flfw.audit.conclude import memberships_with_min_safe_sum_size
 from flfw.audit.membership.game import in_sums, less_own_parts
 from flfw.audit.membership.request import vantage_points
+from flfw.audit.verdict import with_min_safe_sum_size
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan
@@ -166,8 +166,8 @@ def test_sizes_with_few_pairs_do_not_count_as_groups_that_tell_nothing() -> None
         {**usual, "sum_size": size, "cause": cause, "verdict": "leaks" if cause == "pairs" else "undecided"}
         for size, cause in causes.items()
     ]
-    assert {one["min_safe_sum_size"] for one in memberships_with_min_safe_sum_size(items)} == {10}
-    assert {one["min_safe_sum_size"] for one in memberships_with_min_safe_sum_size(items[:3])} == {None}
+    assert {one["min_safe_sum_size"] for one in with_min_safe_sum_size(items)} == {10}
+    assert {one["min_safe_sum_size"] for one in with_min_safe_sum_size(items[:3])} == {None}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from flfw.adversary.sums import others_mean, rounding
-from flfw.audit.conclude import SumEvidence, SumFacts, verdict_on_sums
+from flfw.audit.reconstruction.evidence import SumFacts
+from flfw.audit.verdict import verdict_on
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
@@ -121,7 +123,7 @@ def test_a_client_that_is_not_sent_the_mean_of_all_has_nothing_to_attack(tmp_pat
 def test_a_peers_failure_needs_ten_others_and_the_same_attack_on_one() -> None:
     def verdict(**changes: Any) -> tuple[str, str, str]:
         facts = SumFacts(**{"group": 12, "colluding": 2, "alone": 1.0, "peer": True, **changes})
-        return verdict_on_sums(SumEvidence(facts, True, False, 8), 0.5)
+        return verdict_on(chain(facts.exposed(defended=False), facts.findings(True, False, 8)))
 
     assert verdict()[:2] == ("no leak found", "nothing") and verdict(group=11)[:2] == ("undecided", "group")
     assert "(`--curve sum_size=3`)" in verdict(alone=None)[2]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flfw.attacks.rog import ROG, ROGSettings
-from flfw.audit.entries import AuditedTarget, entry, out_of_reach
 from flfw.audit.jobs import JobResult
-from flfw.audit.verdict import ControlResult, ControlResults
+from flfw.audit.reconstruction.entries import entry, out_of_reach
+from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence
 
 FLOORS = ("grey", "nearest_public", "unguided")
 
@@ -47,10 +47,8 @@ def test_the_sentence_stands_beside_a_verdict_that_it_does_not_change(bounded: b
     scores |= {"succeeded": False, "client": 0, "image": 0, "lpips": None}
     controls = ControlResults(ControlResult(150.0, True), ControlResult(40.0, True))
     result = JobResult("", (None,))
-    both = [
-        entry(description, result, [row(ceiling, 14.0, **scores)], 1, controls, 0, AuditedTarget(bounded=bounded))
-        for ceiling in (15.0, 25.0)
-    ]
+    target = ReconstructionEvidence(controls, bounded=bounded)
+    both = [entry(description, result, [row(ceiling, 14.0, **scores)], 1, 0, target) for ceiling in (15.0, 25.0)]
     assert both[0]["verdict"] == both[1]["verdict"] == "undecided" and both[0]["reason"] == both[1]["reason"]
     assert bool(both[0]["search_limit"]) is bounded and both[1]["search_limit"] is None
 

@@ -11,7 +11,7 @@ import torch
 from flfw.audit.jobs import solved
 from flfw.audit.measures.public import PublicData
 from flfw.audit.queue import Queue
-from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
 from flfw.recording.observation import Reconstruction, Truth
 from tests.audit.test_queue import EXCHANGES, job
 

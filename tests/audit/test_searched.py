@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from flfw.adversary.attack import Attack
-from flfw.audit.control_runs import ControlRunner
 from flfw.audit.jobs import Exchange, JobResult
-from flfw.audit.verdict import Searched
+from flfw.audit.reconstruction.control_runs import Case, ControlRunner
+from flfw.audit.reconstruction.evidence import Searched
+from flfw.audit.threat_model import ThreatModel
 from flfw.inversion.fit import Fit
 from flfw.recording.observation import Reconstruction, Truth
 from tests.audit.test_queue import job
@@ -31,7 +32,9 @@ def searched(monkeypatch: pytest.MonkeyPatch, values: list[tuple[float, float, f
     control_runner = ControlRunner(clients, nothing, nothing, nothing, Path(), nothing)
     results = tuple(Reconstruction(TRUTH.samples) for _ in values)
     attack = cast(Attack, SimpleNamespace(objective=objective))
-    return control_runner.searched(job(exchanges=exchanges), attack, [0], JobResult("", results))
+    known = ThreatModel((), adaptive=True)
+    case = Case(job(exchanges=exchanges), attack, [0], known, JobResult("", results), [])
+    return control_runner.searched(case)
 
 
 @pytest.mark.parametrize("failed", [nan, inf])

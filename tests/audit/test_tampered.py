@@ -14,9 +14,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flfw import nets
 from flfw.adversary.malicious_server import MaliciousServer
-from flfw.audit.conclude import of_malicious_server
 from flfw.audit.measures.noticed import noticed
-from flfw.audit.verdict import Verdict
+from flfw.audit.verdict import Verdict, of_malicious_server
 from flfw.command.api import summary
 from flfw.comparisons import matrices
 from flfw.comparisons.question import Matrix

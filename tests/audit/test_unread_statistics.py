@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch import nn
 
-from flfw.audit import conclude
-from flfw.audit.conclude import of_gradients_alone
-from flfw.audit.verdict import Verdict
+from flfw.audit.reconstruction.evidence import ReconstructionEvidence
+from flfw.audit.verdict import Verdict, of_gradients_alone
 from flfw.nets.net import Net
 from flfw.runs import run as whole
 from tests.support.foreign_apps import Convolutional, ask, client_app, dense, recorded
@@ -25,6 +23,10 @@ def normed(shape: tuple[int, ...], classes: int) -> Net:
     """A network that normalises the colours of its images."""
     size = shape[0] * shape[1] * shape[2]
     return Net(nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten(), nn.Linear(size, 16)), nn.Linear(16, classes))
+
+
+def nothing_found(_: ReconstructionEvidence) -> Iterator[tuple[str, str]]:
+    yield "nothing", "Nothing came out."
 
 
 def test_only_a_verdict_that_nothing_leaks_changes() -> None:
@@ -42,10 +44,7 @@ def test_only_a_verdict_that_nothing_leaks_changes() -> None:
 def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: str, method: str, cause: str
 ) -> None:
-    def nothing(*_: Any) -> Verdict:
-        return Verdict("no leak found", "nothing", "Nothing came out.")
-
-    monkeypatch.setattr(conclude, "verdict_on_messages", nothing)
+    monkeypatch.setattr(ReconstructionEvidence, "findings", nothing_found)
     given = {"net": net, "method": method, "dataset": "digits", "defence": "dp_gaussian", "attack": ("analytic",)}
     out = whole.run(tiny(tmp_path / "run", **given, audit_rounds="0", images=1))
     result = json.loads((out / "result.json").read_text())
@@ -57,9 +56,7 @@ def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
 def test_nor_does_an_audit_of_a_recorded_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module], cause: str
 ) -> None:
-    monkeypatch.setattr(
-        conclude, "verdict_on_messages", lambda *_: Verdict("no leak found", "nothing", "Nothing came out.")
-    )
+    monkeypatch.setattr(ReconstructionEvidence, "findings", nothing_found)
     folder = recorded(tmp_path / "recordings", client_app(build, 1), build)
     audited = ask(folder, tmp_path / "audit", net=build)["audit"]
     assert {entry["cause"] for entry in audited} == {cause}

@@ -14,25 +14,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.audit import entry_builder
 from flfw.audit.auditor import auditing
-from flfw.audit.entries import AuditedTarget
-from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import JobResult
 from flfw.audit.measures.identification import Identified
-from flfw.audit.scorer import FLOORS, ScoreRow
-from flfw.audit.verdict import (
+from flfw.audit.reconstruction import control_runs
+from flfw.audit.reconstruction.entries import entry as summed
+from flfw.audit.reconstruction.evidence import (
     CONTROL_DB,
     EASY_SHARE,
     FAILED_SHARE,
-    MESSAGES,
     ControlResult,
     ControlResults,
-    Evidence,
+    ReconstructionEvidence,
     Searched,
-    Verdict,
-    verdict_on_messages,
 )
+from flfw.audit.reconstruction.scorer import FLOORS, ScoreRow
+from flfw.audit.verdict import MESSAGES, Verdict, verdict_on
 from flfw.experiment import Experiment
 from flfw.files import verdicts
 from flfw.files.result_entries import breakdowns
@@ -56,7 +53,7 @@ def failed() -> ControlResult:
 
 
 GOOD = ControlResults(*(passed() for control in ("analytic", "easy", "consistency", "undefended", "weak_defence")))
-NOTHING_FOUND = Evidence(recovered=0, attacked=8, messages=8, failed=0.0, adaptive=True, private=False, defended=True)
+NOTHING_FOUND = ReconstructionEvidence(GOOD, attacked=8, messages=8, adaptive=True, defended=True)
 FOUR = np.array([0.2, 0.8])  # one compared example
 CHANCE, BEYOND = (Identified(1, 1, FOUR, p) for p in (0.02, 0.004))
 SHORT, REACHED = (Searched(1.0, 2.0, 9.0, short, 8) for short in (5, 4))
@@ -131,7 +128,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 def concluded(**changes: Any) -> Verdict:
     controls = {name: value for name, value in changes.items() if hasattr(GOOD, name)}
     facts = {name: value for name, value in changes.items() if name not in controls}
-    return verdict_on_messages(replace(GOOD, **controls), replace(NOTHING_FOUND, **facts))
+    return verdict_on(replace(NOTHING_FOUND, controls=replace(GOOD, **controls), **facts).findings())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -411,9 +408,8 @@ def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
         JobResult("job", ()),
         [known | one for one in rows],
         len(rows),
-        GOOD,
         0,
-        AuditedTarget(defended=True),
+        ReconstructionEvidence(GOOD, defended=True),
         untold,
     )
 
@@ -453,12 +449,12 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
 
 def test_an_easy_control_of_few_recordings_is_not_passed() -> None:
     rows, result = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
-    assert not entry_builder.easy(rows, 8, result).passed
-    assert entry_builder.easy(rows, 2, result).passed
+    assert not control_runs.easy(rows, 8, result).passed
+    assert control_runs.easy(rows, 2, result).passed
 
 
 @pytest.mark.parametrize(("psnr", "text"), [(90.0, "90.0 dB"), (None, "passed")])
 def test_only_images_have_decibels_on_the_terminal(psnr: float | None, text: str) -> None:
     rows, result = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
-    assert entry_builder.easy_words(rows, entry_builder.easy(rows, 1, result)) == text
-    assert entry_builder.easy_words([], entry_builder.easy([], 1, result)) == "no example gave a result"
+    assert control_runs.easy_words(rows, control_runs.easy(rows, 1, result)) == text
+    assert control_runs.easy_words([], control_runs.easy([], 1, result)) == "no example gave a result"

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 _NAMES = (
-    "messages/sharing messages/npy server/aggregation server/robust server/robust server/hypernetwork "
-    "audit/verdict audit/verdict audit/conclude adversary/membership/statistics privacy/accountants "
-    "privacy/claims privacy/compositions privacy/lower_bound privacy/mechanism dp/run_accountant dp/site_ledger "
-    "dp/noisy_mean rng deploy/guard deploy/policy server/checkpoint files/chain data/splits/schemes "
-    "data/tables/column_types inversion/search inversion/search_optimisers"
+    "messages/sharing messages/npy server/aggregation server/robust server/robust server/hypernetwork audit/verdict "
+    "audit/reconstruction/evidence audit/reconstruction/evidence adversary/membership/statistics "
+    "privacy/accountants privacy/claims privacy/compositions privacy/lower_bound privacy/mechanism "
+    "dp/run_accountant dp/site_ledger dp/noisy_mean rng deploy/guard deploy/policy server/checkpoint files/chain "
+    "data/splits/schemes data/tables/column_types inversion/search inversion/search_optimisers"
 )
 MODULES = tuple(f"flfw/{name}.py" for name in _NAMES.split())
 """Core modules: what leaves a client, what is added up, what is concluded, counted and kept."""

@@ -194,9 +194,9 @@ def test_numbers_of_numpy_paths_and_mappings_are_taken() -> None:
 
 
 def test_the_package_audit_is_called_whether_it_was_imported_or_not() -> None:
-    import flfw.audit.entry_builder
+    import flfw.audit.job_planner
 
-    assert flfw.audit is audit and flfw.audit.entry_builder.__name__ == "flfw.audit.entry_builder"
+    assert flfw.audit is audit and flfw.audit.job_planner.__name__ == "flfw.audit.job_planner"
     with pytest.raises(InputError, match="Expected "):
         flfw.audit("/nowhere/at/all", attack="ig")
 

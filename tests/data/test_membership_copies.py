@@ -63,5 +63,5 @@ def test_an_audit_says_how_many_examples_it_did_not_ask_for() -> None:
         split=SimpleNamespace(train=train, patients=None), dataset=SimpleNamespace(train_x=inputs)
     )
     nothing: Any = None
-    (remark,) = MembershipAudit(nothing, nothing, task, nothing, nothing, nothing, nothing).remarks
+    (remark,) = MembershipAudit(nothing, nothing, task, nothing, nothing).remarks
     assert remark.startswith("200 training examples stand in the data more than once.")

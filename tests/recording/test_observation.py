@@ -62,10 +62,11 @@ def test_only_the_trusted_side_opens_the_truth() -> None:
     opens = {str(path.relative_to(root)) for path in sources if "Truth.read(" in path.read_text()}
     assert opens == {"flfw/audit/uploads.py"}
     asks = {str(path.relative_to(root)) for path in sources if "read_truth(" in path.read_text()}
-    # The job planner grants labels, the auditor checks the control, a control recomputes the message.
-    assert asks == {f"flfw/audit/{name}.py" for name in ("uploads", "job_planner", "auditor", "control_runs")}
+    # The job planner grants labels, the audit checks the control, a control recomputes the message.
+    controls = ("reconstruction/control_runs", "reconstruction/reconstruction_audit")
+    assert asks == {f"flfw/audit/{name}.py" for name in ("uploads", "job_planner", *controls)}
     scored = {str(path.relative_to(root)) for path in sources if re.search(r"\bopened\(", path.read_text())}
-    assert scored == {f"flfw/audit/{name}.py" for name in ("uploads", "scorer")}
+    assert scored == {f"flfw/audit/{name}.py" for name in ("uploads", "reconstruction/scorer")}
 
 
 def test_truth_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from flfw.report.page_data import caveats, is_regression
 from flfw.report.questions import compared, membership_line
 from flfw.report.report import files_of
 from tests.report.test_report import Page, first_page, read
+from tests.support.membership_views import ITEM
 from tests.support.reported_runs import a_run, full_entry, member_row
 
 TABLE = "Table: 6 columns become 13 features in [0, 1]; 1 is left out."
@@ -180,16 +181,16 @@ def test_a_conclusion_says_that_labels_tell_most_pairs_apart() -> None:
     apart = [float(k >= 2) for k in range(24)]
     scored = [ScoredClient(0, np.array([1.0] * 24), np.array([0.0] * 24))]
     labels = [ScoredClient(0, np.array(apart), np.array([0.0] * 24))]
-    one = entry("whitened", scored, rounds=[1], floors={"label_only": labels})
+    one = entry(ITEM, scored, {"label_only": labels}, {})
     assert (one["verdict"], one["cause"], one["label_separable"]) == ("undecided", "easy", 22)
     assert one["reason"].endswith("Of 24 pairs, labels alone tell the two of 22 apart, and these are not counted.")
     assert one["auc"] == 1.0 and one["auc_low"] is None and one["auc_high"] is None
     unscored = [ScoredClient(0, np.array([np.nan] + [1.0] * 23), np.array([0.0] * 24))]
-    one = entry("whitened", unscored, rounds=[1], floors={"label_only": labels})
+    one = entry(ITEM, unscored, {"label_only": labels}, {})
     assert (one["failed"], one["pairs"]) == (1, 24) and "Of 24 pairs, labels alone tell the two of 22" in one["reason"]
     half = [ScoredClient(0, np.array([1.0] * 12 + [0.0] * 12), np.array([0.0] * 24))]
     scored = [ScoredClient(0, np.arange(24) % 2.0, np.full(24, 0.5))]
-    assert "are not counted" not in entry("whitened", scored, rounds=[1], floors={"label_only": half})["reason"]
+    assert "are not counted" not in entry(ITEM, scored, {"label_only": half}, {})["reason"]
 
 
 def test_files_that_a_finished_run_has_not_are_not_listed(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from flfw.audit import conclude
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures.statistics import most_missed
+from flfw.audit.reconstruction import evidence
+from flfw.audit.reconstruction.evidence import SumFacts
 from flfw.command.api.summary import summary
 from flfw.files.verdicts import EVIDENCE, MALICIOUS, POSITIVE, concluded, outcome
 from flfw.report.causes import BRIEF, PLAIN, of_search
@@ -162,18 +163,13 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
-    source = "".join(map(inspect.getsource, (verdicts, conclude)))
-    on_sums = re.findall(r'Verdict\(\s*[A-Z_]+,\s*"(\w+)",', inspect.getsource(conclude))
-    causes = (
-        set(re.findall(r'Verdict\(\s*[A-Z_]+,\s*"(\w+)"', source))
-        | {cause for cause, _ in verdicts._TO_SHOW.values()}
-        | set(on_sums)
-    )
+    on_sums, of_all = (re.findall(r'yield \(?\s*"(\w+)",', inspect.getsource(one)) for one in (SumFacts, evidence))
+    revised = re.findall(r'Verdict\([A-Z_]+, "(\w+)"', inspect.getsource(verdicts))
+    causes = {*of_all, *revised, *(cause for cause, _ in evidence._TO_SHOW.values())}
     assert {"peer", "undefended", "alone", "group", "untried"} <= set(on_sums)
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
     assert BRIEF.keys() == PLAIN.keys()
-    assert set(re.findall(r"Verdict\(\s*([A-Z_]+),", source)) == {"LEAKS", "NO_LEAK_FOUND", "UNDECIDED"}
     assert all(outcome(concluded("leaks", cause, "")) in (*POSITIVE, MALICIOUS) for cause in EVIDENCE)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from flfw import nets
@@ -37,3 +39,9 @@ def small_view(clients: int = 4, rounds: int = 1, name: str = "linear") -> Membe
 def stepped(received: Tensors, step: dict[str, Tensor]) -> Tensors:
     """Return the weights after a step of `LR`; other tensors stay."""
     return {name: value - LR * step[name] if name in step else value for name, value in received.items()}
+
+
+ITEM: dict[str, Any] = {"attack": "membership", "statistic": "whitened", "vantage": "server", "defence": "none"}
+ITEM |= {"sum_size": None, "anonymity_set_size": None, "num_colluding": None, "adaptive": False, "adaptation": None}
+ITEM |= {"protected_by": None, "unit": "example", "rounds": [1, 2]}
+"""Description of a statistic, as result.json begins with it."""

@@ -7,8 +7,8 @@ too few non-members cannot show is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
@@ -51,10 +51,6 @@ class OperatingPoint:
     members: int
     others: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the point as result.json holds it."""
-        return asdict(self)
-
 
 @final
 @dataclass(frozen=True)
@@ -72,10 +68,6 @@ class Area:
     low: float | None
     high: float | None
     clients: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the area as result.json holds it."""
-        return asdict(self)
 
 
 def smallest_fpr(others: int) -> float:

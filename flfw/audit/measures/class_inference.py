@@ -13,8 +13,9 @@ from typing import Any, Literal, final
 import numpy as np
 
 from flfw.audit.measures.statistics import significant
+from flfw.audit.verdict import Findings, verdict_on
 from flfw.errors import require
-from flfw.files.verdicts import LEAKS, UNDECIDED, concluded
+from flfw.files.verdicts import concluded
 
 MATERIAL = 0.05
 """Least gain over the best guess that counts, as a share of a client's examples or classes."""
@@ -81,7 +82,7 @@ class Inference:
             "worst": worst,
             "protected_by": self.protected_by,
             "failure_reason": self.stopped,
-            **concluded(*verdict_on_classes(compared, tests, same, self.protected_by, self.stopped)),
+            **concluded(*verdict_on(findings(compared, tests, same, self.protected_by, self.stopped))),
         }
 
 
@@ -201,10 +202,10 @@ def alike(counts: np.ndarray, rng: np.random.Generator) -> bool:
     return bool(distance <= np.quantile(drawn, _ALIKE))
 
 
-def verdict_on_classes(
+def findings(
     compared: Mapping[Measure, Compared], tests: int, same: bool, protected_by: str | None, stopped: str | None
-) -> tuple[str, str, str]:
-    """Return the verdict on the inferred classes, its cause in a word, and its reason.
+) -> Findings:
+    """Yield what decides the verdict on the inferred classes, the first first.
 
     A failure is never evidence of protection here: no easier case is attacked beside it.
 
@@ -217,7 +218,7 @@ def verdict_on_classes(
     """
     if not compared:
         why = (stopped or "no upload could be read").rstrip(".")
-        return (UNDECIDED, "stopped", f"Nothing was inferred: {why}.")
+        yield "stopped", f"Nothing was inferred: {why}."
     measure, best = max(compared.items(), key=lambda item: (item[1].leaks(tests), item[1].gain))
     unit = "of a client's examples" if measure == "shares" else "of the classes of a client"
     sentence = (
@@ -226,25 +227,22 @@ def verdict_on_classes(
         f"{best.clients} clients (p = {best.p:.2g}, one of {tests} tests)."
     )
     if same:
-        return (
-            UNDECIDED,
+        yield (
             "alike",
             f"{sentence} But the clients' classes differ no more than random draws from all clients' data do: an "
             "update can tell only which examples chance gave to a client, and this says nothing of other splits.",
         )
     if best.leaks(tests):
-        return (LEAKS, "inferred", sentence)
+        yield "inferred", sentence
     if not significant(0.5**best.clients, tests):
-        return (UNDECIDED, "few", f"{sentence} With so few clients no result would be beyond chance.")
+        yield "few", f"{sentence} With so few clients no result would be beyond chance."
     if protected_by:
-        return (
-            UNDECIDED,
+        yield (
             "static",
             f"{sentence} That is no finding, but the attack did not know of {protected_by}, which changes the "
             "message: its failure is not evidence of protection.",
         )
-    return (
-        UNDECIDED,
+    yield (
         "weak",
         f"{sentence} That is no finding: at least {MATERIAL:.0%} must be gained, and beyond chance. Nothing hides "
         "the data in what was sent: the attack is too weak for this case.",

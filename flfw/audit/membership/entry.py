@@ -3,138 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any
 
 import numpy as np
 
 from flfw.adversary.membership.operating_points import Area, area
 from flfw.audit.membership.evidence import (
-    ClientGuesses,
+    EASY_PAIRS,
+    NULL_LEVEL,
+    NULL_PAIRS,
     MembershipEvidence,
     PairGuesses,
     ScoredClient,
     comparable,
+    finds_members,
+    finds_none,
     pair_guesses,
     weigh,
 )
-from flfw.audit.membership.verdict import (
-    EASY_PAIRS,
-    NULL_LEVEL,
-    NULL_PAIRS,
-    MembershipFacts,
-    finds_members,
-    finds_none,
-    verdict_on_membership,
-)
+from flfw.audit.verdict import verdict_on
 from flfw.files.verdicts import concluded
 from flfw.rng import numpy_generator
 
 LABELS = "label_only"
 """Name of the floor that knows nothing but labels: what it tells apart is no leak."""
+OVERFITTED, ONE_STEP, NULL = "easy", "one_step", "null"
+"""Controls of a statistic, where the answer is known: pairs of an overfitted client, which must be told apart; those of
+clients that take a single step on one member; and examples both held out, of which a coin calls one a member.
+"""
 
 _ADVERSARIES = {"server": "server", "aggregate": "aggregate", "peer": "another client", "outsider": "outsider"}
 
 
-@final
-@dataclass(frozen=True)
-class MembershipControls:
-    """Scores of the same statistic where the answer is known.
-
-    Attributes:
-        easy: pairs of an overfitted client, which must be told apart; None: it was not tried.
-        null: pairs of examples that are both held out, of which a coin calls one a member; None: it was not tried.
-        one_step: pairs of clients that take a single step on one member; None: it was not tried.
-    """
-
-    easy: Sequence[ScoredClient] | None = None
-    null: Sequence[ScoredClient] | None = None
-    one_step: Sequence[ScoredClient] | None = None
-
-
-class SumSeen(NamedTuple):
-    """Sums that an adversary sees.
-
-    Attributes:
-        group: number of clients in a sum that is made for the audit; 0: none is.
-        hidden: number of clients in a sum that the adversary cannot take apart; 0: it sees no sum.
-        colluding: number of clients that the adversary is.
-    """
-
-    group: int = 0
-    hidden: int = 0
-    colluding: int = 0
-
-
 def entry(
-    statistic: str,
+    description: Mapping[str, Any],
     scored: Sequence[ScoredClient],
+    floors: Mapping[str, Sequence[ScoredClient]],
+    controls: Mapping[str, Sequence[ScoredClient]],
     *,
-    rounds: Sequence[int],
-    defence: str = "none",
-    vantage: str = "server",
-    sums: SumSeen | None = None,
-    adaptive: bool = False,
-    adaptation: str | None = None,
     missed: str = "",
     unread: str = "",
-    floors: Mapping[str, Sequence[ScoredClient]],
     claim: tuple[float, float] | None = None,
-    controls: MembershipControls | None = None,
     tests: int = 1,
-    protected_by: str | None = None,
     accuracy_gap: float | None = None,
-    attack: str = "membership",
-    unit: str = "example",
     seed: int = 0,
 ) -> dict[str, Any]:
     """Return a statistic's item of ``membership`` in result.json.
 
     Args:
-        statistic: name of the statistic.
+        description: the attack, its statistic and its targets; these keys are copied.
         scored: its scores of the pairs, for each client.
-        rounds: the rounds that it read.
-        defence: defence of the clients; ``none``.
-        vantage: what the adversary sees.
-        sums: the sums that the adversary sees; None: it sees none.
-        adaptive: whether the statistic takes account of all that stands between the data and what is seen.
-        adaptation: how it adapts to what hides the data: ``written`` for it; None: it is not told of it.
-        missed: what its model of that leaves out, in words; empty: nothing.
-        unread: running statistics that clients send and it does not read, in words; empty: none.
         floors: scores of the same pairs by ``label_only`` and ``loss_only``.
+        controls: scores of the same statistic in each control; one that is missing was not tried.
+        missed: what its model of that which hides the data leaves out, in words; empty: nothing.
+        unread: running statistics that clients send and it does not read, in words; empty: none.
         claim: epsilon and delta that are claimed for one example against this adversary, see `claim_against`.
-        controls: the same statistic where the answer is known.
         tests: number of statistics, vantages and sets of rounds that the run tries.
-        protected_by: what hides the data, if it is not the defence: an operation of the method.
         accuracy_gap: accuracy on training data less that on held-out data.
-        attack: name of the attack.
-        unit: whose membership the pairs are about: ``example``, or ``patient`` with all of its examples.
         seed: of the draws of the bootstrap.
 
     Raises:
         InputError: no client, a client twice, or a floor of other clients or pairs.
     """
-    controls, labels = controls or MembershipControls(), floors.get(LABELS)
-    kept, failed, unlike = comparable(scored, labels)
-    evidence = weigh(kept, tests, claim[1] if claim else 0.0)
-    easy, single = _easy(controls.easy, seed, "easy"), _easy(controls.one_step, seed, "one step")
-    null = _null(controls.null, 1 - NULL_LEVEL / tests)
-    counted = {"failed": failed, "label_separable": None if labels is None else unlike}
-    areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
-    behind = protected_by or ("" if defence == "none" else defence)
-    seen = {"missed": missed, "unread": unread, "summed": sums.hidden if sums else 0, "protected_by": behind}
-    claimed = claim and claim[0]
-    facts = MembershipFacts(**areas, **counted, **seen, null=null, adaptive=adaptive, claimed=claimed, unit=unit)
-    requested = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence}
+    kept, failed, unlike = comparable(scored, floors.get(LABELS))
+    epsilon, delta = claim or (None, None)
+    pairs = weigh(kept, tests, delta or 0.0)
+    easy = _easy(controls.get(OVERFITTED), seed, "easy")
+    single = _easy(controls.get(ONE_STEP), seed, "one step")
+    defence = description["defence"]
+    evidence = MembershipEvidence(
+        pairs,
+        easy and easy.auc,
+        _null(controls.get(NULL), 1 - NULL_LEVEL / tests),
+        failed=failed,
+        label_separable=unlike if LABELS in floors else None,
+        adaptive=description["adaptive"],
+        protected_by=description["protected_by"] or ("" if defence == "none" else defence),
+        missed=missed,
+        unread=unread,
+        claimed=epsilon,
+        unit=description["unit"],
+        step_auc=single and single.auc,
+        summed=description["anonymity_set_size"] or 0,
+    )
     return {
-        **requested | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "protected_by": protected_by},
-        **{"unit": unit, "rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
-        **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
-        **_as_claim(claim) | {"accuracy_gap": accuracy_gap},
+        **description,
+        "clients": len(scored),
+        "pairs": sum(len(one.members) for one in scored),
+        "failed": failed,
+        "label_separable": evidence.label_separable,
+        "tests": tests,
+        **_as_figures(_area(kept, seed, description["statistic"])),
+        "correct": pairs.guessed._asdict(),
+        **{key: getattr(pairs.tail, key, None) for key in ("fpr", "fpr_high", "tpr", "tpr_low", "tpr_high")},
+        "epsilon_low": pairs.epsilon_low,
+        "delta": delta,
+        "claimed_epsilon": epsilon,
+        "accuracy_gap": accuracy_gap,
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
-        "worst_client": _as_client(evidence.worst, kept, seed),
-        "controls": _as_controls(easy, single, null),
-        **concluded(*verdict_on_membership(evidence, facts)),
+        "worst_client": _worst_client(evidence, kept, seed),
+        "controls": _controls(evidence, easy, single),
+        **concluded(*verdict_on(evidence.findings())),
     }
 
 
@@ -196,46 +165,20 @@ def _as_figures(result: Area | None) -> dict[str, float | None]:
     return {"auc": result.auc, "auc_low": result.low, "auc_high": result.high}
 
 
-def _as_right(guessed: PairGuesses | None) -> dict[str, Any]:
-    if guessed is None:
-        return {"guesses": 0, "correct": 0, "low": None, "high": None, "p": None}
-    return guessed._asdict()
-
-
-def _as_evidence(evidence: MembershipEvidence) -> dict[str, Any]:
-    tail = _as_tail(evidence.tail.as_dict() if evidence.tail else {})
-    return {"correct": _as_right(evidence.guessed), **tail, "epsilon_low": evidence.epsilon_low}
-
-
-def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | None) -> dict[str, Any]:
+def _controls(evidence: MembershipEvidence, easy: Area | None, single: Area | None) -> dict[str, Any]:
     finding = {
-        name: {**_as_figures(shown), "passed": finds_members(None if shown is None else shown.auc)}
-        for name, shown in (("easy", easy), ("one_step", single))
+        name: {**_as_figures(shown), "passed": finds_members(shown and shown.auc)}
+        for name, shown in ((OVERFITTED, easy), (ONE_STEP, single))
     }
-    return {**finding, "null": {**_as_right(null), "passed": finds_none(null)}}
+    untried = {"guesses": 0, "correct": 0, "low": None, "high": None, "p": None}
+    guessed = evidence.null._asdict() if evidence.null else untried
+    return {**finding, NULL: {**guessed, "passed": finds_none(evidence.null)}}
 
 
-def _as_claim(claim: tuple[float, float] | None) -> dict[str, float | None]:
-    epsilon, delta = claim or (None, None)
-    return {"delta": delta, "claimed_epsilon": epsilon}
-
-
-def _as_sizes(scored: Sequence[ScoredClient]) -> dict[str, int]:
-    return {"clients": len(scored), "pairs": sum(len(one.members) for one in scored)}
-
-
-def _as_sums(sums: SumSeen | None) -> dict[str, int | None]:
-    group, hidden, colluding = sums or SumSeen()
-    return {"sum_size": group or None, "anonymity_set_size": hidden or None, "num_colluding": colluding or None}
-
-
-def _as_tail(point: Mapping[str, float]) -> dict[str, float | None]:
-    return {key: point.get(key) for key in ("fpr", "fpr_high", "tpr", "tpr_low", "tpr_high")}
-
-
-def _as_client(worst: ClientGuesses | None, scored: Sequence[ScoredClient], seed: int) -> dict[str, Any] | None:
+def _worst_client(evidence: MembershipEvidence, scored: Sequence[ScoredClient], seed: int) -> dict[str, Any] | None:
     """Return the worst client, with its area and the interval that allows for the choice among all."""
+    worst = evidence.pairs.worst
     if worst is None:
         return None
     mine = _area([one for one in scored if one.client == worst.client], seed, f"client {worst.client}")
-    return {"client": worst.client, "pairs": worst.pairs, **_as_figures(mine), "correct": _as_right(worst.guessed)}
+    return {"client": worst.client, "pairs": worst.pairs, **_as_figures(mine), "correct": worst.guessed._asdict()}

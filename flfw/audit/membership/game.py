@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import compress
+from dataclasses import replace
 from math import isnan
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from flfw.adversary.membership_attack import MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.sums import Protocol, mean_upload
+from flfw.audit.jobs import MembershipGame
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.inversion.client_models.victim import VictimModel
@@ -118,54 +118,6 @@ def by_round(observations: Sequence[Observation]) -> dict[int, dict[int, Observa
     for one in sorted(observations, key=lambda one: (one.round, one.client)):
         rounds[one.round].setdefault(one.client, one)
     return dict(rounds)
-
-
-@dataclass(frozen=True)
-class MembershipGame:
-    """Membership game of a job.
-
-    Attributes:
-        file: the file of the candidates, each with its client; in a control it holds the exchanges as well.
-        candidates: their number.
-        clients: the target clients.
-        steps: number of local steps of each of them in a round.
-        lr: learning rate of these steps.
-        easy: whether the exchanges are those of a control on a fresh network, see `own_exchanges`.
-        vantage: what the adversary sees: ``server``, ``aggregate``, ``peer`` or ``outsider``.
-        group: at ``aggregate`` the number of clients in a sum, else 0.
-        peers: at ``peer`` the clients that put together what they know.
-        cohorts: for sums, a round, a client that took part in it, and the client's weight in the mean, in turn.
-        last: the round after which the final model stands in the file; 0: it does not.
-        trained: for an outsider, local steps of a client in all rounds together.
-        batch: for an outsider, examples in a step.
-        examples: number of examples that each target trains on, which the server is told; empty: it is not.
-    """
-
-    file: str
-    candidates: int
-    clients: tuple[int, ...]
-    steps: tuple[int, ...]
-    lr: float
-    easy: bool = False
-    vantage: str = "server"
-    group: int = 0
-    peers: tuple[int, ...] = ()
-    cohorts: tuple[tuple[int, int, int], ...] = ()
-    last: int = 0
-    trained: int = 1
-    batch: int = 1
-    examples: tuple[int, ...] = ()
-
-    def among(self, clients: Collection[int]) -> MembershipGame:
-        """Return the game of some of the targets."""
-        kept = [client in clients for client in self.clients]
-        rows = {"clients": self.clients, "steps": self.steps, "examples": self.examples}
-        return replace(self, **{name: tuple(compress(row, kept)) for name, row in rows.items()})
-
-    def __post_init__(self) -> None:
-        for name, counts in {"steps": self.steps, "examples": self.examples or self.steps}.items():
-            fits = len(counts) == len(self.clients) and all(count >= 1 for count in counts)
-            require(fits, f"a number of {name} >= 1 for each client of a membership game", **{name: counts})
 
 
 def views(

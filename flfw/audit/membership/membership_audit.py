@@ -13,27 +13,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
 from torch.func import functional_call
 
-from flfw.audit.conclude import memberships_with_min_safe_sum_size
-from flfw.audit.membership.candidates import GameCandidates, candidates_of, untrained_pairs
-from flfw.audit.membership.entry import MembershipControls, SumSeen, claim_against, entry
-from flfw.audit.membership.game import MembershipGame, final_tensors, own_exchanges
-from flfw.audit.membership.request import (
-    NULL,
-    ONE_STEP,
-    OVERFITTED,
-    TARGET,
-    GameAnswer,
-    MembershipRequest,
-    Place,
-    Scores,
-    vantage_points,
-)
+from flfw.audit.adaptation import has_mechanism
+from flfw.audit.jobs import JobResult, MembershipGame
+from flfw.audit.knowledge import hidden, received_victim
+from flfw.audit.membership.candidates import GameCandidates, untrained_pairs
+from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED, claim_against, entry
+from flfw.audit.membership.game import final_tensors, own_exchanges
+from flfw.audit.membership.request import TARGET, MembershipRequest, Place, Scores, vantage_points
+from flfw.audit.membership.views import InformedAttacker
+from flfw.audit.probe import control_net
+from flfw.audit.verdict import with_min_safe_sum_size
 from flfw.data.membership_pairs import MemberPairs, PatientGame, said_of_copies
 from flfw.data.splits.lazy_parts import sizes
 from flfw.errors import require
@@ -172,31 +167,6 @@ class Controls:
         return float(losses(scores, x, y).mean())
 
 
-class ClientProtections(Protocol):
-    """Defences of a run's clients, and the method's own operation."""
-
-    @property
-    def protecting_method(self) -> str | None:
-        """Name of the method, if an operation of its own hides the data, such as noise; None: there is none."""
-        ...
-
-    def defences(self) -> list[str]:
-        """List the names of the clients' defences, ``none`` among them."""
-        ...
-
-    def defence_of(self, client: int) -> str:
-        """Return the name of a client's defence, or ``none``."""
-        ...
-
-    def missed(self, request: MembershipRequest, client: int) -> str:
-        """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
-        ...
-
-    def unread(self, attack: str) -> str:
-        """Name the running statistics that clients send and an attack does not read; empty: none."""
-        ...
-
-
 @final
 class MembershipAudit:
     """Membership game of a run.
@@ -207,25 +177,14 @@ class MembershipAudit:
         task: the run's data, with the pairs.
         observations: the folder of the server's recordings.
         put: writes the candidates of a name for the attacks, and returns the file.
-        fresh: builds the network of the controls.
-        model: builds the model of a client from what it received.
 
     Attributes:
         remarks: what the audit says nothing about, a sentence each.
     """
 
-    def __init__(
-        self,
-        clients: ClientPlan,
-        audit: AuditPlan,
-        task: Task,
-        observations: Path,
-        put: Callable[[str, Tensors], str],
-        fresh: Callable[[], Net],
-        model: Callable[[Tensors], VictimModel],
-    ) -> None:
+    def __init__(self, clients: ClientPlan, audit: AuditPlan, task: Task, observations: Path, put: Put) -> None:
         self._client_plan, self._audit, self._task, self._observations = clients, audit, task, observations
-        self._put, self._fresh, self._model = put, fresh, model
+        self._put = put
         self._controls: dict[tuple[int, ...], Controls] = {}
         self.remarks = said_of_copies(task.split.train, task.dataset.train_x, task.split.patients)
 
@@ -245,7 +204,8 @@ class MembershipAudit:
         require(bool(lines), f"recorded uploads of rounds {self._audit.probes.audit_rounds} for {attack}", uploads=0)
         took_part = {line["client"] for line in lines}
         self._say_who_is_missing(attack, len(took_part), len(self._targets(lines)))
-        points, shared = self._vantage_points, self._controls_of(tuple(self._targets(lines)))
+        points = vantage_points(self._audit.probes.vantage, self._audit.sum_sizes)
+        shared = self._controls_of(tuple(self._targets(lines)))
         kinds = dict.fromkeys(OUTSIDER if vantage == OUTSIDER else "server" for vantage, _ in points)
         controls = [request for kind in kinds for request in shared.requests(attack, kind)]
         return controls + [self._target(attack, lines, vantage, group, last) for vantage, group in points]
@@ -258,7 +218,7 @@ class MembershipAudit:
         dataset = self._task.dataset
         pairs, labels = self._pairs, dataset.kinds(np.asarray(dataset.train_y))
         null = untrained_pairs(pairs, clients, labels, self._client_plan.seed)
-        candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
+        candidates = GameCandidates.of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
         train = sizes(self._task.split.train)
         known = {"vantage": vantage, "examples": tuple(int(train[client]) for client in clients)}
@@ -279,10 +239,6 @@ class MembershipAudit:
         game = replace(game, file=self._put("target" if final is None else vantage, held))
         return MembershipRequest(attack, game, tuple(rounds), tuple(lines), candidates, anonymity_set_size=hidden)
 
-    @property
-    def _vantage_points(self) -> list[tuple[str, int]]:
-        return vantage_points(self._audit.probes.vantage, self._audit.sum_sizes)
-
     @cached_property
     def _final(self) -> FinalModel:
         return final_model(self._observations.parent)
@@ -302,8 +258,9 @@ class MembershipAudit:
     def _controls_of(self, clients: tuple[int, ...]) -> Controls:
         """Return the controls, which all attacks share."""
         if clients not in self._controls:
-            pairs = [self._pairs[client] for client in clients]
-            self._controls[clients] = Controls(self._task, pairs, self._fresh, self._put, self._client_plan.seed)
+            pairs, plan = [self._pairs[client] for client in clients], self._client_plan
+            fresh = lambda: control_net("easy", plan.task.network, plan.seed, *plan.task.input_space)  # noqa: E731
+            self._controls[clients] = Controls(self._task, pairs, fresh, self._put, plan.seed)
         return self._controls[clients]
 
     @cached_property
@@ -319,9 +276,8 @@ class MembershipAudit:
     def play(
         self,
         requests: Sequence[MembershipRequest],
-        answers: Iterable[GameAnswer],
+        answers: Iterable[JobResult],
         note: Callable[[Sequence[str]], None],
-        protections: ClientProtections,
         privacy: Sequence[Mapping[str, Any]],
     ) -> list[dict[str, Any]]:
         """Take the scores as they come; return the items of ``membership`` in result.json.
@@ -330,7 +286,6 @@ class MembershipAudit:
             requests: what is asked of the attacks.
             answers: their answers, in the same order, as they come.
             note: notes what could not be used.
-            protections: what hides the data of the clients.
             privacy: the run's claims.
 
         Raises:
@@ -348,66 +303,67 @@ class MembershipAudit:
                     self.remarks.append(f"{unknown} Whether members can be told is not known.")
                 steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
         targets = [request for request in requests if request.kind == TARGET]
-        each = [len(_statistics(scores[one.place, one.adaptive][TARGET])) for one in targets]
-        tests = sum(each) * len(protections.defences()) or 1
+        tried = [name for one in targets for name in scores[one.place, one.adaptive][TARGET] if name not in FLOORS]
+        images, plan = range(self._audit.probes.images), self._client_plan
+        probed = {plan.defence_of(slot % plan.rounds.clients) for slot in images}
+        tests = len(tried) * len(probed) or 1
         played = ((o, scores[o.controls, o.adaptive] | scores[o.place, o.adaptive]) for o in targets)
-        common = {"protections": protections, "tests": tests, "privacy": privacy}
-        items = [item for one, by in played for item in self.entries(one, by, **common)]
-        return memberships_with_min_safe_sum_size(items)
+        items = [item for one, by in played for item in self.entries(one, by, tests, privacy)]
+        return with_min_safe_sum_size(items)
 
     def entries(
-        self,
-        request: MembershipRequest,
-        scores: Mapping[str, Scores],
-        *,
-        protections: ClientProtections,
-        tests: int,
-        privacy: Sequence[Mapping[str, Any]],
+        self, request: MembershipRequest, scores: Mapping[str, Scores], tests: int, privacy: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Return the items of ``membership`` in result.json: one for each statistic, and for each defence of clients.
 
         Args:
             request: what was asked of the attack.
             scores: its scores for each kind of game.
-            protections: what hides the data of the clients.
             tests: number of statistics and defences that are tried.
             privacy: the run's claims.
         """
-        seed, items, defence_of = self._client_plan.seed, [], protections.defence_of
+        items, plan, game, attack = [], self._client_plan, request.game, self._audit.memberships[request.attack]
+        informed = InformedAttacker(plan, self._audit.settings.adaptation, game, attack)
+        hides = has_mechanism(plan.method) or hidden(plan)  # tensors that clients keep hide the data as well
         unit = "example" if self._task.split.patients is None else "patient"
-        easy, one_step, null = (scores.get(kind, {}) for kind in (OVERFITTED, ONE_STEP, NULL))
-        for defence in sorted({defence_of(client) for client in request.game.clients}, key=lambda name: name == "none"):
-            first = next(client for client in request.game.clients if defence_of(client) == defence)
-            missed = protections.missed(request, first) if request.adaptive else ""
+        for defence in sorted({plan.defence_of(client) for client in game.clients}, key=lambda name: name == "none"):
+            first = next(client for client in game.clients if plan.defence_of(client) == defence)
+            missed = informed.missed(first) if request.adaptive else ""
             targets = scores[TARGET].items()
-            mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in targets}
+            mine = {name: [one for one in rows if plan.defence_of(one.client) == defence] for name, rows in targets}
             for statistic, rows in mine.items():
                 if statistic in FLOORS or not rows:
                     continue
                 there = {one.client for one in rows}
-                floors = {n: [one for one in mine[n] if one.client in there] for n in FLOORS if n in mine}
-                untrained = [one for one in null.get(statistic, ()) if one.client in there]
+                controls = {kind: of[statistic] for kind, of in scores.items() if kind != TARGET and statistic in of}
+                if NULL in controls:
+                    controls[NULL] = [one for one in controls[NULL] if one.client in there]
+                description = {
+                    "attack": request.attack,
+                    "statistic": statistic,
+                    "vantage": game.vantage,
+                    "defence": defence,
+                    "sum_size": game.group or None,
+                    "anonymity_set_size": request.anonymity_set_size or None,
+                    "num_colluding": len(game.peers) or None,
+                    "adaptive": request.adaptive and not missed,
+                    "adaptation": "written" if request.adaptive else None,
+                    "protected_by": plan.name if hides else None,
+                    "unit": unit,
+                    "rounds": list(request.rounds),
+                }
                 items.append(
                     entry(
-                        statistic,
+                        description,
                         rows,
-                        rounds=request.rounds,
-                        defence=defence,
-                        adaptive=request.adaptive and not missed,
-                        adaptation="written" if request.adaptive else None,
+                        {n: [one for one in mine[n] if one.client in there] for n in FLOORS if n in mine},
+                        controls,
                         missed=missed,
-                        unread=protections.unread(request.attack),
-                        floors=floors,
-                        vantage=request.game.vantage,
-                        sums=SumSeen(request.game.group, request.anonymity_set_size, len(request.game.peers)),
-                        claim=claim_against(privacy, request.game.vantage, unit),
-                        unit=unit,
-                        controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
+                        unread="" if attack.reads_statistics else plan.unread_statistics,
+                        claim=claim_against(privacy, game.vantage, unit),
                         tests=tests,
-                        protected_by=protections.protecting_method,
                         accuracy_gap=self._accuracy_gap(request, there),
-                        attack=request.attack,
-                        seed=seed,
+                        seed=plan.seed,
                     )
                 )
         return items
@@ -440,15 +396,10 @@ class MembershipAudit:
 
     def _hits(self, client: int, received: Tensors) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the hits on a client's members, and those on its held-out examples."""
-        pairs, victim = self._pairs[client], self._model(received)
+        pairs, victim = self._pairs[client], received_victim(self._client_plan, received, self._task.inputs)
         if victim.unknown:
             return None
         return _is_right(victim, self._task, pairs.members), _is_right(victim, self._task, pairs.held_out)
-
-
-def _statistics(scores: Scores) -> list[str]:
-    """List the statistics that are no floors."""
-    return [name for name in scores if name not in FLOORS]
 
 
 @torch.no_grad()

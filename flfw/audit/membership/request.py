@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import NamedTuple, Protocol, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
-from flfw.audit.membership.candidates import GameCandidates, PatientCandidates
+from flfw.audit.jobs import MembershipGame
+from flfw.audit.membership.candidates import GameCandidates
+from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED
 from flfw.audit.membership.evidence import ScoredClient
-from flfw.audit.membership.game import MembershipGame
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.recording.format import Line
 
-TARGET, OVERFITTED, ONE_STEP = "target", "easy", "one_step"
-"""Kinds of games: the clients' uploads, and the two controls on a fresh network."""
-NULL = "null"
-"""Control of examples that nobody trained on; its scores come with those of the target."""
+TARGET = "target"
+"""Game of the clients' uploads, with whose scores those of the null control come; the others are controls of it."""
 
 Scores: TypeAlias = Mapping[str, Sequence[ScoredClient]]
 """For each statistic the clients' scores."""
@@ -54,7 +53,7 @@ class MembershipRequest:
     game: MembershipGame
     rounds: tuple[int, ...]
     lines: tuple[Line, ...]
-    candidates: GameCandidates | PatientCandidates
+    candidates: GameCandidates
     kind: str = TARGET
     anonymity_set_size: int = 0
     adaptive: bool = False
@@ -104,30 +103,6 @@ class MembershipRequest:
         }
         played, untrained = ({name: [one[side] for one in row] for name, row in rows.items()} for side in (0, 1))
         return {self.kind: played} if self.kind != TARGET else {TARGET: played, NULL: untrained}
-
-
-class GameAnswer(Protocol):
-    """Answer of an attack to a request."""
-
-    @property
-    def scores(self) -> Sequence[tuple[int, str, Sequence[float | None]]]:
-        """Scores: a client's number, a statistic, and the score of each of the client's candidates."""
-        ...
-
-    @property
-    def refused(self) -> Sequence[str]:
-        """Unusable recordings, a sentence each."""
-        ...
-
-    @property
-    def stopped(self) -> str | None:
-        """Reason why there are no scores; None: there are."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the attack took."""
-        ...
 
 
 def vantage_points(vantages: Sequence[str], sum_sizes: Sequence[int]) -> list[tuple[str, int]]:

@@ -11,11 +11,10 @@ from safetensors.torch import load_file
 
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.audit.adaptation import Protection, protection_of
-from flfw.audit.jobs import AttackJob, ProbeSet
-from flfw.audit.knowledge import granted_public, hidden, on_device, protocol
-from flfw.audit.membership.game import MembershipGame, views
-from flfw.audit.membership.membership_audit import MembershipRequest
-from flfw.audit.membership.request import TARGET
+from flfw.audit.jobs import AttackJob, MembershipGame, ProbeSet
+from flfw.audit.knowledge import granted_public, hidden, on_device, protocol, received_victim
+from flfw.audit.membership.game import views
+from flfw.audit.membership.request import TARGET, MembershipRequest
 from flfw.audit.probe import control_net
 from flfw.data.feed import raw
 from flfw.inversion.client_models.batch_statistics import normalise_by_instance
@@ -26,7 +25,6 @@ from flfw.nets.net import Tensors
 from flfw.nets.training.devices import device_of
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.recording.observation import Observation
-from flfw.rng import initialising
 from flfw.task.client_plan import ClientPlan
 
 
@@ -57,9 +55,7 @@ def game_views(
         if game.easy:
             net = control_net("easy", plan.task.network, plan.seed, *plan.task.input_space).to(device)
             return PlainVictim(net, received, ("*",), inputs)
-        with initialising(plan.seed, "attacker"):
-            built = plan.build_model().to(device)
-        victim = plan.method.victim_model(built, received, inputs, plan.settings)
+        victim = received_victim(plan, received, inputs)
         normalise_by_instance(victim)
         return victim
 

@@ -6,20 +6,20 @@ Some attacks search for images of one form alone. An entry of theirs tells which
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from flfw.audit.conclude import SumFacts, verdict_on_attack
 from flfw.audit.jobs import JobResult
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import GRAMS
 from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
 from flfw.audit.measures.statistics import significant
-from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
-from flfw.audit.verdict import ControlResults, Evidence, Searched
+from flfw.audit.reconstruction.evidence import ReconstructionEvidence
+from flfw.audit.reconstruction.scorer import FLOORS, UNGUIDED, ScoreRow
+from flfw.audit.verdict import Verdict, verdict_on
 from flfw.files.verdicts import LEAKS, concluded
 from flfw.rng import numpy_generator
 
@@ -70,54 +70,13 @@ def _needed(row: Mapping[str, Any], floors: Sequence[str]) -> float:
     return max([IMAGE_RECOVERED_DB, *(value + GAIN_DB for value in guessed)])
 
 
-@dataclass(frozen=True)
-class AuditedTarget:
-    """Facts of a target that its rows do not tell.
-
-    Attributes:
-        private: whether clients keep tensors of the model private.
-        defended: whether a defence, or the method's own mechanism, changed what was sent.
-        num_tests: number of tests of identification in the run.
-        searched: values of the attack's objective, if it has one.
-        identified: identification among look-alikes; None: nothing was compared.
-        static_identified: for an attack that adapts to a defence, identification by its static form on the same images.
-        candidate_test: messages that their true data explain better than candidates do; None: no candidates were held
-            against them.
-        columns: of a table, for each column how often it was recovered, and by guessing.
-        noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
-        constant: number of messages that are the same for different data; 0: some differ.
-        expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
-        tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
-        bounded: whether no result can be nearer to the truth than the rows' ceiling.
-        sums: facts of the sums; None: single messages were attacked.
-        unread: in words, statistics of their data that clients send and that no attack reads; empty: there are none.
-    """
-
-    private: bool = False
-    defended: bool = False
-    num_tests: int = 1
-    searched: Searched | None = None
-    identified: Identified | None = None
-    static_identified: Identified | None = None
-    candidate_test: Identified | None = None
-    columns: Sequence[Mapping[str, float | None]] | None = None
-    noise: str = ""
-    constant: int = 0
-    expected: float | None = None
-    tampered_by: str = ""
-    bounded: bool = True
-    sums: SumFacts | None = None
-    unread: str = ""
-
-
 def entry(
     description: Mapping[str, Any],
     result: JobResult,
     rows: Sequence[ScoreRow],
     requested: int,
-    controls: ControlResults,
     seed: int,
-    target: AuditedTarget,
+    target: ReconstructionEvidence,
     static_rows: Sequence[ScoreRow] = (),
 ) -> dict[str, Any]:
     """Sum up one attack at one round.
@@ -127,17 +86,23 @@ def entry(
         result: the attack process's solution.
         rows: a row per attacked image.
         requested: number of images to attack; those without a row are failures.
-        controls: the controls below.
         seed: seed of the intervals.
-        target: further facts of the target.
+        target: the evidence that the rows do not tell.
         static_rows: for an attack that adapts to a defence, the rows of its static form on the same images.
     """
     failures = sum(row["failed"] for row in rows) + requested - len(rows)
-    evidence = _evidence(description, rows, failures / requested, target, static_rows, seed)
-    conclusion = verdict_on_attack(controls, evidence, target.sums, target.tampered_by, target.unread)
-    if result.stopped and conclusion.verdict != LEAKS:
-        gave_nothing = f"{description['attack']} gave nothing: {result.stopped.rstrip('.')}."
-        conclusion = conclusion._replace(reason=f"{conclusion.reason} {gave_nothing}")
+    gained, count = _gained(rows, static_rows, seed), sum(row["recovered"] for row in rows)
+    evidence = replace(
+        target,
+        recovered=count,
+        attacked=len(rows),  # images that were not recorded are failures
+        messages=len({row["probe_slot"] for row in rows}),
+        failed=failures / requested,
+        adaptive=description["adaptive"],
+        size=_size(description),
+        outdone=_outdone(gained, rows, static_rows, count, _finds(static_rows, target, seed)),
+        chance_match=sum(row["chance_match"] for row in rows),
+    )
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
     return {
         "label_presence": None,
@@ -161,13 +126,13 @@ def entry(
         "share_recovered": evidence.recovered / len(rows) if rows else 0.0,
         "share_expected": target.expected,
         "share_interval": _share_interval(evidence),
-        "adaptive_gain": _gained(rows, static_rows, seed),
+        "adaptive_gain": gained,
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
         "floors": {floor: _mean(rows, f"floor_{floor}") for floor in floors},
-        "ladder": list(controls.tried()),
+        "ladder": list(target.controls.tried()),
         "objective": None if target.searched is None else asdict(target.searched),
-        **concluded(*conclusion),
+        **concluded(*_conclusion(evidence, description["attack"], result.stopped)),
         "search_limit": (out_of_reach(rows, floors) or None) if target.bounded else None,
         "attempts": result.tries,
         "failure_reason": result.stopped,
@@ -175,33 +140,11 @@ def entry(
     }
 
 
-def _evidence(
-    description: Mapping[str, Any],
-    rows: Sequence[ScoreRow],
-    share_failed: float,
-    target: AuditedTarget,
-    static_rows: Sequence[ScoreRow],
-    seed: int,
-) -> Evidence:
-    count = sum(row["recovered"] for row in rows)
-    return Evidence(
-        recovered=count,
-        attacked=len(rows),  # images that were not recorded are failures
-        messages=len({row["probe_slot"] for row in rows}),
-        failed=share_failed,
-        adaptive=description["adaptive"],
-        private=target.private,
-        defended=target.defended,
-        size=_size(description),
-        outdone=_outdone(_gained(rows, static_rows, seed), rows, static_rows, count, _finds(static_rows, target, seed)),
-        identified=target.identified,
-        candidate_test=target.candidate_test,
-        chance_match=sum(row["chance_match"] for row in rows),
-        num_tests=target.num_tests,
-        searched=target.searched,
-        noise=target.noise,
-        constant=target.constant,
-    )
+def _conclusion(evidence: ReconstructionEvidence, attack: str, stopped: str | None) -> Verdict:
+    conclusion = verdict_on(evidence.findings(), unread=evidence.unread, tampered_by=evidence.tampered_by)
+    if not stopped or conclusion.verdict == LEAKS:
+        return conclusion
+    return conclusion._replace(reason=f"{conclusion.reason} {attack} gave nothing: {stopped.rstrip('.')}.")
 
 
 def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
@@ -225,7 +168,7 @@ def _candidates(test: Identified | None) -> dict[str, float | None] | None:
     return {"first": test.count, "messages": test.compared, "null": test.chance, "p": test.p}
 
 
-def _share_interval(evidence: Evidence) -> list[float]:
+def _share_interval(evidence: ReconstructionEvidence) -> list[float]:
     if not evidence.attacked:
         return [0.0, 1.0]
     return list(statistics.share_interval(evidence.recovered, evidence.attacked, evidence.messages))
@@ -262,7 +205,7 @@ def _outdone(
     return f"{-gained['mean']:.1f} dB on average" if maximum < 0 else ""
 
 
-def _finds(static_rows: Sequence[ScoreRow], target: AuditedTarget, seed: int) -> bool:
+def _finds(static_rows: Sequence[ScoreRow], target: ReconstructionEvidence, seed: int) -> bool:
     """Return whether the static attack identified examples, or came closer to them than guesses without a message."""
     identified, gain = target.static_identified, _spread(static_rows, "gain", seed)
     if identified and significant(identified.p, target.num_tests):

@@ -20,8 +20,8 @@ a message equally well, so that they count as one: it comes first with a probabi
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
 from statistics import median
@@ -40,12 +40,16 @@ from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.knowledge import grant, observed
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
 from flfw.audit.measures.identification import Identified, convolved, identified_p
-from flfw.audit.scorer import ScoreRow
+from flfw.audit.measures.metrics import psnr
+from flfw.audit.reconstruction.evidence import CONTROL_DB, EASY_SHARE, ControlResult, Searched
+from flfw.audit.reconstruction.scorer import ScoreRow
+from flfw.audit.threat_model import ThreatModel
 from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdict import EASY_SHARE, ControlResult, Searched
 from flfw.errors import InputError
 from flfw.inversion.client_models.operator import DataOperator
+from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.fit import Fit
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.plans.run_plan import AuditPlan
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, Truth
@@ -62,6 +66,38 @@ Attempt = Callable[[JobPlanner, AttackJob], tuple[JobResult, list[ScoreRow]]]
 
 Opened = tuple[Observation, Knowledge, Truth]
 """A message, the knowledge granted about it, and its truth."""
+
+
+@final
+@dataclass(frozen=True)
+class Case:
+    """Case of an audit: an attack on the messages of clients with one defence, and its results.
+
+    Attributes:
+        job: the attack on a target.
+        attack: the job's attack.
+        clients: the clients in question.
+        threat_model: the attacker's grants.
+        result: the job's solution.
+        rows: a row for each example of these clients.
+    """
+
+    job: AttackJob
+    attack: Attack
+    clients: Sequence[int]
+    threat_model: ThreatModel
+    result: JobResult
+    rows: Sequence[ScoreRow]
+
+    @property
+    def recovered(self) -> bool:
+        """True if an example was recovered."""
+        return any(row["recovered"] for row in self.rows)
+
+    @property
+    def defended(self) -> bool:
+        """True if a defence, or the method's own mechanism, changed what was sent."""
+        return self.threat_model.protected_by is not None
 
 
 @final
@@ -124,22 +160,19 @@ class ControlRunner:
         passed = share >= EASY_SHARE
         return ControlResult(mean, passed, round(result.seconds, 3), None if values else result.stopped, reason)
 
-    def consistency(self, job: AttackJob, clients: Sequence[int], hidden: bool) -> ControlResult:
+    def consistency(self, case: Case) -> ControlResult:
         """Return whether the attacker's model of the client, at the true examples, gives the message.
 
-        Args:
-            job: attack on a target, without an adaptation.
-            clients: the clients in question.
-            hidden: whether something hides the data; then the messages of the undefended control are checked.
+        Where something hides the data, the messages of the undefended control are checked.
         """
-        checked = self._job(job, UNDEFENDED) if hidden else job
+        checked = self._job(case.job, UNDEFENDED) if case.defended else case.job
         if checked is None:
             return ControlResult(None, None, failure_reason="no undefended probes were recorded")
         if checked.probe_set.group and not checked.probe_set.colluding and self._cut(checked):
             return ControlResult(None, None, failure_reason="secure aggregation cut the largest numbers off")
         compared: list[Agreement] = []
         for observation, knowledge, truth in self._open(checked):
-            if observation.client not in clients:
+            if observation.client not in case.clients:
                 continue
             if knowledge.model.unknown:
                 return ControlResult(None, None, failure_reason="clients keep tensors private")
@@ -148,7 +181,7 @@ class ControlRunner:
             rounding = (
                 resolution(observation.sent, observation.received, shown, knowledge.steps) if knowledge.weights else 0.0
             )
-            rounding += of_the_sum(shown, observation, knowledge.weights, job)
+            rounding += of_the_sum(shown, observation, knowledge.weights, case.job)
             compared.append(agreement(shown, [trial], rounding))
         if not compared:
             return ControlResult(None, None, failure_reason="none of its messages could be checked")
@@ -171,11 +204,12 @@ class ControlRunner:
         ]
         return not errors or median(errors) >= 1
 
-    def constant(self, job: AttackJob, clients: Sequence[int]) -> int:
+    def constant(self, case: Case) -> int:
         """Return the number of messages, where those to clients with equal weights are the same for different data.
 
         0: some differ, or sums were attacked. Of equal data one message counts, and none alone with its weights.
         """
+        job = case.job
         if job.probe_set.group:
             return 0
         sent: dict[int, dict[str, bytes]] = {}
@@ -183,31 +217,28 @@ class ControlRunner:
         names = {exchange.slot: truth_keys(job.probe_set, exchange) for exchange in job.exchanges}
         for o in Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges]):
             truth = None if o is None else read_truth(self._truth, names[o.slot][0])
-            if o is not None and truth is not None and o.client in clients:
+            if o is not None and truth is not None and o.client in case.clients:
                 message = {name: value.numpy().tobytes() for name, value in o.sent.items()}
                 if sent.setdefault(id(o.received), message) != message:
                     return 0
                 data[id(o.received)].add(truth.samples.numpy().tobytes())
         return sum(len(different) for different in data.values() if len(different) > 1)
 
-    def candidates(
-        self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult
-    ) -> Identified | None:
-        """Hold other data of the same client and classes against each message; None: it cannot be done.
+    def candidates(self, case: Case) -> Identified | None:
+        """Hold other data of the same client and classes against each message; None: it cannot, or need not be done.
 
-        Args:
-            job: attack on a target; its probes are attacked, not uploads.
-            attack: the job's attack, whose distance compares data with a message.
-            clients: the clients in question.
-            result: the job's solution; where the client changes its data in too many ways for the distance, the
-                changed data are compared with it.
+        It need not where the result is known: where something was recovered, or where nothing hides the data, so that
+        a message is a function of them that everybody can compute. Uploads are not held against data. Where the client
+        changes its data in too many ways for the attack's distance, the changed data are compared with its result.
         """
-        if job.probe_set.source != "probe" or job.probe_set.pooled or not self._task.has_data:
+        job, attack = case.job, case.attack
+        known = case.recovered or not case.defended
+        if known or job.probe_set.source != "probe" or job.probe_set.pooled or not self._task.has_data:
             return None
-        opened = [one for one in self._open(job) if one[0].client in clients]
+        opened = [one for one in self._open(job) if one[0].client in case.clients]
         maximum = min(_CANDIDATES, max(_LEAST, attack.cost.iterations * attack.cost.restarts // _SHARE))
         drawn = self._drawn(opened, maximum)
-        results = _by_slot(job, result)
+        results = _by_slot(case)
 
         def explain(message: int) -> list[float] | None:
             truth = opened[message][2]
@@ -241,24 +272,22 @@ class ControlRunner:
                 taken = np.append(taken, drawn[index])
         return drawn
 
-    def searched(self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult) -> Searched | None:
+    def searched(self, case: Case) -> Searched | None:
         """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.
 
-        Args:
-            job: attack on a target.
-            attack: the job's attack.
-            clients: the clients in question.
-            result: the job's solution.
+        It is not asked of an attack that recovered something, or that does not know all.
         """
-        results = _by_slot(job, result)
+        if case.recovered or not case.threat_model.adaptive:
+            return None
+        job, results = case.job, _by_slot(case)
         values: list[tuple[float, float, float]] = []
         for opened in self._open(job):
             o, _, truth = opened
-            if o.client not in clients or o.slot not in results:
+            if o.client not in case.clients or o.slot not in results:
                 continue
             rng = torch_generator(self._client_plan.seed, f"random guess {job.attack}", o.round, o.slot)
             noise = torch.rand(truth.samples.shape, generator=rng)
-            fits = self._fits(job, attack, opened, [truth, results[o.slot], Reconstruction(noise)])
+            fits = self._fits(job, case.attack, opened, [truth, results[o.slot], Reconstruction(noise)])
             if fits is None:
                 return None
             truth_at, found_at, noise_at = (fit.objective for fit in fits)
@@ -340,8 +369,9 @@ def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: Att
     return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 
 
-def _by_slot(job: AttackJob, result: JobResult) -> dict[int, Reconstruction]:
-    return {e.slot: r for e, r in zip(job.exchanges, result.reconstructions, strict=True) if r is not None}
+def _by_slot(case: Case) -> dict[int, Reconstruction]:
+    pairs = zip(case.job.exchanges, case.result.reconstructions, strict=True)
+    return {exchange.slot: given for exchange, given in pairs if given is not None}
 
 
 def _distances(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:
@@ -451,3 +481,47 @@ def numbered(batches: Sequence[np.ndarray]) -> np.ndarray:
     """
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(batch.tobytes(), len(numbers)) for batch in batches])
+
+
+def analytic(probes: Iterable[tuple[Observation, Truth]], requested: int, inputs: InputSpec) -> ControlResult:
+    """Run the closed form on softmax regression: it must recover the example of every usable recording.
+
+    Args:
+        probes: gradients of single examples, each with its example; more than half of ``requested`` are needed.
+        requested: number of recorded probes.
+        inputs: the input space.
+    """
+    values = []
+    for observation, truth in probes:
+        raw = linear_inputs(observation.sent["classifier.weight"], observation.sent["classifier.bias"], 1)
+        guess = (raw.view(1, *inputs.shape) * inputs.std + inputs.mean).nan_to_num(nan=0.5)
+        values.append(psnr(truth.samples[0].numpy(), guess[0].numpy()))
+    all_recovered = 2 * len(values) > requested and all(value >= CONTROL_DB for value in values)
+    return ControlResult(_mean_psnr(values), all_recovered)
+
+
+def easy(rows: Sequence[ScoreRow], requested: int, result: JobResult) -> ControlResult:
+    """Return the result of an attack on the fresh network; failed and missing examples count as not recovered.
+
+    Args:
+        rows: a row per attacked example.
+        requested: number of rows that there should be.
+        result: the attack's solution.
+    """
+    share = sum(row["recovered"] for row in rows) / requested
+    values = [row["db"] for row in rows if row["db"] is not None]
+    stopped = result.stopped or (None if values else "no example gave a result")
+    return ControlResult(_mean_psnr(values) if values else None, share >= EASY_SHARE, round(result.seconds, 3), stopped)
+
+
+def easy_words(rows: Sequence[ScoreRow], below: ControlResult) -> str:
+    """Return the result of the easy control in some words; decibels are for images alone."""
+    if below.failure_reason or below.psnr is None:
+        return below.failure_reason or "no example gave a result"
+    if any(row["psnr"] is not None for row in rows):
+        return f"{below.psnr:.1f} dB"
+    return "passed" if below.passed else "not passed"
+
+
+def _mean_psnr(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
