@@ -94,8 +94,7 @@ class FedSDP(DPStrategy):
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Mechanism:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
-        summed = settings.noised_by == "client"
-        return mechanism_of_updates(settings, schedule, cls.uploads, settings.noised_by, settings.noise_shares, summed)
+        return mechanism_of_updates(settings, schedule, cls.uploads, settings.noised_by, settings.noise_shares)
 
     @classmethod
     def published_accounting(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Published:

@@ -18,7 +18,6 @@ from flfw.client.context import ClientContext
 from flfw.data.files.columns import TableSchema
 from flfw.data.splits import patients
 from flfw.data.splits.partition import Split
-from flfw.dp import private_metrics
 from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
 from flfw.dp.private_metrics import PrivatelyReporting, metrics_mechanism
 from flfw.dp.run_accountant import mechanism_in
@@ -83,7 +82,7 @@ def cost_of_metrics(plan: ClientPlan, kind: str) -> Mechanism | None:
     counted = cost(plan, TRAIN, {}, 1)  # refused where nobody adds noise, or the server can repeat it
     if counted is None or not issubclass(plan.client_class, PrivatelyReporting):
         raise BudgetExceededError(f"metrics of {plan.name} have no noise that can be counted")
-    return metrics_mechanism(private_metrics.NOISE_MULTIPLIER, 1, counted.clipped)
+    return metrics_mechanism(1, counted.clipped)
 
 
 def _require_own_code(plan: ClientPlan) -> None:

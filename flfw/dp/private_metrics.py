@@ -91,16 +91,14 @@ def released(
     return decoded(noise.add(encoded(parts, clipped), multiplier), clipped)
 
 
-def metrics_mechanism(multiplier: float, answers: int, clipped: Clipped, replication: int = 1) -> Mechanism:
+def metrics_mechanism(answers: int, clipped: Clipped) -> Mechanism:
     """Return the mechanism of the private metrics in several answers of a client.
 
     Args:
-        multiplier: z > 0.
         answers: number of answers, >= 0; whole data are used in each, so sampling gives no credit.
         clipped: whose presence the noise hides.
-        replication: from `most_held`.
     """
-    return Mechanism(multiplier, answers, clipping_norm=1.0, clipped=clipped, max_copies=replication)
+    return Mechanism(NOISE_MULTIPLIER, answers, clipping_norm=1.0, clipped=clipped)
 
 
 def most_held(split: Split) -> int:

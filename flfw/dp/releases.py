@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from flfw.data.splits.partition import Split
-from flfw.dp.resolve_noise import within_budget
+from flfw.dp.resolve_noise import spent
 from flfw.dp.run_accountant import RunAccountant, least_summed
 from flfw.errors import InputError
 from flfw.files.sealed import seal, sealed, unseal
@@ -160,7 +160,7 @@ class Releases:
 
     def _require_budget(self, rounds: int, again: int, what: str) -> None:
         budget = self._plan.privacy.epsilon_budget
-        if budget and not within_budget(self._plan, self._split, rounds, again, self.summed):
+        if budget and spent(self._plan, self._split, rounds, again, self.summed) > budget:
             raise RunBudgetExceededError(f"{what} would exceed epsilon {budget:g}")
 
     @property

@@ -18,13 +18,21 @@ import numpy as np
 from flfw import data
 from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
-from flfw.dp import private_metrics
 from flfw.dp.private_metrics import held_by_each, metrics_mechanism, most_held
 from flfw.errors import require
 from flfw.experiment.training import RoundSettings
 from flfw.privacy.accountants import Accountant, largest
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Published, claim, seen_by
-from flfw.privacy.mechanism import ClientSchedule, Mechanism, Unit, gaussian_events, joined
+from flfw.privacy.mechanism import (
+    NO_OTHERS,
+    ClientSchedule,
+    Mechanism,
+    Others,
+    SeenMechanism,
+    Unit,
+    gaussian_events,
+    joined,
+)
 from flfw.server.cohorts import participations
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
@@ -107,20 +115,18 @@ def least_summed(rounds: RoundSettings, colluding: int) -> int:
     return surely - colluding
 
 
-def schedules(plan: ClientPlan, split: Split, again: int = 0, summed: int = 0) -> list[ClientSchedule]:
+def schedules(plan: ClientPlan, split: Split, again: int = 0) -> list[ClientSchedule]:
     """Return the schedules of a run's clients; of clients with as many examples only the one that takes part most.
 
     Args:
         plan: of the run's clients.
         split: of its data.
         again: rounds that were asked for again, in which every client is taken to take part.
-        summed: least number of updates in a sum that any attempt at the run allowed; 0: this one's is that of all.
     """
     who, local, drawn = plan.rounds, plan.local, isinstance(split.train, lazy_parts.LazyParts)
     once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
     min_separation = plan.method.min_separation(plan.settings)
-    surely = least_summed(who, plan.privacy.colluding_clients)
     taken = participations(who.clients, who.sample, who.sampling, plan.seed, who.rounds, min_separation)
     sizes, held = lazy_parts.sizes(split.train), held_by_each(split) if plan.privacy.metrics == "private" else [0]
     busiest: dict[tuple[int, int], int] = {}
@@ -136,9 +142,6 @@ def schedules(plan: ClientPlan, split: Split, again: int = 0, summed: int = 0) -
         rounds=who.rounds + again,
         client_rate=who.per_round / who.clients,
         poisson=who.poisson,
-        max_copies=lazy_parts.most_copies(split.train) or _max_held(split.train),
-        min_summed_updates=min(surely, summed or surely),
-        colluding=plan.privacy.colluding_clients,
     )
     return [
         replace(same, examples=n, held=all_parts, client=client, max_participations=int(taken[client]) + again)
@@ -181,9 +184,7 @@ def mechanism_in(plan: ClientPlan, schedule: ClientSchedule) -> Mechanism | str 
         voiding = [stage.name for stage in plan.defences.stages if hook in stage.active_hooks]
         if voiding:
             return f"{voiding[0]} {action}"
-    # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
-    defended = any(_AFTER_THE_NOISE in stage.active_hooks for stage in plan.defences.stages)
-    return mechanism.alone if defended else mechanism
+    return mechanism
 
 
 @final
@@ -225,7 +226,7 @@ class RunAccountant:
     def schedules(self) -> list[ClientSchedule]:
         """Schedules of the run's clients."""
         again = self.again if getattr(self.plan.settings, "secure", True) else 0
-        return schedules(self.plan, self.split, again, self.summed)
+        return schedules(self.plan, self.split, again)
 
     @cached_property
     def counted(self) -> list[CountedClient] | str | None:
@@ -233,20 +234,18 @@ class RunAccountant:
         if not is_known(self.split):
             return None
         self.patients()  # refuses fewer examples of a patient than there are, whatever the method
+        # Refuses more colluding clients than there are, whatever the method.
+        least_summed(self.plan.rounds, self.plan.privacy.colluding_clients)
         if self.plan.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
-            # Refuses more colluding clients than there are, whatever the method.
-            least_summed(self.plan.rounds, self.plan.privacy.colluding_clients)
             return None
-        privacy, clients = self.plan.privacy, list[CountedClient]()
-        copies = most_held(self.split) if privacy.metrics == "private" else 0
+        clients, private = list[CountedClient](), self.plan.privacy.metrics == "private"
         for schedule in self.schedules:
             mechanism = mechanism_in(self.plan, schedule)
             if not isinstance(mechanism, Mechanism):
                 return mechanism
-            parts, answers = (mechanism,), schedule.max_participations + 1  # in each of its rounds and one evaluation
-            if copies:
-                private = metrics_mechanism(private_metrics.NOISE_MULTIPLIER, answers, mechanism.clipped, copies)
-                parts = (mechanism, private)
+            answers = schedule.max_participations + 1  # in each of its rounds and one evaluation
+            reported = [metrics_mechanism(answers, mechanism.clipped)] * private
+            parts = (mechanism, *reported)
             clients.append(CountedClient(schedule, max(schedule.examples, schedule.held), parts))
         return clients
 
@@ -255,6 +254,27 @@ class RunAccountant:
         """Mechanism that reveals at least as much as that of any client; None: nothing is claimed."""
         clients = self.counted
         return joined([one.parts[0] for one in clients]) if isinstance(clients, list) else None
+
+    @cached_property
+    def _alike(self) -> tuple[Others, ...]:
+        """Others of each part of the `counted` clients, where a unit has one owner beside copies."""
+        if not isinstance(self.counted, list):
+            return (NO_OTHERS,)
+        plan, (mechanism, *reported) = self.plan, self.counted[0].parts
+        copies = lazy_parts.most_copies(self.split.train) or _max_held(self.split.train)
+        # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
+        stages = plan.defences.stages if plan.defences.partitions else ()
+        defended = any(_AFTER_THE_NOISE in stage.active_hooks for stage in stages)
+        others, colluding = Others(copies), plan.privacy.colluding_clients
+        if mechanism.is_distributed and not defended:
+            surely = least_summed(plan.rounds, colluding)
+            others = Others(copies, min(surely, self.summed or surely), colluding)
+        return (others, *(Others(most_held(self.split)) for _ in reported))
+
+    def others(self, unit: Unit) -> tuple[Others, ...]:
+        """Return the others of each part of the `counted` clients, for a unit: a patient has several owners."""
+        owners = self.patients()[1] if unit == "patient" else 1
+        return tuple(replace(one, max_copies=one.max_copies * owners) for one in self._alike)
 
     @property
     def hides_cohorts(self) -> bool:
@@ -306,9 +326,9 @@ class RunAccountant:
             return []
         return [self._claim(unit, adversary) for unit in self.units for adversary in ADVERSARIES]
 
-    def against(self, unit: Unit, adversary: Adversary) -> list[tuple[Mechanism, ...]]:
+    def against(self, unit: Unit, adversary: Adversary) -> list[tuple[SeenMechanism, ...]]:
         """Return what each client tells of a unit, as an adversary sees it; what they tell most is claimed."""
-        return [seen_by(one.parts, unit, adversary) for one in self._holders[unit]]
+        return [seen_by(one.parts, self.others(unit), unit, adversary) for one in self._holders[unit]]
 
     @cached_property
     def _holders(self) -> dict[Unit, list[CountedClient]]:
@@ -319,12 +339,11 @@ class RunAccountant:
         assert isinstance(self.counted, list), "of what is not counted there is no claim"
         holders: dict[Unit, list[CountedClient]] = {}
         for unit in self.units:
-            clients, times = self.counted, 1
+            clients = self.counted
             if unit == "patient":
-                examples, times, _ = self.patients()
-                clients = [replace(one, examples=examples) for one in clients]
-            copied = unit != "client" and any(part.max_copies * times > 1 for part in clients[0].parts)
-            holders[unit] = [_joined(clients, times)] if copied else _telling_most(clients, unit)
+                clients = [replace(one, examples=self.patients()[0]) for one in clients]
+            copied = unit != "client" and any(one.max_copies > 1 for one in self.others(unit))
+            holders[unit] = [_joined(clients)] if copied else _telling_most(clients, unit)
         return holders
 
     def entries(self) -> list[dict[str, Any]]:
@@ -346,10 +365,10 @@ class RunAccountant:
             return Claim(unit, adversary, inf, privacy.delta, "none", (self.counted,), rounds.rounds)
 
         def counted(client: CountedClient, by: Accountant) -> Claim:
-            secure, (sent, *reported) = bool(getattr(self.plan.settings, "secure", False)), client.parts
+            secure, (sent, reported) = bool(getattr(self.plan.settings, "secure", False)), (*client.parts, None)[:2]
             assert privacy.metrics != "auto", "a plan has no auto"
             how = (privacy.delta, rounds.rounds, by, client.examples, privacy.metrics, secure)
-            return claim(sent, unit, adversary, *how, *reported)
+            return claim(sent, unit, adversary, *how, reported, self.others(unit))
 
         client, _ = largest(lambda one, by: counted(one, by).epsilon, self._holders[unit], privacy.tightest)
         result = counted(client, privacy.tightest)
@@ -371,12 +390,11 @@ class RunAccountant:
         return replace(result, assumptions=said)
 
 
-def _joined(clients: Sequence[CountedClient], times: int) -> CountedClient:
-    """Return a client that tells at least as much as each, of a unit with so many times the owners."""
-    parts = (joined(alike) for alike in zip(*(one.parts for one in clients), strict=True))
-    owned = tuple(replace(part, max_copies=part.max_copies * times) for part in parts)
+def _joined(clients: Sequence[CountedClient]) -> CountedClient:
+    """Return a client that tells at least as much as each."""
+    parts = tuple(joined(alike) for alike in zip(*(one.parts for one in clients), strict=True))
     schedule = clients[0].schedule if len(clients) == 1 else None
-    return CountedClient(schedule, max(one.examples for one in clients), owned)
+    return CountedClient(schedule, max(one.examples for one in clients), parts)
 
 
 def _said_of(client: CountedClient, unit: Unit) -> str:

@@ -198,7 +198,6 @@ class DPSGDSettings(DPSettings):
             sampling_rate=schedule.example_rate if poisson else 1.0,
             poisson=poisson,
             max_participations=None if poisson else schedule.max_participations * schedule.epochs,
-            max_copies=schedule.max_copies,
             bins=schedule.batches if self.batches == "balls" else 0,
         )
 
@@ -257,12 +256,7 @@ class PrivateHeadSettings(DPUnitSettings):
 
 
 def mechanism_of_updates(
-    noise: DPSettings,
-    schedule: ClientSchedule,
-    chosen: Sequence[str],
-    noised_by: Holder,
-    shares: int = 1,
-    summed: bool = False,
+    noise: DPSettings, schedule: ClientSchedule, chosen: Sequence[str], noised_by: Holder, shares: int = 1
 ) -> Mechanism:
     """Return the mechanism of a whole run for one client's updates, of which each is clipped.
 
@@ -272,7 +266,6 @@ def mechanism_of_updates(
         chosen: patterns of the tensors that are sent.
         noised_by: party that adds the noise: each client to its own update, or the server to the sum.
         shares: n, where a client's own noise has deviation sigma C / sqrt(n).
-        summed: whether the updates in a round's sum count alike, so that their noises add up.
     """
     return Mechanism(
         noise_multiplier=noise.noise_multiplier,
@@ -284,10 +277,7 @@ def mechanism_of_updates(
         sampling_rate=schedule.client_rate,
         poisson=schedule.poisson,
         max_participations=schedule.max_participations,
-        max_copies=schedule.max_copies,
         noise_divisor=shares,
-        min_summed_updates=schedule.min_summed_updates if summed else 1,
-        colluding=schedule.colluding if summed else 0,
     )
 
 
