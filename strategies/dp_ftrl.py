@@ -28,12 +28,12 @@ Departures  1. Clients take turns: client k takes part in the rounds t with t = 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 from flfw.bounds import PositiveFinite, PositiveInt
 from flfw.dp.noisy_mean import clipped_sum, correlated, shifted
-from flfw.dp.settings import DPSettings, mechanism_of_updates
+from flfw.dp.settings import DPSettings
 from flfw.dp.strategy import DPStrategy
 from flfw.nets import Tensors
 from flfw.nets.training.per_example import Grouping
@@ -73,10 +73,10 @@ class DPFTRL(DPStrategy):
         return True
 
     @classmethod
-    def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism:
+    def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism | str:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
-        updates = mechanism_of_updates(settings, schedule, cls.uploads, "server")
-        return replace(updates, poisson=False, bands=settings.bands)  # everybody may know the cohorts
+        known_cohorts = {"poisson": False, "bands": settings.bands}
+        return settings.mechanism(schedule, cls.uploads, **known_cohorts)
 
     @property
     def coefficients(self) -> Sequence[float]:

@@ -40,7 +40,7 @@ from torch import nn
 from flfw.bounds import PositiveInt
 from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
-from flfw.dp.settings import AdaptiveClippingSettings, mechanism_of_updates
+from flfw.dp.settings import AdaptiveClippingSettings
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
@@ -92,9 +92,10 @@ class FedSDP(DPStrategy):
         return settings.noised_by == "server"
 
     @classmethod
-    def mechanism(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Mechanism:
+    def mechanism(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Mechanism | str:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
-        return mechanism_of_updates(settings, schedule, cls.uploads, settings.noised_by, settings.noise_shares)
+        own = {"noised_by": settings.noised_by, "noise_divisor": settings.noise_shares}
+        return settings.mechanism(schedule, cls.uploads, **own)
 
     @classmethod
     def published_accounting(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Published:

@@ -26,6 +26,11 @@ class DPStrategy(FederatedStrategy, ABC):
         settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
+    def mechanism(cls, settings: DPSettings, schedule: ClientSchedule) -> Mechanism | str:
+        """Return the settings' mechanism for the uploaded tensors, or why nothing can be claimed."""
+        return settings.mechanism(schedule, cls.uploads)
+
+    @classmethod
     def disabled_settings(cls, settings: DPSettings) -> DPSettings:
         """Return settings that clip nothing and add no noise."""
         return settings.disabled()
@@ -48,11 +53,6 @@ class EitherUnitStrategy(DPStrategy, ABC):
     def bounds_updates(cls, settings: DPUnitSettings) -> bool:
         """Return whether whole updates are clipped; steps are clipped at the clients."""
         return settings.on_update
-
-    @classmethod
-    def mechanism(cls, settings: DPUnitSettings, schedule: ClientSchedule) -> Mechanism | str:
-        """Return the mechanism of the chosen unit for the uploaded tensors, or why nothing can be claimed."""
-        return settings.mechanism(schedule, cls.uploads)
 
     @classmethod
     def published_accounting(cls, settings: DPUnitSettings, schedule: ClientSchedule) -> Published | None:
