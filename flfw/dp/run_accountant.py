@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from math import inf, isinf
 from typing import Any, final
@@ -18,7 +18,8 @@ import numpy as np
 from flfw import data
 from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
-from flfw.dp.private_metrics import held_by_each, metrics_mechanism, most_held
+from flfw.dp import private_metrics
+from flfw.dp.private_metrics import held_by_each, most_held
 from flfw.errors import require
 from flfw.experiment.training import RoundSettings
 from flfw.privacy.accountants import Accountant, largest
@@ -40,7 +41,6 @@ from flfw.task.method import Method
 # Settings without `secure` are of a method that draws its noise in its own way. Nothing says that a seed gives it away:
 # where that is asked, `secure` is True by default. Nor does anything say that the noise is that of
 # `flfw.nets.training.gaussian`, anew at each try: where that is asked, it is False.
-_COUNTED = 10_000  # clients
 _VOIDING = {
     "batch": "changes batches: one example may be in several rows.",
     "step": "looks at the batch again, after the noise that is counted.",
@@ -65,7 +65,6 @@ _MOVING = (
     "The stated bound of updates is the first one; it then follows a count, with noise, of the updates within it. The "
     "noise on the updates is so much larger that both together protect as the stated one."
 )
-_AFTER_THE_NOISE = "update"  # the hook at which a defence changes what has its noise
 _PATIENTS = (
     "One patient has at most {examples} examples at a client, and examples at no more than {clients} of the clients: "
     "nobody here can check that."
@@ -142,6 +141,7 @@ def schedules(plan: ClientPlan, split: Split, again: int = 0) -> list[ClientSche
         rounds=who.rounds + again,
         client_rate=who.per_round / who.clients,
         poisson=who.poisson,
+        evaluations=1,
     )
     return [
         replace(same, examples=n, held=all_parts, client=client, max_participations=int(taken[client]) + again)
@@ -149,27 +149,11 @@ def schedules(plan: ClientPlan, split: Split, again: int = 0) -> list[ClientSche
     ]
 
 
-def _max_held(parts: Sequence[np.ndarray]) -> int:
-    """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
-    return _most_drawn(parts) if isinstance(parts, lazy_parts.LazyParts) else _counted(parts)
+def mechanisms_in(plan: ClientPlan, schedule: ClientSchedule) -> tuple[Mechanism, ...] | str | None:
+    """Return the mechanisms of the tensors that one client sends and, if it has any, of its private metrics.
 
-
-def _counted(parts: Sequence[np.ndarray]) -> int:
-    copies = np.zeros(0, np.int64)
-    for start in range(0, len(parts), _COUNTED):
-        held = np.bincount(np.concatenate([np.unique(part) for part in parts[start : start + _COUNTED]]))
-        length = max(len(copies), len(held))
-        copies = np.pad(copies, (0, length - len(copies))) + np.pad(held, (0, length - len(held)))
-    return int(copies.max())
-
-
-_most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
-
-
-def mechanism_in(plan: ClientPlan, schedule: ClientSchedule) -> Mechanism | str | None:
-    """Return the mechanism of what one client sends; claims, the noise for a target and sites' budgets all rest on it.
-
-    A sentence: why no epsilon holds, as beside a defence or constants that undo it. None: the method claims nothing.
+    Claims, the noise for a target and sites' budgets all rest on them. A sentence: why no epsilon holds, as beside a
+    defence or constants that undo it. None: the method claims nothing.
     """
     mechanism = plan.method.mechanism(plan.settings, schedule)
     if not isinstance(mechanism, Mechanism):
@@ -178,13 +162,14 @@ def mechanism_in(plan: ClientPlan, schedule: ClientSchedule) -> Mechanism | str 
         return _KNOWN_SEED
     if constants := data.private_constants(plan.task.data.dataset, plan.task.data.normalise):
         return constants
-    if not plan.defences.partitions:
-        return mechanism
     for hook, action in _VOIDING.items():
         voiding = [stage.name for stage in plan.defences.stages if hook in stage.active_hooks]
-        if voiding:
+        if voiding and plan.defences.partitions:
             return f"{voiding[0]} {action}"
-    return mechanism
+    # Whole data are used in each answer, so that sampling gives no credit.
+    answers = schedule.max_participations + schedule.evaluations
+    metrics = Mechanism(private_metrics.NOISE_MULTIPLIER, answers, clipped=mechanism.clipped)
+    return (mechanism, metrics) if plan.privacy.metrics == "private" else (mechanism,)
 
 
 @final
@@ -195,7 +180,7 @@ class CountedClient:
     Attributes:
         schedule: its schedule; None: this one stands for several.
         examples: number of its examples, or of one patient's, that count: with private metrics those of all its parts.
-        parts: mechanisms of the tensors that it sends and, if it has any, of its private metrics.
+        parts: see `mechanisms_in`.
     """
 
     schedule: ClientSchedule | None
@@ -238,14 +223,11 @@ class RunAccountant:
         least_summed(self.plan.rounds, self.plan.privacy.colluding_clients)
         if self.plan.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
             return None
-        clients, private = list[CountedClient](), self.plan.privacy.metrics == "private"
+        clients = list[CountedClient]()
         for schedule in self.schedules:
-            mechanism = mechanism_in(self.plan, schedule)
-            if not isinstance(mechanism, Mechanism):
-                return mechanism
-            answers = schedule.max_participations + 1  # in each of its rounds and one evaluation
-            reported = [metrics_mechanism(answers, mechanism.clipped)] * private
-            parts = (mechanism, *reported)
+            parts = mechanisms_in(self.plan, schedule)
+            if not isinstance(parts, tuple):
+                return parts
             clients.append(CountedClient(schedule, max(schedule.examples, schedule.held), parts))
         return clients
 
@@ -261,15 +243,13 @@ class RunAccountant:
         if not isinstance(self.counted, list):
             return (NO_OTHERS,)
         plan, (mechanism, *reported) = self.plan, self.counted[0].parts
-        copies = lazy_parts.most_copies(self.split.train) or _max_held(self.split.train)
+        copies = lazy_parts.max_held(self.split.train)
         # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
-        stages = plan.defences.stages if plan.defences.partitions else ()
-        defended = any(_AFTER_THE_NOISE in stage.active_hooks for stage in stages)
-        others, colluding = Others(copies), plan.privacy.colluding_clients
-        if mechanism.is_distributed and not defended:
-            surely = least_summed(plan.rounds, colluding)
-            others = Others(copies, min(surely, self.summed or surely), colluding)
-        return (others, *(Others(most_held(self.split)) for _ in reported))
+        defended = plan.defences.partitions and any("update" in stage.active_hooks for stage in plan.defences.stages)
+        surely = least_summed(plan.rounds, colluding := plan.privacy.colluding_clients)
+        adds_up = mechanism.is_distributed and not defended
+        sums = (min(surely, self.summed or surely), colluding) if adds_up else ()
+        return (Others(copies, *sums), *(Others(most_held(self.split)) for _ in reported))
 
     def others(self, unit: Unit) -> tuple[Others, ...]:
         """Return the others of each part of the `counted` clients, for a unit: a patient has several owners."""
@@ -310,7 +290,7 @@ class RunAccountant:
         enough = given == 0 or given >= counted
         limit = f"patient-examples >= {counted}, as many as one patient has at a client, or none to have them counted"
         require(enough, limit, patient_examples=given)
-        owners = -(-patients.most_clients(split.patients, split.train) // _max_held(split.train))
+        owners = -(-patients.most_clients(split.patients, split.train) // lazy_parts.max_held(split.train))
         examples, clients = given or counted, max(sites, owners)
         how = _GIVEN_PATIENTS if (examples, clients) != (counted, owners) else _COUNTED_PATIENTS
         return examples, clients, how.format(examples=examples, clients=clients, counted=counted)
@@ -365,10 +345,10 @@ class RunAccountant:
             return Claim(unit, adversary, inf, privacy.delta, "none", (self.counted,), rounds.rounds)
 
         def counted(client: CountedClient, by: Accountant) -> Claim:
-            secure, (sent, reported) = bool(getattr(self.plan.settings, "secure", False)), (*client.parts, None)[:2]
+            secure, (sent, *reported) = bool(getattr(self.plan.settings, "secure", False)), client.parts
             assert privacy.metrics != "auto", "a plan has no auto"
             how = (privacy.delta, rounds.rounds, by, client.examples, privacy.metrics, secure)
-            return claim(sent, unit, adversary, *how, reported, self.others(unit))
+            return claim(sent, unit, adversary, *how, *reported, others=self.others(unit))
 
         client, _ = largest(lambda one, by: counted(one, by).epsilon, self._holders[unit], privacy.tightest)
         result = counted(client, privacy.tightest)

@@ -65,8 +65,7 @@ def calibrate_noise_multiplier(
         (mechanism, others), *beside = client
         return epsilon([SeenMechanism(replace(mechanism, noise_multiplier=sigma), others), *beside], delta, by)
 
-    sigma, start = 0.0, clients[0][0].mechanism.noise_multiplier
-    exceeding, _ = largest(partial(spent, start), clients, accountant)
+    sigma, (exceeding, _) = 0.0, largest(partial(spent, clients[0][0].mechanism.noise_multiplier), clients, accountant)
     while True:
         part = exceeding[0].mechanism
         require(part.clipping_norm < inf, "clip < inf", clip=part.clipping_norm)

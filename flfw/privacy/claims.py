@@ -144,10 +144,9 @@ def accounted(
     if any(mechanism.amplified for mechanism, _ in parts):
         if not clients:
             maximum, truncated = _truncated(parts, size, delta)
-            options.append((
-                _raised(compute_epsilon(truncated, delta / 2, accountant), delta),
-                f"No more than {maximum} of the group are drawn in one step; half of delta is set aside for more.",
-            ))  # fmt: skip
+            fewer = compute_epsilon(truncated, delta / 2, accountant)
+            how = f"No more than {maximum} of the group are drawn in one step; half of delta is set aside for more."
+            options.append((replace(fewer, epsilon=fewer.epsilon + delta), how))
         # Many deltas are tried, so only the fast accountants are used.
         fast: Accountant = "moments" if accountant == "moments" else "rdp"
         grouped, inner = _group_privacy(partial(compute_epsilon, gaussian_events(parts), accountant=fast), size, delta)
@@ -155,10 +154,6 @@ def accounted(
         options.append((grouped, f"It is counted by group privacy: {times}, by the accountant {grouped.accountant}."))
     best, how = min(options, key=lambda one: one[0].epsilon)
     return best, (whole, group, *([] if isinf(best.epsilon) else [how]))
-
-
-def _raised(accounted: AccountedEpsilon, by: float) -> AccountedEpsilon:
-    return replace(accounted, epsilon=accounted.epsilon + by)
 
 
 def _truncated(parts: Sequence[SeenMechanism], copies: int, delta: float) -> tuple[int, list[GaussianEvent]]:
@@ -300,7 +295,8 @@ def claim(
         thing, answers = reported.clipped, reported.steps
         numbers = "a loss, accuracies and a number of examples" if thing == "example" else "a loss and accuracies"
         beside = _NOISY.format(numbers=numbers, noise=reported.noise_multiplier, thing=thing, answers=answers)
-    holders = _of_the_holders(adversary, reported) if colluding else ()
+    of_holders = (_ADDED,) if adversary != "aggregate" else (_BARE,) * bool(reported)
+    holders = of_holders if colluding else ()
     trusted = (_IGNORED,) if metrics == "all" and receives else ()
     aggregated = (_SEES[adversary], _PLAIN) if adversary == "aggregate" else ()
     sentences = (*first, *aggregated, *trusted, *counted, *_of_the_run(parts[:tensors]), _SEES[adversary])
@@ -352,13 +348,6 @@ def _of_the_sums(parts: Sequence[SeenMechanism]) -> list[str]:
         f" out, and nobody takes it off: together {_span(noises)} times the bound. Clients that add none, or that work"
         " together with the adversary, are not among these (--expert colluding_clients)."
     ]
-
-
-def _of_the_holders(adversary: Adversary, reported: Mechanism | None) -> tuple[str, ...]:
-    """Return the assumption, beside colluding clients, on those that hold the unit's data."""
-    if adversary != "aggregate":
-        return (_ADDED,)
-    return (_BARE,) if reported else ()
 
 
 def _span(values: Sequence[float]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import ceil, expm1, inf, log1p, sqrt
 from typing import ClassVar, Literal, NamedTuple, TypeAlias, final
 
-from flfw.bounds import BoundedSettings, NonNegativeFinite, NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare
+from flfw.bounds import BoundedSettings, NonNegativeFinite, PositiveFloat, PositiveShare
 from flfw.errors import require
 
 Holder: TypeAlias = Literal["client", "server"]
@@ -39,6 +39,7 @@ class ClientSchedule:
         tensors: number of entries of each trained tensor, by name.
         rounds: T, number of training rounds of the run.
         max_participations: largest number of rounds in which this client takes part.
+        evaluations: number of its answers without training, which private metrics alone tell of.
         client_rate: share of the clients that take part in a round.
         poisson: whether each client is drawn by an independent coin.
         client: number of this client.
@@ -51,6 +52,7 @@ class ClientSchedule:
     tensors: Mapping[str, int]
     rounds: int = 1
     max_participations: int = 1
+    evaluations: int = 0
     client_rate: float = 1.0
     poisson: bool = False
     client: int = 0
@@ -91,9 +93,15 @@ class GaussianEvent:
     bins: int = 1
 
 
+def _require_whole(record: object, minimum: Mapping[str, int]) -> None:
+    for name, lowest in minimum.items():
+        value = getattr(record, name)
+        require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
+
+
 @final
 @dataclass(frozen=True)
-class Others(BoundedSettings):
+class Others:
     """Other clients beside the one that is counted: the same for each client of a run.
 
     Attributes:
@@ -104,9 +112,12 @@ class Others(BoundedSettings):
             among them.
     """
 
-    max_copies: PositiveInt = 1
-    min_summed_updates: PositiveInt = 1
-    colluding: NonNegativeInt = 0
+    max_copies: int = 1
+    min_summed_updates: int = 1
+    colluding: int = 0
+
+    def __post_init__(self) -> None:
+        _require_whole(self, {"max_copies": 1, "min_summed_updates": 1, "colluding": 0})
 
     @property
     def adds_up(self) -> bool:
@@ -183,10 +194,7 @@ class Mechanism(BoundedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         taken = self.max_participations
-        minimum = dict.fromkeys(("steps", "batch", "bins"), 0) | dict.fromkeys(("groups", "noise_divisor", "bands"), 1)
-        for name, lowest in minimum.items():
-            value = getattr(self, name)
-            require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
+        _require_whole(self, {"steps": 0, "batch": 0, "bins": 0, "groups": 1, "noise_divisor": 1, "bands": 1})
         whole = taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps)
         require(whole, f"a whole number 0 <= max_participations <= steps={self.steps}", max_participations=taken)
         passes = not self.bins or (self.clipped == "example" and not self.poisson and taken is not None)

@@ -98,12 +98,11 @@ def test_the_schedules_by_hand() -> None:
     result = {one.client: one for one in schedules(plan(experiment).client, split)}
     assert {k: one.examples for k, one in result.items()} == {0: 10, 1: 25, 2: 7, 3: 2}
     for client, one in result.items():
-        every = ClientSchedule(one.examples, 8, 3, weights, rounds=6, client_rate=0.5, client=client)
+        every = ClientSchedule(one.examples, 8, 3, weights, 6, evaluations=1, client_rate=0.5, client=client)
         assert one == dataclasses.replace(every, max_participations=counts[client])
         assert isinstance(one.max_participations, int)
     assert RunAccountant(plan(experiment).client, split).others("example") == (Others(max_copies=3),)  # of example 0
-    sdp = dataclasses.replace(experiment, method="fed_sdp")
-    assert RunAccountant(plan(sdp).client, split).others("client") == (Others(3, 2),)
+    assert RunAccountant(plan(asked("fed_sdp", clients=4, sample=2)).client, split).others("client") == (Others(3, 2),)
     assert [result[k].local_steps for k in range(4)] == [3 * 2, 3 * 4, 3 * 1, 3 * 1]
     assert [result[k].example_rate for k in range(4)] == [0.8, 8 / 25, 1.0, 1.0]
 
