@@ -68,11 +68,6 @@ class DPFTRL(DPStrategy):
         return settings.bands
 
     @classmethod
-    def bounds_updates(cls, settings: DPFTRLSettings) -> bool:
-        """Return True: the server clips each change before the sum."""
-        return True
-
-    @classmethod
     def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism | str:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
         known_cohorts = {"poisson": False, "bands": settings.bands}
@@ -94,7 +89,3 @@ class DPFTRL(DPStrategy):
         released, self.state = correlated(sums, self.state, self.coefficients, std, noise)
         cohort = self.sample or self.expected_cohort_size / settings.bands
         return shifted(sent, released, settings.server_lr / cohort)
-
-    def aggregate_empty(self) -> Tensors:
-        """Return the model of a round without clients, whose noise hides that no client was drawn."""
-        return self.aggregate(())
