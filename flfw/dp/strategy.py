@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 
@@ -26,7 +27,7 @@ class DPStrategy(FederatedStrategy, ABC):
         return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
-    def bounds_updates(cls, settings: DPSettings) -> bool:
+    def bounds_updates(cls, settings: Any) -> bool:
         """Return whether whole updates are clipped, by default at the server, too; steps are clipped at the clients."""
         return settings.on_update
 
@@ -36,7 +37,7 @@ class DPStrategy(FederatedStrategy, ABC):
         settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
-    def mechanism(cls, settings: DPSettings, schedule: ClientSchedule) -> Mechanism | str:
+    def mechanism(cls, settings: Any, schedule: ClientSchedule) -> Mechanism | str:
         """Return the settings' mechanism for the uploaded tensors, or why nothing can be claimed."""
         return settings.mechanism(schedule, cls.uploads)
 

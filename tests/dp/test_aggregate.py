@@ -293,7 +293,7 @@ def test_noise_that_is_not_on_whole_updates_has_no_shares_and_no_sums() -> None:
             Mechanism(6.0, 1, **{**wrong, "noise_divisor": 2})
         for others in (Others(1, 2), Others(1, 1, 1)):
             with pytest.raises(InputError, match="min_summed_updates=1 where clients do not add noise"):
-                Mechanism(6.0, 1, **wrong).phase(others=others)
+                Mechanism(6.0, 1, **{**wrong, "noise_divisor": 1}).phase(others=others)
     with pytest.raises(InputError, match="a whole number min_summed_updates >= 1"):
         Others(min_summed_updates=0)
     in_turn = [Mechanism(noise, 1, clipped="client") for noise in (6.0, 3.0)]

@@ -583,6 +583,6 @@ def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Pa
 
 def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:
     known = ClientSchedule(30, 10, 2, {"a.weight": 1}, rounds=10, max_participations=3)
-    result = DPSGDSettings(batches="poisson").mechanism(known, ("*",))
+    result: Any = DPSGDSettings(batches="poisson").mechanism(known, ("*",))
     assert (result.steps, result.sampling_rate, result.max_participations) == (3 * 2 * 3, 1 / 3, None)
     assert result.amplified
