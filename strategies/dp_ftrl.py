@@ -28,12 +28,12 @@ Departures  1. Clients take turns: client k takes part in the rounds t with t = 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 from flfw.bounds import PositiveFinite, PositiveInt
 from flfw.dp.noisy_mean import clipped_sum, correlated, shifted
-from flfw.dp.settings import DPSettings, mechanism_of_updates
+from flfw.dp.settings import DPSettings
 from flfw.dp.strategy import DPStrategy
 from flfw.nets import Tensors
 from flfw.nets.training.per_example import Grouping
@@ -68,15 +68,10 @@ class DPFTRL(DPStrategy):
         return settings.bands
 
     @classmethod
-    def bounds_updates(cls, settings: DPFTRLSettings) -> bool:
-        """Return True: the server clips each change before the sum."""
-        return True
-
-    @classmethod
-    def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism:
+    def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism | str:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
-        updates = mechanism_of_updates(settings, schedule, cls.uploads, "server")
-        return replace(updates, poisson=False, bands=settings.bands)  # everybody may know the cohorts
+        known_cohorts = {"poisson": False, "bands": settings.bands}
+        return settings.mechanism(schedule, cls.uploads, **known_cohorts)
 
     @property
     def coefficients(self) -> Sequence[float]:
@@ -94,7 +89,3 @@ class DPFTRL(DPStrategy):
         released, self.state = correlated(sums, self.state, self.coefficients, std, noise)
         cohort = self.sample or self.expected_cohort_size / settings.bands
         return shifted(sent, released, settings.server_lr / cohort)
-
-    def aggregate_empty(self) -> Tensors:
-        """Return the model of a round without clients, whose noise hides that no client was drawn."""
-        return self.aggregate(())

@@ -101,11 +101,6 @@ class FedCDP(DPStrategy):
     uploads = ("*",)
 
     @classmethod
-    def mechanism(cls, settings: FedCDPSettings, schedule: ClientSchedule) -> Mechanism | str:
-        """Return the mechanism: noisy steps on all tensors; or why nothing can be claimed."""
-        return settings.void or settings.mechanism_of_steps(schedule, cls.uploads)
-
-    @classmethod
     def published_accounting(cls, settings: FedCDPSettings, schedule: ClientSchedule) -> Published:
         """Return the count of table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
         steps = schedule.rounds * schedule.local_steps + 1

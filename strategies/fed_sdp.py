@@ -35,15 +35,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import final
 
-from torch import nn
-
 from flfw.bounds import PositiveInt
-from flfw.dp.noisy_mean import noisy_mean, quantile_mean
-from flfw.dp.quantile import with_factor
-from flfw.dp.settings import AdaptiveClippingSettings, mechanism_of_updates
+from flfw.dp.noisy_mean import noisy_mean
+from flfw.dp.settings import AdaptiveClippingSettings
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
-from flfw.nets import Net, Tensors
+from flfw.nets import Tensors
 from flfw.privacy.claims import Published
 from flfw.privacy.mechanism import ClientSchedule, Holder, Mechanism
 from flfw.server.aggregation import Update
@@ -82,20 +79,15 @@ class FedSDP(DPStrategy):
     uploads = ("*",)
 
     @classmethod
-    def build_model(cls, net: Net, settings: FedSDPSettings) -> nn.Module:
-        """Return the network, with an entry for a bound that moves."""
-        return with_factor(net) if settings.follows_quantile else net
-
-    @classmethod
     def bounds_updates(cls, settings: FedSDPSettings) -> bool:
         """Return whether the server clips each change; where clients add noise, it takes their updates as they are."""
         return settings.noised_by == "server"
 
     @classmethod
-    def mechanism(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Mechanism:
+    def mechanism(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Mechanism | str:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
-        summed = settings.noised_by == "client"
-        return mechanism_of_updates(settings, schedule, cls.uploads, settings.noised_by, settings.noise_shares, summed)
+        own = {"noised_by": settings.noised_by, "noise_divisor": settings.noise_shares}
+        return settings.mechanism(schedule, cls.uploads, **own)
 
     @classmethod
     def published_accounting(cls, settings: FedSDPSettings, schedule: ClientSchedule) -> Published:
@@ -111,14 +103,7 @@ class FedSDP(DPStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average over the cohort, with the server's noise if the server adds it."""
-        noisy = self.settings.noised_by == "server"
-        std = self.settings.sum_deviation if noisy else 0.0
+        if self.settings.noised_by == "server":
+            return self.noisy_update_mean(updates)
         noise = self.settings.noise(self.seed, "server noise", self.round)
-        if self.settings.follows_quantile:
-            return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
-        bounds = self.settings if noisy else None
-        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, bounds, std, noise)
-
-    def aggregate_empty(self) -> Tensors:
-        """Return the model of a round without clients; the server's noise hides that no client was drawn."""
-        return self.aggregate(())
+        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, None, 0.0, noise)

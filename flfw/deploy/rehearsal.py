@@ -415,7 +415,7 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
             with private metrics alone.
     """
     from flfw.dp.budget import BudgetExceededError
-    from flfw.dp.message_cost import TRAIN, cost, cost_of_metrics
+    from flfw.dp.message_cost import TRAIN, cost
     from flfw.dp.site_ledger import MessageEntry, rounds_within
     from flfw.plans.run_plan import plan
 
@@ -424,7 +424,7 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
         return []
     try:
         clients = plan(experiment).client
-        mechanism, metrics = cost(clients, TRAIN, {}, examples), cost_of_metrics(clients, TRAIN)
+        mechanism, metrics = cost(clients, TRAIN, {}, examples)
     except BudgetExceededError as error:
         return [f"The policy refuses these settings: {error}."]
     entry = MessageEntry("", 0, TRAIN, experiment.method, mechanism, examples, metrics=metrics, held=examples)

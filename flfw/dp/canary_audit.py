@@ -25,7 +25,7 @@ moves both means alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, inf, isinf, sqrt
+from math import ceil, inf, sqrt
 from typing import Any, final
 
 import numpy as np
@@ -48,7 +48,7 @@ from flfw.privacy.lower_bound import (
     shift_of,
     standardised_mean_difference,
 )
-from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
+from flfw.privacy.mechanism import NO_OTHERS, GaussianEvent, Mechanism, Others
 from flfw.privacy.rounding import at_least, at_most
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
@@ -229,19 +229,16 @@ def _first(bound: tuple[float, int, int]) -> float:
     return bound[0]
 
 
-def claimed_shift(mechanism: Mechanism | None) -> float | None:
+def claimed_shift(mechanism: Mechanism | None, others: Others = NO_OTHERS) -> float | None:
     """Return the mu of a claim on a pure Gaussian mechanism; None for any other, as with sampling counted."""
     if mechanism is None or mechanism.clipped != "example" or mechanism.amplified:
         return None
-    squares = [
-        phase.steps / phase.noise_multiplier**2 if phase.noise_multiplier else inf
-        for phase in gaussian_events(mechanism)
-    ]
-    return None if isinf(sum(squares)) else sqrt(sum(squares))
+    phase = mechanism.phase(others=others)
+    return sqrt(phase.steps / phase.noise_multiplier**2) if phase.noise_multiplier else None
 
 
 def beside_the_claims(
-    entries: Sequence[dict[str, Any]], bound: dict[str, Any], delta: float, rounds: int, mechanism: Mechanism | None
+    entries: Sequence[dict[str, Any]], bound: dict[str, Any], delta: float, rounds: int, shift: float | None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return ``privacy`` of result.json with the lower bound, and notes on it.
 
@@ -250,7 +247,7 @@ def beside_the_claims(
         bound: from `lower`.
         delta: of the run.
         rounds: of the run.
-        mechanism: of the run, if it has one.
+        shift: from `claimed_shift`.
     """
     entries = list(entries)
     if not any(map(_compared, entries)):
@@ -262,7 +259,6 @@ def beside_the_claims(
         f"{bound['canaries']} training examples were canaries: they got wrong labels, and a coin for each decided "
         "whether its client had it at all. Accuracies are those of such a training."
     ]
-    shift = claimed_shift(mechanism)
     guessed = "from {correct} right ones of {guesses} guesses"
     between = "from mean scores that are {estimate:.3g} standard deviations apart"
     for index, entry in enumerate(entries):

@@ -7,7 +7,7 @@ ledger of its site before any work on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any
 
@@ -18,10 +18,9 @@ from flfw.client.context import ClientContext
 from flfw.data.files.columns import TableSchema
 from flfw.data.splits import patients
 from flfw.data.splits.partition import Split
-from flfw.dp import private_metrics
 from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
-from flfw.dp.private_metrics import PrivatelyReporting, metrics_mechanism
-from flfw.dp.run_accountant import mechanism_in
+from flfw.dp.private_metrics import PrivatelyReporting
+from flfw.dp.run_accountant import mechanisms_in
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import InputError, require
 from flfw.plans.combinations import check_clients
@@ -34,76 +33,56 @@ _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
 _TARGET = "target"  # the control of a probe that answers as training does
 
 
-def cost(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) -> Mechanism | None:
-    """Return the mechanism of an answer's tensors; None: they say nothing of the data.
+def cost(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) -> tuple[Mechanism | None, ...]:
+    """Return the mechanisms of an answer's tensors, and of the numbers beside them; None: nothing tells of the data.
+
+    An answer is refused by this before any data are read, too: nothing of the data may decide whether it fails.
 
     Args:
         plan: what the clients of the message's run do.
         kind: type of the message.
         config: the message's scalars.
-        examples: number of this site's training examples, >= 1.
+        examples: number of this site's training examples, >= 1; any number tells whether the answer can be counted.
 
     Raises:
         BudgetExceededError: the answer has no epsilon, or none that this site can count.
         InputError: the data's shape cannot be read. The words of a `BudgetExceededError` leave the site, and these
             name files.
     """
-    _require_own_code(plan)
-    _require_no_bare_metrics(plan.privacy.metrics)
-    _require_no_choice_of_data(plan)
+    for why in _refusals_of_plan(plan):
+        raise BudgetExceededError(why)
     _ = plan.task.input_space  # outside of what follows: of a folder it is read from the data
     try:
         check_clients(plan)  # by the server's own check: what is sent is what is clipped, such as no buffers
-        if kind == EVALUATE:
-            return None
-        mechanism = mechanism_in(plan, _schedule(plan, kind, config, examples))
+        if kind == EVALUATE and plan.privacy.metrics == "none":
+            return None, None
+        mechanisms = mechanisms_in(plan, _schedule(plan, kind, config, examples))
     except InputError as error:
         raise BudgetExceededError(str(error)) from error
-    return _counted(plan, mechanism, probed=kind == PROBE)
-
-
-def require_countable(plan: ClientPlan, kind: str, config: Mapping[str, Any]) -> None:
-    """Refuse, before any data are read, an answer that has no epsilon: nothing of the data may decide whether it fails.
-
-    Raises:
-        BudgetExceededError: see `cost` and `cost_of_metrics`.
-    """
-    cost(plan, kind, config, 1)
-    cost_of_metrics(plan, kind)
-
-
-def cost_of_metrics(plan: ClientPlan, kind: str) -> Mechanism | None:
-    """Return the mechanism of the numbers that an answer has beside its tensors; None: it has none.
-
-    Raises:
-        BudgetExceededError: they have no noise that this site can count.
-    """
-    if kind == PROBE or plan.privacy.metrics == "none":
-        return None
-    counted = cost(plan, TRAIN, {}, 1)  # refused where nobody adds noise, or the server can repeat it
-    if counted is None or not issubclass(plan.client_class, PrivatelyReporting):
+    if not isinstance(mechanisms, tuple):
+        why = mechanisms or f"{plan.name} adds no noise that can be counted"
+        raise BudgetExceededError(why[0].lower() + why[1:])
+    sent, *reported = mechanisms  # numbers are refused, too, where nobody adds noise to tensors
+    for why in _refusals_of_mechanism(plan, sent, probed=kind == PROBE):
+        raise BudgetExceededError(why)
+    if kind == PROBE:
+        return sent, None
+    if reported and not issubclass(plan.client_class, PrivatelyReporting):
         raise BudgetExceededError(f"metrics of {plan.name} have no noise that can be counted")
-    return metrics_mechanism(private_metrics.NOISE_MULTIPLIER, 1, counted.clipped)
+    return None if kind == EVALUATE else sent, reported[0] if reported else None
 
 
-def _require_own_code(plan: ClientPlan) -> None:
-    """Refuse plug-ins that only the server names: their deeds are not known here, and so neither is their cost."""
+def _refusals_of_plan(plan: ClientPlan) -> Iterator[str]:
+    """Yield why no answer of a run can be counted, whatever its method sends."""
+    # What plug-ins that only the server names do is not known here, and so neither is their cost.
     named = [(plugins.METHOD, plan.name), *((plugins.DEFENCE, stage.name) for stage in plan.defences.stages)]
     for kind, name in named:
         if name not in plugins.names(kind):
-            raise BudgetExceededError(f"{name} is no plug-in of this project, so that its messages cannot be counted")
-
-
-def _require_no_bare_metrics(metrics: str) -> None:
-    """Refuse numbers without noise beside the tensors."""
-    if metrics not in ("private", "none"):
-        raise BudgetExceededError(f"metrics={metrics} cannot be counted; run with metrics=private or none")
-
-
-def _require_no_choice_of_data(plan: ClientPlan) -> None:
-    """Refuse a method that some data are not fit for: whether this site's are is told by its answer, at no cost."""
-    if plan.method.check_client.__func__ is not Method.check_client.__func__:
-        raise BudgetExceededError(f"{plan.name} looks whether this site's data are fit for it, which is not counted")
+            yield f"{name} is no plug-in of this project, so that its messages cannot be counted"
+    if (metrics := plan.privacy.metrics) not in ("private", "none"):
+        yield f"metrics={metrics} cannot be counted; run with metrics=private or none"
+    if plan.method.check_client.__func__ is not Method.check_client.__func__:  # its answer tells, at no cost
+        yield f"{plan.name} looks whether this site's data are fit for it, which is not counted"
 
 
 def _schedule(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: int) -> ClientSchedule:
@@ -120,24 +99,17 @@ def _schedule(plan: ClientPlan, kind: str, config: Mapping[str, Any], examples: 
     return ClientSchedule(examples, batch, passes, trained)
 
 
-def _counted(plan: ClientPlan, mechanism: Mechanism | str | None, probed: bool) -> Mechanism:
-    """Return a mechanism for which an epsilon can be counted here, or refuse."""
-    method, source = plan.name, getattr(plan.settings, "noise_source", "secure")
-    if mechanism is None:
-        raise BudgetExceededError(f"{method} adds no noise that can be counted")
-    if isinstance(mechanism, str):
-        raise BudgetExceededError(mechanism[0].lower() + mechanism[1:])
+def _refusals_of_mechanism(plan: ClientPlan, mechanism: Mechanism, probed: bool) -> Iterator[str]:
+    """Yield why no epsilon of a mechanism can be counted here."""
+    source = getattr(plan.settings, "noise_source", "secure")
     if mechanism.noised_by != "client":
-        raise BudgetExceededError(f"the server is to add the noise of {method}, so the message leaves without any")
+        yield f"the server is to add the noise of {plan.name}, so the message leaves without any"
     if source != "secure":
-        raise BudgetExceededError(
-            f"the server can repeat the noise with noise_source={source}; run with noise_source=secure"
-        )
+        yield f"the server can repeat the noise with noise_source={source}; run with noise_source=secure"
     if mechanism.clipping_norm == inf:
-        raise BudgetExceededError(f"{method} clips nothing")
+        yield f"{plan.name} clips nothing"
     if probed and mechanism.noise_per == "example":
-        raise BudgetExceededError("a probe with a draw of noise for each example is not counted")
-    return mechanism
+        yield "a probe with a draw of noise for each example is not counted"
 
 
 def charge_message(context: Context, plan: ClientPlan, kind: str, config: dict[str, Any], ctx: ClientContext) -> None:
@@ -159,16 +131,17 @@ def charge_message(context: Context, plan: ClientPlan, kind: str, config: dict[s
     budget, ledger = granted
     split, me = ctx.task.split, ctx.partition
     mine, others = split.train[me], (split.test[me], split.validation[me])
+    mechanism, metrics = cost(plan, kind, config, len(mine))
     entry = MessageEntry(
         run=str(config["experiment"])[:_SHOWN],
         round=ctx.round,
         kind=kind,
         method=plan.name,
-        mechanism=cost(plan, kind, config, len(mine)),
+        mechanism=mechanism,
         examples=len(mine),
         repeated=max(most_repeated(mine), most_repeated(*others)),
         sends=() if kind == EVALUATE else tuple(plan.sharing.uploads),
-        metrics=cost_of_metrics(plan, kind),
+        metrics=metrics,
         held=sum(map(len, (mine, *others))),
     )
     if entry.mechanism or entry.metrics:

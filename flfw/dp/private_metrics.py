@@ -19,8 +19,7 @@ the vector of all (2 mean - 1) / sqrt(M) is never longer than 1, and a client mo
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from math import log, sqrt
 from typing import Any, NamedTuple
 
@@ -30,12 +29,12 @@ from torch import Tensor
 
 from flfw.client.phases import Phases
 from flfw.client.stacked_descent import GradientClient
-from flfw.data.splits.lazy_parts import LazyParts, most_copies, sizes
+from flfw.data.splits.lazy_parts import LazyParts, max_held, sizes
 from flfw.data.splits.partition import Split
 from flfw.dp.settings import DPSettings
 from flfw.nets.net import Tensors, hits, losses
 from flfw.nets.training.gaussian import GaussianNoise
-from flfw.privacy.mechanism import Clipped, Mechanism
+from flfw.privacy.mechanism import Clipped
 
 NOISE_MULTIPLIER = 10.0
 """Standard deviation of the noise over what one example, or client, can change in an answer: so much that the metrics
@@ -91,25 +90,13 @@ def released(
     return decoded(noise.add(encoded(parts, clipped), multiplier), clipped)
 
 
-def metrics_mechanism(multiplier: float, answers: int, clipped: Clipped, replication: int = 1) -> Mechanism:
-    """Return the mechanism of the private metrics in several answers of a client.
-
-    Args:
-        multiplier: z > 0.
-        answers: number of answers, >= 0; whole data are used in each, so sampling gives no credit.
-        clipped: whose presence the noise hides.
-        replication: from `most_held`.
-    """
-    return Mechanism(multiplier, answers, clipping_norm=1.0, clipped=clipped, max_copies=replication)
-
-
 def most_held(split: Split) -> int:
     """Return how often an example counts at most, as it may be in several vectors of `encoded`.
 
     An example that is c times in a part shifts the part's vector by up to c. Vectors of other parts and clients have
     noise of their own, and squares of shifts add up: so each part counts as c^2 vectors with the example in them once.
     """
-    return max(1, _max_count(split.train), _max_count(split.test, split.validation))
+    return max(max_held(split.train), max_held(split.test, split.validation))
 
 
 def held_by_each(split: Split) -> list[int]:
@@ -118,20 +105,6 @@ def held_by_each(split: Split) -> list[int]:
     times = 1 if all(isinstance(parts, LazyParts) for parts in three) else len(split.train)
     counts = [sizes(parts) * times if isinstance(parts, LazyParts) else sizes(parts) for parts in three]
     return [sum(mine) for mine in zip(*counts, strict=True)]
-
-
-def _max_count(*lists: Sequence[np.ndarray]) -> int:
-    """Return how often an example counts at most in the parts of some lists together."""
-    known = [most_copies(parts) for parts in lists]
-    bounds = [one for one in known if one is not None]
-    return sum(bounds) if len(bounds) == len(known) else _squares(chain(*lists))
-
-
-def _squares(parts: Iterable[np.ndarray]) -> int:
-    held = [np.unique(part, return_counts=True) for part in parts]
-    indices = np.unique(np.concatenate([which for which, _ in held]), return_inverse=True)[1]
-    squares = np.concatenate([times for _, times in held]).astype(np.float64) ** 2
-    return int(np.bincount(indices, squares).max(initial=1))
 
 
 def _with_count(part: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from flfw.data.splits.partition import Split
-from flfw.dp.resolve_noise import within_budget
+from flfw.dp.resolve_noise import spent
 from flfw.dp.run_accountant import RunAccountant, least_summed
 from flfw.errors import InputError
 from flfw.files.sealed import seal, sealed, unseal
@@ -135,8 +135,12 @@ class Releases:
             RunBudgetExceededError: with this round the run would exceed its budget; nothing was noted.
         """
         again = self._requested.again + (server_round in self._requested.rounds) + self.evaluations
-        self._require_budget(self._through(server_round), again, f"round {server_round}")
-        self._note_summed()
+        if self._exceeds_budget(server_round, again):
+            budget = self._plan.privacy.epsilon_budget
+            raise RunBudgetExceededError(f"round {server_round} would exceed epsilon {budget:g}")
+        adds_up = getattr(self._plan.settings, "update_deviation", 0.0) > 0  # the clients' noise, in sums
+        if adds_up and not any(int(unseal(path)) == self.summed for _, path in sealed(self._folder, _SUMMED)):
+            seal(self._folder, _SUMMED, ".txt", str(self.summed).encode())
         return self._requested.note(server_round)
 
     def may_evaluate(self, last: int) -> bool:
@@ -147,32 +151,20 @@ class Releases:
         """
         if self._plan.privacy.metrics != "private":
             return True
-        try:
-            self._require_budget(self._through(last), self._requested.again + self.evaluations, "the evaluation")
-        except RunBudgetExceededError:
+        if self._exceeds_budget(last, self._requested.again + self.evaluations):
             return False
         self._evaluated.note(last + 1)
         return True
 
-    def _through(self, server_round: int) -> int:
-        """Return the last round that was asked for, or this one: an older checkpoint may have been restored."""
-        return max([server_round, *self._requested.rounds])
-
-    def _require_budget(self, rounds: int, again: int, what: str) -> None:
+    def _exceeds_budget(self, server_round: int, again: int) -> bool:
         budget = self._plan.privacy.epsilon_budget
-        if budget and not within_budget(self._plan, self._split, rounds, again, self.summed):
-            raise RunBudgetExceededError(f"{what} would exceed epsilon {budget:g}")
+        last = max([server_round, *self._requested.rounds])  # an older checkpoint may have been restored
+        return budget > 0 and spent(self._plan, self._split, last, again, self.summed) > budget
 
     @property
     def _split(self) -> Split:
         task = self._plan.task
         return task.load_at_server(task.data.data_root).split
-
-    def _note_summed(self) -> None:
-        """Note the least number of updates in a sum, where the clients' noise adds up in it."""
-        adds_up = getattr(self._plan.settings, "update_deviation", 0.0) > 0
-        if adds_up and not any(int(unseal(path)) == self.summed for _, path in sealed(self._folder, _SUMMED)):
-            seal(self._folder, _SUMMED, ".txt", str(self.summed).encode())
 
     def cohort_key(self) -> bytes:
         """Return the key of the cohorts, which stays with the server; empty: cohorts are drawn from the seed.

@@ -7,8 +7,10 @@ who sees sums alone where each client adds a share of the noise.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from flfw.plans.run_plan import RunPlan
 from flfw.plugins import short_name, split_assignment
 from flfw.privacy.accountants import Accountant, epsilon, largest
 from flfw.privacy.calibration import calibrate_noise_multiplier
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import SeenMechanism
 from flfw.privacy.rounding import at_most
 from flfw.task.client_plan import ClientPlan
 
@@ -53,12 +55,16 @@ def resolve_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
     """
     run = _with_secret_noise(run)
     plan, privacy = run.client, run.client.privacy
+    one_each = LazyParts(plan.rounds.clients, 1, lambda client: np.array([client]), copies=1)
+    known = is_known(split)  # of data that only sites have, a mechanism is found as if each had one example
+    accountant = RunAccountant(plan, split if known else replace(split, train=one_each))
     sums = {AGGREGATE, PEER} & set(run.audit.probes.vantage)
     if not sums or getattr(plan.settings, "update_deviation", 0.0) > 0:  # else who colludes counts for attackers alone
         _require_whole_noise(plan)
-        _require_noise_of_others(plan, split)
-    _require_noise_for_metrics(plan, split)
-    notes = [*_of_sites(plan, split), *_remarks(plan, split, probed=bool(run.audit.audited))]
+        _require_noise_of_others(accountant)
+    _require_noise_for_metrics(accountant)
+    probed = bool(run.audit.audited)
+    notes = [] if accountant.counted is None else _remarks(accountant, probed) if known else _of_sites(plan)
     if privacy.target_epsilon and privacy.epsilon_budget:
         raise InputError(
             "Expected either --target-epsilon or --expert epsilon_budget, got both; a target is met by the last round."
@@ -74,14 +80,12 @@ def resolve_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
     return run, notes
 
 
-def _of_sites(plan: ClientPlan, split: Split) -> list[str]:
+def _of_sites(plan: ClientPlan) -> list[str]:
     """Return notes on data of sites, for which nothing is claimed here: their numbers of examples are not known.
 
     Raises:
         InputError: a target or a budget, which would need these numbers, or noise that the server can repeat.
     """
-    if is_known(split) or _mechanism(plan, split) is None:
-        return []
     for name, flag in (("target_epsilon", "--target-epsilon"), ("epsilon_budget", "--expert epsilon_budget")):
         way = f"no {flag} for {plan.task.data.dataset}, as only each site knows its number of examples"
         requested = getattr(plan.privacy, name)
@@ -91,35 +95,27 @@ def _of_sites(plan: ClientPlan, split: Split) -> list[str]:
     return [_IN_THEIR_OWN]
 
 
-def _mechanism(plan: ClientPlan, split: Split) -> Mechanism | str | None:
-    """Return the method's mechanism of some client; of data that only sites have, as if each had one example."""
-    one_each = LazyParts(plan.rounds.clients, 1, lambda client: np.array([client]), copies=1)
-    counted = RunAccountant(plan, split if is_known(split) else replace(split, train=one_each)).counted
-    return counted[0].parts[0] if isinstance(counted, list) else counted
-
-
-def _require_noise_for_metrics(plan: ClientPlan, split: Split) -> None:
+def _require_noise_for_metrics(accountant: RunAccountant) -> None:
     """Refuse private metrics beside a method that protects nothing against the server, or whose clients have none."""
+    plan = accountant.plan
     if plan.privacy.metrics != "private":
         return
-    mechanism, method = _mechanism(plan, split), plan.name
-    noisy = mechanism is not None and issubclass(plan.client_class, PrivatelyReporting)
-    require(noisy, "a method whose clients add noise for --metrics private", method=method)
-    assert mechanism is not None
-    if isinstance(mechanism, str):
-        raise _nothing_claimed(plan, "metrics private", mechanism)
+    noisy = accountant.counted is not None and issubclass(plan.client_class, PrivatelyReporting)
+    require(noisy, "a method whose clients add noise for --metrics private", method=plan.name)
+    if isinstance(accountant.counted, str):
+        raise _nothing_claimed(plan, "metrics private", accountant.counted)
     server = "noise at the clients for --metrics private; the server adds it, so use --metrics all or none"
-    require(mechanism.noised_by == "client", server, method=method)
+    by_client = accountant.mechanism is not None and accountant.mechanism.noised_by == "client"
+    require(by_client, server, method=plan.name)
 
 
-def _remarks(plan: ClientPlan, split: Split, probed: bool) -> list[str]:
-    privacy = plan.privacy
-    if not is_known(split) or (mechanism := _mechanism(plan, split)) is None:
-        return []
-    notes, examples = [], total(split.train)
+def _remarks(accountant: RunAccountant, probed: bool) -> list[str]:
+    privacy, mechanism = accountant.plan.privacy, accountant.mechanism
+    notes, examples = [], total(accountant.split.train)
     if probed:
         notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
-    shared = isinstance(mechanism, Mechanism) and mechanism.noise_divisor > 1 and mechanism.min_summed_updates > 1
+    summed = accountant.others("client")[0].min_summed_updates > 1
+    shared = mechanism is not None and mechanism.noise_divisor > 1 and summed
     if shared and (privacy.target_epsilon or privacy.epsilon_budget):
         notes.append(
             "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a "
@@ -145,17 +141,16 @@ def _require_whole_noise(plan: ClientPlan) -> None:
     require(plan.rounds.clients == 1 or shares <= summed, surely, **{_SHARES: shares})
 
 
-def _require_noise_of_others(plan: ClientPlan, split: Split) -> None:
+def _require_noise_of_others(accountant: RunAccountant) -> None:
     """Refuse colluding clients where a sum counts as its single updates: of theirs nothing is known."""
-    colluding = plan.privacy.colluding_clients
+    plan, colluding = accountant.plan, accountant.plan.privacy.colluding_clients
     if not colluding:
         return
     noisy, rest = getattr(plan.settings, "update_deviation", 0.0) > 0, "counts no noise of other clients in a sum"
     by_method = f"colluding-clients=0 with method={plan.name}, which {rest}"
     require(noisy, by_method, colluding_clients=colluding)
-    mechanism = _mechanism(plan, split)
     beside = f"colluding-clients=0 with defence={plan.defences.name}, beside which a claim {rest}"
-    counted = isinstance(mechanism, str) or (mechanism is not None and mechanism.colluding > 0)
+    counted = isinstance(accountant.counted, str) or accountant.others("client")[0].colluding > 0
     require(counted, beside, colluding_clients=colluding)
 
 
@@ -177,12 +172,12 @@ def require_calibrated(target_epsilon: float, assignments: Sequence[str]) -> Non
 def _with_noise_for(run: RunPlan, split: Split) -> RunPlan:
     given = _assigned(run, _NOISE)
     unset = tuple(one for one in run.task.assignments if one not in given)
-    mechanisms, accountant = _target_mechanisms(run.replaced(set=unset).client, split, "target-epsilon")
+    clients, by = _targeted(RunAccountant(run.replaced(set=unset).client, split), "target-epsilon")
     target, delta = run.client.privacy.target_epsilon, run.client.privacy.delta
-    taken = max((epsilon(beside, delta, accountant) for _, *beside in mechanisms if beside), default=0.0)
+    taken = max((epsilon(beside, delta, by) for _, *beside in clients if beside), default=0.0)
     more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
     require(taken < target, more, target_epsilon=target)
-    minimum = calibrate_noise_multiplier(target, mechanisms, delta, accountant)
+    minimum = calibrate_noise_multiplier(target, clients, delta, by)
     noise = f"{_NOISE}={minimum!r}"
     if given and given != [noise]:
         raise InputError(
@@ -205,32 +200,19 @@ def _with_secret_noise(run: RunPlan) -> RunPlan:
     return run.replaced(set=(*run.task.assignments, f"{_SOURCE}=secure"))
 
 
-def within_budget(plan: ClientPlan, split: Split, rounds: int, again: int, summed: int = 0) -> bool:
-    """Return whether a run keeps its budget after so many rounds, with some asked for again; see `RunAccountant`."""
-    return _spent(plan, split, rounds, again, summed) <= plan.privacy.epsilon_budget
-
-
-def _spent(plan: ClientPlan, split: Split, rounds: int, again: int = 0, summed: int = 0) -> float:
+def spent(plan: ClientPlan, split: Split, rounds: int, again: int = 0, summed: int = 0) -> float:
+    """Return what a run takes of its budget in so many rounds, with some asked for again; see `RunAccountant`."""
     fewer = replace(plan, rounds=replace(plan.rounds, rounds=rounds))
-    clients, accountant = _target_mechanisms(fewer, split, "epsilon-budget", again, summed)
-    return largest(lambda client, by: epsilon(client, plan.privacy.delta, by), clients, accountant)[1]
+    clients, by = _targeted(RunAccountant(fewer, split, again, summed), "epsilon-budget")
+    return largest(lambda client, by: epsilon(client, plan.privacy.delta, by), clients, by)[1]
 
 
 def _last_round(plan: ClientPlan, split: Split) -> int:
-    """Return the last round that keeps the run's budget, by bisection."""
-
-    def spent(rounds: int) -> float:
-        return _spent(plan, split, rounds)
-
-    budget, minimum = plan.privacy.epsilon_budget, spent(1)
+    """Return the last round that keeps the run's budget."""
+    through, last = partial(spent, plan, split), plan.rounds.rounds
+    budget, minimum = plan.privacy.epsilon_budget, through(1)
     require(minimum <= budget, f"epsilon-budget >= {at_most(minimum, 4)}, which one round takes", epsilon_budget=budget)
-    if spent(plan.rounds.rounds) <= budget:
-        return plan.rounds.rounds
-    low, high = 1, plan.rounds.rounds
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if spent(middle) <= budget else (low, middle)
-    return low
+    return last if through(last) <= budget else 1 + bisect_right(range(2, last), budget, key=through)
 
 
 def _nothing_claimed(plan: ClientPlan, flag: str, why: str) -> InputError:
@@ -245,18 +227,16 @@ def _nothing_claimed(plan: ClientPlan, flag: str, why: str) -> InputError:
     return InputError(f"Expected settings with which something can be claimed for --{flag}. {why}")
 
 
-def _target_mechanisms(
-    plan: ClientPlan, split: Split, flag: str, again: int = 0, summed: int = 0
-) -> tuple[list[tuple[Mechanism, ...]], Accountant]:
+def _targeted(accountant: RunAccountant, flag: str) -> tuple[list[tuple[SeenMechanism, ...]], Accountant]:
     """Return each client's mechanisms and the accountant of a target or a budget, for the unit that is clipped.
 
     The method's mechanism is a client's first. That of private metrics follows, if there are any and they are counted.
     """
-    accountant, privacy = RunAccountant(plan, split, again, summed), plan.privacy
+    plan, privacy = accountant.plan, accountant.plan.privacy
     if (counted := accountant.counted) is None:
         raise InputError(f"Expected a method that claims privacy for --{flag}, got method={plan.name}.")
     if privacy.accountant == "paper" and (published := accountant.published):
-        return [(next(iter(one.units.values())),) for one in published], published[0].accountant
+        return [(SeenMechanism(next(iter(one.units.values()))),) for one in published], published[0].accountant
     if isinstance(counted, str):
         raise _nothing_claimed(plan, flag, counted)
     mechanism = counted[0].parts[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from math import inf, isinf
 from typing import Any, final
@@ -19,12 +19,21 @@ from flfw import data
 from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
 from flfw.dp import private_metrics
-from flfw.dp.private_metrics import held_by_each, metrics_mechanism, most_held
+from flfw.dp.private_metrics import held_by_each, most_held
 from flfw.errors import require
 from flfw.experiment.training import RoundSettings
 from flfw.privacy.accountants import Accountant, largest
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Published, claim, seen_by
-from flfw.privacy.mechanism import ClientSchedule, Mechanism, Unit, gaussian_events, joined
+from flfw.privacy.mechanism import (
+    NO_OTHERS,
+    ClientSchedule,
+    Mechanism,
+    Others,
+    SeenMechanism,
+    Unit,
+    gaussian_events,
+    joined,
+)
 from flfw.server.cohorts import participations
 from flfw.task.client_plan import ClientPlan
 from flfw.task.method import Method
@@ -32,7 +41,6 @@ from flfw.task.method import Method
 # Settings without `secure` are of a method that draws its noise in its own way. Nothing says that a seed gives it away:
 # where that is asked, `secure` is True by default. Nor does anything say that the noise is that of
 # `flfw.nets.training.gaussian`, anew at each try: where that is asked, it is False.
-_COUNTED = 10_000  # clients
 _VOIDING = {
     "batch": "changes batches: one example may be in several rows.",
     "step": "looks at the batch again, after the noise that is counted.",
@@ -57,7 +65,6 @@ _MOVING = (
     "The stated bound of updates is the first one; it then follows a count, with noise, of the updates within it. The "
     "noise on the updates is so much larger that both together protect as the stated one."
 )
-_AFTER_THE_NOISE = "update"  # the hook at which a defence changes what has its noise
 _PATIENTS = (
     "One patient has at most {examples} examples at a client, and examples at no more than {clients} of the clients: "
     "nobody here can check that."
@@ -107,20 +114,18 @@ def least_summed(rounds: RoundSettings, colluding: int) -> int:
     return surely - colluding
 
 
-def schedules(plan: ClientPlan, split: Split, again: int = 0, summed: int = 0) -> list[ClientSchedule]:
+def schedules(plan: ClientPlan, split: Split, again: int = 0) -> list[ClientSchedule]:
     """Return the schedules of a run's clients; of clients with as many examples only the one that takes part most.
 
     Args:
         plan: of the run's clients.
         split: of its data.
         again: rounds that were asked for again, in which every client is taken to take part.
-        summed: least number of updates in a sum that any attempt at the run allowed; 0: this one's is that of all.
     """
     who, local, drawn = plan.rounds, plan.local, isinstance(split.train, lazy_parts.LazyParts)
     once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
     min_separation = plan.method.min_separation(plan.settings)
-    surely = least_summed(who, plan.privacy.colluding_clients)
     taken = participations(who.clients, who.sample, who.sampling, plan.seed, who.rounds, min_separation)
     sizes, held = lazy_parts.sizes(split.train), held_by_each(split) if plan.privacy.metrics == "private" else [0]
     busiest: dict[tuple[int, int], int] = {}
@@ -136,9 +141,7 @@ def schedules(plan: ClientPlan, split: Split, again: int = 0, summed: int = 0) -
         rounds=who.rounds + again,
         client_rate=who.per_round / who.clients,
         poisson=who.poisson,
-        max_copies=lazy_parts.most_copies(split.train) or _max_held(split.train),
-        min_summed_updates=min(surely, summed or surely),
-        colluding=plan.privacy.colluding_clients,
+        evaluations=1,
     )
     return [
         replace(same, examples=n, held=all_parts, client=client, max_participations=int(taken[client]) + again)
@@ -146,27 +149,11 @@ def schedules(plan: ClientPlan, split: Split, again: int = 0, summed: int = 0) -
     ]
 
 
-def _max_held(parts: Sequence[np.ndarray]) -> int:
-    """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
-    return _most_drawn(parts) if isinstance(parts, lazy_parts.LazyParts) else _counted(parts)
+def mechanisms_in(plan: ClientPlan, schedule: ClientSchedule) -> tuple[Mechanism, ...] | str | None:
+    """Return the mechanisms of the tensors that one client sends and, if it has any, of its private metrics.
 
-
-def _counted(parts: Sequence[np.ndarray]) -> int:
-    copies = np.zeros(0, np.int64)
-    for start in range(0, len(parts), _COUNTED):
-        held = np.bincount(np.concatenate([np.unique(part) for part in parts[start : start + _COUNTED]]))
-        length = max(len(copies), len(held))
-        copies = np.pad(copies, (0, length - len(copies))) + np.pad(held, (0, length - len(held)))
-    return int(copies.max())
-
-
-_most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
-
-
-def mechanism_in(plan: ClientPlan, schedule: ClientSchedule) -> Mechanism | str | None:
-    """Return the mechanism of what one client sends; claims, the noise for a target and sites' budgets all rest on it.
-
-    A sentence: why no epsilon holds, as beside a defence or constants that undo it. None: the method claims nothing.
+    Claims, the noise for a target and sites' budgets all rest on them. A sentence: why no epsilon holds, as beside a
+    defence or constants that undo it. None: the method claims nothing.
     """
     mechanism = plan.method.mechanism(plan.settings, schedule)
     if not isinstance(mechanism, Mechanism):
@@ -175,15 +162,14 @@ def mechanism_in(plan: ClientPlan, schedule: ClientSchedule) -> Mechanism | str 
         return _KNOWN_SEED
     if constants := data.private_constants(plan.task.data.dataset, plan.task.data.normalise):
         return constants
-    if not plan.defences.partitions:
-        return mechanism
     for hook, action in _VOIDING.items():
         voiding = [stage.name for stage in plan.defences.stages if hook in stage.active_hooks]
-        if voiding:
+        if voiding and plan.defences.partitions:
             return f"{voiding[0]} {action}"
-    # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
-    defended = any(_AFTER_THE_NOISE in stage.active_hooks for stage in plan.defences.stages)
-    return mechanism.alone if defended else mechanism
+    # Whole data are used in each answer, so that sampling gives no credit.
+    answers = schedule.max_participations + schedule.evaluations
+    metrics = Mechanism(private_metrics.NOISE_MULTIPLIER, answers, clipped=mechanism.clipped)
+    return (mechanism, metrics) if plan.privacy.metrics == "private" else (mechanism,)
 
 
 @final
@@ -194,7 +180,7 @@ class CountedClient:
     Attributes:
         schedule: its schedule; None: this one stands for several.
         examples: number of its examples, or of one patient's, that count: with private metrics those of all its parts.
-        parts: mechanisms of the tensors that it sends and, if it has any, of its private metrics.
+        parts: see `mechanisms_in`.
     """
 
     schedule: ClientSchedule | None
@@ -225,7 +211,7 @@ class RunAccountant:
     def schedules(self) -> list[ClientSchedule]:
         """Schedules of the run's clients."""
         again = self.again if getattr(self.plan.settings, "secure", True) else 0
-        return schedules(self.plan, self.split, again, self.summed)
+        return schedules(self.plan, self.split, again)
 
     @cached_property
     def counted(self) -> list[CountedClient] | str | None:
@@ -233,20 +219,15 @@ class RunAccountant:
         if not is_known(self.split):
             return None
         self.patients()  # refuses fewer examples of a patient than there are, whatever the method
+        # Refuses more colluding clients than there are, whatever the method.
+        least_summed(self.plan.rounds, self.plan.privacy.colluding_clients)
         if self.plan.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
-            # Refuses more colluding clients than there are, whatever the method.
-            least_summed(self.plan.rounds, self.plan.privacy.colluding_clients)
             return None
-        privacy, clients = self.plan.privacy, list[CountedClient]()
-        copies = most_held(self.split) if privacy.metrics == "private" else 0
+        clients = list[CountedClient]()
         for schedule in self.schedules:
-            mechanism = mechanism_in(self.plan, schedule)
-            if not isinstance(mechanism, Mechanism):
-                return mechanism
-            parts, answers = (mechanism,), schedule.max_participations + 1  # in each of its rounds and one evaluation
-            if copies:
-                private = metrics_mechanism(private_metrics.NOISE_MULTIPLIER, answers, mechanism.clipped, copies)
-                parts = (mechanism, private)
+            parts = mechanisms_in(self.plan, schedule)
+            if not isinstance(parts, tuple):
+                return parts
             clients.append(CountedClient(schedule, max(schedule.examples, schedule.held), parts))
         return clients
 
@@ -255,6 +236,25 @@ class RunAccountant:
         """Mechanism that reveals at least as much as that of any client; None: nothing is claimed."""
         clients = self.counted
         return joined([one.parts[0] for one in clients]) if isinstance(clients, list) else None
+
+    @cached_property
+    def _alike(self) -> tuple[Others, ...]:
+        """Others of each part of the `counted` clients, where a unit has one owner beside copies."""
+        if not isinstance(self.counted, list):
+            return (NO_OTHERS,)
+        plan, (mechanism, *reported) = self.plan, self.counted[0].parts
+        copies = lazy_parts.max_held(self.split.train)
+        # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
+        defended = plan.defences.partitions and any("update" in stage.active_hooks for stage in plan.defences.stages)
+        surely = least_summed(plan.rounds, colluding := plan.privacy.colluding_clients)
+        adds_up = mechanism.is_distributed and not defended
+        sums = (min(surely, self.summed or surely), colluding) if adds_up else ()
+        return (Others(copies, *sums), *(Others(most_held(self.split)) for _ in reported))
+
+    def others(self, unit: Unit) -> tuple[Others, ...]:
+        """Return the others of each part of the `counted` clients, for a unit: a patient has several owners."""
+        owners = self.patients()[1] if unit == "patient" else 1
+        return tuple(replace(one, max_copies=one.max_copies * owners) for one in self._alike)
 
     @property
     def hides_cohorts(self) -> bool:
@@ -290,7 +290,7 @@ class RunAccountant:
         enough = given == 0 or given >= counted
         limit = f"patient-examples >= {counted}, as many as one patient has at a client, or none to have them counted"
         require(enough, limit, patient_examples=given)
-        owners = -(-patients.most_clients(split.patients, split.train) // _max_held(split.train))
+        owners = -(-patients.most_clients(split.patients, split.train) // lazy_parts.max_held(split.train))
         examples, clients = given or counted, max(sites, owners)
         how = _GIVEN_PATIENTS if (examples, clients) != (counted, owners) else _COUNTED_PATIENTS
         return examples, clients, how.format(examples=examples, clients=clients, counted=counted)
@@ -306,9 +306,9 @@ class RunAccountant:
             return []
         return [self._claim(unit, adversary) for unit in self.units for adversary in ADVERSARIES]
 
-    def against(self, unit: Unit, adversary: Adversary) -> list[tuple[Mechanism, ...]]:
+    def against(self, unit: Unit, adversary: Adversary) -> list[tuple[SeenMechanism, ...]]:
         """Return what each client tells of a unit, as an adversary sees it; what they tell most is claimed."""
-        return [seen_by(one.parts, unit, adversary) for one in self._holders[unit]]
+        return [seen_by(one.parts, self.others(unit), unit, adversary) for one in self._holders[unit]]
 
     @cached_property
     def _holders(self) -> dict[Unit, list[CountedClient]]:
@@ -319,12 +319,11 @@ class RunAccountant:
         assert isinstance(self.counted, list), "of what is not counted there is no claim"
         holders: dict[Unit, list[CountedClient]] = {}
         for unit in self.units:
-            clients, times = self.counted, 1
+            clients = self.counted
             if unit == "patient":
-                examples, times, _ = self.patients()
-                clients = [replace(one, examples=examples) for one in clients]
-            copied = unit != "client" and any(part.max_copies * times > 1 for part in clients[0].parts)
-            holders[unit] = [_joined(clients, times)] if copied else _telling_most(clients, unit)
+                clients = [replace(one, examples=self.patients()[0]) for one in clients]
+            copied = unit != "client" and any(one.max_copies > 1 for one in self.others(unit))
+            holders[unit] = [_joined(clients)] if copied else _telling_most(clients, unit)
         return holders
 
     def entries(self) -> list[dict[str, Any]]:
@@ -349,7 +348,7 @@ class RunAccountant:
             secure, (sent, *reported) = bool(getattr(self.plan.settings, "secure", False)), client.parts
             assert privacy.metrics != "auto", "a plan has no auto"
             how = (privacy.delta, rounds.rounds, by, client.examples, privacy.metrics, secure)
-            return claim(sent, unit, adversary, *how, *reported)
+            return claim(sent, unit, adversary, *how, *reported, others=self.others(unit))
 
         client, _ = largest(lambda one, by: counted(one, by).epsilon, self._holders[unit], privacy.tightest)
         result = counted(client, privacy.tightest)
@@ -371,12 +370,11 @@ class RunAccountant:
         return replace(result, assumptions=said)
 
 
-def _joined(clients: Sequence[CountedClient], times: int) -> CountedClient:
-    """Return a client that tells at least as much as each, of a unit with so many times the owners."""
-    parts = (joined(alike) for alike in zip(*(one.parts for one in clients), strict=True))
-    owned = tuple(replace(part, max_copies=part.max_copies * times) for part in parts)
+def _joined(clients: Sequence[CountedClient]) -> CountedClient:
+    """Return a client that tells at least as much as each."""
+    parts = tuple(joined(alike) for alike in zip(*(one.parts for one in clients), strict=True))
     schedule = clients[0].schedule if len(clients) == 1 else None
-    return CountedClient(schedule, max(one.examples for one in clients), owned)
+    return CountedClient(schedule, max(one.examples for one in clients), parts)
 
 
 def _said_of(client: CountedClient, unit: Unit) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from flfw.nets.training.clipping import FACTOR, Clipping, Grouping, factors, gro
 from flfw.nets.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.nets.training.optimisers import LocalTraining
 from flfw.nets.training.per_example import PerExample
-from flfw.privacy.mechanism import ClientSchedule, Holder, Mechanism
+from flfw.privacy.mechanism import ClientSchedule, Mechanism
 from flfw.rng import torch_generator
 
 NoiseSource: TypeAlias = Literal["seed", "secure"]
@@ -128,6 +128,26 @@ class DPSettings(LocalTraining):
                 why = f"its statistics follow no clipped gradient; {way}"
                 raise InputError(f"Expected layers without buffers, got {type(module).__name__} with {name}; {why}.")
 
+    def mechanism(self, schedule: ClientSchedule, chosen: Sequence[str], **own: Any) -> Mechanism | str:
+        """Return the mechanism of one client in a whole run, or why nothing can be claimed; by default of its updates.
+
+        Args:
+            schedule: of the client.
+            chosen: patterns of the tensors that are sent, and follow the noise.
+            own: fields in which a method's updates differ from those to which the server adds noise.
+        """
+        of_updates: dict[str, Any] = {"noised_by": "server", "poisson": schedule.poisson} | own
+        return Mechanism(
+            noise_multiplier=self.noise_multiplier,
+            steps=schedule.rounds,
+            clipping_norm=self.clip,
+            clipped="client",
+            groups=self.groups(schedule.tensors, chosen),
+            sampling_rate=schedule.client_rate,
+            max_participations=schedule.max_participations,
+            **of_updates,
+        )
+
     def groups(self, names: Iterable[str], chosen: Sequence[str] = ("*",)) -> int:
         """Return M, the number of groups that the chosen tensors form."""
         return len(grouped([name for name in names if matches(name, chosen)], self.grouping))
@@ -180,13 +200,17 @@ class DPSGDSettings(DPSettings):
         """True: each example's gradient is clipped."""
         return True
 
-    def mechanism_of_steps(self, schedule: ClientSchedule, chosen: Sequence[str]) -> Mechanism:
-        """Return the mechanism of a whole run for the examples of one client.
+    @property
+    def void(self) -> str:
+        """Reason why nothing can be claimed for examples; empty if something can."""
+        return ""
 
-        Args:
-            schedule: of the client.
-            chosen: patterns of the tensors that follow the noisy steps.
-        """
+    def mechanism(self, schedule: ClientSchedule, chosen: Sequence[str], **own: Any) -> Mechanism | str:
+        """Return the mechanism of the steps, if these are clipped; see the base."""
+        if not self.on_steps:
+            return super().mechanism(schedule, chosen, **own)
+        if self.void:
+            return self.void
         poisson = self.batches == "poisson"
         return Mechanism(
             noise_multiplier=self.noise_multiplier,
@@ -198,7 +222,6 @@ class DPSGDSettings(DPSettings):
             sampling_rate=schedule.example_rate if poisson else 1.0,
             poisson=poisson,
             max_participations=None if poisson else schedule.max_participations * schedule.epochs,
-            max_copies=schedule.max_copies,
             bins=schedule.batches if self.batches == "balls" else 0,
         )
 
@@ -229,17 +252,6 @@ class DPUnitSettings(DPSGDSettings, AdaptiveClippingSettings):
         """True where examples are protected."""
         return self.unit == "example"
 
-    @property
-    def void(self) -> str:
-        """Reason why nothing can be claimed for examples; empty if something can."""
-        return ""
-
-    def mechanism(self, schedule: ClientSchedule, chosen: Sequence[str]) -> Mechanism | str:
-        """Return the mechanism of the chosen unit, or why nothing can be claimed."""
-        if self.on_steps:
-            return self.void or self.mechanism_of_steps(schedule, chosen)
-        return mechanism_of_updates(self, schedule, chosen, "server")
-
 
 @dataclass(frozen=True)
 class PrivateHeadSettings(DPUnitSettings):
@@ -254,41 +266,6 @@ class PrivateHeadSettings(DPUnitSettings):
             "The head learns from the same examples without noise, and the gradient of each goes through it: by the "
             "head, one example changes those of all others in a batch, each by up to twice the bound."
         )
-
-
-def mechanism_of_updates(
-    noise: DPSettings,
-    schedule: ClientSchedule,
-    chosen: Sequence[str],
-    noised_by: Holder,
-    shares: int = 1,
-    summed: bool = False,
-) -> Mechanism:
-    """Return the mechanism of a whole run for one client's updates, of which each is clipped.
-
-    Args:
-        noise: settings of the clipping and the noise.
-        schedule: of the client.
-        chosen: patterns of the tensors that are sent.
-        noised_by: party that adds the noise: each client to its own update, or the server to the sum.
-        shares: n, where a client's own noise has deviation sigma C / sqrt(n).
-        summed: whether the updates in a round's sum count alike, so that their noises add up.
-    """
-    return Mechanism(
-        noise_multiplier=noise.noise_multiplier,
-        steps=schedule.rounds,
-        clipping_norm=noise.clip,
-        clipped="client",
-        groups=noise.groups(schedule.tensors, chosen),
-        noised_by=noised_by,
-        sampling_rate=schedule.client_rate,
-        poisson=schedule.poisson,
-        max_participations=schedule.max_participations,
-        max_copies=schedule.max_copies,
-        noise_divisor=shares,
-        min_summed_updates=schedule.min_summed_updates if summed else 1,
-        colluding=schedule.colluding if summed else 0,
-    )
 
 
 def require_in_float32(**bound: float) -> None:

@@ -12,6 +12,7 @@ ledger that is gone with its folder is refused: ``ledger.messages.begun`` beside
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,6 +69,12 @@ class MessageEntry(BoundedSettings):
         both = ((self.mechanism, self.examples), (self.metrics, self.held))
         return [(part, budget.copies(part, number, self.repeated)) for part, number in both if part]
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """The entry as a line of the ledger, with the numbers of others that earlier versions have there."""
+        parts = {"mechanism": self.mechanism, "metrics": self.metrics}
+        return asdict(self) | {name: _with_retired(asdict(part)) for name, part in parts.items() if part}
+
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> MessageEntry:
         """Read an entry from a line of the ledger.
@@ -94,7 +101,14 @@ def _without_retired(value: Any) -> Any:
         return value
     hidden = (True,) if value.get("poisson") or value.get("bins") else (True, False)
     written = {"hidden": hidden, "secret_sampling": hidden, "moving": (False,), "void": ("",)}
+    written |= {"max_copies": (1,), "replication": (1,), "min_summed_updates": (1,), "summed": (1,), "colluding": (0,)}
     return {name: one for name, one in value.items() if name not in written or one not in written[name]}
+
+
+def _with_retired(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a mechanism with the fields of others, of whom a site's message has none, where they always stood."""
+    after = {name: part.pop(name) for name in ("bands", "bins", "noise_divisor")}
+    return part | {"max_copies": 1} | after | {"min_summed_updates": 1, "colluding": 0}
 
 
 @final
@@ -124,11 +138,7 @@ def epsilon_of(entries: Sequence[MessageEntry], budget: EpsilonBudget) -> float:
 
 def rounds_within(entry: MessageEntry, budget: EpsilonBudget, rounds: int) -> int:
     """Return how many of ``rounds`` such messages a budget allows, if nothing is spent."""
-    low, high = 0, rounds + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if epsilon_of([entry] * middle, budget) <= budget.epsilon else (low, middle)
-    return low
+    return bisect_right(range(1, rounds + 1), budget.epsilon, key=lambda count: epsilon_of([entry] * count, budget))
 
 
 def charge(path: Path, budget: EpsilonBudget, entry: MessageEntry) -> None:
@@ -144,7 +154,7 @@ def charge(path: Path, budget: EpsilonBudget, entry: MessageEntry) -> None:
             if not after <= budget.epsilon:
                 so_far = f"{at_most(epsilon_of(before, budget))} is spent"
                 raise BudgetExceededError(f"{budget}; {so_far}, and this message would make it {at_most(after)}")
-            held.append({**asdict(entry), "time": round(time.time(), 3)})
+            held.append({**entry.row, "time": round(time.time(), 3)})
     except InputError as error:
         raise BudgetExceededError("its ledger is damaged, and nothing is answered until it is restored") from error
 

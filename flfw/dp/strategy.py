@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 
@@ -21,9 +22,24 @@ class DPStrategy(FederatedStrategy, ABC):
     """Server half of a method whose settings are `DPSettings`: it refuses models, and has settings for controls."""
 
     @classmethod
+    def build_model(cls, net: Net, settings: DPSettings) -> nn.Module:
+        """Return the network, with an entry for a bound that moves."""
+        return with_factor(net) if settings.follows_quantile else net
+
+    @classmethod
+    def bounds_updates(cls, settings: Any) -> bool:
+        """Return whether whole updates are clipped, by default at the server, too; steps are clipped at the clients."""
+        return settings.on_update
+
+    @classmethod
     def check_model(cls, model: nn.Module, settings: DPSettings) -> None:
         """Refuse layers that cannot be clipped as the settings ask for, and buffers, which nothing clips."""
         settings.check_model(model, cls.shared(model, settings).uploads)
+
+    @classmethod
+    def mechanism(cls, settings: Any, schedule: ClientSchedule) -> Mechanism | str:
+        """Return the settings' mechanism for the uploaded tensors, or why nothing can be claimed."""
+        return settings.mechanism(schedule, cls.uploads)
 
     @classmethod
     def disabled_settings(cls, settings: DPSettings) -> DPSettings:
@@ -35,24 +51,21 @@ class DPStrategy(FederatedStrategy, ABC):
         """Return settings with so little noise that a message leaks."""
         return settings.weakest()
 
+    def noisy_update_mean(self, updates: Iterable[Update]) -> Tensors:
+        """Return the mean of clipped updates with the server's noise, by a bound that is fixed or moves."""
+        noise = self.settings.noise(self.seed, "server noise", self.round)
+        if self.settings.follows_quantile:
+            return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
+        std = self.settings.sum_deviation
+        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, std, noise)
+
+    def aggregate_empty(self) -> Tensors:
+        """Return the model of a round without clients; noise on updates hides that no client was drawn."""
+        return self.last_broadcast if self.settings.on_steps else self.aggregate(())
+
 
 class EitherUnitStrategy(DPStrategy, ABC):
     """Server half: the mean of noisily trained models, weighted by examples; or the noisy mean of clipped updates."""
-
-    @classmethod
-    def build_model(cls, net: Net, settings: DPUnitSettings) -> nn.Module:
-        """Return the network, with an entry for a bound that moves."""
-        return with_factor(net) if settings.follows_quantile else net
-
-    @classmethod
-    def bounds_updates(cls, settings: DPUnitSettings) -> bool:
-        """Return whether whole updates are clipped; steps are clipped at the clients."""
-        return settings.on_update
-
-    @classmethod
-    def mechanism(cls, settings: DPUnitSettings, schedule: ClientSchedule) -> Mechanism | str:
-        """Return the mechanism of the chosen unit for the uploaded tensors, or why nothing can be claimed."""
-        return settings.mechanism(schedule, cls.uploads)
 
     @classmethod
     def published_accounting(cls, settings: DPUnitSettings, schedule: ClientSchedule) -> Published | None:
@@ -67,14 +80,4 @@ class EitherUnitStrategy(DPStrategy, ABC):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Return the mean weighted by examples, or the noisy mean."""
-        if self.settings.on_steps:
-            return weighted_mean(updates)
-        noise = self.settings.noise(self.seed, "server noise", self.round)
-        if self.settings.follows_quantile:
-            return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
-        std = self.settings.sum_deviation
-        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, std, noise)
-
-    def aggregate_empty(self) -> Tensors:
-        """Return the model of a round without clients; the server's noise hides that no client was drawn."""
-        return self.last_broadcast if self.settings.on_steps else self.aggregate(())
+        return weighted_mean(updates) if self.settings.on_steps else self.noisy_update_mean(updates)

@@ -368,7 +368,7 @@ def _checked_client(
     probed = kind == message_cost.PROBE
     plan = _under_control(agreed, config["control"]) if probed else agreed
     if budgeted(context.node_config) is not None:
-        message_cost.require_countable(agreed, kind, config)
+        message_cost.cost(agreed, kind, config, 1)  # refused before any data are read
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with until(message.metadata.created_at + config["deadline"], context), one_thread():
         ctx = ClientContext(

@@ -6,7 +6,7 @@ for that unit and that adversary, and only if clipping, noise and sampling were 
 cover conclusions from all the data together, and it is not measured. A run that leaks more than its epsilon allows has
 a false assumption or an error: `flfw.privacy.lower_bound` can detect this, but cannot prove its absence.
 
-    mechanism     the noisy mechanism: clipping, noise, sampling, steps
+    mechanism     the noisy mechanism of a client: clipping, noise, sampling, steps; its schedule; and other clients
     accountants   epsilon of a mechanism
     calibration   noise for a given epsilon
     compositions  older theorems on many steps, all above the accountants

@@ -36,7 +36,7 @@ from typing import Any, final
 
 from flfw.errors import require
 from flfw.privacy.accountants import LARGEST, Accountant, epsilon, largest
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import SeenMechanism
 
 _GOAL = 1e-3  # calibrate_noise_multiplier ends at most this far below its target
 _STEPS = 64, 256  # least and most
@@ -46,7 +46,7 @@ _AT_ONCE = 2**26  # numbers of per-example gradients in memory
 
 
 def calibrate_noise_multiplier(
-    target_epsilon: float, clients: Sequence[Sequence[Mechanism]], delta: float, accountant: Accountant = "prv"
+    target_epsilon: float, clients: Sequence[Sequence[SeenMechanism]], delta: float, accountant: Accountant = "prv"
 ) -> float:
     """Return the smallest noise multiplier with which no client exceeds a target, or ends 0.001 below it at most.
 
@@ -61,12 +61,13 @@ def calibrate_noise_multiplier(
     """
     require(0 < target_epsilon < inf, "0 < target_epsilon < inf", target_epsilon=target_epsilon)
 
-    def spent(sigma: float, client: Sequence[Mechanism], by: Accountant) -> float:
-        return epsilon([replace(client[0], noise_multiplier=sigma), *client[1:]], delta, by)
+    def spent(sigma: float, client: Sequence[SeenMechanism], by: Accountant) -> float:
+        (mechanism, others), *beside = client
+        return epsilon([SeenMechanism(replace(mechanism, noise_multiplier=sigma), others), *beside], delta, by)
 
-    sigma, (exceeding, _) = 0.0, largest(partial(spent, clients[0][0].noise_multiplier), clients, accountant)
+    sigma, (exceeding, _) = 0.0, largest(partial(spent, clients[0][0].mechanism.noise_multiplier), clients, accountant)
     while True:
-        part = exceeding[0]
+        part = exceeding[0].mechanism
         require(part.clipping_norm < inf, "clip < inf", clip=part.clipping_norm)
         require(part.steps >= 1, "steps >= 1", steps=part.steps)
         require(part.max_participations != 0, "participations >= 1", participations=part.max_participations)

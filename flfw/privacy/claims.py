@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 from flfw.errors import require
 from flfw.privacy.accountants import Accountant, AccountedEpsilon, compute_epsilon
-from flfw.privacy.mechanism import GaussianEvent, Mechanism, Mechanisms, Unit, gaussian_events
+from flfw.privacy.mechanism import NO_OTHERS, GaussianEvent, Mechanism, Others, SeenMechanism, Unit, gaussian_events
 
 
 @final
@@ -109,25 +109,23 @@ _ADDED = (
 Metrics: TypeAlias = Literal["all", "private", "none"]
 
 
-def seen_by(mechanisms: Sequence[Mechanism], unit: Unit, adversary: Adversary) -> tuple[Mechanism, ...]:
-    """Return mechanisms as an adversary sees them, for one unit.
-
-    Copies of a client's examples elsewhere belong to other clients. Noises add up in sums alone, for who sees no more.
-    """
-    if unit == "client":
-        mechanisms = [replace(part, max_copies=1) for part in mechanisms]
-    summed = [adversary == "aggregate" and (part.adds_up or part.colluding > 0) for part in mechanisms]
-    return tuple(part if of_sums else part.alone for part, of_sums in zip(mechanisms, summed, strict=True))
+def seen_by(
+    mechanisms: Sequence[Mechanism], others: Sequence[Others], unit: Unit, adversary: Adversary
+) -> tuple[SeenMechanism, ...]:
+    """Return mechanisms, each with its others, as an adversary sees them, for one unit."""
+    sums = adversary == "aggregate"
+    return tuple(SeenMechanism(part, beside.seen(unit, sums)) for part, beside in zip(mechanisms, others, strict=True))
 
 
 @lru_cache(maxsize=4096)
 def accounted(
-    mechanisms: tuple[Mechanism, ...], unit: Unit, delta: float, accountant: Accountant, examples: int
+    parts: tuple[SeenMechanism, ...], unit: Unit, delta: float, accountant: Accountant, examples: int
 ) -> tuple[AccountedEpsilon, tuple[str, ...]]:
     """Compute the epsilon of a unit, with sentences on how it was counted; see `seen_by`."""
+    first = parts[0].mechanism
     whole = f"Neighbours: one {unit} more or less, its places left empty. Exchanging one for another counts twice."
-    clients = mechanisms[0].clipped == "client"
-    if mechanisms[0].is_distributed and unit == "client":
+    clients = first.clipped == "client"
+    if first.is_distributed and unit == "client":
         whole = (
             "Neighbours: one client with its data, or with none: then its update is 0, and it sends its noise all the"
             " same. That a client takes part is known; of one that stays away the noise is missing, and who sees what"
@@ -135,37 +133,30 @@ def accounted(
         )
     if clients and unit != "client":
         whole = f"Neighbours: all data of one {unit} added, taken away or exchanged for others."
-    size = mechanisms[0].vectors(unit, examples)
+    size = first.vectors(unit, examples)
     if size == 1:
-        return compute_epsilon(gaussian_events(mechanisms), delta, accountant), (whole,)
+        return compute_epsilon(gaussian_events(parts), delta, accountant), (whole,)
     group = f"Single examples are clipped: the {size} examples of one {unit} count as a group."
     if clients:
         group = f"Whole clients are clipped: one {unit} can exchange one update for another."
-    direct = compute_epsilon(gaussian_events(mechanisms, size, amplified=not clients), delta, accountant)
+    direct = compute_epsilon(gaussian_events(parts, size, amplified=not clients), delta, accountant)
     options = [(direct, "It is taken to change every step that it takes part in as much as the whole group can.")]
-    if any(part.amplified for part in mechanisms):
+    if any(mechanism.amplified for mechanism, _ in parts):
         if not clients:
-            maximum, parts = _truncated(mechanisms, size, delta)
-            options.append((
-                _raised(compute_epsilon(parts, delta / 2, accountant), delta),
-                f"No more than {maximum} of the group are drawn in one step; half of delta is set aside for more.",
-            ))  # fmt: skip
+            maximum, truncated = _truncated(parts, size, delta)
+            fewer = compute_epsilon(truncated, delta / 2, accountant)
+            how = f"No more than {maximum} of the group are drawn in one step; half of delta is set aside for more."
+            options.append((replace(fewer, epsilon=fewer.epsilon + delta), how))
         # Many deltas are tried, so only the fast accountants are used.
-        one = partial(
-            compute_epsilon, gaussian_events(mechanisms), accountant="moments" if accountant == "moments" else "rdp"
-        )
-        grouped, inner = _group_privacy(one, size, delta)
-        times = f"{size} times the epsilon of one {mechanisms[0].clipped} at delta {inner:.1e}"
+        fast: Accountant = "moments" if accountant == "moments" else "rdp"
+        grouped, inner = _group_privacy(partial(compute_epsilon, gaussian_events(parts), accountant=fast), size, delta)
+        times = f"{size} times the epsilon of one {first.clipped} at delta {inner:.1e}"
         options.append((grouped, f"It is counted by group privacy: {times}, by the accountant {grouped.accountant}."))
     best, how = min(options, key=lambda one: one[0].epsilon)
     return best, (whole, group, *([] if isinf(best.epsilon) else [how]))
 
 
-def _raised(accounted: AccountedEpsilon, by: float) -> AccountedEpsilon:
-    return replace(accounted, epsilon=accounted.epsilon + by)
-
-
-def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tuple[int, list[GaussianEvent]]:
+def _truncated(parts: Sequence[SeenMechanism], copies: int, delta: float) -> tuple[int, list[GaussianEvent]]:
     """Return phases as if no step drew more than m of n copies; this fails with total probability at most delta / 2.
 
     Let each of T steps draw more than m with probability t <= delta / 2T. The truncated steps P' are within T t of the
@@ -177,19 +168,20 @@ def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tu
     """
     from scipy.stats import binom
 
-    total = sum(part.phase(copies).steps for part in mechanisms)
-    largest, parts = 1, []
-    for part in mechanisms:
-        phase = part.phase(copies)
-        if part.amplified and total:
-            n = copies * (part.max_copies if part.noised_by == "server" else 1)
+    total = sum(part.phase(copies).steps for part in parts)
+    largest, phases = 1, []
+    for part in parts:
+        phase, mechanism = part.phase(copies), part.mechanism
+        if mechanism.amplified and total:
+            n = copies * (part.others.max_copies if mechanism.noised_by == "server" else 1)
             allowed = delta / (2 * total)
-            maximum = max(1, int(binom.isf(allowed, n, part.sampling_rate)))
-            while maximum < n and binom.sf(maximum, n, part.sampling_rate) > allowed:
+            maximum = max(1, int(binom.isf(allowed, n, mechanism.sampling_rate)))
+            while maximum < n and binom.sf(maximum, n, mechanism.sampling_rate) > allowed:
                 maximum += 1
-            largest, phase = max(largest, maximum), replace(phase, noise_multiplier=part.multiplier / min(maximum, n))
-        parts.append(phase)
-    return largest, parts
+            least = mechanism.multiplier() / min(maximum, n)
+            largest, phase = max(largest, maximum), replace(phase, noise_multiplier=least)
+        phases.append(phase)
+    return largest, phases
 
 
 def _group_privacy(one: Callable[[float], AccountedEpsilon], size: int, delta: float) -> tuple[AccountedEpsilon, float]:
@@ -249,7 +241,7 @@ class Claim:
 
 
 def claim(
-    mechanism: Mechanisms,
+    mechanism: Mechanism | Sequence[Mechanism],
     unit: Unit,
     adversary: Adversary,
     delta: float,
@@ -259,12 +251,12 @@ def claim(
     metrics: Metrics = "all",
     secure: bool = False,
     reported: Mechanism | None = None,
+    others: Sequence[Others] = (),
 ) -> Claim:
     """Compute the claim of a run for a unit and an adversary.
 
     Args:
-        mechanism: one or several in turn, as this adversary sees them; ``clipped`` and ``noised_by`` must be the same
-            in all.
+        mechanism: one or several in turn; ``clipped`` and ``noised_by`` must be the same in all.
         unit: the unit with the presence to protect.
         adversary: the adversary.
         delta: probability in (0, 1) with which the bound may fail.
@@ -275,6 +267,7 @@ def claim(
         metrics: numbers that clients report: all, which the server must be trusted to ignore, private or none.
         secure: whether the noise is that of `flfw.nets.training.gaussian`; else that nobody repeats it is assumed.
         reported: mechanism of the private metrics, which every adversary may see; for metrics=private alone.
+        others: the others of each mechanism and of ``reported``, if any.
 
     Raises:
         InputError: a value out of range.
@@ -292,19 +285,21 @@ def claim(
     why = _unsupported(mechanisms, unit, adversary, examples)
     if why:
         return Claim(unit, adversary, inf, delta, "none", (why,), rounds)
-    receives, colluding = adversary in ("server", "aggregate"), any(part.colluding for part in mechanisms)
-    mechanisms = seen_by(mechanisms, unit, adversary)
-    result, counted = accounted(mechanisms, unit, delta, accountant, examples or 1)
+    others = others or [NO_OTHERS] * len(mechanisms)
+    receives, colluding = adversary in ("server", "aggregate"), any(one.colluding for one in others)
+    parts = seen_by(mechanisms, others, unit, adversary)
+    result, counted = accounted(parts, unit, delta, accountant, examples or 1)
     first = result.notes if isinf(result.epsilon) else ()
     beside = _REPORTED if metrics == "all" else _UNREPORTED
     if reported:
         thing, answers = reported.clipped, reported.steps
         numbers = "a loss, accuracies and a number of examples" if thing == "example" else "a loss and accuracies"
         beside = _NOISY.format(numbers=numbers, noise=reported.noise_multiplier, thing=thing, answers=answers)
-    holders = _of_the_holders(adversary, reported) if colluding else ()
+    of_holders = (_ADDED,) if adversary != "aggregate" else (_BARE,) * bool(reported)
+    holders = of_holders if colluding else ()
     trusted = (_IGNORED,) if metrics == "all" and receives else ()
     aggregated = (_SEES[adversary], _PLAIN) if adversary == "aggregate" else ()
-    sentences = (*first, *aggregated, *trusted, *counted, *_of_the_run(mechanisms[:tensors]), _SEES[adversary])
+    sentences = (*first, *aggregated, *trusted, *counted, *_of_the_run(parts[:tensors]), _SEES[adversary])
     sentences += (*(_KNOWN if mechanisms[0].clipped == "example" else ()), _CLASSES)
     sentences += (*(() if trusted else (beside,)), *holders, *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
@@ -322,9 +317,10 @@ def _unsupported(mechanisms: Sequence[Mechanism], unit: Unit, adversary: Adversa
     return ""
 
 
-def _of_the_run(mechanisms: Sequence[Mechanism]) -> list[str]:
+def _of_the_run(parts: Sequence[SeenMechanism]) -> list[str]:
     """Describe clipping, noise and sampling in sentences, for each mechanism and in total."""
-    sentences = [sentence for part in mechanisms for sentence in _of_a_mechanism(part)]
+    sentences = [sentence for part, others in parts for sentence in _of_a_mechanism(part, others.max_copies)]
+    mechanisms = [part.mechanism for part in parts]
     steps = sum(part.steps for part in mechanisms)
     sigmas = [part.noise_multiplier / sqrt(part.noise_divisor) for part in mechanisms]
     rates = [part.sampling_rate for part in mechanisms]
@@ -335,18 +331,18 @@ def _of_the_run(mechanisms: Sequence[Mechanism]) -> list[str]:
         else "the server, which is trusted, to the sum"
     )
     sentences.append(f"{noise} by {by}, in {steps} steps.")
-    sentences += _of_the_sums(mechanisms)
+    sentences += _of_the_sums(parts)
     if any(part.amplified for part in mechanisms):
         sentences.append(f"The probability to be drawn in a step is {_span(rates)}.")
     return sentences
 
 
-def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
+def _of_the_sums(parts: Sequence[SeenMechanism]) -> list[str]:
     """Describe the noise that adds up in a sum; nothing where each client's noise counts by itself."""
-    summed = [part.min_summed_updates for part in mechanisms]
-    if max(part.min_summed_updates + part.colluding for part in mechanisms) == 1:
+    summed = [others.min_summed_updates for _, others in parts]
+    if max(others.min_summed_updates + others.colluding for _, others in parts) == 1:
         return []
-    noises = [part.noise_multiplier * sqrt(part.min_summed_updates / part.noise_divisor) for part in mechanisms]
+    noises = [one.noise_multiplier * sqrt(s.min_summed_updates / one.noise_divisor) for one, s in parts]
     return [
         f"A sum has the noise of {_span(summed)} client{'s' * (max(summed) > 1)} or more in it, also where clients drop"
         f" out, and nobody takes it off: together {_span(noises)} times the bound. Clients that add none, or that work"
@@ -354,19 +350,12 @@ def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
     ]
 
 
-def _of_the_holders(adversary: Adversary, reported: Mechanism | None) -> tuple[str, ...]:
-    """Return the assumption, beside colluding clients, on those that hold the unit's data."""
-    if adversary != "aggregate":
-        return (_ADDED,)
-    return (_BARE,) if reported else ()
-
-
 def _span(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
-def _of_a_mechanism(part: Mechanism) -> list[str]:
+def _of_a_mechanism(part: Mechanism, copies: int) -> list[str]:
     noisy_clients = (part.clipped, part.noised_by) == ("client", "client")
     thing = "example's gradient" if part.clipped == "example" else "client's update"
     norm = f"Each {thing} is clipped to an L2 norm of {part.clipping_norm:g}"
@@ -399,6 +388,6 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
             f" the steps of one {part.clipped} are at least {part.bands} apart, so that no such sum holds it twice. The"
             f" last {part.bands - 1} of them lie without noise in the server's checkpoint, which it keeps to itself."
         )
-    if part.max_copies > 1:
-        sentences.append(f"No example is held by more than {part.max_copies} clients; all of them are counted.")
+    if copies > 1:
+        sentences.append(f"No example is held by more than {copies} clients; all of them are counted.")
     return sentences

@@ -9,7 +9,7 @@ times the sensitivity makes the step a Gaussian mechanism of multiplier z, and i
 
 Sampling amplifies privacy if each example is drawn by its own coin, with probability q (Poisson), and the adversary
 never learns which examples were drawn. Otherwise q counts as 1, for the steps in which an example takes part.
-A mechanism is of one client, by the client's own numbers.
+A schedule and a mechanism are of one client, by the client's own numbers; what others add is in `Others`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, expm1, inf, log1p, sqrt
-from typing import ClassVar, Literal, TypeAlias, final
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, final
 
 from flfw.bounds import BoundedSettings, NonNegativeFinite, PositiveFloat, PositiveShare
 from flfw.errors import require
@@ -39,12 +39,9 @@ class ClientSchedule:
         tensors: number of entries of each trained tensor, by name.
         rounds: T, number of training rounds of the run.
         max_participations: largest number of rounds in which this client takes part.
+        evaluations: number of its answers without training, which private metrics alone tell of.
         client_rate: share of the clients that take part in a round.
         poisson: whether each client is drawn by an independent coin.
-        max_copies: largest number of clients that hold the same example.
-        min_summed_updates: least number of clients whose updates are in a round's sum, also when others drop out; a
-            round with fewer has no sum.
-        colluding: further clients whose updates may be in that sum, and whose noise does not count.
         client: number of this client.
         held: number of its training, validation and test examples; for private metrics alone.
     """
@@ -55,11 +52,9 @@ class ClientSchedule:
     tensors: Mapping[str, int]
     rounds: int = 1
     max_participations: int = 1
+    evaluations: int = 0
     client_rate: float = 1.0
     poisson: bool = False
-    max_copies: int = 1
-    min_summed_updates: int = 1
-    colluding: int = 0
     client: int = 0
     held: int = 0
 
@@ -98,6 +93,51 @@ class GaussianEvent:
     bins: int = 1
 
 
+def _require_whole(record: object, minimum: Mapping[str, int]) -> None:
+    for name, lowest in minimum.items():
+        value = getattr(record, name)
+        require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
+
+
+@final
+@dataclass(frozen=True)
+class Others:
+    """Other clients beside the one that is counted: the same for each client of a run.
+
+    Attributes:
+        max_copies: r, number of clients that hold a copy of the same example.
+        min_summed_updates: S, the least number of updates in a sum, each with its client's noise, for an adversary that
+            sees nothing but these sums, also when others drop out; 1: it may see a single update.
+        colluding: c, the most updates beside these in such a sum without noise that counts; copies of an example may be
+            among them.
+    """
+
+    max_copies: int = 1
+    min_summed_updates: int = 1
+    colluding: int = 0
+
+    def __post_init__(self) -> None:
+        _require_whole(self, {"max_copies": 1, "min_summed_updates": 1, "colluding": 0})
+
+    @property
+    def adds_up(self) -> bool:
+        """True if there are more updates in a sum than copies of an example, which then may all be in one."""
+        return self.min_summed_updates + self.colluding > self.max_copies
+
+    def seen(self, unit: Unit, sums: bool) -> Others:
+        """Return the others as an adversary meets them, who sees sums alone or each update; copies are no client's own.
+
+        Noises add up in sums alone, for who sees no more.
+        """
+        copies = 1 if unit == "client" else self.max_copies
+        summed = Others(copies, self.min_summed_updates, self.colluding)
+        return summed if sums and (summed.adds_up or self.colluding) else Others(copies)
+
+
+NO_OTHERS = Others()
+_NOT_DISTRIBUTED = "where clients do not add noise to their clipped updates"
+
+
 @final
 @dataclass(frozen=True)
 class Mechanism(BoundedSettings):
@@ -118,30 +158,23 @@ class Mechanism(BoundedSettings):
             shuffled order, batches of fixed size, and draws that others may know.
         max_participations: largest number of steps in which one example (or client) takes part, at most ``steps``;
             None: all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
-        max_copies: r >= 1, number of clients that hold a copy of the same example.
         noise_divisor: n >= 1; a client's own noise on its clipped update has deviation sigma C / sqrt(n), so that n
             of them make sigma C together.
-        min_summed_updates: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary
-            that sees nothing but these sums; 1: it may see a single update.
-        colluding: c >= 0, the most updates beside these in such a sum without noise that counts; copies of an example
-            may be among them.
         bands: b >= 1, rounds whose sums are in one noisy sum, with weights of length 1; the rounds of one client are at
             least b apart, so that no noisy sum holds it twice: see `flfw.privacy.banded`. 1: each round's alone.
         bins: t >= 1, steps of a pass, in one of which each example takes part by its own uniform choice that nobody
             else learns; ``max_participations`` counts the passes. 0: there is no such choice.
 
     Raises:
-        InputError: a value out of its range, noise per example with a batch that is not known, or shares or sums of
-            noise that is not each client's own on its whole update.
+        InputError: a value out of its range, noise per example with a batch that is not known, or shares of noise that
+            is not each client's own on its whole update.
     """
 
     EARLIER_NAMES: ClassVar[Mapping[str, str]] = {
         "clip": "clipping_norm",
         "draws": "noise_per",
         "participations": "max_participations",
-        "replication": "max_copies",
         "shares": "noise_divisor",
-        "summed": "min_summed_updates",
     }
     noise_multiplier: NonNegativeFinite
     steps: int
@@ -154,51 +187,36 @@ class Mechanism(BoundedSettings):
     sampling_rate: PositiveShare = 1.0
     poisson: bool = False
     max_participations: int | None = None
-    max_copies: int = 1
     bands: int = 1
     bins: int = 0
     noise_divisor: int = 1
-    min_summed_updates: int = 1
-    colluding: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         taken = self.max_participations
-        minimum = dict.fromkeys(("steps", "batch", "bins", "colluding"), 0)
-        minimum |= dict.fromkeys(("groups", "max_copies", "noise_divisor", "min_summed_updates", "bands"), 1)
-        for name, lowest in minimum.items():
-            value = getattr(self, name)
-            require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
+        _require_whole(self, {"steps": 0, "batch": 0, "bins": 0, "groups": 1, "noise_divisor": 1, "bands": 1})
         whole = taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps)
         require(whole, f"a whole number 0 <= max_participations <= steps={self.steps}", max_participations=taken)
         passes = not self.bins or (self.clipped == "example" and not self.poisson and taken is not None)
         require(passes, "bins=0 unless examples choose among the steps of a known number of passes", bins=self.bins)
         require(self.noise_per == "batch" or self.batch >= 1, "batch >= 1 with noise_per=example", batch=self.batch)
-        alone = "noise_divisor=1 and min_summed_updates=1 where clients do not add noise to their clipped updates"
-        parted = {"noise_divisor": self.noise_divisor, "min_summed_updates": self.min_summed_updates + self.colluding}
-        require(self.is_distributed or set(parted.values()) == {1}, alone, **parted)
+        whole = f"noise_divisor=1 {_NOT_DISTRIBUTED}"
+        require(self.is_distributed or self.noise_divisor == 1, whole, noise_divisor=self.noise_divisor)
 
     @property
     def is_distributed(self) -> bool:
         """True where each client adds noise of its own to its clipped update, so that in a sum these noises add up."""
         return self.clipped == "client" and self.noised_by == "client"
 
-    @property
-    def adds_up(self) -> bool:
-        """True if there are more updates in a sum than copies of an example, which then may all be in one."""
-        return self.min_summed_updates + self.colluding > self.max_copies
+    def multiplier(self, noises: int = 1) -> float:
+        """Return z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped unit.
 
-    @property
-    def alone(self) -> Mechanism:
-        """The same for an adversary that may see a single update, or may know the noise of others, as one of them."""
-        return replace(self, min_summed_updates=1, colluding=0)
-
-    @property
-    def multiplier(self) -> float:
-        """Multiplier z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped unit."""
+        Args:
+            noises: number of clients whose noise is in the sum.
+        """
         if self.clipping_norm == inf:
             return 0.0
-        draws = self.min_summed_updates * (self.batch if self.noise_per == "example" else 1)
+        draws = noises * (self.batch if self.noise_per == "example" else 1)
         return self.noise_multiplier * sqrt(draws) / sqrt(self.groups * self.noise_divisor)
 
     @property
@@ -223,7 +241,7 @@ class Mechanism(BoundedSettings):
             return 1 if unit == "client" else 2
         return 1 if unit == "example" else examples
 
-    def phase(self, copies: int = 1, amplified: bool = True) -> GaussianEvent:
+    def phase(self, copies: int = 1, amplified: bool = True, others: Others = NO_OTHERS) -> GaussianEvent:
         r"""Return the phase for a unit that counts several times in each client that holds it.
 
         Let n be the copies of a unit in one sum. Together they change it by at most n times the sensitivity.
@@ -257,11 +275,18 @@ class Mechanism(BoundedSettings):
         Args:
             copies: number of clipped vectors of the unit in one client, >= 1: the examples of a patient.
             amplified: False: give no credit for sampling even if the property `amplified` is True.
+            others: r, S and c.
+
+        Raises:
+            InputError: fewer copies, or sums of noise that is not each client's own on its whole update.
         """
         require(copies >= 1, "copies >= 1", copies=copies)
-        at_once = self.noised_by == "server" or self.adds_up
-        copied, runs = (self.max_copies, 1) if at_once else (1, self.max_copies)
-        multiplier = self.multiplier if at_once else self.multiplier / sqrt(self.min_summed_updates + self.colluding)
+        summed = others.min_summed_updates + others.colluding
+        single = f"min_summed_updates=1 {_NOT_DISTRIBUTED}"
+        require(self.is_distributed or summed == 1, single, min_summed_updates=summed)
+        at_once = self.noised_by == "server" or others.adds_up
+        copied, runs = (others.max_copies, 1) if at_once else (1, others.max_copies)
+        multiplier = self.multiplier(others.min_summed_updates) / (1 if at_once else sqrt(summed))
         if self.amplified and amplified:
             n = copies * copied
             rate = self.sampling_rate if n == 1 else -expm1(n * log1p(-self.sampling_rate))
@@ -274,7 +299,18 @@ class Mechanism(BoundedSettings):
         return GaussianEvent(multiplier / (maximum * copied), 1.0, together * runs, max(1, chosen))
 
 
-Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+class SeenMechanism(NamedTuple):
+    """Mechanism of one client as an adversary sees it: with what it meets of other clients."""
+
+    mechanism: Mechanism
+    others: Others = NO_OTHERS
+
+    def phase(self, copies: int = 1, amplified: bool = True) -> GaussianEvent:
+        """Return the phase; see `Mechanism.phase`."""
+        return self.mechanism.phase(copies, amplified, self.others)
+
+
+Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism | SeenMechanism]
 
 
 def joined(clients: Sequence[Mechanism]) -> Mechanism:

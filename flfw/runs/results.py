@@ -298,4 +298,5 @@ def _privacy(run_plan: RunPlan, task: Task, training: dict[str, Any]) -> tuple[l
     experiment = run_plan.experiment
     bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
     bound |= {"residual": training["residual"]}
-    return canary_audit.beside_the_claims(entries, bound, experiment.delta, experiment.rounds, accountant.mechanism)
+    shift = canary_audit.claimed_shift(accountant.mechanism, accountant.others("example")[0])
+    return canary_audit.beside_the_claims(entries, bound, experiment.delta, experiment.rounds, shift)

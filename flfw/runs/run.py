@@ -35,7 +35,7 @@ from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import AuditPlan, RunPlan, needs_pairs, plan, without_auto
 from flfw.plugins import short_name, split_assignment
 from flfw.privacy import calibration
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import Mechanism, SeenMechanism
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.report.page_data import caveats
 from flfw.runs import launch, provenance, results
@@ -308,7 +308,7 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> Experimen
     share = clients / experiment.clients
     sizes = calibration.PublicSizes(
         calibration.calibrate_noise_multiplier(
-            experiment.target_epsilon, [[Mechanism(1.0, 1)]], privacy.delta, privacy.tightest
+            experiment.target_epsilon, [[SeenMechanism(Mechanism(1.0, 1))]], privacy.delta, privacy.tightest
         ),
         max(1, round(total(task.split.train) * share)), clients, share,
         len(weights), float(weights.norm()), task.dataset.classes,

@@ -21,7 +21,6 @@ from flfw.papers.frontier.trials import TUNING_SEED, FrontierLine, Trial, at_see
 from flfw.papers.preset import Preset, Scale
 from flfw.papers.published import Cell
 from flfw.privacy.claims import claim
-from flfw.privacy.mechanism import Mechanism
 from flfw.runs.run import check
 
 PENDING = "not reached yet"
@@ -153,21 +152,23 @@ def together(finished: Sequence[Experiment], line: FrontierLine) -> float:
     Raises:
         RunError: a run has no mechanism.
     """
-    first, mechanisms = finished[0], [_mechanism(experiment) for experiment in finished]
+    first, runs = finished[0], [_accountant(experiment) for experiment in finished]
+    mechanisms = [one.mechanism for one in runs if one.mechanism]
     assert {one.clipped for one in mechanisms} == {line.unit}, "a line is of the unit that its method clips"
+    others = [one.others(line.unit)[0] for one in runs]
     rounds = sum(experiment.rounds for experiment in finished)
-    return claim(mechanisms, line.unit, line.against, first.delta, rounds, first.accountant).epsilon
+    return claim(mechanisms, line.unit, line.against, first.delta, rounds, first.accountant, others=others).epsilon
 
 
-def _mechanism(experiment: Experiment) -> Mechanism:
-    """Return the mechanism of a finished run with the noise that it had."""
+def _accountant(experiment: Experiment) -> RunAccountant:
+    """Return the accountant of a finished run with the noise that it had."""
     assert experiment.out is not None, "the experiment was placed"
     result: Any = json.loads((experiment.out / "result.json").read_text())
     noise = float(result["config"]["method_settings"]["noise_multiplier"])
     others = [one for one in experiment.set if not one.startswith("noise_multiplier=")]
     as_run = replace(experiment, target_epsilon=0.0, set=(*others, f"noise_multiplier={noise!r}"))
     run_plan, task, _ = check(as_run, new=False)
-    mechanism = RunAccountant(run_plan.client, task.split).mechanism
-    if mechanism is None:
+    accountant = RunAccountant(run_plan.client, task.split)
+    if accountant.mechanism is None:
         raise RunError(f"{experiment.out} claims nothing, so it has no place on the frontier.")
-    return mechanism
+    return accountant

@@ -31,7 +31,7 @@ from flfw.nets.training.gaussian import MARGIN, PER_STEP, SecureNoise, grid_step
 from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import ADVERSARIES, claim
-from flfw.privacy.mechanism import GaussianEvent, Mechanism
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, Others
 from flfw.privacy.rounding import at_most
 from flfw.runs import run
 from flfw.server.aggregation import Update
@@ -155,18 +155,11 @@ def worst(copies: int, participations: int, rounds: int, surely: int, clients: i
 def test_copies_in_one_sum_are_never_more_than_is_counted(copies: int, surely: int) -> None:
     """Multiplier 1: the sum of squared shifts is the number of steps over the multiplier's square."""
     for participations, rounds in ((1, 1), (1, 3), (2, 3)):
-        one = Mechanism(
-            1.0,
-            rounds,
-            clipped="client",
-            max_participations=participations,
-            max_copies=copies,
-            min_summed_updates=surely,
-        )
-        phase = one.phase()
+        one = Mechanism(1.0, rounds, clipped="client", max_participations=participations)
+        phase = one.phase(others=Others(copies, surely))
         counted = phase.steps / phase.noise_multiplier**2
         assert counted == pytest.approx(worst(copies, participations, rounds, surely, 6))
-        assert counted <= one.alone.phase().steps + 1e-9  # never more than for who sees each update
+        assert counted <= one.phase(others=Others(copies)).steps + 1e-9  # never more than for who sees each update
 
 
 @pytest.mark.parametrize("colluding", [1, 2, 3])
@@ -174,9 +167,9 @@ def test_copies_in_one_sum_are_never_more_than_is_counted(copies: int, surely: i
 @pytest.mark.parametrize("copies", [1, 2, 3, 4, 5])
 def test_copies_at_clients_that_add_no_noise_are_counted(copies: int, surely: int, colluding: int) -> None:
     """Of a copy there the sum has no noise: with one honest client, three copies in one sum count 9, not 3."""
-    given = {"clipped": "client", "max_copies": copies, "min_summed_updates": surely, "colluding": colluding}
+    others = Others(copies, surely, colluding)
     for participations, rounds in ((1, 1), (1, 3), (2, 3)):
-        phase = Mechanism(1.0, rounds, max_participations=participations, **given).phase()  # type: ignore[arg-type]
+        phase = Mechanism(1.0, rounds, clipped="client", max_participations=participations).phase(others=others)
         counted = phase.steps / phase.noise_multiplier**2
         minimum = worst(copies, participations, rounds, surely, 8, colluding)
         assert counted >= minimum - 1e-9
@@ -296,18 +289,15 @@ def test_numbers_beside_the_sums_are_treated_as_the_servers(tmp_path: Path) -> N
 
 def test_noise_that_is_not_on_whole_updates_has_no_shares_and_no_sums() -> None:
     for wrong in ({"clipped": "example"}, {"clipped": "client", "noised_by": "server"}):
-        for name in ("noise_divisor", "min_summed_updates"):
-            with pytest.raises(
-                InputError, match="noise_divisor=1 and min_summed_updates=1 where clients do not add noise"
-            ):
-                Mechanism(6.0, 1, **{**wrong, name: 2})
+        with pytest.raises(InputError, match="noise_divisor=1 where clients do not add noise"):
+            Mechanism(6.0, 1, **{**wrong, "noise_divisor": 2})
+        for others in (Others(1, 2), Others(1, 1, 1)):
+            with pytest.raises(InputError, match="min_summed_updates=1 where clients do not add noise"):
+                Mechanism(6.0, 1, **{**wrong, "noise_divisor": 1}).phase(others=others)
     with pytest.raises(InputError, match="a whole number min_summed_updates >= 1"):
-        Mechanism(6.0, 1, clipped="client", min_summed_updates=0)
-    in_turn = [
-        Mechanism(6.0, 1, clipped="client", min_summed_updates=4),
-        Mechanism(3.0, 1, clipped="client", min_summed_updates=9),
-    ]
-    result = claim(in_turn, "client", "aggregate", DELTA, 2)
+        Others(min_summed_updates=0)
+    in_turn = [Mechanism(noise, 1, clipped="client") for noise in (6.0, 3.0)]
+    result = claim(in_turn, "client", "aggregate", DELTA, 2, others=[Others(1, 4), Others(1, 9)])
     assert failing(result.epsilon, sqrt(1 / 12**2 + 1 / 9**2)) == pytest.approx(DELTA)
     assert any("A sum has the noise of 4 to 9 clients or more" in one for one in result.assumptions)
 
@@ -319,9 +309,9 @@ def test_a_site_counts_its_own_message_and_no_sum() -> None:
     for shares in (1, 100):
         set_ = ("noise_source=secure", "noise_multiplier=6", "grouping=flat", f"noise_shares={shares}")
         experiment = Experiment(method="fed_sdp", set=set_, net="mlp", split="iid", attack=("none",), clients=100)
-        result = cost(plan(dataclasses.replace(experiment, metrics="none")).client, TRAIN, {}, 25)
+        result, _ = cost(plan(dataclasses.replace(experiment, metrics="none")).client, TRAIN, {}, 25)
         assert result is not None
-        assert (result.min_summed_updates, result.phase()) == (1, GaussianEvent(6 / sqrt(shares), 1.0, 1))
+        assert result.phase() == GaussianEvent(6 / sqrt(shares), 1.0, 1)
 
 
 def test_a_rehearsal_at_one_site_keeps_the_small_noise() -> None:

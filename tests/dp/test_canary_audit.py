@@ -31,7 +31,7 @@ from flfw.nets.training.per_example import ClippedSum
 from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, gaussian_rejects, p_value
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import Mechanism, Others
 from flfw.rng import numpy_generator
 from flfw.server.aggregation import Update
 from flfw.server.checkpoint import Checkpoints, Snapshot
@@ -276,7 +276,7 @@ def test_what_is_caught_is_said_once_for_each_bound_that_shows_it() -> None:
     assert "independent" in result["mean_difference"]["assumption"]
     mechanism = Mechanism(1.0, 1)
     claim = {"unit": "example", "adversary": "server", "accounting": "exact", "epsilon": epsilon(mechanism, 1e-5)}
-    notes = beside_the_claims([claim], result, Experiment().delta, Experiment().rounds, mechanism)[1]
+    notes = beside_the_claims([claim], result, Experiment().delta, Experiment().rounds, claimed_shift(mechanism))[1]
     assert [note.startswith("THE CLAIM IS VIOLATED: a Gaussian mechanism of mu 1 ") for note in notes] == [False, True]
     assert "from mean scores that are 1." in notes[1] and "right ones of" not in notes[1]
 
@@ -345,6 +345,7 @@ def test_the_shift_that_is_claimed() -> None:
     assert claimed_shift(Mechanism(3.0, 36)) == pytest.approx(2.0)
     assert claimed_shift(Mechanism(3.0, 36, max_participations=9)) == pytest.approx(1.0)
     assert claimed_shift(Mechanism(3.0, 9, groups=4)) == pytest.approx(2.0)
+    assert claimed_shift(Mechanism(3.0, 9), Others(max_copies=4)) == pytest.approx(2.0)
     sampled = Mechanism(3.0, 36, sampling_rate=0.1, poisson=True)
     others = (
         None,

@@ -13,14 +13,14 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from flfw.dp.run_accountant import RunAccountant, schedules
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.site_ledger import most_repeated
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
-from flfw.privacy.mechanism import GaussianEvent, Mechanism
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, Others
 from tests.dp.test_run_accountant import DELTA, asked, epsilon, held
 
 
@@ -40,24 +40,24 @@ def length(phase: GaussianEvent) -> float:
 def test_no_way_to_deal_a_units_examples_changes_more_than_is_counted(copies: int, owners: int) -> None:
     """Clients with their own noise, two passes in batches of two: all places of all copies are tried."""
     rounds, batches, size = 2, 3, 2
-    mechanism = Mechanism(1.0, rounds * batches, batch=size, max_participations=rounds, max_copies=owners)
+    mechanism = Mechanism(1.0, rounds * batches, batch=size, max_participations=rounds)
     maximum, places = 0.0, list(product(range(batches), repeat=copies))
     fits = [where for where in places if max(np.bincount(where)) <= size]
     for passes in product(fits, repeat=rounds):  # the same at each owner: their noises, and so their squares, add up
         squares = sum(float(np.square(np.bincount(where, minlength=batches)).sum()) for where in passes)
         maximum = max(maximum, sqrt(owners * squares))
-    assert sqrt(owners * rounds) <= maximum <= length(mechanism.phase(copies)) + 1e-12
+    assert sqrt(owners * rounds) <= maximum <= length(mechanism.phase(copies, others=Others(owners))) + 1e-12
     if copies <= size:
-        assert maximum == pytest.approx(length(mechanism.phase(copies)))
+        assert maximum == pytest.approx(length(mechanism.phase(copies, others=Others(owners))))
 
 
 @pytest.mark.parametrize("owners", [1, 2, 3])
 def test_owners_whose_updates_meet_in_one_noisy_sum(owners: int) -> None:
     """A server's noise: updates add up in the rounds that owners share, and cost less where they share none."""
-    mechanism = Mechanism(1.0, 4, clipped="client", noised_by="server", max_participations=2, max_copies=owners)
+    mechanism = Mechanism(1.0, 4, clipped="client", noised_by="server", max_participations=2)
     rounds = [np.array(chosen) for chosen in product([0, 1], repeat=4) if sum(chosen) == 2]
     lengths = [float(np.linalg.norm(sum(chosen))) for chosen in product(rounds, repeat=owners)]
-    assert max(lengths) == pytest.approx(length(mechanism.phase(1)))
+    assert max(lengths) == pytest.approx(length(mechanism.phase(others=Others(owners))))
     if owners == 2:
         assert min(lengths) == 2.0 < max(lengths)
 
@@ -80,7 +80,7 @@ def test_one_busy_example_is_counted_for_all() -> None:
     """The largest number of owners, wherever they are; a client's own claim does not pay for it."""
     experiment = asked("fed_cdp", "noise_multiplier=6", "grouping=flat", clients=4)
     parts = [range(10), range(10, 20), [0, *range(20, 29)], [0, *range(30, 39)]]
-    assert schedules(plan(experiment).client, held(*parts))[0].max_copies == 3  # type: ignore[arg-type]
+    assert RunAccountant(plan(experiment).client, held(*parts)).others("example")[0].max_copies == 3  # type: ignore[arg-type]
     assert claims(experiment, *parts)["example", "outsider"].epsilon == epsilon(6, 1, 3 * 10)
     lone = claims(experiment, *(range(10 * k, 10 * k + 10) for k in range(4)))
     assert claims(experiment, *parts)["client", "server"].epsilon == lone["client", "server"].epsilon

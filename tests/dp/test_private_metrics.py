@@ -26,7 +26,7 @@ from flfw.data.splits.partition import Split
 from flfw.deploy.policy import Policy
 from flfw.dp import private_metrics
 from flfw.dp.budget import PRIVATE_METRICS
-from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
+from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost
 from flfw.dp.private_metrics import ROWS, PrivatelyReporting, encoded, held_by_each, loss_bound, most_held, released
 from flfw.dp.resolve_noise import resolve_noise
 from flfw.dp.run_accountant import RunAccountant
@@ -604,11 +604,12 @@ BUDGET, ONE = site.BUDGET, site.ONE
 def test_a_site_counts_the_numbers_of_each_message() -> None:
     run_plan = resolved_for("fed_cdp")
     for kind in (TRAIN, EVALUATE):
-        counted = cost_of_metrics(run_plan.client, kind)
+        sent, counted = cost(run_plan.client, kind, {}, 25)
+        assert (sent is None) == (kind == EVALUATE)
         assert counted is not None and counted.phase() == GaussianEvent(10.0, 1.0, 1)
-    assert cost_of_metrics(run_plan.client, PROBE) is None and cost(run_plan.client, EVALUATE, {}, 25) is None
-    assert cost_of_metrics(run_plan.replaced(metrics="none").client, TRAIN) is None
-    entry = replace(ONE, metrics=cost_of_metrics(run_plan.client, TRAIN))
+    assert cost(run_plan.client, PROBE, {"control": "target", "batch": 4, "steps": 3}, 25)[1] is None
+    assert cost(run_plan.replaced(metrics="none").client, TRAIN, {}, 25)[1] is None
+    entry = replace(ONE, metrics=counted)
     assert site.mu_of([entry] * 4) == pytest.approx(sqrt(4 * (1 + 1 / 100)), rel=1e-6)
     asked_often = replace(ONE, mechanism=None, metrics=entry.metrics, kind=EVALUATE)
     assert site.mu_of([asked_often] * 400) == pytest.approx(2.0, rel=1e-6)
@@ -626,12 +627,12 @@ def test_a_unit_counts_as_often_as_it_is_in_the_numbers() -> None:
 
 
 def test_lines_of_a_ledger_without_numbers_are_read() -> None:
-    row = {**dataclasses.asdict(ONE), "before": "x"}
+    row = {**ONE.row, "before": "x"}
     assert MessageEntry.from_row(row) == ONE
     older = {name: value for name, value in row.items() if name not in ("metrics", "held")}
     assert MessageEntry.from_row(older) == ONE
     entry = replace(ONE, mechanism=None, metrics=Mechanism(2.0, 1), held=9)
-    assert MessageEntry.from_row(json.loads(json.dumps(dataclasses.asdict(entry)))) == entry
+    assert MessageEntry.from_row(json.loads(json.dumps(entry.row))) == entry
     with pytest.raises(InputError, match="a site's ledger"):
         MessageEntry.from_row({name: value for name, value in row.items() if name != "mechanism"})
 
@@ -644,6 +645,14 @@ def test_lines_with_the_fields_of_the_earlier_count_cost_what_they_did() -> None
         with nullcontext() if known else pytest.raises(InputError, match="a site's ledger"):
             read = MessageEntry.from_row({**dataclasses.asdict(ONE), "mechanism": retired})
             assert read == replace(ONE, mechanism=made)
+
+
+def test_a_line_has_the_numbers_of_others_as_ever_and_is_refused_with_any_but_of_none() -> None:
+    end = {"max_copies": 1, "bands": 1, "bins": 0, "noise_divisor": 1, "min_summed_updates": 1, "colluding": 0}
+    assert list(ONE.row["mechanism"].items())[11:] == list(end.items())
+    for name in ("max_copies", "min_summed_updates", "colluding"):
+        with pytest.raises(InputError, match="a site's ledger"):
+            MessageEntry.from_row({**ONE.row, "mechanism": ONE.row["mechanism"] | {name: 3}})
 
 
 AROUND = {
@@ -662,7 +671,7 @@ def test_a_site_refuses_an_evaluation_whose_numbers_it_cannot_count(
         set=assignments or ("noise_source=secure",) * (method != "fedavg")
     )
     with pytest.raises(site.BudgetExceededError, match=f"^this site's budget: {message}"):
-        cost_of_metrics(run_plan.client, EVALUATE)
+        cost(run_plan.client, EVALUATE, {}, 25)
 
 
 SMALL = {**site.SMALL, **PRIVATE}

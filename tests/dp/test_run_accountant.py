@@ -27,7 +27,7 @@ from flfw.papers import published
 from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
-from flfw.privacy.mechanism import ClientSchedule, GaussianEvent
+from flfw.privacy.mechanism import ClientSchedule, GaussianEvent, Others
 from flfw.server.cohorts import Sampling, drawn
 from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDP, FedSDPSettings
@@ -98,10 +98,11 @@ def test_the_schedules_by_hand() -> None:
     result = {one.client: one for one in schedules(plan(experiment).client, split)}
     assert {k: one.examples for k, one in result.items()} == {0: 10, 1: 25, 2: 7, 3: 2}
     for client, one in result.items():
-        every = ClientSchedule(one.examples, 8, 3, weights, rounds=6, client_rate=0.5, client=client)
-        own = {"max_participations": counts[client], "max_copies": 3, "min_summed_updates": 2}  # of example 0
-        assert one == dataclasses.replace(every, **own)
-        assert isinstance(one.max_participations, int) and isinstance(one.max_copies, int)
+        every = ClientSchedule(one.examples, 8, 3, weights, 6, evaluations=1, client_rate=0.5, client=client)
+        assert one == dataclasses.replace(every, max_participations=counts[client])
+        assert isinstance(one.max_participations, int)
+    assert RunAccountant(plan(experiment).client, split).others("example") == (Others(max_copies=3),)  # of example 0
+    assert RunAccountant(plan(asked("fed_sdp", clients=4, sample=2)).client, split).others("client") == (Others(3, 2),)
     assert [result[k].local_steps for k in range(4)] == [3 * 2, 3 * 4, 3 * 1, 3 * 1]
     assert [result[k].example_rate for k in range(4)] == [0.8, 8 / 25, 1.0, 1.0]
 
@@ -582,6 +583,6 @@ def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Pa
 
 def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:
     known = ClientSchedule(30, 10, 2, {"a.weight": 1}, rounds=10, max_participations=3)
-    result = DPSGDSettings(batches="poisson").mechanism_of_steps(known, ("*",))
+    result: Any = DPSGDSettings(batches="poisson").mechanism(known, ("*",))
     assert (result.steps, result.sampling_rate, result.max_participations) == (3 * 2 * 3, 1 / 3, None)
     assert result.amplified

@@ -99,11 +99,11 @@ def asked(method: str = "fed_cdp", *assignments: str, **changes: Any) -> RunPlan
 
 def test_a_round_costs_what_its_steps_do() -> None:
     """2 passes over 25 examples in batches of 10: 6 steps, of which an example is in 2; each of 3 layers is clipped."""
-    result = cost(asked().client, TRAIN, {}, 25)
+    result, _ = cost(asked().client, TRAIN, {}, 25)
     assert result is not None
     assert (result.steps, result.max_participations, result.groups, result.sampling_rate) == (6, 2, 3, 1.0)
     assert mu_of([replace(ONE, mechanism=result)]) == pytest.approx(sqrt(2 * 3) / 6, rel=1e-6)
-    by_coins = cost(asked("fed_cdp", "batches=poisson").client, TRAIN, {}, 25)
+    by_coins, _ = cost(asked("fed_cdp", "batches=poisson").client, TRAIN, {}, 25)
     assert by_coins is not None
     assert (by_coins.steps, by_coins.max_participations, by_coins.sampling_rate) == (6, None, 10 / 25)
 
@@ -111,7 +111,7 @@ def test_a_round_costs_what_its_steps_do() -> None:
 def test_the_servers_cohorts_and_rounds_give_no_credit() -> None:
     few, many = (cost(asked(clients=100, sample=drawn, rounds=9).client, TRAIN, {}, 25) for drawn in (10, 100))
     assert few == many == cost(asked(clients=1, rounds=1).client, TRAIN, {}, 25)
-    update = cost(asked("fed_sdp", clients=100, sample=10, rounds=9, sampling="poisson").client, TRAIN, {}, 25)
+    update, _ = cost(asked("fed_sdp", clients=100, sample=10, rounds=9, sampling="poisson").client, TRAIN, {}, 25)
     assert update is not None
     assert (update.steps, update.clipped, update.amplified) == (1, "client", False)
 
@@ -120,17 +120,17 @@ def test_a_probe_costs_each_of_its_steps() -> None:
     """3 steps on the same 4 examples, without credit for coins, which nobody throws there."""
     for method in ("fed_cdp", "dp_fedavg"):
         for batches in ("shuffled", "poisson"):
-            result = cost(
+            result, _ = cost(
                 asked(method, f"batches={batches}").client, PROBE, {"control": "target", "batch": 4, "steps": 3}, 25
             )
             assert result is not None
             assert (result.phase().sampling_rate, result.phase().steps) == (1.0, 3)
-    update = cost(asked("fed_sdp").client, PROBE, {"control": "target", "batch": 4, "steps": 3}, 25)
+    update, _ = cost(asked("fed_sdp").client, PROBE, {"control": "target", "batch": 4, "steps": 3}, 25)
     assert update is not None and update.phase().steps == 1
 
 
 def test_an_evaluation_without_numbers_costs_nothing() -> None:
-    assert cost(asked().client, EVALUATE, {}, 25) is None
+    assert cost(asked().client, EVALUATE, {}, 25) == (None, None)
 
 
 AROUND = {
@@ -162,7 +162,7 @@ def test_the_ways_around_least_noise_are_closed(
 def test_a_million_rounds_end_where_the_budget_does(tmp_path: Path) -> None:
     """At z = 6 / sqrt(6) a round, mu reaches 2 after 24 rounds, however many the server asks for."""
     run_plan, path = asked(rounds=10**6), tmp_path / "lines.jsonl"
-    entry = replace(ONE, mechanism=cost(run_plan.client, TRAIN, {}, 25))
+    entry = replace(ONE, mechanism=cost(run_plan.client, TRAIN, {}, 25)[0])
     budget = EpsilonBudget(epsilon_of([replace(ONE, mechanism=Mechanism(1.0, 4))], BUDGET) * (1 + 1e-9), DELTA)
     answered = 0
     with pytest.raises(BudgetExceededError):
@@ -311,7 +311,7 @@ def test_each_message_of_a_run_is_a_line(tmp_path: Path) -> None:
 
 
 def test_a_run_ends_with_the_sites_line(tmp_path: Path) -> None:
-    one = epsilon_of([replace(ONE, mechanism=cost(asked("fed_cdp", **SMALL).client, TRAIN, {}, 1000))], BUDGET)
+    one = epsilon_of([replace(ONE, mechanism=cost(asked("fed_cdp", **SMALL).client, TRAIN, {}, 1000)[0])], BUDGET)
     with pytest.raises(RunError, match=r"client 0 failed in round 2: this site's budget: epsilon \S+ at delta 1e-05 "):
         run(tmp_path, "a", EpsilonBudget(1.01 * one, DELTA))
     with pytest.raises(RunError, match="client 0 failed in round 1: this site's budget: the server is to add the"):
@@ -394,7 +394,7 @@ def test_no_refusal_names_a_file_of_the_site(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"dataset": f"folder:{data}", "net": "linear", "split": "iid", "augment": "none"}
     chosen |= {"normalise": "half", "clients": 1, "attack": ("none",), "metrics": "none"}
     run_plan = plan(Experiment(method="fed_cdp", **chosen, set=("noise_source=secure",)))
-    assert cost(run_plan.client, TRAIN, {}, 3) is not None
+    assert cost(run_plan.client, TRAIN, {}, 3)[0] is not None
     (data / "a" / "0 Jane Roe.png").write_bytes(b"no image")
     anew = replace(run_plan.client, task=replace(run_plan.task))  # that has read nothing
     with pytest.raises(InputError, match="0 Jane Roe"):  # which is no reason that leaves

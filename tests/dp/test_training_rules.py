@@ -14,7 +14,7 @@ from flfw.command.program import main
 from flfw.errors import InputError
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.calibration import PublicSizes, calibrate_noise_multiplier, training_for
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import Mechanism, SeenMechanism
 from flfw.runs.reach import Reach
 from flfw.runs.run import check, choose_training
 from flfw.runs.run_notes import left_out
@@ -23,7 +23,7 @@ SIZES = PublicSizes(noise=1.0, examples=8000, clients=10, share=1.0, weights=640
 
 
 def test_one_full_step_keeps_the_budget() -> None:
-    one = calibrate_noise_multiplier(4.0, [[Mechanism(1.0, 1)]], 1e-5)
+    one = calibrate_noise_multiplier(4.0, [[SeenMechanism(Mechanism(1.0, 1))]], 1e-5)
     assert 3.99 < epsilon([Mechanism(8 * one, steps=64)], 1e-5) <= 4  # as the rules have it: sqrt(T) times
 
 

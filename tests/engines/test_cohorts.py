@@ -186,7 +186,7 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     chosen = {"rounds": 1, "clients": 3, "batched_clients": "3", "metrics": "none", "net": "linear", "batch_size": 500}
     experiment = small(method="fed_cdp", set=("noise_source=secure",), **chosen)
     run_plan = plan(experiment)
-    before = MessageEntry("before", 1, "train", "fed_cdp", cost(run_plan.client, "train", {}, 500), 500)
+    before = MessageEntry("before", 1, "train", "fed_cdp", cost(run_plan.client, "train", {}, 500)[0], 500)
     budget = EpsilonBudget(1.2 * epsilon_of([before], EpsilonBudget(10.0, 1e-5)), 1e-5)
     ledgers = [tmp_path / f"lines-{client}.jsonl" for client in range(3)]
     charge(ledgers[2], budget, before)

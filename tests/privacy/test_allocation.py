@@ -14,7 +14,7 @@ from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.calibration import calibrate_noise_multiplier
 from flfw.privacy.claims import claim
 from flfw.privacy.filter import spent
-from flfw.privacy.mechanism import GaussianEvent, Mechanism
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, Others, SeenMechanism
 
 DRAWS = 400_000
 
@@ -134,8 +134,7 @@ def test_who_gets_credit() -> None:
     assert BALLS.phase(amplified=False) == GaussianEvent(2.0, 1.0, 6)
     assert BALLS.phase(copies=3) == GaussianEvent(2.0 / 3, 1.0, 6)  # a step may hold all three, whatever the batch size
     assert BALLS.phase(copies=30) == GaussianEvent(2.0 / 30, 1.0, 6)
-    owners = Mechanism(4.0, 60, groups=4, batch=10, max_participations=6, bins=10, max_copies=3)
-    assert owners.phase() == GaussianEvent(2.0, 1.0, 18, 10)
+    assert BALLS.phase(others=Others(max_copies=3)) == GaussianEvent(2.0, 1.0, 18, 10)
     # A site's own count.
     assert spent([(BALLS, 1)], 10.0, 1e-5) == compute_epsilon((GaussianEvent(2.0, 1.0, 6),), 5e-6).epsilon
     for wrong in ({"poisson": True}, {"max_participations": None}, {"clipped": "client"}):
@@ -154,7 +153,7 @@ def test_a_claim_says_how_steps_are_chosen() -> None:
 
 @pytest.mark.slow
 def test_noise_for_a_target() -> None:
-    sigma = calibrate_noise_multiplier(2.0, [(BALLS,)], 1e-5)
+    sigma = calibrate_noise_multiplier(2.0, [(SeenMechanism(BALLS),)], 1e-5)
     reached = compute_epsilon((GaussianEvent(sigma / 2, 1.0, 6, 10),), 1e-5)
     assert 1.999 <= reached.epsilon <= 2.0 and reached.accountant == "pld"
 

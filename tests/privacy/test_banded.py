@@ -12,7 +12,7 @@ import pytest
 from flfw.errors import InputError
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.banded import inverse_coefficients, optimised_coefficients, root_coefficients, running_deviations
-from flfw.privacy.mechanism import GaussianEvent, Mechanism
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, Others
 
 
 def matrix(coefficients: np.ndarray, rounds: int) -> np.ndarray:
@@ -75,7 +75,8 @@ def test_copies_in_several_clients_add_up_even_if_their_rounds_are_neighbours() 
     """Two clients with the same example in rounds that share noisy sums: at most twice the length of one's."""
     strategy, rounds = matrix(root_coefficients(3), 9), ((0, 3, 6), (1, 4, 7))
     together = np.linalg.norm(sum(strategy[:, chosen].sum(1) for chosen in rounds))
-    phase = Mechanism(1.0, 9, clipped="client", noised_by="server", max_participations=3, max_copies=2, bands=3).phase()
+    one = Mechanism(1.0, 9, clipped="client", noised_by="server", max_participations=3, bands=3)
+    phase = one.phase(others=Others(max_copies=2))
     assert sqrt(2 * 3) < together <= sqrt(phase.steps) / phase.noise_multiplier == pytest.approx(2 * sqrt(3))
 
 

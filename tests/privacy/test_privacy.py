@@ -22,7 +22,7 @@ from flfw.privacy.accountants import Accountant, compute_epsilon, epsilon
 from flfw.privacy.calibration import calibrate_noise_multiplier
 from flfw.privacy.claims import ADVERSARIES, Claim, claim
 from flfw.privacy.lower_bound import correct_guesses, gaussian_rejects, lower_bound, p_value
-from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, Others, SeenMechanism, gaussian_events
 from flfw.rng import numpy_generator
 
 DELTA = 1e-5
@@ -338,11 +338,11 @@ def test_a_best_order_at_the_end_is_said_and_not_warned_of() -> None:
 
 
 def test_what_makes_the_multiplier() -> None:
-    assert Mechanism(6, 1, clipping_norm=4.0).multiplier == 6
-    assert Mechanism(6, 1, groups=9).multiplier == 2
-    assert Mechanism(6, 1, noise_per="example", batch=4).multiplier == 12
-    assert Mechanism(6, 1, noise_per="example", batch=4, groups=9).multiplier == 4
-    assert Mechanism(6, 1, clipping_norm=inf).multiplier == 0
+    assert Mechanism(6, 1, clipping_norm=4.0).multiplier() == 6
+    assert Mechanism(6, 1, groups=9).multiplier() == 2
+    assert Mechanism(6, 1, noise_per="example", batch=4).multiplier() == 12
+    assert Mechanism(6, 1, noise_per="example", batch=4, groups=9).multiplier() == 4
+    assert Mechanism(6, 1, clipping_norm=inf).multiplier() == 0
 
 
 def test_the_multiplier_is_what_clipped_groups_and_drawn_noise_measure() -> None:
@@ -353,17 +353,17 @@ def test_the_multiplier_is_what_clipped_groups_and_drawn_noise_measure() -> None
     noise = (sigma * clip * rng.normal(size=(20000, batch, 3))).sum(1)
     measured = noise.std() / np.linalg.norm(clipped)
     made = Mechanism(sigma, 1, clip, groups=groups, noise_per="example", batch=batch)
-    assert measured == pytest.approx(made.multiplier, rel=0.01)
-    assert not 2 / 3 < replace(made, noise_per="batch").multiplier / measured < 3 / 2
+    assert measured == pytest.approx(made.multiplier(), rel=0.01)
+    assert not 2 / 3 < replace(made, noise_per="batch").multiplier() / measured < 3 / 2
 
 
 def test_copies_with_the_clients_own_noise_are_runs_and_with_the_servers_one_larger_step() -> None:
-    one = Mechanism(6, 10, max_copies=4)
-    assert one.phase() == GaussianEvent(6, 1.0, 40)
-    assert replace(one, noised_by="server").phase() == GaussianEvent(1.5, 1.0, 10)
-    assert epsilon(one, DELTA) == pytest.approx(epsilon(Mechanism(3, 10), DELTA))  # z / sqrt(r)
-    assert sampled(6, 0.1, 10, max_copies=4).phase() == GaussianEvent(6, 0.1, 40)
-    met = sampled(6, 0.1, 10, max_copies=4, noised_by="server").phase()
+    one, four = Mechanism(6, 10), Others(max_copies=4)
+    assert one.phase(others=four) == GaussianEvent(6, 1.0, 40)
+    assert replace(one, noised_by="server").phase(others=four) == GaussianEvent(1.5, 1.0, 10)
+    assert epsilon([SeenMechanism(one, four)], DELTA) == pytest.approx(epsilon(Mechanism(3, 10), DELTA))  # z / sqrt(r)
+    assert sampled(6, 0.1, 10).phase(others=four) == GaussianEvent(6, 0.1, 40)
+    met = sampled(6, 0.1, 10, noised_by="server").phase(others=four)
     assert (met.noise_multiplier, met.sampling_rate, met.steps) == (1.5, pytest.approx(1 - 0.9**4), 10)
 
 
@@ -414,7 +414,7 @@ def test_a_sampled_groups_step_is_bounded() -> None:
 )
 def test_the_noise_of_a_published_target(q, steps, accountant, measured) -> None:
     """Section 1.7: Opacus' own search, which ends up to 0.01 below the target, i.e. with up to 0.3 % more noise."""
-    sigma = calibrate_noise_multiplier(4.0, [(sampled(0, q, steps),)], DELTA, accountant)
+    sigma = calibrate_noise_multiplier(4.0, [(SeenMechanism(sampled(0, q, steps)),)], DELTA, accountant)
     assert 4.0 - 1e-3 <= epsilon(sampled(sigma, q, steps), DELTA, accountant) <= 4.0
     assert measured * 0.997 - 0.005 <= sigma <= measured + 0.005
 
@@ -433,7 +433,7 @@ def test_the_noise_is_enough_for_a_client_that_tells_most_only_under_more_of_it(
     """Little noise: 2,000 samples tell more; under the noise that they need, the ten whole steps do."""
     whole, drawn = Mechanism(0.5, 10), sampled(0.5, 0.05, 2000)
     assert epsilon(whole, DELTA, "rdp") < epsilon(drawn, DELTA, "rdp")
-    sigma = calibrate_noise_multiplier(1.0, [(whole,), (drawn,)], DELTA, "rdp")
+    sigma = calibrate_noise_multiplier(1.0, [(SeenMechanism(whole),), (SeenMechanism(drawn),)], DELTA, "rdp")
     enough = [epsilon(replace(one, noise_multiplier=sigma), DELTA, "rdp") for one in (whole, drawn)]
     assert enough[1] < enough[0] <= 1.0 < enough[0] + 1e-3
 
@@ -441,7 +441,7 @@ def test_the_noise_is_enough_for_a_client_that_tells_most_only_under_more_of_it(
 @pytest.mark.parametrize("target", [0.05, 1.0, 300.0])
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> None:
-    sigma = calibrate_noise_multiplier(target, [(Mechanism(1, 8, groups=3),)], DELTA, accountant)
+    sigma = calibrate_noise_multiplier(target, [(SeenMechanism(Mechanism(1, 8, groups=3)),)], DELTA, accountant)
     assert target - 1e-3 <= epsilon(Mechanism(sigma, 8, groups=3), DELTA, accountant) <= target
     assert epsilon(Mechanism(0.98 * sigma, 8, groups=3), DELTA, accountant) > target
 
@@ -450,7 +450,7 @@ def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> 
 def test_a_target_that_an_accountant_cannot_show_is_refused() -> None:
     for accountant, minimum in zip(ACCOUNTANTS, ("0.003", "0.003", "0.02"), strict=True):
         with pytest.raises(InputError, match=f"^Expected a target_epsilon .* least={minimum}"):
-            calibrate_noise_multiplier(1e-3, [(sampled(0, 0.01, 100),)], DELTA, accountant)
+            calibrate_noise_multiplier(1e-3, [(SeenMechanism(sampled(0, 0.01, 100)),)], DELTA, accountant)
 
 
 # --- claims ---
@@ -471,9 +471,8 @@ def test_a_claim_says_what_it_rests_on() -> None:
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in made.assumptions)
     assert len(set(made.assumptions)) == len(made.assumptions)
     assert not told(made, "no credit")
-    bare = claim(
-        replace(one, poisson=False, noise_per="example", batch=5, max_copies=2), "example", "outsider", DELTA, 1
-    )
+    each = replace(one, poisson=False, noise_per="example", batch=5)
+    bare = claim(each, "example", "outsider", DELTA, 1, others=[Others(max_copies=2)])
     assert told(
         bare, "no credit", "not drawn by independent coins", "drawn 5 times", "more than 2 clients", "An outsider"
     )
@@ -521,8 +520,9 @@ def test_a_client_is_no_example() -> None:
     assert made.epsilon == pytest.approx(epsilon(Mechanism(6 / 5, 100), DELTA, "rdp"))
     assert told(made, "the 500 examples of one client")
     # Copies of its examples elsewhere are not its own; of a patient they are.
-    assert claim(replace(one, max_copies=3), "client", "server", DELTA, 1, "rdp", 500).epsilon == made.epsilon
-    assert claim(replace(one, max_copies=3), "patient", "server", DELTA, 1, "rdp", 500).epsilon > 2 * made.epsilon
+    three = [Others(max_copies=3)]
+    assert claim(one, "client", "server", DELTA, 1, "rdp", 500, others=three).epsilon == made.epsilon
+    assert claim(one, "patient", "server", DELTA, 1, "rdp", 500, others=three).epsilon > 2 * made.epsilon
 
 
 def test_a_small_group_of_a_sampled_mechanism_by_group_privacy() -> None:
@@ -563,7 +563,7 @@ def test_an_example_in_a_clipped_client_counts_twice() -> None:
     assert claim(plain, "client", "server", DELTA, 10).epsilon == epsilon(plain, DELTA)
     changed = claim(plain, "example", "server", DELTA, 10)
     assert changed.epsilon == pytest.approx(epsilon(Mechanism(3, 10), DELTA)) and told(changed, "exchange one update")
-    two = claim(replace(plain, max_copies=2), "patient", "server", DELTA, 10)
+    two = claim(plain, "patient", "server", DELTA, 10, others=[Others(max_copies=2)])
     assert two.epsilon == pytest.approx(epsilon(Mechanism(3, 20), DELTA))
 
 
@@ -688,7 +688,6 @@ def test_noise_at_two_thirds_of_what_is_claimed_is_caught() -> None:
         ({"steps": 1.5}, "Expected a whole number steps >= 0, got steps=1.5."),
         ({"groups": 0}, "Expected a whole number groups >= 1, got groups=0."),
         ({"batch": -1}, "Expected a whole number batch >= 0, got batch=-1."),
-        ({"max_copies": 0}, "Expected a whole number max_copies >= 1, got max_copies=0."),
         (
             {"max_participations": 6},
             "Expected a whole number 0 <= max_participations <= steps=5, got max_participations=6.",
@@ -706,6 +705,7 @@ def test_a_mechanism_out_of_range_is_refused_by_name(wrong, message) -> None:
 
 
 ONE, FOUR = Mechanism(6, 5), np.ones(4)
+SEEN, UNCLIPPED = SeenMechanism(ONE), SeenMechanism(replace(ONE, clipping_norm=inf))
 least_noise = calibrate_noise_multiplier
 OTHER: Any = "other"
 
@@ -713,15 +713,16 @@ OTHER: Any = "other"
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: Others(max_copies=0), "Expected a whole number max_copies >= 1, got max_copies=0."),
         (lambda: epsilon(ONE, -1e-5), "Expected 0 < delta < 1, got delta=-1e-05."),
         (lambda: epsilon(ONE, 0.0), "Expected 0 < delta < 1, got delta=0.0."),
         (lambda: epsilon(ONE, nan), "Expected 0 < delta < 1, got delta=nan."),
         (lambda: epsilon(ONE, 1.0), "Expected 0 < delta < 1, got delta=1.0."),
         (lambda: epsilon(ONE, 0.1, OTHER), "Expected accountant among prv, rdp, moments, got accountant=other."),
         (lambda: epsilon([], 0.1), "Expected at least one mechanism, got mechanisms=0."),
-        (lambda: least_noise(0.0, [(ONE,)], 0.1), "Expected 0 < target_epsilon < inf, got target_epsilon=0.0."),
-        (lambda: least_noise(1.0, [(replace(ONE, clipping_norm=inf),)], 0.1), "Expected clip < inf, got clip=inf."),
-        (lambda: least_noise(1.0, [(Mechanism(6, 0),)], 0.1), "Expected steps >= 1, got steps=0."),
+        (lambda: least_noise(0.0, [(SEEN,)], 0.1), "Expected 0 < target_epsilon < inf, got target_epsilon=0.0."),
+        (lambda: least_noise(1.0, [(UNCLIPPED,)], 0.1), "Expected clip < inf, got clip=inf."),
+        (lambda: least_noise(1.0, [(SeenMechanism(Mechanism(6, 0)),)], 0.1), "Expected steps >= 1, got steps=0."),
         (lambda: claim(ONE, OTHER, "server", 0.1, 1), "Expected unit among example, patient, client, got unit=other."),
         (lambda: claim(ONE, "client", "server", 2.0, 1), "Expected 0 < delta < 1, got delta=2.0."),
         (lambda: claim(ONE, "client", "server", 0.1, -1), "Expected rounds >= 0, got rounds=-1."),

@@ -8,6 +8,7 @@ from typing import final, overload
 
 import numpy as np
 
+_COUNTED = 10_000  # clients whose examples are counted at a time
 _KEPT = 256  # parts of the clients that were asked for last: a round asks for each several times
 
 
@@ -65,6 +66,32 @@ def most_copies(parts: Sequence[np.ndarray]) -> int | None:
     if not isinstance(parts, LazyParts):
         return None
     return (parts.copies or None) if parts.size else 0
+
+
+def max_held(*lists: Sequence[np.ndarray]) -> int:
+    """Return how often an example counts at most in the parts of some lists together, or a bound if one is known.
+
+    It counts once for each part that has it; c^2 times, if it is c times there.
+    """
+    known = [one for one in map(most_copies, lists) if one is not None]
+    if len(known) == len(lists):
+        return max(1, sum(known))
+    drawn = all(isinstance(parts, LazyParts) for parts in lists)
+    return (_most_drawn if drawn else _counted)(*lists)
+
+
+def _counted(*lists: Sequence[np.ndarray]) -> int:
+    counts = np.zeros(0)
+    for some in (parts[start : start + _COUNTED] for parts in lists for start in range(0, len(parts), _COUNTED)):
+        held = [np.unique(part, return_counts=True) for part in some]
+        indices, times = (np.concatenate(each) for each in zip(*held, strict=True))
+        squares = np.bincount(indices, times.astype(np.float64) ** 2)
+        length = max(len(counts), len(squares))
+        counts = np.pad(counts, (0, length - len(counts))) + np.pad(squares, (0, length - len(squares)))
+    return int(counts.max(initial=1))
+
+
+_most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
 
 
 def looked_at(parts: Sequence[np.ndarray], maximum: int = 10_000) -> range:
