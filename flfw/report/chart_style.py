@@ -147,9 +147,9 @@ def rendered(figure: Figure, form: Format) -> bytes:
     starts = [axes.get_position().x0 for axes in figure.axes]
     for axes, start in zip(figure.axes, starts, strict=True):
         room = min((one for one in starts if one > start + 0.05), default=1.0) - start
-        letters = 72 * figure.get_figwidth() * room / (_LETTER * axes.title.get_fontsize())
+        letters = 1 + int(72 * figure.get_figwidth() * room / (_LETTER * axes.title.get_fontsize()))
         look: Any = {"loc": "left", "fontproperties": axes.title.get_fontproperties()}
-        axes.set_title("\n".join(wrap(axes.get_title("left"), int(letters), break_long_words=False)), **look)
+        axes.set_title("\n".join(wrap(axes.get_title("left"), letters, break_long_words=False)), **look)
     file = io.BytesIO()
     dated = {_DATED[form]: None} if form in _DATED else {}
     figure.savefig(file, format=form, dpi=200, metadata=dated)
