@@ -29,6 +29,7 @@ from flfw.deploy.rehearsal import (
     require_pinnable,
     sent,
     too_large,
+    without_attacks,
     write_policy,
 )
 from flfw.experiment import EXPERT, Experiment
@@ -95,9 +96,9 @@ def rehearse(command: RehearsalCommand) -> Path:
     rehearsal = plan_rehearsal(command.experiment, command.max_steps)
     experiment, sizes = rehearsal.experiment, rehearsal.sizes
     draws = draws_at_sites(command.experiment)
-    wanted = replace(without_auto(command.experiment), defence_randomness=draws)
+    wanted = replace(without_auto(without_attacks(command.experiment)), defence_randomness=draws)
     warned = breaches(policy, wanted, sent(experiment)) if policy else []
-    at_sites = replace(experiment, defence_randomness=draws)
+    at_sites = replace(without_attacks(experiment), defence_randomness=draws)
     warned += over_budget(policy, at_sites, rehearsal.examples) if policy else []
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"

@@ -434,6 +434,16 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     return [f"The policy's budget, {budget}, allows {allowed} of {experiment.rounds} rounds."]
 
 
+def without_attacks(experiment: Experiment) -> Experiment:
+    """Return the settings with which a server asks sites for this run: it attacks nothing there."""
+    from flfw.plans.run_plan import plan
+    from flfw.plugins import short_name
+
+    audit, by = plan(experiment).audit, short_name(experiment.malicious_server)
+    kept = tuple(word for word in experiment.set if word.startswith(f"{by}.") or not audit.takes(word))
+    return replace(experiment, attack=("none",), set=kept)
+
+
 def sent(experiment: Experiment) -> list[str]:
     """Return the names of the tensors that the method's clients may send."""
     from flfw.files.tensor_names import matches
@@ -482,7 +492,7 @@ def write_policy(path: Path, experiment: Experiment, policy: Policy | None, larg
     from flfw.files.sealed import write_atomic
     from flfw.plans.run_plan import plan, without_auto
 
-    experiment = without_auto(experiment)
+    experiment = without_auto(without_attacks(experiment))
     maximum = round(1.1 * largest_mb + 0.1, 3)
     metrics = "none" if experiment.metrics == "none" else "all"
     allowed = policy or Policy(("any",), (), maximum, metrics=metrics)

@@ -35,6 +35,7 @@ from flfw.deploy.rehearsal import (
     over_budget,
     plan_rehearsal,
     table,
+    without_attacks,
 )
 from flfw.engines.submit import bundle_hash
 from flfw.errors import InputError
@@ -457,6 +458,12 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
     ]
 
 
+def test_settings_of_attacks_are_not_among_those_that_sites_are_asked_for() -> None:
+    kept = ("hyperfl.embedding=8", "dcs2.mixture=0.2")  # the second is the attack's as well as the defence's
+    asked = Experiment(attack=("hyperfl", "dcs2", "ig"), defence="dcs2", set=(*kept, "hyperfl.tv=1", "ig.tv=1"))
+    assert (without_attacks(asked).attack, without_attacks(asked).set) == (("none",), kept)
+
+
 def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of mu = 1 / 6, of which the budget allows three."""
     limit = 1.001 * spent([(Mechanism(6.0, 3), 1)], 100.0, 1e-5)
@@ -480,6 +487,7 @@ def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(cho
     assert main(*flags, "--set", "momentum=0.5", "--out", tmp_path / "run") == 0
     policy = Policy.read(written)
     assert policy.allowed_apps == (bundle_hash(),) and policy.allowed_uploads == ("*",) and policy.budget is None
+    assert policy.allowed_plugins == ()  # sites are asked for training alone
     assert policy.max_messages == 2 * (1 + 1)  # a round and the evaluation; twice, for what is asked for again
     experiment = Experiment(
         method="fedavg", net="mlp", rounds=1, local_epochs=3, batch_size=8, dataset="site:1x8x8:4", clients=5,
