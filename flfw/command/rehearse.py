@@ -82,6 +82,7 @@ def rehearse(command: RehearsalCommand) -> Path:
         RunError: it was begun and could not be completed.
     """
     from flfw import data
+    from flfw.command.api.summary import told
     from flfw.deploy.policy import Policy
     from flfw.deploy.rehearsal import answers, attempts, table, words
     from flfw.files.result_file import read_result
@@ -132,7 +133,8 @@ def rehearse(command: RehearsalCommand) -> Path:
     write_atomic(folder / "rehearsal.json", json.dumps(record, indent=1, allow_nan=False).encode())
     nothing = [] if membership else [f"{experiment.method} sends nothing, so there was nothing to attack."]
     print("", *([table(tried), ""] if tried else nothing), sep="\n")
-    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), *membership, *result["notes"], sep="\n")
+    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), sep="\n")
+    print(*told(result.get("membership") or []), *result["notes"], sep="\n")
     print("", *limits, *rehearsal.messages, sep="\n")
     print(f"The folder holds copies of the probed examples: python sim.py --purge {folder} removes them.")
     print(folder / "report.html")

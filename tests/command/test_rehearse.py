@@ -322,7 +322,7 @@ def test_membership_is_rehearsed_beside_or_without_reconstruction(
     message, record = capsys.readouterr().out, about(tmp_path / "alone")
     assert "sends nothing" not in message and "Searches" not in message and not record["found"]
     assert [line for line in record["membership"] if line.startswith("membership by whitened in round 2: ")]
-    assert all(f"\n{line}\n" in message for line in record["membership"])
+    assert [f"\n{line}" in message for line in record["membership"]].count(True) == 1
     assert not any("no leak found (" in line for line in record["membership"])
     assert record["limits"] == [*rehearse.LIMITS, rehearse.OF_MEMBERSHIP]
     few = ["--expert", "membership_pairs=40", "--images", "1", "--max-steps", "1", "--batch-size", "2"]
