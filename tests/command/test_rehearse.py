@@ -302,9 +302,9 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
     assert main("--dataset", f"folder:{chosen}", *flags, "--clients", "30", "--out", tmp_path / "run") == 0
     message = capsys.readouterr().out
     assert message.startswith(
-        f"Rehearsal of fedavg on {chosen.name}, at one client, up to batch 8 and one step; "
-        "nothing leaves this machine.\n"
-        "The sizes end at one local step and not at the real 12: "
+        f"What could a server learn of this site's data? A trial of fedavg on {chosen.name}, at one client; nothing "
+        "leaves this machine.\nIt attacks 4 messages of each of 3 sizes, up to batch 8 and one step; fewer --images or "
+        "--max-steps take less time.\nThe sizes end at one local step and not at the real 12: "
     )
     assert re.search(
         r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  undecided", message
@@ -320,7 +320,7 @@ def test_membership_is_rehearsed_beside_or_without_reconstruction(
     flags = "--method fedavg --dataset digits --net mlp --local-epochs 1 --rounds 2 --audit-rounds last".split()
     assert main(*flags, "--attack", "membership", "--expert", "membership_pairs=40", "--out", tmp_path / "alone") == 0
     message, record = capsys.readouterr().out, about(tmp_path / "alone")
-    assert "sends nothing" not in message and "Searches" not in message and not record["found"]
+    assert "sends nothing" not in message and "It attacks" not in message and not record["found"]
     assert [line for line in record["membership"] if line.startswith("membership by whitened in round 2: ")]
     assert [f"\n{line}" in message for line in record["membership"]].count(True) == 1
     assert not any("no leak found (" in line for line in record["membership"])
