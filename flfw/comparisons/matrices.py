@@ -16,6 +16,7 @@ from flfw import data, nets
 from flfw.comparisons import tables
 from flfw.comparisons.question import Matrix, MatrixCell, folder_name, parse, require_same_question
 from flfw.comparisons.rows import MATRIX, read_matrix
+from flfw.comparisons.significance import messages_needed
 from flfw.comparisons.tables import latex, markdown
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import FREE_ON_RESUME, Experiment
@@ -62,6 +63,10 @@ def prepare(matrix: Matrix, experiment: Experiment, folder: Path) -> PreparedMat
     cells = matrix.cells(experiment, folder)
     for cell in cells:
         _check(cell)
+    compared, messages = len(cells) // len(matrix.seeds), experiment.images * len(matrix.seeds)
+    needed = messages_needed(compared * (compared - 1)) if experiment.attacks else 0  # two tests for each pair
+    if messages < needed:
+        say(f"warning: {messages} messages cannot tell {compared} combinations apart; {needed} could (--images)")
     return PreparedMatrix(folder, question, cells)
 
 
