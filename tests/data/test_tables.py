@@ -88,7 +88,10 @@ def test_one_rare_category_has_a_feature_too(tmp_path: Path) -> None:
     held = load(write(tmp_path, "\n".join(["kind,y", *lines])), "y", "csv.most=3", "csv.task=classification")
     assert held.columns is not None
     (kind,) = held.columns.columns
-    assert kind.other and "1 rarer value is (other)" in kind.encoding
+    assert kind.other and kind.encoding.endswith("; 1 rarer value is (other)")
+    held = load(write(tmp_path, "\n".join(["kind,y", "e,1", *20 * lines])), "y", "csv.task=classification")
+    assert held.columns is not None
+    assert held.columns.columns[0].encoding.endswith("; few rows have e, which tells them apart")
 
 
 @pytest.mark.parametrize(("values", "fits"), [("a b a b", True), ("a b c b", False), ("a a a a", False)])
