@@ -94,9 +94,7 @@ def _check_cell_folder(folder: Path, question: Mapping[str, Any]) -> None:
     if not path.is_file():
         if folder.is_dir() and all(entry.name == _LOCK for entry in folder.iterdir()):
             return  # a kill fell between the folder and its first file
-        raise InputError(
-            f"Expected a new folder or that of a matrix, got {folder} without matrix.json; choose another."
-        )
+        raise InputError(f"Expected a new folder or that of a matrix, got {folder} without matrix.json; take another.")
     require_same_question(read_matrix(path)["question"], question, folder)
 
 
@@ -115,9 +113,7 @@ def _check(cell: MatrixCell) -> None:
         elif is_complete(cell.folder):  # its checkpoint was purged
             _require_same_result(cell.folder, checked)
         elif (cell.folder / "result.json").exists():
-            raise InputError(
-                f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run it anew."
-            )
+            raise InputError(f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run anew.")
     except InputError as error:
         raise InputError(f"{cell.folder.name}: {error}") from error
 

@@ -159,13 +159,13 @@ def test_what_is_lowered_is_said(chosen: Path) -> None:
     assert (result.sizes[-1], result.real, result.experiment.images) == ((10, 2), (10, 12), 3)
     capped, images = result.messages
     assert capped.startswith("The sizes end at 2 local steps and not at the real 12: --max-steps 12")
-    assert images == "Probes of each size: 3 and not 8; the client's data fill no more."
+    assert images == "Probes of each size: 3 and not 8; its data fill no more."
 
 
 def test_a_batch_is_no_larger_than_what_the_site_holds(chosen: Path) -> None:
     result = planned(chosen, local_epochs=2, batch_size=100, images=1)
     assert (result.sizes[-1], result.real) == ((32, 2), (32, 2))
-    assert result.messages == ("A local step has 32 examples, all that the client holds, and not 100.",)
+    assert result.messages == ("A local step has 32 examples, all that the client has, not 100.",)
 
 
 def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
         ),
         (
             ["--defence", "prune", "--clients", "3", "--defended", "0,2"],
-            "Expected --defended all, or no --defence, of one client, got defended=0,2.",
+            "Expected --defended all or no --defence, of one client, got defended=0,2.",
         ),
         (["--max-steps", "0"], "Expected max-steps >= 1, got max_steps=0."),
         (

@@ -300,7 +300,7 @@ def test_the_split_of_a_regression_is_shown_whatever_the_method(
     assert sim.main(flags) == 0
     shown = capsys.readouterr().out
     assert "client  train  test  b0  b1" in shown and ("left out: as asked" in shown) == ("csv.drop=b" in method)
-    assert "\nMethod hyperfl refuses a regression: for a run choose another, such as fedavg.\n" in shown
+    assert "\nMethod hyperfl refuses a regression: for runs choose another, such as fedavg.\n" in shown
     assert (tmp_path / "drawn" / "split.png").is_file()
     assert sim.main([*flags, "--split", "dirichlet", "--out", str(tmp_path / "other")]) == 2
     assert "Expected a split that needs no classes" in capsys.readouterr().err

@@ -28,9 +28,7 @@ def summary(folder: os.PathLike[str]) -> str:
     except (KeyError, TypeError, ValueError) as error:  # a finished run may be resumed, and its result be incomplete
         if isinstance(error, InputError):
             raise
-        raise InputError(
-            f"Expected the figures of a run in {folder}/result.json, got {error!r}; restore it."
-        ) from error
+        raise InputError(f"Expected figures of a run in {folder}/result.json, got {error!r}; restore it.") from error
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
