@@ -25,6 +25,7 @@ class Analytic(ClosedFormAttack):
     """Closed form for a fully connected first layer."""
 
     numbers: ClassVar[bool] = True
+    reads_first_layer: ClassVar[bool] = True
 
     def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
         """Read the inputs off the gradient of the first layer."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ class Cocktail(Attack):
     """Independent component analysis of a fully connected first layer's gradient."""
 
     Settings = CocktailSettings
+    reads_first_layer: ClassVar[bool] = True
 
     @property
     def cost(self) -> AttackCost:

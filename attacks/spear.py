@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class SPEAR(ClosedFormAttack):
     """Exact separation of a batch before a ReLU."""
 
     Settings = SPEARSettings
+    reads_first_layer: ClassVar[bool] = True
     selection = "proof by the network"
 
     def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:

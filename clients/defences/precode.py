@@ -66,9 +66,7 @@ class Precode(Defence):
     def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
         """Refuse a method that builds a model without the bottleneck, or sends nothing of the layers below it."""
         if not bottlenecks(model):
-            raise InputError(
-                "Expected a method that trains the network as it is for precode, got none; choose another."
-            )
+            raise InputError("Expected a method that trains a network as it is for precode, got none; choose another.")
         if not any(matches(name, uploads) for name, _ in model.named_parameters()):
             raise InputError("Expected shared weights of the network for precode, got none; choose another method.")
 

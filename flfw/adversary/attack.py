@@ -115,6 +115,8 @@ class Attack(EarlierHooks, AttackPlugin):
     reconstructs: ClassVar[bool] = True
     """Whether it reconstructs examples. If not, it is only asked what it infers of clients from their uploads, by
     `presence` and `shares`, and has no entry among the reconstructions."""
+    reads_first_layer: ClassVar[bool] = False
+    """Whether it needs a fully connected first layer; on other networks a run says before training that it is idle."""
     sampled: ClassVar[bool] = False
     """Whether all its long loops run over `flfw.inversion.compute.steps`, as those of every search by `invert` do: then
     ``--estimate`` takes a few steps of each. Else it runs the attack with few of its ``iterations``."""

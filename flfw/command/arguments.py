@@ -134,9 +134,7 @@ def refuse_two_tasks(command: Command) -> None:
     if command.scale == "full" and not (command.table or command.cell):
         raise InputError("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
     if (command.figure_names or command.format or command.width != "alone") and not command.figures:
-        raise InputError(
-            "Expected --figures with --figure-names, --format or --width, got none; name the runs to draw."
-        )
+        raise InputError("Expected --figures with --figure-names, --format or --width, got none; name runs to draw.")
     requested = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     requested |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     requested |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}

@@ -293,7 +293,7 @@ def _class(module: str, name: str) -> tuple[str, ast.ClassDef] | None:
 
 @cache
 def _tree(module: str) -> ast.Module:
-    return ast.parse(_source(module))
+    return ast.parse(_source(module), f"{module.replace('.', '/')}.py")
 
 
 def _source(module: str) -> str:

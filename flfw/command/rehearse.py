@@ -20,17 +20,7 @@ import flfw
 from flfw.command.early import check_assignments, check_data, check_names, check_out
 from flfw.command.flags import declared
 from flfw.command.help import asked, page
-from flfw.deploy.rehearsal import (
-    breaches,
-    draws_at_sites,
-    largest_mb_of,
-    over_budget,
-    plan_rehearsal,
-    require_pinnable,
-    sent,
-    too_large,
-    write_policy,
-)
+from flfw.deploy import rehearsal
 from flfw.experiment import EXPERT, Experiment
 from flfw.files.exit_code import exit_code
 from flfw.files.flags import parsed
@@ -81,48 +71,52 @@ def rehearse(command: RehearsalCommand) -> Path:
         RunError: it was begun and could not be completed.
     """
     from flfw import data
+    from flfw.command.api.summary import told
     from flfw.deploy.policy import Policy
-    from flfw.deploy.rehearsal import answers, attempts, table, words
     from flfw.files.result_file import read_result
     from flfw.files.sealed import write_atomic
-    from flfw.plans.run_plan import without_auto
+    from flfw.plans.run_plan import plan, without_auto
     from flfw.report.questions import membership_line
     from flfw.runs import run
 
     policy = Policy.read(command.policy) if command.policy else None
     if command.write_policy:
-        require_pinnable(command.experiment, command.write_policy, policy)
-    rehearsal = plan_rehearsal(command.experiment, command.max_steps)
-    experiment, sizes = rehearsal.experiment, rehearsal.sizes
-    draws = draws_at_sites(command.experiment)
-    wanted = replace(without_auto(command.experiment), defence_randomness=draws)
-    warned = breaches(policy, wanted, sent(experiment)) if policy else []
-    at_sites = replace(experiment, defence_randomness=draws)
-    warned += over_budget(policy, at_sites, rehearsal.examples) if policy else []
+        rehearsal.require_pinnable(command.experiment, command.write_policy, policy)
+    planned = rehearsal.plan_rehearsal(command.experiment, command.max_steps)
+    experiment, sizes = planned.experiment, planned.sizes
+    draws = rehearsal.draws_at_sites(command.experiment)
+    wanted = replace(without_auto(rehearsal.without_attacks(command.experiment)), defence_randomness=draws)
+    warned = rehearsal.breaches(policy, wanted, rehearsal.sent(experiment)) if policy else []
+    at_sites = replace(rehearsal.without_attacks(experiment), defence_randomness=draws)
+    warned += rehearsal.over_budget(policy, at_sites, planned.examples) if policy else []
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
-    print(f"Rehearsal of {where}, up to {words(*sizes[-1])}; nothing leaves this machine.")
-    print(*rehearsal.messages, *_costs(experiment, sizes), sep="\n", flush=True)
+    print(f"What could a server learn of this site's data? A trial of {where}; nothing leaves this machine.")
+    if any(attack.reconstructs for attack in plan(experiment).audit.reconstructions.values()):
+        attacked = f"It attacks {experiment.images} messages of each of {len(sizes)} sizes"
+        print(f"{attacked}, up to {rehearsal.words(*sizes[-1])}; fewer --images or --max-steps take less time.")
+    print(*planned.messages, sep="\n", flush=True)
     folder = run.run(experiment, "rehearsal-")
     result = read_result(folder)
-    if policy and (late := too_large(result["rounds"], policy)):
+    if policy and (late := rehearsal.too_large(result["rounds"], policy)):
         _warn([late])
         warned.append(late)
     if command.write_policy:
-        write_policy(command.write_policy, command.experiment, policy, largest_mb_of(result["rounds"]))
-    tried = attempts(folder)
-    sentences = answers(tried, sizes, rehearsal.real)
+        largest_mb = rehearsal.largest_mb_of(result["rounds"])
+        rehearsal.write_policy(command.write_policy, command.experiment, policy, largest_mb)
+    tried = rehearsal.attempts(folder)
+    sentences = rehearsal.answers(tried, sizes, planned.real)
     membership = [membership_line(row) for row in result.get("membership") or []]
     limits = [*LIMITS, OF_MEMBERSHIP] if membership else list(LIMITS)
     record = {
         "flfw": flfw.__version__,
-        "real": dict(zip(("batch", "steps"), rehearsal.real, strict=True)),
+        "real": dict(zip(("batch", "steps"), planned.real, strict=True)),
         "sizes": [{"batch": batch, "steps": steps} for batch, steps in sizes],
         "images": experiment.images,
         "found": [asdict(one) for one in tried],
         "answers": sentences,
         "membership": membership,
-        "said": list(rehearsal.messages),
+        "said": list(planned.messages),
         "warnings": warned,
         "notes": result["notes"],
         "limits": limits,
@@ -130,23 +124,13 @@ def rehearse(command: RehearsalCommand) -> Path:
     }
     write_atomic(folder / "rehearsal.json", json.dumps(record, indent=1, allow_nan=False).encode())
     nothing = [] if membership else [f"{experiment.method} sends nothing, so there was nothing to attack."]
-    print("", *([table(tried), ""] if tried else nothing), sep="\n")
-    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), *membership, *result["notes"], sep="\n")
-    print("", *limits, *rehearsal.messages, sep="\n")
+    print("", *([rehearsal.table(tried), ""] if tried else nothing), sep="\n")
+    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), sep="\n")
+    print(*told(result.get("membership") or []), *result["notes"], sep="\n")
+    print("", *limits, *planned.messages, sep="\n")
     print(f"The folder holds copies of the probed examples: python sim.py --purge {folder} removes them.")
     print(folder / "report.html")
     return folder
-
-
-def _costs(experiment: Experiment, sizes: Sequence[tuple[int, int]]) -> list[str]:
-    """Return the costs of the searches of all sizes, in a line; none for a rehearsal of membership alone."""
-    from flfw.plans.run_plan import plan
-
-    if not any(attack.reconstructs for attack in plan(experiment).audit.reconstructions.values()):
-        return []
-    work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in sizes)
-    each = f"Probes of each of {len(sizes)} sizes: {experiment.images}."
-    return [f"{each} Searches in all of them take about {work:,} times as long as in one of one example and one step."]
 
 
 def _warn(sentences: Sequence[str]) -> None:

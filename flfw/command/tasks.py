@@ -153,9 +153,7 @@ def split_shown(experiment: Experiment) -> str:
     requested = _with_a_method_for(experiment)
     run_plan, task, notes = check(requested)
     if requested.method != experiment.method:
-        notes.append(
-            f"Method {experiment.method} refuses a regression: for a run choose another, such as {_REGRESSES}."
-        )
+        notes.append(f"Method {experiment.method} refuses a regression: for runs choose another, such as {_REGRESSES}.")
     checked = run_plan.experiment
     task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"

@@ -16,6 +16,7 @@ from flfw import data, nets
 from flfw.comparisons import tables
 from flfw.comparisons.question import Matrix, MatrixCell, folder_name, parse, require_same_question
 from flfw.comparisons.rows import MATRIX, read_matrix
+from flfw.comparisons.significance import messages_needed
 from flfw.comparisons.tables import latex, markdown
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import FREE_ON_RESUME, Experiment
@@ -62,6 +63,10 @@ def prepare(matrix: Matrix, experiment: Experiment, folder: Path) -> PreparedMat
     cells = matrix.cells(experiment, folder)
     for cell in cells:
         _check(cell)
+    compared, messages = len(cells) // len(matrix.seeds), experiment.images * len(matrix.seeds)
+    needed = messages_needed(compared * (compared - 1)) if experiment.attacks else 0  # two tests for each pair
+    if messages < needed:
+        say(f"warning: {messages} messages cannot tell {compared} combinations apart; {needed} could (--images)")
     return PreparedMatrix(folder, question, cells)
 
 
@@ -89,9 +94,7 @@ def _check_cell_folder(folder: Path, question: Mapping[str, Any]) -> None:
     if not path.is_file():
         if folder.is_dir() and all(entry.name == _LOCK for entry in folder.iterdir()):
             return  # a kill fell between the folder and its first file
-        raise InputError(
-            f"Expected a new folder or that of a matrix, got {folder} without matrix.json; choose another."
-        )
+        raise InputError(f"Expected a new folder or that of a matrix, got {folder} without matrix.json; take another.")
     require_same_question(read_matrix(path)["question"], question, folder)
 
 
@@ -110,9 +113,7 @@ def _check(cell: MatrixCell) -> None:
         elif is_complete(cell.folder):  # its checkpoint was purged
             _require_same_result(cell.folder, checked)
         elif (cell.folder / "result.json").exists():
-            raise InputError(
-                f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run it anew."
-            )
+            raise InputError(f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run anew.")
     except InputError as error:
         raise InputError(f"{cell.folder.name}: {error}") from error
 

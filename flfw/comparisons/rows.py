@@ -17,7 +17,7 @@ from pydantic import Field
 from flfw import plugins
 from flfw.adversary.attack import Attack
 from flfw.comparisons.utility import ACCURACIES, family
-from flfw.errors import InputError
+from flfw.errors import InputError, require
 from flfw.files.folders import require_finished
 from flfw.files.result_entries import ConcludedFields, Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
@@ -163,6 +163,12 @@ class FinishedRun:
         return [(_setting(e), e) for e in self.result.get("audit") or [] if not e.get("curve")]
 
 
+_COLUMNS = (
+    "defence", "adaptive", "adaptation", "vantage", "source", "rung", "curve", "client", "probe_slot", "image", "index",
+    "label", "psnr", "ssim", "rmsd", "failed", "recovered",
+)  # fmt: skip
+
+
 def read(folder: Path) -> FinishedRun:
     """Read a finished run from its folder.
 
@@ -176,6 +182,8 @@ def read(folder: Path) -> FinishedRun:
         rows: list[MatrixRow] = []
         if (folder / "audit.csv").is_file():
             lines = read_rows(folder / "audit.csv")
+            lacking = ", ".join(name for name in _COLUMNS if lines and name not in lines[0])
+            require(not lacking, f"all columns in {folder / 'audit.csv'}; restore it", missing=lacking)
             rows = [_row(line, seed) for line in lines if _is_plain_target(line)]
         run = FinishedRun(folder, result, tuple(rows))
         _ = run.utilities, [float(line["epsilon"]) for line in run.claims.values()], run.entries
@@ -187,7 +195,7 @@ def read(folder: Path) -> FinishedRun:
 
 
 def _is_plain_target(line: Mapping[str, str]) -> bool:
-    return (line.get("rung") or "target") == "target" and not line.get("curve")
+    return (line["rung"] or "target") == "target" and not line["curve"]
 
 
 def _setting(entry: Mapping[str, Any]) -> AttackSetting:
@@ -201,18 +209,18 @@ def _setting(entry: Mapping[str, Any]) -> AttackSetting:
 
 def _row(line: Mapping[str, str], seed: int) -> MatrixRow:
     floors = [_number(line.get(f"floor_{name}")) for name in FLOORS]
-    index = _number(line.get("index"))
+    index = _number(line["index"])
     return MatrixRow(
         setting=_setting(line),
         seed=seed,
-        place=(line.get("client") or "", line.get("probe_slot") or "", line.get("image") or ""),
+        place=(line["client"], line["probe_slot"], line["image"]),
         example="" if index is None else f"{index:.0f}",
-        label=line.get("label") or "",
-        psnr=_number(line.get("psnr")),
-        ssim=_number(line.get("ssim")),
-        rmsd=_number(line.get("rmsd")),
-        failed=_true(line.get("failed")),
-        recovered=_true(line.get("recovered")),
+        label=line["label"],
+        psnr=_number(line["psnr"]),
+        ssim=_number(line["ssim"]),
+        rmsd=_number(line["rmsd"]),
+        failed=_true(line["failed"]),
+        recovered=_true(line["recovered"]),
         floor=max((floor for floor in floors if floor is not None), default=None),
     )
 

@@ -176,6 +176,11 @@ class PairTest:
         return self.adjusted <= ALPHA
 
 
+def messages_needed(tests: int) -> int:
+    """Return the fewest messages with which one of so many tests could be significant; 0 for no tests."""
+    return ceil(log2(2 * tests / ALPHA)) if tests else 0
+
+
 @final
 @dataclass(frozen=True)
 class CombinationRanking:
@@ -220,7 +225,7 @@ class CombinationRanking:
     def too_few(self) -> int:
         """Fewest messages with which any difference could be significant, if there are fewer; else 0."""
         maximum = max((test.messages for test in self.tests), default=0)
-        needed = ceil(log2(2 * len(self.tests) / ALPHA)) if self.tests else 0
+        needed = messages_needed(len(self.tests))
         return needed if maximum < needed else 0
 
     @property

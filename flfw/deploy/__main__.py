@@ -42,6 +42,7 @@ from flfw.privacy.claims import Unit
 
 _UP_S = 120.0
 _AGAIN_S = 5.0
+_ASKED = ("epsilon", "delta", "unit", "patient_examples", "min_examples", "error_detail")  # of init, for each policy
 _NETWORK = ("extractor.*", "classifier.*")  # all of a network: a policy with these patterns lets nothing else leave
 _JOINED, _THERE_ALREADY, _SAID = b"SuperNode ID: ", b"[code: 2004]", re.compile(rb"\[code: \d+\].*")
 
@@ -73,11 +74,10 @@ def _init(args: argparse.Namespace) -> int:
     for method in args.methods.split(","):
         cls = plugins.load_class(plugins.METHOD, method, Method)
         uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
-    budget: dict[str, Any] = {"epsilon": args.epsilon, "delta": args.delta, "unit": args.unit}
-    metrics = args.metrics or ("all" if args.epsilon == inf else "none")
-    budget |= {"patient_examples": args.patient_examples, "metrics": metrics, "error_detail": args.error_detail}
+    budget: dict[str, Any] = {name: getattr(args, name) for name in _ASKED}
+    budget["metrics"] = args.metrics or ("all" if args.epsilon == inf else "none")
     foreign = [name for name in args.methods.split(",") if ":" in name]
-    budget |= {"allowed_plugins": tuple(dict.fromkeys([*foreign, *args.plugins]))}
+    budget["allowed_plugins"] = tuple(dict.fromkeys([*foreign, *args.plugins]))
     policy = Policy(("0" * 64,), tuple(uploads), args.max_upload_mb, **budget)
     require_new(layout.folder)
     # Building the app takes seconds: after all checks.
@@ -286,9 +286,10 @@ def _parser(program: str) -> Parser:
             one.add_argument("--delta", type=float, default=1e-5, help="of these budgets")
             one.add_argument("--unit", choices=get_args(Unit), default="example", help="of these budgets")
             one.add_argument("--patient-examples", type=int, default=0, help="of one patient at most, for unit=patient")
-            one.add_argument(
-                "--metrics", choices=METRICS, help="that may leave; default: none with an epsilon, else all"
-            )
+            words = "training examples below which a site answers nothing"
+            one.add_argument("--min-examples", type=int, default=0, help=words)
+            words = "that may leave; default: none with an epsilon, else all"
+            one.add_argument("--metrics", choices=METRICS, help=words)
             words = "of a failure that may leave: own (those of no exception) or all"
             one.add_argument("--error-detail", choices=get_args(Reasons), default="own", help=words)
             words = "package.module:Class outside the app that a run may name beside --methods"

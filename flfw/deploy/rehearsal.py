@@ -96,18 +96,14 @@ def plan_rehearsal(experiment: Experiment, max_steps: int) -> Rehearsal:
     if held < examples and not task.dataset.is_generated:
         messages.append(f"The site's client holds {held} of the {examples} training examples (split {site.split}).")
     if batch < experiment.batch_size:
-        messages.append(
-            f"A local step has {batch} examples, all that the client holds, and not {experiment.batch_size}."
-        )
+        messages.append(f"A local step has {batch} examples, all that the client has, not {experiment.batch_size}.")
     if steps < real[1]:
         messages.append(
             f"The sizes end at {'one local step' if steps == 1 else f'{steps} local steps'} and not at the real "
             f"{real[1]}: --max-steps {real[1]} probes them all, and takes about {real[1] / steps:.2g} times as long."
         )
     if audit.images < experiment.images:
-        messages.append(
-            f"Probes of each size: {audit.images} and not {experiment.images}; the client's data fill no more."
-        )
+        messages.append(f"Probes of each size: {audit.images} and not {experiment.images}; its data fill no more.")
     return Rehearsal(audit, sizes, real, held, tuple(messages))
 
 
@@ -129,9 +125,7 @@ def _at_one_site(experiment: Experiment) -> Experiment:
     require(default_probe, "--batch-size and --local-epochs alone, of which the sizes are made", **given)
     noise = "the noise itself (--set noise_multiplier=...), since what keeps an epsilon depends on all clients"
     require(not experiment.target_epsilon, noise, target_epsilon=experiment.target_epsilon)
-    require(
-        experiment.defended == "all", "--defended all, or no --defence, of one client", defended=experiment.defended
-    )
+    require(experiment.defended == "all", "--defended all or no --defence, of one client", defended=experiment.defended)
     split = "iid" if experiment.split == "auto" else experiment.split
     alone = replace(
         experiment, clients=1, sample=0, sampling="fixed", on_client_failure="fail", colluding_clients=0, split=split
@@ -434,6 +428,16 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     return [f"The policy's budget, {budget}, allows {allowed} of {experiment.rounds} rounds."]
 
 
+def without_attacks(experiment: Experiment) -> Experiment:
+    """Return the settings with which a server asks sites for this run: it attacks nothing there."""
+    from flfw.plans.run_plan import plan
+    from flfw.plugins import short_name
+
+    audit, by = plan(experiment).audit, short_name(experiment.malicious_server)
+    kept = tuple(word for word in experiment.set if word.startswith(f"{by}.") or not audit.takes(word))
+    return replace(experiment, attack=("none",), set=kept)
+
+
 def sent(experiment: Experiment) -> list[str]:
     """Return the names of the tensors that the method's clients may send."""
     from flfw.files.tensor_names import matches
@@ -482,7 +486,7 @@ def write_policy(path: Path, experiment: Experiment, policy: Policy | None, larg
     from flfw.files.sealed import write_atomic
     from flfw.plans.run_plan import plan, without_auto
 
-    experiment = without_auto(experiment)
+    experiment = without_auto(without_attacks(experiment))
     maximum = round(1.1 * largest_mb + 0.1, 3)
     metrics = "none" if experiment.metrics == "none" else "all"
     allowed = policy or Policy(("any",), (), maximum, metrics=metrics)

@@ -399,9 +399,7 @@ def _checked_client(
 def _require_enough(context: Context, examples: int) -> None:
     """Refuse to answer where the site has fewer training examples than its policy asks for."""
     if examples < (fewest := int(context.node_config.get("fewest-examples", 0))):
-        raise RequestDeclinedError(
-            f"has fewer training examples in this run than the {fewest} that its policy asks for"
-        )
+        raise RequestDeclinedError(f"has fewer training examples in this run than the {fewest} its policy asks for")
 
 
 def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:

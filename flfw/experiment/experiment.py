@@ -272,9 +272,7 @@ class Experiment(
             if key not in config:
                 raise InputError(f"Expected {key} in {_SOURCE}, got none; give every key of this version of flfw.")
             if not isinstance(config[key], Scalar):
-                raise InputError(
-                    f"Expected {key} as text or a number in {_SOURCE}, got a {type(config[key]).__name__}."
-                )
+                raise InputError(f"Expected {key} as text or number in {_SOURCE}, got a {type(config[key]).__name__}.")
         for key in {flag for flag, _ in VALUES}:
             if refused := earlier_setting(key, [config[key]]):
                 raise InputError(f"{refused}.")

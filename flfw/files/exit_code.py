@@ -43,10 +43,10 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
             code = do()
         sys.stdout.flush()
         return code
-    except InputError as error:
-        message, code = str(error), 2
-    except RunError as error:
-        message, code = str(error), 1
+    except (InputError, RunError) as error:
+        message, code = str(error), 2 if isinstance(error, InputError) else 1
+    except SyntaxError as error:  # of a plug-in that is half written
+        message, code = f"Expected Python in {error.filename}, got {error.msg} in line {error.lineno}; mend it.", 2
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _unread():
             return 128 + signal.SIGPIPE

@@ -45,6 +45,7 @@ def parsed(arguments: list[str], default: T, prog: str, expert: Collection[str] 
         message = _unboxed(box.getvalue())
         for name in expert:
             message = re.sub(rf"--{name.replace('_', '-')}(?![\w-])", f"--expert {name}", message)
+        message = re.sub(r", (?!-)", " ", message) if message.startswith("Unrecognized") else message  # words of a flag
         like = _meant(message, default)
         raise InputError(f"{message.removesuffix('.') if like else message}{like}; see {prog} --help") from None
 

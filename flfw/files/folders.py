@@ -104,9 +104,9 @@ def stored_at(folder: Path) -> Path:
         raise InputError(f"Expected a run's folder, got {folder}, which does not exist.")
     files = sealed(folder / "checkpoint", "experiment")
     if not files:
-        over = (folder / "result.json").is_file()
-        instead = "with results alone; name the run of an audit, or" if over else "without;"
-        raise InputError(f"Expected a run with a checkpoint, got {folder} {instead} start it anew.")
+        left = {"rounds.csv": "which was purged;", "result.json": "an audit; name its run, or"}
+        got = next((f", {words}" for name, words in left.items() if (folder / name).is_file()), " without;")
+        raise InputError(f"Expected a run with a checkpoint, got {folder}{got} start it anew.")
     return files[-1][1]
 
 

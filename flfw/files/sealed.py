@@ -129,9 +129,7 @@ def read_checked(path: Path) -> bytes:
         raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); remove it.") from error
     data = whole.rpartition(b"\n")[0]
     if with_checksum(data) != whole:
-        raise InputError(
-            f"Expected {path} as it was written, got another content: it is damaged; remove or restore it."
-        )
+        raise InputError(f"Expected {path} as it was written, got other content: it is damaged; remove or restore it.")
     return data
 
 

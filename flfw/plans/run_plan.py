@@ -78,15 +78,22 @@ class AuditPlan:
         Raises:
             InputError: an attack or one of its settings is unknown.
         """
-        of_others = {
-            short_name(name): frozenset(f.name for f in fields(one.Settings)) for name, one in self.others.items()
-        }
         chosen: dict[str, tuple[Any, Any]] = {}
         for name in self.settings.attacks:
             attack: Any = plugins.load_class(plugins.ATTACK, name, AttackPlugin)
-            taken = of_others.get(short_name(name), frozenset[str]())
+            taken = self._of_others.get(short_name(name), frozenset[str]())
             chosen[name] = attack, build_settings(attack.Settings, short_name(name), self.assignments, of_another=taken)
         return chosen
+
+    @property
+    def _of_others(self) -> dict[str, frozenset[str]]:
+        named = self.others.items()
+        return {short_name(name): frozenset(f.name for f in fields(one.Settings)) for name, one in named}
+
+    def takes(self, assignment: str) -> bool:
+        """Return whether an assignment of ``--set`` is for an attack, and not for the method or a defence."""
+        plugin, _, field = plugins.split_assignment(assignment)[0].rpartition(".")
+        return plugin in map(short_name, self.settings.attacks) and field not in self._of_others.get(plugin, ())
 
     @property
     def reconstructions(self) -> dict[str, Attack]:

@@ -70,9 +70,7 @@ def read_manifest(folder: Path) -> tuple[list[Line], list[str]]:
     try:
         counted, data = _whole(folder)
     except OSError as error:
-        raise InputError(
-            f"Expected recordings in {path}, got a file that cannot be read ({error.strerror})."
-        ) from error
+        raise InputError(f"Expected recordings in {path}, got one that cannot be read ({error.strerror}).") from error
     *lines, rest = data.split(b"\n")
     first = (_parsed(lines[0] if lines else rest)) or {}
     if first.get("format") != FORMAT:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from textwrap import wrap
 from typing import Any, Literal, NamedTuple, TypeVar
 from xml.etree import ElementTree
 
@@ -86,6 +87,7 @@ PAGE_STYLE: Any = {
 
 _WIDTHS: Mapping[Columns, float] = {"one": 3.35, "two": 6.9}  # of a page with two columns, in inches
 _WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
+_LETTER = 0.6  # width of one in a title, in font sizes
 _NARROW = 342  # pixels of a phone's page
 _DATED = {"svg": "Date", "pdf": "CreationDate"}
 _NO_METADATA: Any = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -124,21 +126,30 @@ def wide_as(columns: Columns | None) -> Iterator[None]:
 
 
 def blank(width: float, height: float, title: str) -> Figure:
-    """Return an empty figure with a title; the size is in inches, unless `wide_as` says another width."""
+    """Return an empty figure of so many inches with a title; as wide as `wide_as` says, its caption has the title."""
     wanted = _WIDTH.get()
     if wanted is not None:
         width, height = wanted, height * max(0.75, min(1.0, wanted / width))
+        rcParams["axes.titleweight"] = "normal"
         if wanted <= _WIDTHS["one"]:
             rcParams.update({"font.size": 7, "axes.titlesize": 7, "lines.markersize": 3.5})  # until the style ends
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
+    drawn: Any = {"visible": wanted is None, "in_layout": wanted is None}
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True, **drawn)
     return figure
 
 
 @rc_context(STYLE)
 def rendered(figure: Figure, form: Format) -> bytes:
-    """Return the bytes of the file; the same figure gives the same bytes."""
+    """Return the bytes of the file; the same figure gives the same bytes. Titles end before those beside them."""
+    figure.draw_without_rendering()
+    starts = [axes.get_position().x0 for axes in figure.axes]
+    for axes, start in zip(figure.axes, starts, strict=True):
+        room = min((one for one in starts if one > start + 0.05), default=1.0) - start
+        letters = 1 + int(72 * figure.get_figwidth() * room / (_LETTER * axes.title.get_fontsize()))
+        look: Any = {"loc": "left", "fontproperties": axes.title.get_fontproperties()}
+        axes.set_title("\n".join(wrap(axes.get_title("left"), letters, break_long_words=False)), **look)
     file = io.BytesIO()
     dated = {_DATED[form]: None} if form in _DATED else {}
     figure.savefig(file, format=form, dpi=200, metadata=dated)

@@ -26,6 +26,7 @@ from flfw.dp.run_accountant import schedules
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.files.sealed import write_atomic
 from flfw.files.tensor_names import matches
+from flfw.inversion.closed_form.linear import FirstLayer
 from flfw.plans.run_plan import RunPlan
 from flfw.privacy.calibration import unit_signal
 from flfw.privacy.mechanism import ClientSchedule
@@ -165,14 +166,18 @@ def uninformative(folder: Path) -> str:
 
 
 def foreseen(run_plan: RunPlan, task: Task) -> list[str]:
-    """Return a note on a run that cannot be expected to learn; none for others, or where the data are elsewhere."""
+    """Return notes on attacks that can give nothing, and on a run that cannot be expected to learn."""
+    first, net = FirstLayer.of(run_plan.client.model, run_plan.task.input_space[0]), run_plan.experiment.net
+    needs = f"gives nothing on net={net}: it needs a fully connected first layer, as of --net mlp, got {first.kind}."
+    attacks = {} if first.dense else run_plan.audit.reconstructions
+    notes = [f"Attack {name} {needs}" for name, attack in attacks.items() if attack.reads_first_layer]
     seen = reach(run_plan, task) if task.has_data else None
-    if seen is None or not seen.obstacle:
-        return []
-    return [
-        f"The model may not learn: {seen.obstacle}. More examples, clients or rounds, a larger epsilon or bound, or a "
-        "smaller network help."
-    ]
+    if seen and seen.obstacle:
+        notes.append(
+            f"The model may not learn: {seen.obstacle}. More examples, clients or rounds, a larger epsilon or bound, "
+            "or a smaller network help."
+        )
+    return notes
 
 
 def notes_on_learning(rounds: Sequence[Mapping[str, Any]], final: Mapping[str, Any], task: Task) -> list[str]:

@@ -457,13 +457,11 @@ def require_recorded(run_plan: RunPlan, earlier: Experiment, source: Path) -> No
     for name, value in earlier.decisive.items():
         got = experiment.decisive[name]
         if got != value and name not in _OF_AN_AUDIT:
-            raise InputError(
-                f"Expected {name}={value} as in {source}, got {name}={got}; --from changes the audit only."
-            )
+            raise InputError(f"Expected {name}={value} as in {source}, got {name}={got}; --from changes audits only.")
     given, before = (_of_the_run(e) for e in (experiment, earlier))
     if given != before:
         raise InputError(
-            f"Expected --set {_listed(before)} as in {source}, got {_listed(given)}; --from changes the audit only."
+            f"Expected --set {_listed(before)} as in {source}, got {_listed(given)}; --from changes audits only."
         )
     if not experiment.audited:
         raise InputError("Expected --attack with --from, got none; name the attacks to run.")

@@ -209,9 +209,7 @@ def stored(folder: Path) -> Experiment:
         InputError: there is no finished run of this version of flfw.
     """
     if (folder / "matrix.json").is_file():
-        raise InputError(
-            f"Expected a run's folder for --verify, got {folder}, a matrix; name one of the folders in it."
-        )
+        raise InputError(f"Expected a run's folder for --verify, got {folder}, a matrix; name a folder in it.")
     result = read_result(folder)
     try:
         json.dumps(result, allow_nan=False)

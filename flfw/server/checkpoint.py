@@ -168,9 +168,7 @@ class Checkpoints:
         rounds, history = sealed(self._folder, "round-*"), self._folder / "history.jsonl"
         if not rounds:
             if history.exists() and history.read_bytes().partition(b"\n")[2]:  # the first line is round 0
-                raise InputError(
-                    f"Expected the last round's checkpoint in {self._folder}, got none; restore that file."
-                )
+                raise InputError(f"Expected the last round's checkpoint in {self._folder}, got none; restore it.")
             return None, Journal(history)
         path = rounds[-1][1]
         data = unseal(path)
@@ -365,9 +363,7 @@ def final_model(folder: Path) -> FinalModel:
     """
     rounds = sealed(folder / "checkpoint", "round-*")
     if not rounds:
-        raise InputError(
-            f"Expected the last round's checkpoint in {folder / 'checkpoint'}, got none; restore that file."
-        )
+        raise InputError(f"Expected the last round's checkpoint in {folder / 'checkpoint'}, got none; restore it.")
     try:
         tensors = load(unseal(rounds[-1][1]))
     except SafetensorError as error:

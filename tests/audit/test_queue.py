@@ -275,7 +275,7 @@ def test_a_changed_job_or_ticket_is_refused_by_name(queue: Queue) -> None:
     queue.announce(EASY)
     queue.put(job())
     for _ in flips(queue.folder / f"{job().name}.json"):
-        with pytest.raises(InputError, match=rf"Expected .*{job().name}\.json as it was written, got another content"):
+        with pytest.raises(InputError, match=rf"Expected .*{job().name}\.json as it was written, got other content"):
             queue.next()
     for _ in flips(queue.folder / f"{EASY.name}.ticket"):
         with pytest.raises(InputError, match=r"\.ticket as it was written"):

@@ -71,7 +71,7 @@ def test_a_site_whose_table_differs_is_refused_in_a_line_that_names_the_columns(
         with pytest.raises(InputError, match=words) as caught:
             data.load(name, site(tmp_path / "s", SICK, text))
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="get the federation's own"):
+    with pytest.raises(InputError, match="get the federation's"):
         data.load(name, site(tmp_path / "s", COST, rows("cost")))
     with pytest.raises(InputError, match=r"rows\.csv"):
         data.load(name, site(tmp_path / "none", SICK, "", "other.csv"))

@@ -131,7 +131,7 @@ def test_an_audit_of_an_audit_names_the_run(finished: Result, tmp_path: Path) ->
 
 def test_an_audit_of_another_app_has_no_run(finished: Result, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps({**finished.content, "config": {"method": "theirs"}}))
-    with pytest.raises(InputError, match=r"an audit of another app; flfw\.recorded_apps makes another one\.$"):
+    with pytest.raises(InputError, match=r"an audit of another app; flfw\.recorded_apps makes another\.$"):
         audit(tmp_path, attack="analytic")
 
 

@@ -11,6 +11,7 @@ import pytest
 from flfw import nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.command import early
+from flfw.files.exit_code import exit_code
 from flfw.plugins import ATTACK, DEFENCE, METHOD
 from flfw.task.defence import Defence
 from flfw.task.method import Method
@@ -38,8 +39,14 @@ def test_an_annotation_is_a_scalar_or_one_of_some_words() -> None:
     assert early.type_of("Rule") is None and early.type_of("int | None") is None
 
 
-def test_a_folder_that_an_earlier_version_left_hides_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_left_folder_hides_no_module_and_half_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "flow" / "__pycache__").mkdir(parents=True)
     (tmp_path / "flow.py").write_text("x = 1\n")
     monkeypatch.setattr(early, "_ROOT", tmp_path)
     assert early._source("flfw.flow") == "x = 1\n"
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "half.py").write_text("x = (\n")
+    assert exit_code("flfw list", lambda: len(early.opening(METHOD, "half"))) == 2
+    assert capsys.readouterr().err.startswith("flfw list: Expected Python in flfw/strategies/half.py, got '(' was")

@@ -35,6 +35,7 @@ from flfw.deploy.rehearsal import (
     over_budget,
     plan_rehearsal,
     table,
+    without_attacks,
 )
 from flfw.engines.submit import bundle_hash
 from flfw.errors import InputError
@@ -158,13 +159,13 @@ def test_what_is_lowered_is_said(chosen: Path) -> None:
     assert (result.sizes[-1], result.real, result.experiment.images) == ((10, 2), (10, 12), 3)
     capped, images = result.messages
     assert capped.startswith("The sizes end at 2 local steps and not at the real 12: --max-steps 12")
-    assert images == "Probes of each size: 3 and not 8; the client's data fill no more."
+    assert images == "Probes of each size: 3 and not 8; its data fill no more."
 
 
 def test_a_batch_is_no_larger_than_what_the_site_holds(chosen: Path) -> None:
     result = planned(chosen, local_epochs=2, batch_size=100, images=1)
     assert (result.sizes[-1], result.real) == ((32, 2), (32, 2))
-    assert result.messages == ("A local step has 32 examples, all that the client holds, and not 100.",)
+    assert result.messages == ("A local step has 32 examples, all that the client has, not 100.",)
 
 
 def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
         ),
         (
             ["--defence", "prune", "--clients", "3", "--defended", "0,2"],
-            "Expected --defended all, or no --defence, of one client, got defended=0,2.",
+            "Expected --defended all or no --defence, of one client, got defended=0,2.",
         ),
         (["--max-steps", "0"], "Expected max-steps >= 1, got max_steps=0."),
         (
@@ -301,9 +302,9 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
     assert main("--dataset", f"folder:{chosen}", *flags, "--clients", "30", "--out", tmp_path / "run") == 0
     message = capsys.readouterr().out
     assert message.startswith(
-        f"Rehearsal of fedavg on {chosen.name}, at one client, up to batch 8 and one step; "
-        "nothing leaves this machine.\n"
-        "The sizes end at one local step and not at the real 12: "
+        f"What could a server learn of this site's data? A trial of fedavg on {chosen.name}, at one client; nothing "
+        "leaves this machine.\nIt attacks 4 messages of each of 3 sizes, up to batch 8 and one step; fewer --images or "
+        "--max-steps take less time.\nThe sizes end at one local step and not at the real 12: "
     )
     assert re.search(
         r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  undecided", message
@@ -319,9 +320,9 @@ def test_membership_is_rehearsed_beside_or_without_reconstruction(
     flags = "--method fedavg --dataset digits --net mlp --local-epochs 1 --rounds 2 --audit-rounds last".split()
     assert main(*flags, "--attack", "membership", "--expert", "membership_pairs=40", "--out", tmp_path / "alone") == 0
     message, record = capsys.readouterr().out, about(tmp_path / "alone")
-    assert "sends nothing" not in message and "Searches" not in message and not record["found"]
+    assert "sends nothing" not in message and "It attacks" not in message and not record["found"]
     assert [line for line in record["membership"] if line.startswith("membership by whitened in round 2: ")]
-    assert all(f"\n{line}\n" in message for line in record["membership"])
+    assert [f"\n{line}" in message for line in record["membership"]].count(True) == 1
     assert not any("no leak found (" in line for line in record["membership"])
     assert record["limits"] == [*rehearse.LIMITS, rehearse.OF_MEMBERSHIP]
     few = ["--expert", "membership_pairs=40", "--images", "1", "--max-steps", "1", "--batch-size", "2"]
@@ -457,6 +458,12 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
     ]
 
 
+def test_settings_of_attacks_are_not_among_those_that_sites_are_asked_for() -> None:
+    kept = ("hyperfl.embedding=8", "dcs2.mixture=0.2")  # the second is the attack's as well as the defence's
+    asked = Experiment(attack=("hyperfl", "dcs2", "ig"), defence="dcs2", set=(*kept, "hyperfl.tv=1", "ig.tv=1"))
+    assert (without_attacks(asked).attack, without_attacks(asked).set) == (("none",), kept)
+
+
 def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of mu = 1 / 6, of which the budget allows three."""
     limit = 1.001 * spent([(Mechanism(6.0, 3), 1)], 100.0, 1e-5)
@@ -480,6 +487,7 @@ def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(cho
     assert main(*flags, "--set", "momentum=0.5", "--out", tmp_path / "run") == 0
     policy = Policy.read(written)
     assert policy.allowed_apps == (bundle_hash(),) and policy.allowed_uploads == ("*",) and policy.budget is None
+    assert policy.allowed_plugins == ()  # sites are asked for training alone
     assert policy.max_messages == 2 * (1 + 1)  # a round and the evaluation; twice, for what is asked for again
     experiment = Experiment(
         method="fedavg", net="mlp", rounds=1, local_epochs=3, batch_size=8, dataset="site:1x8x8:4", clients=5,

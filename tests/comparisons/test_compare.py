@@ -45,10 +45,15 @@ def test_accuracies_stand_beside_each_other(tmp_path: Path) -> None:
                      ["after", "local", "training", "80.0", "%", "–"]]  # fmt: skip
 
 
-def test_a_round_that_is_infinite_is_bad_input(tmp_path: Path) -> None:
+def test_a_round_that_is_infinite_or_a_lost_column_is_bad_input(tmp_path: Path) -> None:
     folder = written(tmp_path / "one", [entry()], [{**row(0, 30.0), "round": "1e999"}])
     with pytest.raises(InputError, match=r"got a damaged one: OverflowError"):
         read(folder)
+    whole = (folder / "audit.csv").read_text()
+    for column in ("rung", "recovered", "vantage", "defence"):
+        (folder / "audit.csv").write_text(whole.replace(column, "other", 1))
+        with pytest.raises(InputError, match=rf"all columns in .*audit\.csv; restore it, got missing={column}\."):
+            read(folder)
 
 
 def test_an_attack_that_both_have_is_compared_victim_by_victim(tmp_path: Path) -> None:

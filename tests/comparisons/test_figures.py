@@ -114,6 +114,7 @@ def test_what_cannot_stand_in_one_figure_is_refused(tmp_path: Path, capsys: pyte
         ([one, mnist], "Expected runs on the same data in one figure, got datasets=digits and mnist."),
         ([one, tmp_path / "one" / ".." / "one"], "Expected each run once, got runs="),
         ([one, tmp_path / "nothing"], "Expected a finished run with result.json, got "),
+        ([written(tmp_path / "short", ROUNDS[1:]), "--figure-names", "measures"], "Expected two rounds or more"),
         ([one, "--out", one / "result.json"], "Expected a folder for the figures, got out="),
     ):
         assert sim.main(["--figures", *map(str, words)]) == 2

@@ -134,15 +134,16 @@ def test_intervals_are_drawn_and_beaten_runs_are_hollow(tmp_path: Path) -> None:
     folders = [attacked(tmp_path / name, close(db), 0.8, lr=db) for name, db in (("leaky", 30.0), ("tight", 9.0))]
     rows = numbers.frontier(grouped([read(folder) for folder in folders]))
     figure = charts.frontier(rows, "t")
-    hollow = [
-        to_rgb(line.get_markerfacecolor()) == (1, 1, 1)
-        for line in figure.axes[0].lines
-        if line.get_marker() in chart_style.MARKS
-    ]  # type: ignore[arg-type]
+    marks = [line for line in figure.axes[0].lines if line.get_marker() in chart_style.MARKS]
+    hollow = [to_rgb(line.get_markerfacecolor()) == (1, 1, 1) for line in marks]  # type: ignore[arg-type]
     assert hollow == [not row["on_frontier"] for row in rows] == [True, False]
-    bars = charts.leakage(numbers.leakage(grouped([read(folders[0])])), "t").axes[0].collections
-    (segment,) = bars[0].get_segments()  # type: ignore[attr-defined]
+    with chart_style.wide_as("one"):
+        leaks = numbers.leakage(grouped([read(folders[0])]))
+        narrow = charts.leakage([{**one, "run": 20 * "n"} for one in leaks], "title")
+    (segment,) = narrow.axes[0].collections[0].get_segments()  # type: ignore[attr-defined]
     assert list(segment[:, 0]) == pytest.approx([0.025 ** (1 / 8), 1.0])
+    assert b">title<" not in chart_style.rendered(narrow, "svg")  # it is the caption's
+    assert [axes.get_title("left") for axes in narrow.axes] == ["Examples\nrecovered", "PSNR, dB"]
 
 
 def test_colours_differ_in_grey_and_for_the_colour_blind() -> None:

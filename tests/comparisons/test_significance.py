@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from flfw.comparisons.matrices import prepare
+from flfw.comparisons.question import Matrix
 from flfw.comparisons.rows import read
 from flfw.comparisons.significance import (
     ALPHA,
@@ -24,6 +26,7 @@ from flfw.comparisons.significance import (
 )
 from flfw.rng import numpy_generator
 from tests.support.matrix_runs import entry, row, written
+from tests.support.small_runs import tiny
 
 
 def outcomes(values: Mapping[int, tuple[bool, float | None]], batch: int = 1) -> Outcomes:
@@ -105,6 +108,15 @@ def test_with_too_few_messages_the_ranking_says_so() -> None:
     few, enough = (ranked({"one": constant(True, 30.0, n), "two": constant(False, 9.0, n)}) for n in (6, 7))
     assert few.too_few == 7 and not any(test.significant for test in few.tests)
     assert enough.too_few == 0 and all(test.significant for test in enough.tests)
+
+
+@pytest.mark.parametrize("images", [3, 4])
+def test_a_matrix_says_before_it_runs_that_its_messages_are_too_few(
+    images: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(Matrix(defences=("none", "prune"), seeds=(0, 1)), tiny(images=images), tmp_path / "new")
+    said = "warning: 6 messages cannot tell 2 combinations apart; 7 could (--images)\n"
+    assert capsys.readouterr().err == (said if images == 3 else "")
 
 
 def test_without_common_examples_nothing_is_compared() -> None:

@@ -219,7 +219,7 @@ def test_the_card_of_digit5():
         ),
         ("mnist,usps,mnist", "got 'mnist' in dataset=digit5:mnist,usps,mnist"),
         ("mnist,", "got '' in dataset=digit5:mnist,"),
-        ("usps", "two domains or more, got dataset=digit5:usps; --dataset usps is that one alone"),
+        ("usps", "two domains or more, got dataset=digit5:usps; --dataset usps is that alone"),
     ],
 )
 def test_domains_that_make_no_sense(word, line):

@@ -88,7 +88,10 @@ def test_one_rare_category_has_a_feature_too(tmp_path: Path) -> None:
     held = load(write(tmp_path, "\n".join(["kind,y", *lines])), "y", "csv.most=3", "csv.task=classification")
     assert held.columns is not None
     (kind,) = held.columns.columns
-    assert kind.other and "1 rarer value is (other)" in kind.encoding
+    assert kind.other and kind.encoding.endswith("; 1 rarer value is (other)")
+    held = load(write(tmp_path, "\n".join(["kind,y", "e,1", *20 * lines])), "y", "csv.task=classification")
+    assert held.columns is not None
+    assert held.columns.columns[0].encoding.endswith("; few rows have e, which tells them apart")
 
 
 @pytest.mark.parametrize(("values", "fits"), [("a b a b", True), ("a b c b", False), ("a a a a", False)])
@@ -297,7 +300,7 @@ def test_the_split_of_a_regression_is_shown_whatever_the_method(
     assert sim.main(flags) == 0
     shown = capsys.readouterr().out
     assert "client  train  test  b0  b1" in shown and ("left out: as asked" in shown) == ("csv.drop=b" in method)
-    assert "\nMethod hyperfl refuses a regression: for a run choose another, such as fedavg.\n" in shown
+    assert "\nMethod hyperfl refuses a regression: for runs choose another, such as fedavg.\n" in shown
     assert (tmp_path / "drawn" / "split.png").is_file()
     assert sim.main([*flags, "--split", "dirichlet", "--out", str(tmp_path / "other")]) == 2
     assert "Expected a split that needs no classes" in capsys.readouterr().err

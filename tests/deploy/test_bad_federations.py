@@ -149,7 +149,7 @@ def test_a_site_with_too_few_examples_answers_nothing(tmp_path: Path, missing: i
         return
     with pytest.raises(RunError) as caught:
         federation.federate(grid, plan(experiment))
-    reason = f"has fewer training examples in this run than the {held + 1} that its policy asks for"
+    reason = f"has fewer training examples in this run than the {held + 1} its policy asks for"
     assert str(caught.value) == f"client 2 failed in round 1: {reason}"
 
 

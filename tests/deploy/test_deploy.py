@@ -291,9 +291,10 @@ def test_init_touches_no_folder_that_holds_something(tmp_path: Path, capsys: pyt
 
 def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--clients", "2", "--methods", "fed_cdp", "--epsilon", "2", "--delta", "1e-6", "--unit", "patient"]
-    assert main(["init", str(tmp_path / "fed"), *flags, "--patient-examples", "3"]) == 0
+    assert main(["init", str(tmp_path / "fed"), *flags, "--patient-examples", "3", "--min-examples", "9"]) == 0
     sites = [FederationLayout.read(tmp_path / "fed").site(number) for number in (0, 1)]
-    budgets = [Policy.read(site / "policy.toml").budget for site in sites]
+    policies = [Policy.read(site / "policy.toml") for site in sites]
+    budgets = [policy.budget for policy in policies if policy.min_examples == 9]
     assert budgets == [EpsilonBudget(2.0, 1e-6, "patient", 3)] * 2
     assert budgets[1] is not None
     charge(sites[1] / FILE, budgets[1], MessageEntry("run1", 1, "train", "fed_cdp", Mechanism(9.0, 1), 50))

@@ -348,7 +348,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--nonsense", "1"], "Unrecognized options: --nonsense, 1; see sim.py --help"),
+        (["--nonsense", "1"], "Unrecognized options: --nonsense 1; see sim.py --help"),
         (["stray"], "Unrecognized options: stray; see sim.py --help"),
         (
             ["--clients", "many"],
@@ -518,7 +518,7 @@ def test_parse_errors_are_one_plain_line_where_the_terminal_knows_no_box_charact
         text=True,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "sim.py: Unrecognized options: --nonsense, 1; see sim.py --help\n"
+    assert done.stderr == "sim.py: Unrecognized options: --nonsense 1; see sim.py --help\n"
 
 
 def processor_seconds(*command: str, cwd: Path) -> tuple[float, str]:

@@ -174,7 +174,7 @@ ROUNDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a round of another run": (round_file(experiment="experiment-0"), "of another experiment"),
     "a round without its mark": (round_file(history=None), "history"),
     "a changed round": (lambda run: stored(run, "round").write_bytes(b"0"), "damaged"),
-    "no round": (lambda run: stored(run, "round").unlink(), "restore that file"),
+    "no round": (lambda run: stored(run, "round").unlink(), "restore it"),
     "a changed history": (lambda run: (run / "checkpoint" / "history.jsonl").write_text("{}\n"), "damaged"),
     "another data set": (lambda run: reseal(stored(run, "data"), lambda file: file.write_text("0")), "other"),
 }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flfw.adversary.sums import SEEN
+from flfw.command.api.summary import told
 from flfw.report.findings import read_settings
 from flfw.report.questions import ONLY_SUMS, decisive, membership_line, questions, rounds_read
 from flfw.report.report import write_report
@@ -150,7 +151,11 @@ def test_the_figures_on_sums_belong_to_the_third_answer(verdict: str, answer: st
     assert questions([], [])[2].href == ""
 
 
-def test_a_statistic_has_one_line_in_the_terminal() -> None:
+def test_the_statistic_that_answers_for_all_has_one_line_in_the_terminal() -> None:
+    others = [row("cosine", "undecided"), row("loss", "undecided", vantage="outsider")]
+    server, outsider = told([*others, row("whitened", "leaks")])
+    assert server == f"{membership_line(row('whitened', 'leaks'))} (one of 2 statistics, see the report)"
+    assert outsider == membership_line(others[1])
     assert membership_line(row("whitened", "leaks")) == (
         "membership by whitened in rounds 1 to 2: leaks (AUC 0.667 (0.641 to 0.689) on 3000 pairs, 8.2% of members "
         "found at 0.33% false alarms, epsilon at least 0.287)"

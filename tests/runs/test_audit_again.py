@@ -149,7 +149,7 @@ def test_another_attack_lands_beside_the_run(recorded: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ("--lr 0.5", "Expected lr=0.1 as in {run}, got lr=0.5; --from changes the audit only."),
+        ("--lr 0.5", "Expected lr=0.1 as in {run}, got lr=0.5; --from changes audits only."),
         (
             "--curve steps=4",
             "Expected recordings of steps-4 at round 0 in {run}, got none; there are: batch-2 at round 0, ",

@@ -69,7 +69,7 @@ def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 def test_other_pairs_are_refused_and_none_say_how_to_train(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = f"Expected membership-pairs=20 as in {played}, got membership-pairs=21; --from changes the audit only."
+    line = f"Expected membership-pairs=20 as in {played}, got membership-pairs=21; --from changes audits only."
     assert line in refused(capsys, "--from", str(played), "--expert", "membership_pairs=21")
     without = RUN.replace("--expert membership_pairs=20 ", "")
     assert sim.main([*without.split(), "--attack", "analytic", "--out", str(tmp_path / "run")]) == 0

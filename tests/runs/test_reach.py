@@ -68,6 +68,12 @@ def test_a_method_without_noise_has_no_such_limit() -> None:
     assert reached("fedavg")[0] is None
 
 
+@pytest.mark.parametrize(("net", "idle"), [("mlp", []), ("lenet", ["analytic", "cocktail", "spear"])])
+def test_attacks_that_get_nothing_from_a_network_are_named_before_training(net: str, idle: list[str]) -> None:
+    _, _, said = run.check(tiny(net=net, attack=("analytic", "cocktail", "spear", "ig")))
+    assert [note.split()[1] for note in said if note.startswith("Attack ")] == idle
+
+
 def test_what_cannot_learn_says_why_and_what_can_says_nothing() -> None:
     short, _ = reached("dp_fedavg", "clip=0.001", "noise_multiplier=0")
     loud, _ = reached("dp_fedavg", "clip=4", "noise_multiplier=50")

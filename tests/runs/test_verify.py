@@ -318,7 +318,7 @@ def test_what_cannot_be_repeated_is_refused_in_one_line(
     refused("Expected one of", "--verify", place, "--resume", place)
     refused("result.json", "--verify", str(tmp_path))
     (tmp_path / "matrix.json").touch()
-    refused("name one of the folders in it", "--verify", str(tmp_path))
+    refused("name a folder in it", "--verify", str(tmp_path))
     begun = tiny(out=tmp_path / "begun")
     begun_folder = tmp_path / "begun"
     Checkpoints(begun_folder, begun)

@@ -215,10 +215,10 @@ def test_there_must_be_something_to_resume(tmp_path: Path, capsys: pytest.Captur
     assert sim.main(["--resume", str(tmp_path)]) == 2
     message = f"sim.py: Expected a run with a checkpoint, got {tmp_path} without; start it anew.\n"
     assert capsys.readouterr().err == message
-    (tmp_path / "result.json").write_text("{}")
-    assert sim.main(["--from", str(tmp_path), "--attack", "ig"]) == 2
-    message = "with results alone; name the run of an audit, or start it anew."
-    assert capsys.readouterr().err == f"sim.py: Expected a run with a checkpoint, got {tmp_path} {message}\n"
+    for left, message in (("result.json", "an audit; name its run, or"), ("rounds.csv", "which was purged;")):
+        (tmp_path / left).write_text("{}")
+        assert sim.main(["--from", str(tmp_path), "--attack", "ig"]) == 2
+        assert capsys.readouterr().err.endswith(f"a checkpoint, got {tmp_path}, {message} start it anew.\n")
     assert sim.main(["--resume", str(tmp_path / "none")]) == 2
     message = f"sim.py: Expected a run's folder, got {tmp_path / 'none'}, which does not exist.\n"
     assert capsys.readouterr().err == message

@@ -41,9 +41,9 @@ def row(victim: int, psnr: float | None, **changes: Any) -> dict[str, Any]:
     return {
         "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "rung": "target", "round": 0,
         "client": victim, "probe_slot": victim, "image": 0, "index": 100 + victim, "label": victim, "psnr": psnr,
-        "ssim": None, "rmsd": None if psnr is None else 10 ** (-psnr / 20), "failed": psnr is None,
+        "defence": "", "ssim": None, "rmsd": None if psnr is None else 10 ** (-psnr / 20), "failed": psnr is None,
         "recovered": psnr is not None and psnr > 20, "floor_grey": 9.0, "floor_nearest_public": 14.0,
-        "floor_features": 99.0, **changes,
+        "floor_features": 99.0, "adaptation": "", **changes,
     }  # fmt: skip
 
 

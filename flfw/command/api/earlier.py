@@ -41,9 +41,7 @@ def _refuse_audit(source: Path) -> None:
     if earlier := (result.get("provenance") or {}).get("from"):
         raise InputError(f"Expected a run, got {source}, an audit of the run in {earlier}; name that one.")
     if "clients" not in (result.get("config") or {}):
-        raise InputError(
-            f"Expected a run, got {source}, an audit of another app; flfw.recorded_apps makes another one."
-        )
+        raise InputError(f"Expected a run, got {source}, an audit of another app; flfw.recorded_apps makes another.")
 
 
 def resume_changed(folder: Path, change: Change) -> Path:

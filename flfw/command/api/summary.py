@@ -14,7 +14,7 @@ from flfw.files.result_file import read_result
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.causes import because, fallen
 from flfw.report.findings import AuditEntry, setting_name, sum_words
-from flfw.report.questions import membership_line
+from flfw.report.questions import decisive, membership_line
 
 
 def summary(folder: os.PathLike[str]) -> str:
@@ -28,9 +28,7 @@ def summary(folder: os.PathLike[str]) -> str:
     except (KeyError, TypeError, ValueError) as error:  # a finished run may be resumed, and its result be incomplete
         if isinstance(error, InputError):
             raise
-        raise InputError(
-            f"Expected the figures of a run in {folder}/result.json, got {error!r}; restore it."
-        ) from error
+        raise InputError(f"Expected figures of a run in {folder}/result.json, got {error!r}; restore it.") from error
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
@@ -41,7 +39,16 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     ]
     shown += [_attack_line(entry, result["audit"]) for entry in result["audit"]]
     shown += fallen(result["audit"])
-    return [*shown, *map(membership_line, result.get("membership") or []), *result["notes"]]
+    return [*shown, *told(result.get("membership") or []), *result["notes"]]
+
+
+def told(membership: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each vantage, of the statistic that answers for all of them."""
+    by_vantage: dict[str, list[Mapping[str, Any]]] = {}
+    for row in membership:
+        by_vantage.setdefault(row["vantage"], []).append(row)
+    answers = [(decisive(rows) or {}, len(rows)) for rows in by_vantage.values()]
+    return [membership_line(row) + f" (one of {n} statistics, see the report)" * (n > 1) for row, n in answers]
 
 
 def _accuracies(final: Mapping[str, Any] | None) -> list[str]:

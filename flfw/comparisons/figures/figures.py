@@ -184,12 +184,9 @@ def _made(
     if name == "measures":
         rows = measures(first)
         return rows, drawing.measures(rows, _title([first]))
-    if name == "privacy":
-        rows = comparisons.privacy(_by_name(runs))
-        return rows, charts.privacy(rows, _title(runs))
-    if name == "compression":
-        rows = comparisons.compression(_by_name(runs))
-        return rows, charts.compression(rows, _title(runs))
+    if name in ("privacy", "compression"):
+        rows = getattr(comparisons, name)(_by_name(runs))
+        return rows, getattr(charts, name)(rows, _title(runs))
     if name == "norms":
         rows = norms(first.folder, data_root)
         many = max(row["clients"] for row in rows)
@@ -281,6 +278,7 @@ def measures(one: FinishedRun) -> Rows:
     rows = _rounds(one, lambda row: row["extra"])
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
     require(len(names) > 1, "a method that measures more than loss and accuracy", method=kind(one))
+    require(len(rows) > 1, "two rounds or more for measures by round", rounds=len(rows))
     return [{name: row.get(name) for name in names} for row in rows]
 
 

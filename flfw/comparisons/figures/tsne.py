@@ -111,9 +111,7 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
     experiment, task = run.reopened(folder, data_root)
     last = Checkpoints(folder, stored.experiment).last
     if last is None or not is_complete(folder):
-        raise InputError(
-            f"Expected a finished run with rounds of training, got {folder}; name another, or --resume it."
-        )
+        raise InputError(f"Expected a finished run with rounds of training, got {folder}; name another or --resume it.")
     return Restored(folder, stored.id, experiment, task, last)
 
 

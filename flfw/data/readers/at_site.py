@@ -210,17 +210,13 @@ def _rows(path: Path, features: int, classes: int, by_patient: bool) -> _Rows:
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:
-        raise InputError(
-            f"Expected lines of numbers in {path}, got another: {' '.join(str(error).split())}."
-        ) from error
+        raise InputError(f"Expected lines of numbers in {path}, got others: {' '.join(str(error).split())}.") from error
     group = None
     if by_patient:
         table, numbers = table[:, :-1], table[:, -1]
         group = numbers.astype(np.int64)
         if not ((numbers >= 0) & (numbers == group)).all():
-            raise InputError(
-                f"Expected a whole number >= 0 of a patient at the end of each line of {path}, got another."
-            )
+            raise InputError(f"Expected a whole number >= 0 of a patient at each line's end in {path}, got another.")
     x, y = table[:, :-1], table[:, -1]
     fits = np.concatenate([(x >= 0) & (x <= 1), ((y >= 0) & (y < classes) & (y == np.floor(y)))[:, None]], axis=1)
     if x.shape[1] != features or not fits.all():

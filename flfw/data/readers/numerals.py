@@ -247,9 +247,7 @@ def digit5(word: str) -> DatasetCard:
                 f"Expected each domain once, of {', '.join(_SETS)}; got {domain!r} in dataset=digit5:{word}."
             )
     if len(domains) < 2:
-        raise InputError(
-            f"Expected two domains or more, got dataset=digit5:{word}; --dataset {word} is that one alone."
-        )
+        raise InputError(f"Expected two domains or more, got dataset=digit5:{word}; --dataset {word} is that alone.")
     cards = [_SETS[domain] for domain in domains]
     return DatasetCard(
         shape=_SHAPE,

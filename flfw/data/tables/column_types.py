@@ -25,6 +25,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3}){2,}(?:\.\d+)?|(?:,\d{3})+\.\
 _IDENTIFIER = re.compile(
     r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
 )
+_ALONE = 5  # rows of a value that are too few to hide in, if they are also below 1 %
 _FEW = 20  # up to so many different values, or rows, are no identifiers; a target of as few whole numbers is of classes
 _LONG = 40  # characters of a value, on average, from which it is free text
 _MOSTLY = 0.8  # share of numbers from which the words among them are taken for a slip
@@ -242,8 +243,10 @@ def _fitted(name: str, kind: Kind, there: np.ndarray, maximum: int) -> Column:
         return Column(name, "boolean", categories=pair, fill=float(np.mean(there == pair[1]) >= 0.5))
     order = sorted(counts, key=lambda word: (-counts[word], word))
     rare = len(order) - maximum
-    note = f"{rare} rarer value{' is' if rare == 1 else 's are'} (other)" if rare > 0 else ""
-    return Column(name, "categorical", categories=tuple(sorted(order[:maximum])), other=rare > 0, note=note)
+    notes = [f"{rare} rarer value{' is' if rare == 1 else 's are'} (other)"] if rare > 0 else []
+    alone = [word for word in order[:maximum] if counts[word] < min(_ALONE, len(there) / 100)]
+    notes += [f"few rows have {', '.join(alone)}, which tells them apart"] if alone else []
+    return Column(name, "categorical", categories=tuple(sorted(order[:maximum])), other=rare > 0, note="; ".join(notes))
 
 
 def task_of(name: str, words: np.ndarray, requested: str) -> TableTask:

@@ -129,9 +129,7 @@ def _stated(name: str, text: str) -> Column:
         return Column(name, "date", first, last, missing=True, fill=0.5)
     words = tuple(word.strip() for word in text.split(","))
     if len(words) < 2:
-        raise InputError(
-            f"Expected LOW:HIGH (numbers or days, LOW first) or WORD,WORD for column {name}, got {text!r}."
-        )
+        raise InputError(f"Expected LOW:HIGH (number or day, LOW first) or WORD,WORD for column {name}, got {text!r}.")
     return Column(name, "categorical", categories=words, other=True, missing=True)
 
 

@@ -105,9 +105,7 @@ def _planned(root: Path, digest: str) -> TableSchema:
     if schema is None:
         raise InputError(f"Expected the federation's plan of columns in {root / KEPT}, got none; {_WAY_OUT}.")
     if (got := plan_file.plan_digest(schema)) != digest:
-        raise InputError(
-            f"Expected the plan of columns {digest} in {root / KEPT}, got {got}; get the federation's own."
-        )
+        raise InputError(f"Expected the plan of columns {digest} in {root / KEPT}, got {got}; get the federation's.")
     return schema
 
 

@@ -86,9 +86,7 @@ class VictimModel(ABC):
                 expected, got = tuple(shapes[name]), tuple(sent[name].shape)
                 raise InputError(f"Expected {name} of shape {expected}, got {got}: this is another network.")
             if not torch.isfinite(sent[name]).all():
-                raise InputError(
-                    f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for."
-                )
+                raise InputError(f"Expected finite numbers in {name}, got NaN or infinity: no search is possible.")
 
     def reduced(self, precision: torch.dtype) -> VictimModel:
         """Return the same client whose network computes in a lower precision.

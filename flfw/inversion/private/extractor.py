@@ -97,9 +97,7 @@ class ReadVictim(VictimModel, ABC):
             if name not in sent:
                 raise InputError(f"Expected {name} of the extractor, got {', '.join(sent) or 'nothing'}.")
             if not torch.isfinite(sent[name]).all():
-                raise InputError(
-                    f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for."
-                )
+                raise InputError(f"Expected finite numbers in {name}, got NaN or infinity: no search is possible.")
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """Return the extractor's gradient; its weights, and the rest of the reading, are constants."""
@@ -374,9 +372,7 @@ class StatisticsVictim(VictimModel):
         super().check(sent)
         for name in (_MEAN, _VARIANCE):
             if name in sent and not bool(torch.isfinite(sent[name]).all()):
-                raise InputError(
-                    f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for."
-                )
+                raise InputError(f"Expected finite numbers in {name}, got NaN or infinity: no search is possible.")
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """Return the sent gradient and, where they are known, the statistics times the root of their weight."""
