@@ -136,7 +136,7 @@ def test_nothing_is_claimed_or_counted_with_constants_of_the_same_data(pictures:
         BudgetExceededError, match=r"^this site's budget: inputs are normalised with the mean and deviation of"
     ):
         cost(run_plans["own"].client, TRAIN, {}, 40)
-    assert cost(run_plans["half"].client, TRAIN, {}, 40) is not None
+    assert cost(run_plans["half"].client, TRAIN, {}, 40)[0] is not None
 
 
 @pytest.mark.parametrize("colour", ["auto", "grey"])
