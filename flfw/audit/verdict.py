@@ -108,8 +108,7 @@ def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
 
 
 def with_min_safe_sum_size(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries of a kind of game, those of sums with the smallest group from which on their attack reaches
-    nothing.
+    """Return the entries of a kind of game, those on sums with the group from which on their attack reaches nothing.
 
     An attack that could look through the clients' operations in a sum over one client, and not in a larger one, is the
     same attack on one curve: ``adaptive`` may differ between them.
