@@ -71,12 +71,11 @@ def rehearse(command: RehearsalCommand) -> Path:
         RunError: it was begun and could not be completed.
     """
     from flfw import data
-    from flfw.command.api.summary import told
     from flfw.deploy.policy import Policy
     from flfw.files.result_file import read_result
     from flfw.files.sealed import write_atomic
     from flfw.plans.run_plan import plan, without_auto
-    from flfw.report.questions import membership_line
+    from flfw.report.questions import decisive, membership_line
     from flfw.runs import run
 
     policy = Policy.read(command.policy) if command.policy else None
@@ -125,8 +124,8 @@ def rehearse(command: RehearsalCommand) -> Path:
     write_atomic(folder / "rehearsal.json", json.dumps(record, indent=1, allow_nan=False).encode())
     nothing = [] if membership else [f"{experiment.method} sends nothing, so there was nothing to attack."]
     print("", *([rehearsal.table(tried), ""] if tried else nothing), sep="\n")
-    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), sep="\n")
-    print(*told(result.get("membership") or []), *result["notes"], sep="\n")
+    told = [membership_line(row) for row in [decisive(result.get("membership") or [])] if row]
+    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), *told, *result["notes"], sep="\n")
     print("", *limits, *planned.messages, sep="\n")
     print(f"The folder holds copies of the probed examples: python sim.py --purge {folder} removes them.")
     print(folder / "report.html")

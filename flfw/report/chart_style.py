@@ -147,7 +147,7 @@ def rendered(figure: Figure, form: Format) -> bytes:
     starts = [axes.get_position().x0 for axes in figure.axes]
     for axes, start in zip(figure.axes, starts, strict=True):
         room = min((one for one in starts if one > start + 0.05), default=1.0) - start
-        letters = 1 + int(72 * figure.get_figwidth() * room / (_LETTER * axes.title.get_fontsize()))
+        letters = 1 + int(72 * figure.get_figwidth() * room / (_LETTER * float(axes.title.get_fontsize())))
         look: Any = {"loc": "left", "fontproperties": axes.title.get_fontproperties()}
         axes.set_title("\n".join(wrap(axes.get_title("left"), letters, break_long_words=False)), **look)
     file = io.BytesIO()

@@ -217,9 +217,9 @@ def test_runs_that_make_no_grid_are_refused_in_one_line(tmp_path: Path, capsys: 
     save_file({"samples": np.zeros((3, 1, 16, 16), np.float32)}, larger / "truth" / "batch.safetensors")
     (empty / "result.json").write_text(json.dumps({"config": CONFIG | {"defence": "clip"}, "audit": []}))
     for words, complaint in (
-        ([one, two], "audits with the same attack in all runs, got fedavg: ig; hyperfl: dlg; choose with --attack or"),
-        ([one, two, "--attack", "cpl"], "audits with attack cpl in every run, got fedavg: ig; hyperfl: dlg; choose"),
-        ([one, "--round", "3", "5"], "audits with round 3 or 5 in every run, got fedavg: 0; choose with --round or"),
+        ([one, two], "audits with the same attack in all runs, got fedavg: ig; hyperfl: dlg; leave a run out, or take"),
+        ([one, two, "--attack", "cpl"], "audits with attack cpl in every run, got fedavg: ig; hyperfl: dlg; leave"),
+        ([one, "--round", "3", "5"], "audits with round 3 or 5 in every run, got fedavg: 0; leave a run out, or take"),
         ([one, "--vantage", "client_example"], "audits with vantage client_example in every run, got fedavg: server;"),
         ([one, other], "runs that attacked the same examples, got fedavg: 100, 101, 102; fedavg with prune: 0, 1, 2; "),
         ([one, larger], f"the same image as example 100 of all runs, got another in {larger}; give the runs the same"),

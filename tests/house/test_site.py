@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -121,6 +122,9 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.slow
 def test_the_site_has_the_docstrings_and_what_pages_link_outside_docs(site: Path) -> None:
+    found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    weights = {one["location"]: one.get("boost", 1.0) for one in found}
+    assert weights["privacy.html"] > weights["rehearsal.html"] > weights["api/experiment.html"]
     experiment = (site / "api" / "experiment.html").read_text()
     assert "local_epochs" in experiment and "Passes over a client's own data in each round." in experiment
     assert "Hooks of a client-side defence" in (site / "api" / "defences.html").read_text()

@@ -259,9 +259,8 @@ def training(groups: Sequence[RunGroup]) -> Rows:
 def _utilities(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a round of which there is a curve: loss, accuracies and errors."""
     extra = row.get("extra") or {}
-    return {key: row[key] for key in ("loss", "acc_global", "acc_local")} | {
-        one.key: extra.get(one.key) for one in ERRORS
-    }
+    errors = {one.key: extra.get(one.key) for one in ERRORS}
+    return {key: row[key] for key in ("loss", "acc_global", "acc_local")} | errors
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -309,13 +308,8 @@ def _do(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")
     parser.add_argument("--format", nargs="+", choices=get_args(Format), default=["svg"], help="of the figures")
     parser.add_argument("--width", choices=get_args(Columns), help="columns of a page; default: as best seen alone")
-    parser.add_argument(
-        "--figure-names",
-        nargs="+",
-        choices=NAMES,
-        default=[],
-        help="default: the first eight, as far as there are numbers",
-    )
+    words = "default: the first eight, as far as there are numbers"
+    parser.add_argument("--figure-names", nargs="+", choices=NAMES, default=[], help=words)
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
     grid = parser.add_argument_group("grid", "default: the first attack, round and place that all runs have")
     grid.add_argument("--attack", nargs="+", default=[], help="attacks; a row for each")

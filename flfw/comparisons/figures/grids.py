@@ -158,11 +158,11 @@ def _chosen(runs: Mapping[str, FinishedRun], choice: GridChoice) -> Mapping[str,
             for name, each in settings.items()
         }
         if not all(settings.values()):
-            expected = (
-                f"{key} {' or '.join(map(str, requested))} in every run" if requested else f"the same {key} in all runs"
-            )
+            named = f"{key} {' or '.join(map(str, requested))} in every run"
             got = "; ".join(f"{name}: {_few(each)}" for name, each in values.items())
-            raise InputError(f"Expected audits with {expected}, got {got}; choose with --{key} or leave a run out.")
+            way = f"leave a run out, or take python -m flfw.comparisons.figures.figures --{key}"
+            expected = named if requested else f"the same {key} in all runs"
+            raise InputError(f"Expected audits with {expected}, got {got}; {way}.")
     return settings
 
 
