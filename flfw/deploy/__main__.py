@@ -32,7 +32,7 @@ from flfw.deploy.policy import Policy, Reasons
 from flfw.dp.budget import METRICS
 from flfw.engines import processes
 from flfw.engines.layout import FederationLayout, environment, registered_nodes, registration_file, transport
-from flfw.engines.submit import bundle_hash
+from flfw.engines.superlink import bundle_hash
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 from flfw.files.exit_code import exit_code

@@ -482,7 +482,7 @@ def write_policy(path: Path, experiment: Experiment, policy: Policy | None, larg
     """
     from flfw.deploy.allowed_settings import pins_of, plugins_of
     from flfw.deploy.policy import Policy
-    from flfw.engines.submit import bundle_hash
+    from flfw.engines.superlink import bundle_hash
     from flfw.files.sealed import write_atomic
     from flfw.plans.run_plan import plan, without_auto
 

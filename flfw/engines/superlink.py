@@ -1,11 +1,13 @@
-"""Engine over Flower's own commands: a private SuperLink, ``flwr run``, and ``flwr ls`` for the final status.
+"""Engine over Flower's own commands: ``flwr run``, and ``flwr ls`` for the final status.
 
+The SuperLink is a private one, or that of a federation of real sites.
 The app that is handed to Flower is written here: its code and its pyproject.toml.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import re
@@ -23,8 +25,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flfw.errors import RunError
-from flfw.experiment import Scalar
+from flfw.engines import processes
+from flfw.engines.layout import FederationLayout, environment
+from flfw.errors import InputError, RunError, require
+from flfw.experiment import Experiment, Scalar
 from flfw.files.provenance import sources
 
 _START_S = _SUBMIT_S = 60.0
@@ -327,3 +331,58 @@ def _descendants() -> set[int]:
 
 if __name__ == "__main__":
     _keep(sys.argv[1:])
+
+
+# --- a federation of real sites ---
+
+
+def check_federation(experiment: Experiment) -> FederationLayout:
+    """Check that an experiment fits its federation, and return the federation's layout.
+
+    Raises:
+        InputError: the numbers of clients and sites differ, or there is an audit, whose truth no site gives away.
+        RunError: the server is not running.
+    """
+    assert experiment.federation is not None, "asked of no other"
+    layout = FederationLayout.read(experiment.federation)
+    expected = f"clients={layout.clients}, the sites of {experiment.federation}"
+    require(experiment.clients == layout.clients, expected, clients=experiment.clients)
+    if experiment.attacks:
+        raise InputError(
+            "Expected --attack none with --federation, since no truth leaves a site to be compared with, got "
+            f"{' '.join(experiment.attacks)}; audit a simulation, or let each site rehearse."
+        )
+    if not processes.listens(layout.control[1], layout.control_port):
+        raise RunError(f"Expected the federation's server at work, got none; python -m flfw.deploy up {layout.folder}")
+    return layout
+
+
+def run_in_federation(experiment: Experiment) -> None:
+    """Run the app until it ends.
+
+    Raises:
+        RunError: Flower refused the app, or the run did not complete; the message is one line.
+    """
+    layout = check_federation(experiment)
+    assert experiment.out is not None, "the experiment was checked"
+    with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
+        folder = Path(name).resolve()
+        variables = environment(layout.superlink / "home") | {"TMPDIR": str(folder)}  # for flwr, which may be killed
+        # The bundle is the code alone, so that a site can know it by its hash; the configuration is a separate file.
+        (folder / "run.toml").write_text(toml_lines(experiment.to_run_config()))
+        options = ["--run-config", str(folder / "run.toml")]
+        complete(Experiment().to_run_config(), folder, options, variables, experiment.out)
+
+
+def bundle() -> bytes:
+    """Build Flower's app bundle of the installed code; the same code gives the same bytes on every machine."""
+    from flwr.cli.build import build_fab_from_disk
+
+    with tempfile.TemporaryDirectory(prefix="flfw-app-") as name:
+        write_bundle(Path(name), Experiment().to_run_config())
+        return build_fab_from_disk(Path(name))
+
+
+def bundle_hash() -> str:
+    """Return the SHA-256 of `bundle`, by which a site's policy accepts it."""
+    return hashlib.sha256(bundle()).hexdigest()

@@ -20,7 +20,7 @@ from flfw import nets
 from flfw.client.site import Site
 from flfw.client.stacked_descent import GradientClient, unstackable
 from flfw.dp import message_cost
-from flfw.engines import apps, machine, ray_start, submit, superlink
+from flfw.engines import apps, machine, ray_start, superlink
 from flfw.engines.branches import summable
 from flfw.engines.federation import federate
 from flfw.engines.machine import at_once, available_resources
@@ -116,7 +116,7 @@ def run_on_engine(run_plan: RunPlan, site: Site) -> None:
     for name in ("flwr", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
-        submit.run_in_federation(experiment)
+        superlink.run_in_federation(experiment)
         return
     engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr-sim": _run_on_flowers_engine, "flwr": _run_by_flwr}
     with _environment(site.environment()), machine.kept_memory():
@@ -132,7 +132,7 @@ def check_resources(experiment: Experiment) -> None:
     """
     machine.check_server(experiment, experiment.attack_gpus, experiment.federation is not None)
     if experiment.federation:
-        submit.check(experiment)
+        superlink.check_federation(experiment)
         return
     at_sites = "--federation with --expert record=true; a simulation records what it attacks"
     require(not experiment.record, at_sites, record=True)

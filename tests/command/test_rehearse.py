@@ -37,7 +37,7 @@ from flfw.deploy.rehearsal import (
     table,
     without_attacks,
 )
-from flfw.engines.submit import bundle_hash
+from flfw.engines.superlink import bundle_hash
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.curves import Point

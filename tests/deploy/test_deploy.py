@@ -35,7 +35,7 @@ from flfw.deploy.node_config import note_policy
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget
 from flfw.dp.site_ledger import FILE, MessageEntry, charge
-from flfw.engines import processes, submit
+from flfw.engines import processes, superlink
 from flfw.engines.layout import FederationLayout, environment, registered_nodes, registration_file, transport
 from flfw.errors import InputError, RunError
 from flfw.privacy.filter import spent
@@ -171,7 +171,7 @@ def test_a_site_knows_its_own_key_and_the_authority_and_has_its_own_policy(made:
         assert {path.name for path in site.iterdir()} == names
         assert (site / "ca.crt").read_bytes() == (made / "ca" / "ca.crt").read_bytes()
         policy = Policy.read(site / "policy.toml")
-        assert policy.allowed_apps == (submit.bundle_hash(),) and policy.allowed_uploads == (
+        assert policy.allowed_apps == (superlink.bundle_hash(),) and policy.allowed_uploads == (
             "extractor.*",
             "classifier.*",
         )
@@ -465,8 +465,8 @@ def test_flowers_programs_report_home_about_nothing_and_install_nothing(tmp_path
 
 @pytest.mark.slow
 def test_the_same_code_has_the_same_hash(capsys: pytest.CaptureFixture[str]) -> None:
-    result = submit.bundle_hash()
-    assert result == hashlib.sha256(submit.bundle()).hexdigest()
+    result = superlink.bundle_hash()
+    assert result == hashlib.sha256(superlink.bundle()).hexdigest()
     time.sleep(2.1)  # a zip file's clock ticks every two seconds
     assert main(["hash"]) == 0
     assert capsys.readouterr().out == f"{result}\n"
@@ -477,10 +477,10 @@ def test_one_other_character_is_another_hash(tmp_path: Path, monkeypatch: pytest
     for package in ("flfw", "strategies", "clients", "attacks"):
         shutil.copytree(ROOT / package, tmp_path / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(flfw, "__file__", str(tmp_path / "flfw" / "__init__.py"))
-    assert submit.bundle_hash() == (before := submit.bundle_hash())
+    assert superlink.bundle_hash() == (before := superlink.bundle_hash())
     changed = tmp_path / "clients" / "sgd.py"
     changed.write_text(changed.read_text().replace(".", ",", 1))
-    assert submit.bundle_hash() != before
+    assert superlink.bundle_hash() != before
 
 
 # --- processes -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
 from flfw.dp import site_ledger
 from flfw.engines import processes
 from flfw.engines.layout import FederationLayout, environment
-from flfw.engines.submit import bundle
+from flfw.engines.superlink import bundle
 from tests.support import sites_at_work as sites
 from tests.support.agreed_runs import AGREED, POOR, PRIVATE, REASON, RICH, honest_question, policy_of, require_agreed
 from tests.support.asking import Question

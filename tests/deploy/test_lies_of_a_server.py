@@ -20,7 +20,7 @@ from flwr.supercore.run import Run
 from flfw.deploy.node_config import extended
 from flfw.dp import site_ledger
 from flfw.engines import apps
-from flfw.engines.submit import bundle
+from flfw.engines.superlink import bundle
 from tests.support.agreed_runs import POOR, PRIVATE, REASON, RICH, honest_question, policy_of, require_agreed
 from tests.support.guarded_site import GuardedSite, nodes
 from tests.support.lying_superlink import Work

@@ -37,8 +37,8 @@ TAKES_THE_WHOLE = (
     "flfw/engines/federation.py:Federation.__init__",
     "flfw/engines/federation.py:_strategy",
     "flfw/engines/federation.py:federate",
-    "flfw/engines/submit.py:check",
-    "flfw/engines/submit.py:run_in_federation",
+    "flfw/engines/superlink.py:check_federation",
+    "flfw/engines/superlink.py:run_in_federation",
     "flfw/server/checkpoint.py:Checkpoints.__init__",
     "flfw/server/checkpoint.py:ensure_experiment",  # what is stored of a run is its experiment
     "flfw/server/checkpoint.py:Stored",
