@@ -22,21 +22,9 @@ import sim
 from flfw.adversary.attack import Attack, AttackCost
 from flfw.attacks.analytic import Analytic
 from flfw.command import rehearse
+from flfw.deploy import rehearsal
 from flfw.deploy.allowed_settings import AllowedSettings
 from flfw.deploy.policy import Policy
-from flfw.deploy.rehearsal import (
-    Rehearsal,
-    SizeAttack,
-    answers,
-    attempts,
-    breaches,
-    growing_sizes,
-    growth,
-    over_budget,
-    plan_rehearsal,
-    table,
-    without_attacks,
-)
 from flfw.engines.superlink import bundle_hash
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -125,20 +113,20 @@ def about(folder: Path) -> dict[str, Any]:
     ],
 )
 def test_sizes_grow_fourfold_and_end_where_they_are_to(end: int, sizes: list[int]) -> None:
-    assert growth(end) == sizes
+    assert rehearsal.growth(end) == sizes
 
 
 def test_batches_grow_before_steps() -> None:
-    assert growing_sizes(50, 20) == ((1, 1), (4, 1), (16, 1), (50, 1), (50, 4), (50, 20))
-    assert growing_sizes(1, 1) == ((1, 1),)
-    assert growing_sizes(1, 5) == ((1, 1), (1, 5))
+    assert rehearsal.growing_sizes(50, 20) == ((1, 1), (4, 1), (16, 1), (50, 1), (50, 4), (50, 20))
+    assert rehearsal.growing_sizes(1, 1) == ((1, 1),)
+    assert rehearsal.growing_sizes(1, 5) == ((1, 1), (1, 5))
 
 
-def planned(chosen: Path, max_steps: int = 20, **changes: Any) -> Rehearsal:
+def planned(chosen: Path, max_steps: int = 20, **changes: Any) -> rehearsal.Rehearsal:
     experiment = Experiment(
         **{"method": "fedavg", "engine": "inproc", "dataset": f"folder:{chosen}", "net": "mlp", **changes}
     )
-    return plan_rehearsal(experiment, max_steps)
+    return rehearsal.plan_rehearsal(experiment, max_steps)
 
 
 def test_the_largest_size_is_what_the_settings_ask_of_this_site(chosen: Path) -> None:
@@ -273,7 +261,7 @@ def test_commands_on_the_page_parse() -> None:
 
 @pytest.mark.slow
 def test_leakage_stops_where_the_attack_does(done: Path) -> None:
-    result = attempts(done)
+    result = rehearsal.attempts(done)
     expected = [(1, 1, 4, 4), (4, 1, 0, 16), (8, 1, 0, 32), (8, 4, 0, 32), (8, 12, 0, 32)]
     for server_round in (0, 1):
         probed = [one for one in result if one.round == server_round]
@@ -355,7 +343,7 @@ def test_a_search_reads_one_example_and_its_settings_count(
     flags = "--method fedavg --net mlp --rounds 1 --local-epochs 1 --batch-size 1 --max-steps 1 --images 2 --lr 0.1"
     flags += " --audit-rounds 0 --attack ig --set ig.iterations=100 ig.tv=0"
     assert main("--dataset", f"folder:{chosen}", *flags.split(), "--out", tmp_path / "run") == 0
-    (one,) = attempts(tmp_path / "run")
+    (one,) = rehearsal.attempts(tmp_path / "run")
     assert (one.verdict, one.easy, one.recovered) == ("leaks", True, 2)
     assert "ig: leaks at the largest size, batch 1 and one step (2 of 2 examples" in capsys.readouterr().out
 
@@ -423,9 +411,11 @@ def test_a_rehearsed_defence_draws_at_sites_as_a_server_asks_for_it(
 
 def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
     policy = Policy(("any",), ("*",), max_upload_mb=100)
-    assert breaches(policy, Experiment(method="fedavg"), ["a.weight", "b.weight"]) == []
+    assert rehearsal.breaches(policy, Experiment(method="fedavg"), ["a.weight", "b.weight"]) == []
     one, more = (
-        breaches(replace(policy, allowed_uploads=allowed), Experiment(method="fedavg"), ["a.weight", "b.weight"])
+        rehearsal.breaches(
+            replace(policy, allowed_uploads=allowed), Experiment(method="fedavg"), ["a.weight", "b.weight"]
+        )
         for allowed in (("a.*",), ("c.*",))
     )
     assert one == ["The policy does not let b.weight leave, which fedavg sends."]
@@ -447,13 +437,13 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
         rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), batched_clients="1"
     )
     kept = replace(kept, dataset=f"folder:{chosen}", own_images="28x28,grey")
-    assert breaches(policy, without_auto(kept), ["a.weight"]) == []
+    assert rehearsal.breaches(policy, without_auto(kept), ["a.weight"]) == []
     begun = "The policy refuses these settings: this site's policy pins the run, which has "
-    assert breaches(policy, without_auto(replace(kept, local_epochs=1, lr=0.5)), ["a.weight"]) == [
+    assert rehearsal.breaches(policy, without_auto(replace(kept, local_epochs=1, lr=0.5)), ["a.weight"]) == [
         f"{begun}local-epochs=1, and local-epochs is to be 5.",
         f"{begun}lr=0.5, and lr is to be 0.01.",
     ]
-    assert breaches(policy, without_auto(replace(kept, clients=2)), ["a.weight"]) == [
+    assert rehearsal.breaches(policy, without_auto(replace(kept, clients=2)), ["a.weight"]) == [
         f"{begun}clients=2, and clients is to be at least 3."
     ]
 
@@ -461,7 +451,7 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
 def test_settings_of_attacks_are_not_among_those_that_sites_are_asked_for() -> None:
     kept = ("hyperfl.embedding=8", "dcs2.mixture=0.2")  # the second is the attack's as well as the defence's
     asked = Experiment(attack=("hyperfl", "dcs2", "ig"), defence="dcs2", set=(*kept, "hyperfl.tv=1", "ig.tv=1"))
-    assert (without_attacks(asked).attack, without_attacks(asked).set) == (("none",), kept)
+    assert (rehearsal.without_attacks(asked).attack, rehearsal.without_attacks(asked).set) == (("none",), kept)
 
 
 def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,10 +462,10 @@ def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.Monke
     settings = {"method": "fed_cdp", "net": "linear", "split": "iid", "local_epochs": 1, "attack": ("none",)}
     experiment = Experiment(**settings, set=("noise_source=secure",), rounds=9, metrics="none")  # type: ignore[arg-type]
     allowed = f"epsilon {limit:g} at delta 1e-05 for one example, allows 3 of 9 rounds."
-    assert over_budget(policy, experiment, 50) == [f"The policy's budget, {allowed}"]
-    assert over_budget(policy, replace(experiment, rounds=3), 50) == []
-    assert over_budget(replace(policy, epsilon=inf), experiment, 50) == []
-    (refused,) = over_budget(policy, replace(experiment, set=()), 50)
+    assert rehearsal.over_budget(policy, experiment, 50) == [f"The policy's budget, {allowed}"]
+    assert rehearsal.over_budget(policy, replace(experiment, rounds=3), 50) == []
+    assert rehearsal.over_budget(replace(policy, epsilon=inf), experiment, 50) == []
+    (refused,) = rehearsal.over_budget(policy, replace(experiment, set=()), 50)
     assert refused.startswith("The policy refuses these settings: this site's budget: the server can repeat the noise")
 
 
@@ -533,12 +523,12 @@ def test_no_policy_is_no_rehearsal(chosen: Path, tmp_path: Path, capsys: pytest.
 SIZES = ((1, 1), (4, 1), (4, 3))
 
 
-def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> SizeAttack:
+def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> rehearsal.SizeAttack:
     batch, steps = SIZES[size]
     got = 1 if verdict == "leaks" else 0
     words = conclusion(verdict)
     found = words["verdict"], words["evidence"], words["cause"] or ""
-    made = SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, *found, "why", True, True)
+    made = rehearsal.SizeAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, *found, "why", True, True)
     return replace(made, **changes)
 
 
@@ -595,35 +585,35 @@ def attempt(size: int, verdict: str, server_round: int = 0, **changes: Any) -> S
 )
 def test_where_leakage_stops_is_one_sentence(verdicts: tuple[str, ...], real: tuple[int, int], sentence: str) -> None:
     result = [attempt(size, verdict) for size, verdict in enumerate(verdicts)]
-    assert answers(result, SIZES, real) == {"a": sentence}
+    assert rehearsal.answers(result, SIZES, real) == {"a": sentence}
 
 
 def test_a_weak_attack_and_a_broken_control_say_nothing_of_the_data() -> None:
     weak = [attempt(size, "undecided", easy=False, because="it fails") for size in range(3)]
-    assert answers(weak, SIZES, (4, 3))["a"] == (
+    assert rehearsal.answers(weak, SIZES, (4, 3))["a"] == (
         "nothing was recovered at any size; the control was, but not the easy case. That is no evidence of protection: "
         "it fails."
     )
     broken = [attempt(size, "void", control=False, recovered=1) for size in range(3)]
-    assert answers(broken, SIZES, (4, 3))["a"] == (
+    assert rehearsal.answers(broken, SIZES, (4, 3))["a"] == (
         "the control was not recovered. The check of the measurement failed, so the result is void."
     )
     other = [attempt(0, "leaks"), attempt(1, "void", because="it is something else")]
-    message = answers([*other, attempt(2, "static")], SIZES, (4, 3))["a"]
+    message = rehearsal.answers([*other, attempt(2, "static")], SIZES, (4, 3))["a"]
     assert message.endswith("nothing was recovered, nor above. The result is void: it is something else.")
 
 
 def test_one_round_that_leaks_is_enough() -> None:
     later = [attempt(size, "leaks", 3, recovered=2) for size in (0, 1)]
     result = [attempt(0, "leaks"), *(attempt(size, "no leak found") for size in (1, 2)), *later]
-    message = answers([*result, attempt(2, "no leak found", 3)], SIZES, (4, 3))["a"]
+    message = rehearsal.answers([*result, attempt(2, "no leak found", 3)], SIZES, (4, 3))["a"]
     assert message.startswith(
         "leaks up to batch 4 and one step (2 of 8 examples recovered after round 3); at batch 4 and 3"
     )
 
 
 def test_rows_of_numbers_have_no_decibels() -> None:
-    assert table([attempt(0, "leaks", 2, best_psnr=None)]).splitlines() == [
+    assert rehearsal.table([attempt(0, "leaks", 2, best_psnr=None)]).splitlines() == [
         "a, after round 2",
         "  batch  steps  recovered      best  verdict",
         "      1      1     1 of 2         -  leaks",

@@ -134,7 +134,7 @@ def test_intervals_are_drawn_and_beaten_runs_are_hollow(tmp_path: Path) -> None:
     folders = [attacked(tmp_path / name, close(db), 0.8, lr=db) for name, db in (("leaky", 30.0), ("tight", 9.0))]
     rows = numbers.frontier(grouped([read(folder) for folder in folders]))
     figure = charts.frontier(rows, "t")
-    marks = [line for line in figure.axes[0].lines if line.get_marker() in chart_style.MARKS]
+    marks = [line for line in figure.axes[0].lines if line.get_marker() in chart_style.MARKS]  # type: ignore[operator]
     hollow = [to_rgb(line.get_markerfacecolor()) == (1, 1, 1) for line in marks]  # type: ignore[arg-type]
     assert hollow == [not row["on_frontier"] for row in rows] == [True, False]
     with chart_style.wide_as("one"):
