@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
@@ -21,7 +20,7 @@ from flfw.nets.representation import representation
 from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.task.defence import LocalStep
-from tests.support.attackable import attackable, digits, generators
+from tests.support.attackable import attackable, digits, generators, gradient
 from tests.support.planned import clients_and_adaptation
 
 INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
@@ -34,15 +33,14 @@ def message(
     rng = torch_generator(seed, "dcs2 attacked")
     x, y = torch.rand(len(labels), *INPUTS.shape, generator=rng), torch.tensor(labels)
     public = torch.rand(20, *INPUTS.shape, generator=rng), torch.arange(20) % 10
-    named = dict(net.named_parameters())
-    gradients = torch.autograd.grad(cross_entropy(net(INPUTS.normalise(x)), y), list(named.values()))
-    step = LocalStep(dict(zip(named, gradients, strict=True)), x, y, net, INPUTS, lambda: public)
+    gradients = gradient(net, INPUTS, x, y)
+    step = LocalStep(gradients, x, y, net, INPUTS, lambda: public)
     chosen = DCS2Settings(**{"steps": 30, "stop": "never", **settings})  # type: ignore[arg-type]
     sent = DCS2(chosen).step(step, torch_generator(seed, "s"))
     mask = chosen.samples.mask(y, y)
     shown = [INPUTS.normalise(x)]
     if bool(mask.any()):
-        shown.append(Search(chosen, step, mask, list(named)).concealed(torch_generator(seed, "s"))[0])
+        shown.append(Search(chosen, step, mask, list(gradients)).concealed(torch_generator(seed, "s"))[0])
     features = [representation(net, "classifier", one) for one in shown]
     return sent, features[0], features[-1]
 
@@ -197,8 +195,7 @@ def test_and_out_of_one_that_was_projected() -> None:
     net = network("lenet", 0)
     sent, f_s, f_c = message(net, 0)
     x = torch.rand(1, *INPUTS.shape, generator=torch_generator(0, "dcs2 attacked"))
-    loss = cross_entropy(net(INPUTS.normalise(x)), torch.tensor([3]))
-    g = dict(zip(dict(net.named_parameters()), torch.autograd.grad(loss, list(net.parameters())), strict=True))
+    g = gradient(net, INPUTS, x, torch.tensor([3]))
     # No such factor.
     assert separated(net, {name: value - 0.2 * g[name] for name, value in sent.items()}).error > SOLVED
     moved = {name: value + 0.8 * g[name] for name, value in sent.items()}
@@ -293,9 +290,7 @@ def on(
     assert isinstance(last, nn.Linear)
     last.weight, last.bias = nn.Parameter(head["classifier.weight"]), nn.Parameter(head["classifier.bias"])
     model.load_state_dict(known.model.known)
-    named = dict(model.named_parameters())
-    loss = cross_entropy(model(known.model.inputs.normalise(x)), y)
-    sent = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    sent = gradient(model, known.model.inputs, x, y)
     public = torch.rand(20, *x.shape[1:], generator=torch_generator(0, "p")), torch.arange(20) % classes
     step = LocalStep(sent, x, y, model, known.model.inputs, lambda: public, positions=torch.arange(10, 10 + len(y)))
     chosen = DCS2Settings(steps=20, stop="never", **settings)  # type: ignore[arg-type]

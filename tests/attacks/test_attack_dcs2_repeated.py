@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import nets
@@ -42,9 +41,7 @@ def batch(seed: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def undefended(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    named = dict(net.named_parameters())
-    loss = cross_entropy(net(INPUTS.normalise(x)), y)
-    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    return gradient(net, INPUTS, x, y)
 
 
 def answers(

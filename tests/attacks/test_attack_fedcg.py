@@ -50,6 +50,7 @@ from flfw.recording.observation import Examples, Knowledge, Observation, Vantage
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run as whole
+from tests.support.attackable import gradient
 from tests.support.planned import clients_and_attacks, clients_and_audit
 
 
@@ -83,9 +84,7 @@ def trained(net: Net, x: Tensor, y: Tensor, epochs: int = 25) -> Net:
 
 def sent_by(net: nn.Module, x: Tensor, y: Tensor, part: str = "classifier.") -> nets.Tensors:
     """The classifier's gradient, by the ordinary way."""
-    net.zero_grad()
-    cross_entropy(net(digits()[0].normalise(x)), y).backward()
-    return {name: p.grad.clone() for name, p in net.named_parameters() if name.startswith(part) and p.grad is not None}
+    return {name: value for name, value in gradient(net, digits()[0], x, y).items() if name.startswith(part)}
 
 
 def seen_by(
@@ -176,8 +175,7 @@ def test_a_feature_victim_has_the_client_s_gradient_at_the_client_s_features() -
     observation = seen_by(net, x[:3], y[:3], 1)
     victim = feature_victim(known_of(observation, y[:3]).model)
     features = net.extractor(inputs.normalise(x[:3])).detach()
-    for name, value in victim.gradient(features, y[:3], {}, {}).items():
-        torch.testing.assert_close(value, observation.sent[name], msg=name)
+    torch.testing.assert_close(victim.gradient(features, y[:3], {}, {}), dict(observation.sent))
 
 
 def test_an_extractor_victim_sends_features_in_distances_from_a_blank() -> None:
@@ -217,15 +215,8 @@ def test_a_start_is_of_no_use_once_training_has_begun() -> None:
 def test_a_shared_extractor_needs_no_start() -> None:
     _, x, y = digits()
     observation = seen_by(small(), x[:1], y[:1], 1, shared="")
-    assert (
-        mean_psnr(
-            x[:1],
-            attacked(
-                FedCGInversion(FedCGInversionSettings(search_iterations=400)), observation, known_of(observation, y[:1])
-            ),
-        )
-        > 25
-    )
+    attack = FedCGInversion(FedCGInversionSettings(search_iterations=400))
+    assert mean_psnr(x[:1], attacked(attack, observation, known_of(observation, y[:1]))) > 25
 
 
 TEACHING: dict[str, Any] = {"surrogates": 1, "surrogate_epochs": 120, "decoder_epochs": 60, "width": 128, "noise": 1.2}
@@ -263,22 +254,12 @@ def test_own_tunes_under_what_the_client_uploaded_and_changes_nothing_else() -> 
     net, public = after_training()
     observation = seen_by(net, x[:1], y[:1], 1)
     brief = {**TEACHING, "surrogates": 1, "surrogate_epochs": 2, "decoder_epochs": 2, "tuning_epochs": 1}
-    plain = attacked(
-        FedCGInversion(FedCGInversionSettings(**brief)), observation, known_of(observation, y[:1], public=public)
-    )
-    given = {"public": public, "uploaded": {n: v for n, v in nets.tensors(net).items() if n.startswith("classifier.")}}
-    assert torch.equal(
-        attacked(FedCGInversion(FedCGInversionSettings(**brief)), observation, known_of(observation, y[:1], **given)),
-        plain,
-    )
-    assert not torch.equal(
-        attacked(
-            FedCGInversion(FedCGInversionSettings(**brief, own=True)),
-            observation,
-            known_of(observation, y[:1], **given),
-        ),
-        plain,
-    )
+    usual, tuned = (FedCGInversion(FedCGInversionSettings(**brief, own=own)) for own in (False, True))
+    plain = attacked(usual, observation, known_of(observation, y[:1], public=public))
+    uploaded = {n: v for n, v in nets.tensors(net).items() if n.startswith("classifier.")}
+    known = known_of(observation, y[:1], public=public, uploaded=uploaded)
+    assert torch.equal(attacked(usual, observation, known), plain)
+    assert not torch.equal(attacked(tuned, observation, known), plain)
 
 
 def test_learning_leaves_what_it_is_given_as_it_was() -> None:
@@ -305,13 +286,9 @@ def test_refusals() -> None:
     private_head = seen_by(small(), x[:1], y[:1], 1, shared="extractor.")
     with pytest.raises(NotApplicableError, match="classifier is shared"):
         attacked(FedCGInversion(), private_head, known_of(private_head, y[:1]))
-    public = Examples(x[:9], y[:9])
+    known = known_of(observation, y[:1], public=Examples(x[:9], y[:9]))
     with pytest.raises(NotApplicableError, match="no generator"):
-        attacked(
-            FedCGInversion(FedCGInversionSettings(variant="generator")),
-            observation,
-            known_of(observation, y[:1], public=public),
-        )
+        attacked(FedCGInversion(FedCGInversionSettings(variant="generator")), observation, known)
 
 
 # --- which classes there are ---
@@ -449,12 +426,8 @@ def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_
     job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
     threat_model = threat_model_of(*clients_and_attacks(plan(experiment)), job, FedCGInversion(), False)
     assert threat_model.adaptive is adaptive
-    assert (
-        threat_model_of(
-            *clients_and_attacks(plan(experiment)), dataclasses.replace(job, start=False), IG(), False
-        ).adaptive
-        is False
-    )
+    job = dataclasses.replace(job, start=False)
+    assert threat_model_of(*clients_and_attacks(plan(experiment)), job, IG(), False).adaptive is False
 
 
 @pytest.mark.parametrize(("method", "informed"), [("fedavg", False), ("fedavg", True), ("fedsplit", True)])

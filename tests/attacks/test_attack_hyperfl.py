@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from flfw import data, nets
+from flfw import nets
 from flfw.adversary.attack import AttackCost, NotApplicableError
 from flfw.attacks.hyperfl import HyperFLInversion, HyperFLInversionSettings
 from flfw.attacks.ig import IG, IGSettings
@@ -42,6 +43,8 @@ from flfw.recording.reader import Recordings
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.server.checkpoint import stored_experiment
+from tests.support import attackable
+from tests.support.attackable import generators
 from tests.support.planned import clients_and_attacks
 
 SIDES = {"cnn1": 28, "mlp": 8, "lenet": 8}
@@ -49,15 +52,12 @@ SIDES = {"cnn1": 28, "mlp": 8, "lenet": 8}
 
 @cache
 def inputs_of(net: str) -> InputSpec:
-    dataset = data.load("digits", None, SIDES[net])
-    return InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
+    return attackable.digit_inputs(SIDES[net])
 
 
 def digits(net: str, first: int, count: int = 1) -> tuple[Tensor, Tensor]:
     """Real digits: raw images in [0, 1] and their labels."""
-    dataset = data.load("digits", None, SIDES[net])
-    x, y = dataset.train_x[range(first, first + count)], dataset.train_y[range(first, first + count)]
-    return torch.from_numpy(x).float() / 255, torch.from_numpy(y)
+    return attackable.digits(first, count, SIDES[net])
 
 
 def generated(net: str = "cnn1", seed: int = 1, embedding: int = 64, hidden: int = 128) -> GeneratedNet:
@@ -75,10 +75,8 @@ def hypernet(model: GeneratedNet) -> nets.Tensors:
 
 def sent_by(model: GeneratedNet, net: str, x: Tensor, y: Tensor) -> nets.Tensors:
     """The hypernetwork's gradient, by the ordinary way."""
-    model.zero_grad()
-    cross_entropy(model(inputs_of(net).normalise(x)), y).backward()
-    gradients = {name: p.grad for name, p in model.named_parameters() if name.startswith("hypernet.")}
-    return {name: value.clone() for name, value in gradients.items() if value is not None}
+    gradients = attackable.gradient(model, inputs_of(net), x, y)
+    return {name: value for name, value in gradients.items() if name.startswith("hypernet.")}
 
 
 def extractors_gradient(model: GeneratedNet, net: str, x: Tensor, y: Tensor) -> nets.Tensors:
@@ -92,6 +90,13 @@ def error(result: Tensor, expected: Tensor) -> float:
     return float((result - expected).norm() / expected.norm())
 
 
+def assert_read(result: Reading, client: GeneratedNet, bound: float) -> None:
+    """The embedding and the weights of the client's extractor."""
+    assert result.embedding is not None and error(result.embedding, client.embedding.detach()) < bound
+    for name, value in client.extractor_weights().items():
+        assert error(result.weights[name], value.detach()) < bound, name
+
+
 # --- what is read off ---
 
 
@@ -99,13 +104,12 @@ def error(result: Tensor, expected: Tensor) -> float:
 def test_embedding_extractor_and_gradient_are_read_off_float32_gradients(count: int) -> None:
     client, (x, y) = generated(), digits("cnn1", 0, count)
     result = read(client.hypernet.targets, hypernet(client), sent_by(client, "cnn1", x, y))
-    assert result.embedding is not None and error(result.embedding, client.embedding.detach()) < 1e-5
-    expected, chosen = client.extractor_weights(), extractors_gradient(client, "cnn1", x, y)
-    assert list(result.weights) == list(result.gradient) == list(expected)
-    for name, value in expected.items():
+    assert_read(result, client, 1e-5)
+    chosen = extractors_gradient(client, "cnn1", x, y)
+    assert list(result.weights) == list(result.gradient) == list(client.extractor_weights())
+    for name, value in result.gradient.items():
         assert result.weights[name].dtype == torch.float32
-        assert error(result.weights[name], value.detach()) < 1e-5, name
-        assert error(result.gradient[name], chosen[name]) < 1e-5, name
+        assert error(value, chosen[name]) < 1e-5, name
 
 
 def two_heads() -> tuple[dict[str, torch.Size], nets.Tensors, nets.Tensors]:
@@ -157,10 +161,8 @@ def test_a_dead_hidden_layer_leaves_the_biases_which_are_the_extractor() -> None
     assert not any(bool(sent[n].any()) for n in sent if "trunk" in n or n.endswith("heads.0.weight"))
     result = read(client.hypernet.targets, hypernet(client), sent)
     assert result.embedding is None
-    for name, value in client.extractor_weights().items():
-        assert torch.equal(result.weights[name], value.detach()), name
-    for name, value in extractors_gradient(client, "mlp", x, y).items():
-        torch.testing.assert_close(result.gradient[name], value)
+    torch.testing.assert_close(result.weights, client.extractor_weights(), rtol=0, atol=0)
+    torch.testing.assert_close(result.gradient, extractors_gradient(client, "mlp", x, y))
 
 
 def test_a_gradient_of_zeros_is_silent() -> None:
@@ -197,35 +199,24 @@ def test_weight_decay_is_taken_out_of_an_update() -> None:
     gradient = two_heads()[2]
     after = {n: left * v - weight_of_first * gradient[n] for n, v in before.items()}
     result = without_decay(before, after)
-    for name, value in gradient.items():
-        torch.testing.assert_close(result[name], weight_of_first * value, rtol=1e-4, atol=1e-5, msg=name)
-    assert (
-        error(
-            before["hypernet.heads.0.bias"] - after["hypernet.heads.0.bias"],
-            weight_of_first * gradient["hypernet.heads.0.bias"],
-        )
-        > 0.01
-    )
+    expected, bias = {n: weight_of_first * v for n, v in gradient.items()}, "hypernet.heads.0.bias"
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    assert error(before[bias] - after[bias], expected[bias]) > 0.01
 
 
 def test_without_decay_an_update_stays_what_it_is() -> None:
     _, before, gradient = two_heads()
     result = without_decay(before, {n: v - 0.1 * gradient[n] for n, v in before.items()})
-    for name, value in gradient.items():
-        torch.testing.assert_close(result[name], 0.1 * value, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(result, {n: 0.1 * v for n, v in gradient.items()}, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "bound"), [(1, 1e-4), (10, 2e-3)])
 def test_embedding_and_extractor_before_several_steps_are_read_off_their_update(steps: int, bound: float) -> None:
     client, (x, y) = generated(), digits("cnn1", 0, 2)
-    before, embedding = hypernet(client), client.embedding.detach().clone()
-    weights = {n: v.detach().clone() for n, v in client.extractor_weights().items()}
+    before, untrained = hypernet(client), copy.deepcopy(client)
     after = trained(client, "cnn1", x, y, steps, 0.01, 5e-4)
-    result = read(client.hypernet.targets, before, without_decay(before, after))
-    assert result.embedding is not None and error(result.embedding, embedding) < bound
-    for name, value in weights.items():
-        assert error(result.weights[name], value) < bound, name
+    assert_read(read(client.hypernet.targets, before, without_decay(before, after)), untrained, bound)
 
 
 def test_rounding_is_not_taken_for_an_embedding() -> None:
@@ -321,15 +312,20 @@ def test_four_examples_are_told_apart_at_the_last_layer(first: int) -> None:
     assert result is not None and result.agreement > 0.95
     places, cosines = matched(result.outputs, expected)
     assert sorted(places) == [0, 1, 2, 3] and float(cosines.min()) > 0.999
-    for index, b in zip(places, range(4), strict=True):
+    for b, index in enumerate(places):
         assert error(result.outputs[index], expected[b]) < 0.05
         assert error(result.inputs[index], features[b].detach()) < 0.05
 
 
+def a_layer() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A weight, a bias, three inputs, and three outputs which nothing rectifies."""
+    generator, shapes = torch_generator(0, "layer"), ((48, 20), (48,), (3, 20), (3, 48))
+    weight, bias, inputs, outputs = (torch.randn(s, generator=generator).double() for s in shapes)
+    return weight, bias, inputs, outputs
+
+
 def test_behind_a_rectifier_that_does_not_leak_separation_is_exact() -> None:
-    generator = torch_generator(0, "layer")
-    weight, bias, inputs = (torch.randn(s, generator=generator).double() for s in ((48, 20), (48,), (3, 20)))
-    above = torch.randn((3, 48), generator=generator).double()
+    weight, bias, inputs, above = a_layer()
     outputs = torch.where(inputs @ weight.T + bias > 0, above, 0.0)
     result = separate(outputs.T @ inputs, outputs.sum(0), weight, bias, 3, torch_generator(0, "separation"))
     assert result is not None and result.agreement > 1 - 1e-6
@@ -340,9 +336,7 @@ def test_behind_a_rectifier_that_does_not_leak_separation_is_exact() -> None:
 
 
 def test_what_cannot_be_told_apart_is_not() -> None:
-    generator = torch_generator(0, "layer")
-    weight, bias, inputs = (torch.randn(s, generator=generator).double() for s in ((48, 20), (48,), (3, 20)))
-    dense = torch.randn((3, 48), generator=generator).double()  # nothing rectifies it
+    weight, bias, inputs, dense = a_layer()
 
     def told(outputs: Tensor, inputs: Tensor) -> Any:
         rng = torch_generator(0, "separation")
@@ -392,12 +386,15 @@ class Federation:
         )
         received, observations = nets.tensors(plain), []
         for i, (x, y) in enumerate(self.batches):
-            loss = cross_entropy(plain(self.inputs.normalise(x)), y)
-            gradients = torch.autograd.grad(loss, list(plain.parameters()))
-            sent = dict(zip(dict(plain.named_parameters()), gradients, strict=True))
+            sent = attackable.gradient(plain, self.inputs, x, y)
             observations.append(self.observation(sent, received, i, control))
         victim = PlainVictim(plain, received, ("*",), self.inputs)
         return observations, [Knowledge(victim, len(y), y) for _, y in self.batches]
+
+    def scale(self, name: str, factor: float) -> None:
+        """Multiplies one tensor of the first message."""
+        sent = {**self.sent[0], name: factor * self.sent[0][name]}
+        self.seen[0] = dataclasses.replace(self.seen[0], sent=sent)
 
     def run(self, **settings: Any) -> list[Reconstruction]:
         return HyperFLInversion(HyperFLInversionSettings(**settings)).run(
@@ -406,10 +403,6 @@ class Federation:
 
     def db(self, result: Sequence[Reconstruction]) -> list[float]:
         return [batch_db(x, one.samples) for (x, _), one in zip(self.batches, result, strict=True)]
-
-
-def generators(count: int) -> list[torch.Generator]:
-    return [torch_generator(0, "attack", i) for i in range(count)]
 
 
 def batch_db(x: Tensor, result: Tensor) -> float:
@@ -626,8 +619,7 @@ def test_a_malicious_server_chooses_the_extractor_and_reads_a_batch_off() -> Non
     honest = read(targets, hypernet(clients[0]), sent_by(clients[0], "mlp", x, y)).gradient
     for client in clients:  # of different embeddings and classifiers
         client.load_state_dict(sent, strict=False)
-        for name, value in client.extractor_weights().items():
-            assert torch.equal(value, chosen[name]), name
+        torch.testing.assert_close(client.extractor_weights(), chosen, rtol=0, atol=0)
     result = read(targets, sent, sent_by(clients[1], "mlp", x, y))
     assert result.embedding is None and all(torch.equal(result.weights[name], chosen[name]) for name in chosen)
     true = inputs.normalise(x).flatten(1)
@@ -694,10 +686,7 @@ def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_p
         embedding = ClientStore(folder / "state", stored.id, observation.client).load(1)["embedding"]
         client = generated("cnn1", seed=9)
         client.load_state_dict({**observation.received, "embedding": embedding}, strict=False)
-        result = read(client.hypernet.targets, observation.received, observation.sent)
-        assert result.embedding is not None and error(result.embedding, embedding) < 1e-5
-        for name, value in client.extractor_weights().items():
-            assert error(result.weights[name], value.detach()) < 1e-5, name
+        assert_read(read(client.hypernet.targets, observation.received, observation.sent), client, 1e-5)
         embeddings.append(embedding)
     assert len(embeddings) == 3 and not torch.equal(embeddings[0], embeddings[1])
 
@@ -729,10 +718,8 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
     probe_set = ProbeSet("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
     job = AttackJob("hyperfl", probe_set, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
     attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
-    assert (
-        threat_model_of(*clients_and_attacks(plan(experiment)), job, attack, experiment.defence != "none").adaptive
-        is adaptive
-    )
+    defended = experiment.defence != "none"
+    assert threat_model_of(*clients_and_attacks(plan(experiment)), job, attack, defended).adaptive is adaptive
 
 
 # --- what is refused, and what is said of nothing ---
@@ -741,10 +728,7 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
 @pytest.mark.slow
 def test_a_search_that_explains_nothing_has_found_nothing() -> None:
     federation = Federation("mlp", digits("mlp", 0), tiny=True)
-    silent = dict(federation.sent[0])
-    # Of the last layer's bias: delta.
-    silent["hypernet.heads.3.bias"] = torch.zeros_like(silent["hypernet.heads.3.bias"])
-    federation.seen = [dataclasses.replace(federation.seen[0], sent=silent)]
+    federation.scale("hypernet.heads.3.bias", 0.0)  # of the last layer's bias: delta
     for distance in ("relative", "cosine"):
         (result,) = federation.run(iterations=30, distance=distance)
         assert bool(result.samples.isnan().all()), distance
@@ -753,9 +737,7 @@ def test_a_search_that_explains_nothing_has_found_nothing() -> None:
 @pytest.mark.slow
 def test_a_batch_without_a_gradient_of_the_last_bias_gives_numbers_or_nothing() -> None:
     federation = Federation("mlp", digits("mlp", 0, 2), tiny=True)
-    silent = dict(federation.sent[0])
-    silent["hypernet.heads.3.bias"] = torch.zeros_like(silent["hypernet.heads.3.bias"])
-    federation.seen = [dataclasses.replace(federation.seen[0], sent=silent)]
+    federation.scale("hypernet.heads.3.bias", 0.0)
     (result,) = federation.run(iterations=60, distance="cosine")
     assert bool(result.samples.isfinite().all()) and result.matching_loss is not None and result.matching_loss < 1
 
@@ -763,8 +745,7 @@ def test_a_batch_without_a_gradient_of_the_last_bias_gives_numbers_or_nothing() 
 @pytest.mark.parametrize("variant", ["closed_form", "two_stage", "joint"])
 def test_what_is_not_finite_is_refused_before_anything_is_computed_of_it(variant: Any) -> None:
     federation = Federation("mlp", digits("mlp", 0, 2), tiny=True)
-    broken = {n: v * torch.nan if n == "hypernet.heads.2.weight" else v for n, v in federation.sent[0].items()}
-    federation.seen = [dataclasses.replace(federation.seen[0], sent=broken)]
+    federation.scale("hypernet.heads.2.weight", torch.nan)
     with pytest.raises(InputError, match=r"finite numbers in hypernet\.heads\.2\.weight"):
         federation.run(iterations=5, variant=variant)
 
@@ -793,22 +774,18 @@ def test_batch_normalisation_uses_the_statistics_that_were_received() -> None:
     received["extractor.1.running_var"] *= 3
     inputs, (x, y) = inputs_of("mlp"), digits("mlp", 0)
     net.load_state_dict(received)
-    loss = cross_entropy(net(inputs.normalise(x)), y)
-    parameters = dict(net.named_parameters())
-    sent = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+    sent = attackable.gradient(net, inputs, x, y)
     layers = [nn.BatchNorm2d(4) if isinstance(layer, nn.BatchNorm2d) else layer for layer in net.extractor]
     fresh = Net(nn.Sequential(*layers), net.classifier).eval()  # the attacker's, with initial statistics
     victim = SurrogateVictim(extractor_of(fresh), inputs, 1)
     reading = read_off(PlainVictim(fresh, received, tuple(sent), inputs), sent)
     observed, constants = victim.observed(victim.sent(reading, torch_generator(0, "x")))
     result = victim.gradient(x, y, victim.unknown, constants)
-    for name, value in observed.items():
-        torch.testing.assert_close(result[name], value, rtol=1e-4, atol=1e-6, msg=name)
+    torch.testing.assert_close(result, observed, rtol=1e-4, atol=1e-6)
 
 
 def test_reading_keeps_the_precision_of_what_was_sent() -> None:
     client, (x, y) = small().double(), digits("mlp", 0)
     result = read(client.hypernet.targets, hypernet(client), sent_by(client, "mlp", x.double(), y))
-    assert result.embedding is not None and error(result.embedding, client.embedding.detach()) < 1e-12
-    for name, value in client.extractor_weights().items():
-        assert result.weights[name].dtype == torch.float64 and error(result.weights[name], value.detach()) < 1e-12
+    assert_read(result, client, 1e-12)
+    assert {value.dtype for value in result.weights.values()} == {torch.float64}

@@ -20,6 +20,7 @@ from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import initialising, torch_generator
 from tests.support.attackable import attackable, digits, generators, gradient, seen
+from tests.support.rounds import descend
 
 INPUTS = InputSpec.from_constants((3, 32, 32), (0.5,) * 3, (0.25,) * 3)
 
@@ -83,9 +84,7 @@ def test_several_local_steps_on_parts_of_the_data_are_a_mixture_too() -> None:
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(3):
         part = slice(4 * step, 4 * step + 4)
-        optimiser.zero_grad()
-        cross_entropy(net((x[part] - INPUTS.mean) / INPUTS.std), y[part]).backward()
-        optimiser.step()
+        descend(optimiser, cross_entropy(net((x[part] - INPUTS.mean) / INPUTS.std), y[part]))
     update = {name: (before[name] - value.detach()) / 0.1 for name, value in net.named_parameters()}
     assert float((each_db(x, recovered(net, seen(update, before), 12).samples) > 20).double().mean()) >= 0.75
 

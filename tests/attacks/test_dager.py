@@ -23,6 +23,7 @@ from flfw.nets.transformer import Transformer, raw, tokens
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import initialising, torch_generator
 from tests.support.attackable import generators, gradient, seen
+from tests.support.rounds import descend
 
 LENGTH = 32
 INPUTS = InputSpec.from_constants((LENGTH,), (0.0,) * LENGTH, (1.0,) * LENGTH)
@@ -49,9 +50,7 @@ def network(name: str = "gpt_tiny", seed: int = 0, steps: int = 0) -> nets.Net:
     others = sequences(10, 14)
     for _ in range(steps):
         chosen = torch.randint(14, (8,), generator=rng)
-        optimiser.zero_grad()
-        cross_entropy(net(raw(others[chosen])), chosen % 2).backward()
-        optimiser.step()
+        descend(optimiser, cross_entropy(net(raw(others[chosen])), chosen % 2))
     return net
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.adversary.attack import NotApplicableError
@@ -27,6 +26,7 @@ from flfw.nets.inputs import InputSpec
 from flfw.plans.run_plan import plan
 from flfw.recording.observation import Knowledge, Observation, Vantage
 from flfw.rng import initialising, torch_generator
+from tests.support.attackable import gradient
 from tests.support.planned import clients_and_attacks
 
 INPUTS = InputSpec.from_constants((1, 6, 6), (0.4,), (0.5,))
@@ -46,9 +46,7 @@ def images(count: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def seen_by(net: nn.Module, shared: str, x: Tensor, y: Tensor) -> Observation:
-    net.zero_grad()
-    cross_entropy(net(INPUTS.normalise(x)), y).backward()
-    sent = {n: p.grad.clone() for n, p in net.named_parameters() if n.startswith(shared) and p.grad is not None}
+    sent = {n: v for n, v in gradient(net, INPUTS, x, y).items() if n.startswith(shared)}
     received = {n: v.clone() for n, v in nets.tensors(net).items() if n.startswith((shared, "generator."))}
     return Observation(Vantage.SERVER, "probe", "target", 1, 0, 0, sent, received)
 

@@ -24,6 +24,7 @@ from flfw.nets.inputs import InputSpec
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.recording.observation import Examples, Observation, Vantage
 from flfw.runs import run as whole
+from tests.support.rounds import descend
 
 RUN: dict[str, Any] = {
     "dataset": "digits", "net": "mlp", "image_size": 8, "clients": 10, "rounds": 1, "local_epochs": 3, "lr": 0.05,
@@ -99,9 +100,7 @@ def test_weight_decay_of_the_last_bias_is_taken_off() -> None:
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, weight_decay=0.3)
     for _ in range(10):
-        optimiser.zero_grad()
-        cross_entropy(net(samples[:20]), torch.zeros(20, dtype=torch.int64)).backward()
-        optimiser.step()
+        descend(optimiser, cross_entropy(net(samples[:20]), torch.zeros(20, dtype=torch.int64)))
     after = {name: value.detach().clone() for name, value in net.named_parameters()}
     observation = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, after, before)
     local = LocalSteps(0.01, 10, weight_decay=0.3)

@@ -29,6 +29,7 @@ from flfw.recording.observation import Knowledge, Observation
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run as whole
 from tests.support.attackable import attackable, digit_inputs, digits, fresh_net, generators, gradient, seen
+from tests.support.rounds import descend
 from tests.support.small_runs import ByGuess, tiny
 
 Batch = tuple[Tensor, Tensor]
@@ -223,9 +224,7 @@ def share_after_training(attack: Loki, lr: float, epochs: int, step: float = 0.0
         model.load_state_dict(received[client])
         steps = torch.optim.SGD(model.parameters(), lr=lr)
         for first in list(range(0, 32, 8)) * epochs:
-            steps.zero_grad()
-            cross_entropy(model(inputs.normalise(x[first : first + 8])), y[first : first + 8]).backward()
-            steps.step()
+            descend(steps, cross_entropy(model(inputs.normalise(x[first : first + 8])), y[first : first + 8]))
         sent = {name: value.clone() for name, value in nets.tensors(model).items()}
         if step:
             sent = {name: value.clamp(-8, 8).div(step).round() * step for name, value in sent.items()}

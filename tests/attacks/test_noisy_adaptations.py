@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from torch.nn.functional import cross_entropy
 
 from flfw.adversary.attack import Attack
 from flfw.attacks.adaptations.fed_cdp import FedCDPAdaptation
@@ -50,6 +49,7 @@ from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDPSettings
+from tests.support.attackable import gradient
 from tests.support.planned import clients_and_adaptation, clients_and_attacks
 
 SERVER, CLIENT = "server", "client_example"
@@ -137,9 +137,8 @@ def exchange(method: str, *chosen: str, at: int = 0, defence: str = "none", **si
 
 def test_groups_are_clipped_one_by_one_with_a_bound_for_each() -> None:
     gradient = {"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0]), "b.w": torch.tensor([0.3])}
-    assert {n: float(v) for n, v in clipped(gradient, 1.0, "layer").items()} == pytest.approx(
-        {"a.w": 0.6, "a.b": 0.8, "b.w": 0.3}
-    )
+    by_layers = {n: float(v) for n, v in clipped(gradient, 1.0, "layer").items()}
+    assert by_layers == pytest.approx({"a.w": 0.6, "a.b": 0.8, "b.w": 0.3})
     assert float(clipped(gradient, 1.0, "tensor")["a.w"]) == pytest.approx(1.0)
     both = clipped(gradient, {"a": torch.tensor(2.5), "b": torch.tensor(0.1)}, "layer")
     assert {n: float(v) for n, v in both.items()} == pytest.approx({"a.w": 1.5, "a.b": 2.0, "b.w": 0.1})
@@ -217,10 +216,7 @@ def test_the_true_examples_explain_what_a_client_sent(given: Exchange) -> None:
     for name, value in sent.items():
         torch.testing.assert_close(result[name], value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
     bare = given.client().model
-    x, y = given.examples()
-    loss = cross_entropy(bare(plan(given.experiment).task.load(None).inputs.normalise(x)), y)
-    named = {n: p for n, p in bare.named_parameters() if n in sent}
-    plain = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    plain = gradient(bare, plan(given.experiment).task.load(None).inputs, *given.examples())
     # Who does not know is wrong.
     assert max(float(relative_distance({n: plain[n]}, {n: value})) for n, value in sent.items()) > 0.01
 
@@ -239,9 +235,7 @@ NOISY = {
     "a share of an update's": exchange("fed_sdp", "clip=0.1", "noise_multiplier=2", "noise_shares=9", batch=2),
     "steps": exchange("dp_fedavg", "clip=0.0001", "noise_multiplier=2", "momentum=0.9", batch=2, steps=4),
     "an extractor": exchange("centaur", "noise_multiplier=2"),
-    "a second noise": exchange(
-        "fed_cdp", "clip=0.1", "noise_multiplier=2", "dp_gaussian.std=0.3", batch=2, defence="dp_gaussian"
-    ),
+    "a second noise": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", SECOND, batch=2, defence="dp_gaussian"),
     "an update's second": exchange(
         "fed_sdp", "clip=0.1", "noise_multiplier=2", "dp_gaussian.std=0.5", defence="dp_gaussian"
     ),
@@ -426,10 +420,8 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
     ],
 )
 def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at: ProbeSet, text: str) -> None:
-    assert (
-        protection_of(*clients_and_adaptation(plan(given)), at, SERVER, False).how == "none"
-        and protection_of(*clients_and_adaptation(plan(given)), at, SERVER, False).through(1.0) is None
-    )
+    protection = protection_of(*clients_and_adaptation(plan(given)), at, SERVER, False)
+    assert protection.how == "none" and protection.through(1.0) is None
     result = stands(given, at, False)
     assert not result.adaptive and result.granted[-1].startswith("not made use of: ") and text in result.granted[-1]
 
@@ -442,10 +434,8 @@ def test_a_defence_after_a_method_is_adapted_to_with_it() -> None:
     clips = "that before it fed_cdp clips each example's gradient (C=4 a layer) and adds noise (sigma=6)"
     assert both.granted[-1] == f"{clips}, to which it adapts as well"
     assert sum("the run's seed, from which fed_cdp may draw" in words for words in both.granted) == 1
-    assert (
-        stands(given, probe_set(3), False, defended=True).granted[-1]
-        == "not granted: that fed_cdp clips and adds noise"
-    )
+    granted = stands(given, probe_set(3), False, defended=True).granted
+    assert granted[-1] == "not granted: that fed_cdp clips and adds noise"
     early = stands(given, probe_set(on_client=True), True, defended=True)  # before the update is pruned
     assert (early.adaptive, early.protected_by) == (True, "fed_cdp")
     assert early.granted[-2] == "that the client uses prune, which does nothing to what is read here"

@@ -30,6 +30,7 @@ from flfw.recording.observation import Knowledge, Observation, Vantage
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
 from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient
+from tests.support.rounds import descend
 from tests.support.small_runs import tiny
 
 SIDE = 8
@@ -51,9 +52,7 @@ def trained(received: Tensors, client: int, steps: int, decay: float = 0.0, opti
     sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5, weight_decay=decay)
     stepping = optimiser(net.parameters()) if optimiser else sgd
     for _ in range(steps):
-        stepping.zero_grad()
-        cross_entropy(net(inputs.normalise(x)), y).backward()
-        stepping.step()
+        descend(stepping, cross_entropy(net(inputs.normalise(x)), y))
     return {name: value.clone() for name, value in nets.tensors(net).items()}
 
 

@@ -40,6 +40,7 @@ from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.task.defence import Defence, LocalStep
 from flfw.task.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
+from tests.support.attackable import gradient
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked, clients_and_adaptation
 from tests.support.small_runs import plug_in
@@ -261,10 +262,7 @@ def network() -> Net:
 def example(net: nn.Module, batch: int = 1, seed: int = 0) -> LocalStep:
     rng = torch_generator(seed, "pipeline's example")
     x, y = torch.rand(batch, *INPUTS.shape, generator=rng), torch.randint(10, (batch,), generator=rng)
-    named = dict(net.named_parameters())
-    loss = nn.functional.cross_entropy(net(INPUTS.normalise(x)), y)
-    gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-    return LocalStep(gradients, x, y, net, INPUTS)
+    return LocalStep(gradient(net, INPUTS, x, y), x, y, net, INPUTS)
 
 
 def sent_by(built: Pipeline, step: LocalStep) -> Tensors:
@@ -301,8 +299,7 @@ def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(name
     on_update = composed.update({n: factor * g for n, g in composed.step(step, rng).items()}, rng)
     sent = {name: value / factor for name, value in on_update.items()}
     again = operator.apply(step.gradients, operator.undo(sent), operator.read(sent))
-    for name, value in sent.items():
-        torch.testing.assert_close(again[name], value)
+    torch.testing.assert_close(again, sent)
 
 
 class Shifted(Operator):
@@ -418,14 +415,10 @@ def test_what_did_not_act_on_the_observation_needs_no_adaptation() -> None:
         assert adapted(*clients_and_adaptation(resolved(defence)), on_client, "client_example") == "written"
         known = defence_operator(*clients_and_adaptation(resolved(defence)), on_client, "client_example", 1.0)
         assert isinstance(known, SoteriaAdaptation)
-    assert (
-        adapted(*clients_and_adaptation(resolved(f"prune+{HALVES}")), on_client, "client_example")
-        == "nothing to adapt to"
-    )
-    assert adapted(*clients_and_adaptation(resolved("soteria+prune")), replace(TARGET, steps=4), "server") == "none"
-    assert (
-        adapted(*clients_and_adaptation(resolved("dp_gaussian+prune")), replace(TARGET, steps=4), "server") == "written"
-    )
+    how = adapted(*clients_and_adaptation(resolved(f"prune+{HALVES}")), on_client, "client_example")
+    assert how == "nothing to adapt to"
+    for defence, how in (("soteria+prune", "none"), ("dp_gaussian+prune", "written")):
+        assert adapted(*clients_and_adaptation(resolved(defence)), replace(TARGET, steps=4), "server") == how
 
 
 def test_the_automatic_adaptation_calls_the_whole_pipeline() -> None:

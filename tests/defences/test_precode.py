@@ -79,8 +79,7 @@ def test_a_round_equals_a_loop_with_the_divergence_in_its_loss(tmp_path: Path) -
             with torch.no_grad():
                 for parameter in net.parameters():
                     parameter -= 0.1 * parameter.grad  # type: ignore[operator]
-    for name, value in net.state_dict().items():
-        torch.testing.assert_close(uploads[name], value, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(uploads, dict(net.state_dict()), rtol=1e-4, atol=1e-6)
 
 
 def test_all_clients_have_the_network_and_only_defended_ones_draw(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from flfw.nets.representation import representation
 from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.task.defence import LocalStep
+from tests.support.attackable import gradient
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked
 
@@ -41,10 +42,7 @@ def network(name: str = "lenet") -> nn.Module:
 def example(net: nn.Module, batch: int = 3) -> LocalStep:
     rng = torch_generator(0, "soteria")
     x, y = torch.rand(batch, *INPUTS.shape, generator=rng), torch.randint(10, (batch,), generator=rng)
-    named = dict(net.named_parameters())
-    loss = nn.functional.cross_entropy(net(INPUTS.normalise(x)), y)
-    gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-    return LocalStep(gradients, x, y, net, INPUTS)
+    return LocalStep(gradient(net, INPUTS, x, y), x, y, net, INPUTS)
 
 
 def by_units(net: nn.Module, below: nn.Module, x: Tensor) -> Tensor:
@@ -129,11 +127,8 @@ def test_an_adaptation_agrees_with_the_truth_and_keeps_what_was_sent() -> None:
 def reconstructed(net: nn.Module, ratio: float, knows: bool) -> float:
     """Root mean square deviation of a search for one image of two greys."""
     x = torch.rand(1, 1, 2, 1, 1, generator=torch_generator(2, "greys")).expand(1, 1, 2, 6, 12).reshape(1, 1, 12, 12)
-    y, named = torch.tensor([3]), dict(net.named_parameters())
-    loss = nn.functional.cross_entropy(net(INPUTS.normalise(x)), y)
-    gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-    chosen = SoteriaSettings(ratio)
-    sent = Soteria(chosen).step(LocalStep(gradients, x, y, net, INPUTS), torch.Generator())
+    y, chosen = torch.tensor([3]), SoteriaSettings(ratio)
+    sent = Soteria(chosen).step(LocalStep(gradient(net, INPUTS, x, y), x, y, net, INPUTS), torch.Generator())
     victim, target = PlainVictim(net, tensors(net), ("*",), INPUTS), SearchTarget(sent, y, torch_generator(0, "start"))
     operator = SoteriaAdaptation(asdict(chosen)) if knows else None
     recipe = SearchConfig(cosine_distance, AdamSearch(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))

@@ -29,6 +29,7 @@ from flfw.recording.observation import Observation, Vantage
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from tests.support import rounds
+from tests.support.attackable import gradient
 from tests.support.method_rounds import normed
 from tests.support.small_runs import tiny
 
@@ -129,8 +130,7 @@ def test_victims_run_side_by_side_and_nothing_is_written() -> None:
     x, y = torch.rand((3, 2, 1, 4, 4), generator=torch_generator(0, "x")), torch.tensor([[0, 1], [2, 2], [3, 0]])
     together = vmap(lambda one, label: victim.gradient(one, label, {}, {}))(x, y)
     alone = stacked([victim.gradient(one, label, {}, {}) for one, label in zip(x, y, strict=True)])
-    for name, value in alone.items():
-        torch.testing.assert_close(together[name], value, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
     assert all(torch.equal(value, before[name]) for name, value in victim.known.items())
 
 
@@ -226,8 +226,7 @@ def test_a_layer_of_instances_is_as_in_training(running: bool) -> None:
     x, y = torch.rand((3, 1, 4, 4), generator=torch_generator(0, "x")), torch.tensor([0, 3, 1])
     held = {name: value.clone() for name, value in tensors(net).items()}
     net.train()
-    loss = nn.functional.cross_entropy(net(SPACE.normalise(x)), y)
-    sent = dict(zip(dict(net.named_parameters()), torch.autograd.grad(loss, list(net.parameters())), strict=True))
+    sent = gradient(net, SPACE, x, y)
     for known in (held, {n: v for n, v in held.items() if "running" not in n}):
         with initialising(1, "attacker"):
             victim = PlainVictim(of_instances((1, 4, 4), 4, running), known, ("*",), SPACE)

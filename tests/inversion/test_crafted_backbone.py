@@ -25,6 +25,7 @@ from flfw.nets.backbones.architectures import RANDOM, VARIABLE
 from flfw.nets.backbones.freezing import digest
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.rng import initialising, torch_generator
+from tests.support.rounds import descend
 
 PLACES = tuple(range(20, 31))
 DOWN = "blocks.0.mlp.adapter.down"
@@ -310,9 +311,7 @@ def test_crafted_rows_are_repeated_and_others_are_not(file: Path, monkeypatch: p
     assert repeated_rows(weight) == 0
     steps = torch.optim.SGD(net.parameters(), lr=0.05)
     for _ in range(5):
-        steps.zero_grad()
-        cross_entropy(net(x), y).backward()
-        steps.step()
+        descend(steps, cross_entropy(net(x), y))
     assert repeated_rows(weight) == 0
     assert repeated_rows(crafted_for(net).tensors[f"{DOWN}.weight"]) == 1
     assert repeated_rows(crafted_for(net, tuple(range(64))).tensors[f"{DOWN}.weight"]) == 1

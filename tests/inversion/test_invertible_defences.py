@@ -122,8 +122,7 @@ def test_an_offset_is_subtracted_before_searches_that_leave_the_mechanism_out() 
     problem = Problem(sent, knowledge.labels, torch.zeros(1, 1, 8, 8), {})
     for through in (True, False):
         given = Objective(knowledge.model, squared_distance, none, operator, through).constants(problem)
-        for name, value in observation.sent.items():
-            torch.testing.assert_close(given["observed"][name], value, rtol=0, atol=1e-6)
+        torch.testing.assert_close(given["observed"], dict(observation.sent), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,7 @@ def test_one_step_of_plain_sgd_changes_the_weights_by_the_gradient() -> None:
     expected = plain.gradient(x, LABELS, {}, {})
     result = stepped(known(model), LocalSteps(0.3, 1)).gradient(x, LABELS, {}, {})
     assert list(result) == list(expected) == list(plain.shared)
-    for name in expected:
-        assert torch.equal(result[name], expected[name])
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
 
 def test_what_was_sent_is_read_as_change_over_step_size_and_steps() -> None:
@@ -111,8 +110,7 @@ def test_a_first_step_of_adam_leaves_the_signs_of_the_gradient() -> None:
     model, x = net(), rows(5)
     gradient = PlainVictim(net(9), known(model), ("*",), ROW).gradient(x, LABELS, {}, {})
     result = stepped(known(model), LocalSteps(0.1, 1, "adam", epsilon=1e-12)).gradient(x, LABELS, {}, {})
-    for name in gradient:
-        torch.testing.assert_close(result[name], gradient[name].sign(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(result, {n: v.sign() for n, v in gradient.items()}, rtol=0, atol=1e-6)
 
 
 def test_small_changes_of_large_weights_are_not_rounded_away() -> None:
@@ -303,8 +301,7 @@ def test_derivative_in_data_labels_and_private_tensors_is_that_of_finite_differe
 def test_class_probabilities_serve_as_labels() -> None:
     victim, x = stepped(known(net()), LocalSteps(0.5, 3, batch_size=2)), rows(5)
     hard, soft = (victim.gradient(x, y, {}, {}) for y in (LABELS, one_hot(LABELS, 4).double()))
-    for name in hard:
-        torch.testing.assert_close(soft[name], hard[name], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(soft, hard, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("local", [LocalSteps(0.1, 2, "adam"), LocalSteps(0.1, 2, clip=0.1)], ids=["adam", "clip"])

@@ -25,6 +25,8 @@ from flfw.rng import initialising, torch_generator
 from flfw.runs import launch
 from flfw.server.aggregation import Update
 from flfw.strategies.dssgd import DSSGD, DSSGDSettings, SelectiveNet, offered
+from tests.support.attackable import gradient
+from tests.support.rounds import batches, descend
 
 
 def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:
@@ -65,16 +67,9 @@ def as_vector(tensors: dict[str, Tensor], prefix: str, net: nn.Module) -> Tensor
 
 def trained(net: nn.Module, start: Tensor, experiment: Experiment, server_round: int, partition: int) -> Tensor:
     nn.utils.vector_to_parameters(start.clone(), net.parameters())
-    task, rng = plan(experiment).task.load(None), torch_generator(experiment.seed, "batches", server_round, partition)
     optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
-    chosen = task.split.train[partition]
-    for _ in range(experiment.local_epochs):
-        order = chosen[torch.randperm(len(chosen), generator=rng).numpy()]
-        for at in range(0, len(chosen), experiment.batch_size):
-            x, y = task.examples("train", order[at : at + experiment.batch_size])
-            optimiser.zero_grad()
-            cross_entropy(net(task.inputs.normalise(x)), y).backward()
-            optimiser.step()
+    for x, y in batches(experiment, partition, "batches", experiment.local_epochs, server_round):
+        descend(optimiser, cross_entropy(net(x), y))
     return vector(net)
 
 
@@ -279,9 +274,8 @@ def test_a_network_with_buffers_is_refused_by_their_names() -> None:
 def probed(small: Experiment, folder: Path, *settings: str) -> tuple[Any, Tensor, Tensor, dict[str, Tensor]]:
     one = client(asked(small, *settings), folder)
     x, y = one.examples("train", one.indices("train")[:1])
-    loss = cross_entropy(one.model(one.ctx.task.inputs.normalise(x)), y)
-    moving = {n: p for n, p in one.model.named_parameters() if n.startswith("shared.")}
-    return one, x, y, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True))
+    gradients = gradient(one.model, one.ctx.task.inputs, x, y)
+    return one, x, y, {n: v for n, v in gradients.items() if n.startswith("shared.")}
 
 
 def test_a_probe_is_the_chosen_and_bounded_entries_of_a_step(small: Experiment, tmp_path: Path) -> None:
@@ -312,8 +306,7 @@ def test_the_victim_gives_what_was_sent_for_the_true_data(small: Experiment, tmp
     assert set(victim.unknown) == {name for name in one.model.state_dict() if name.startswith("own.")}
     observed, constants = victim.observed(sent)
     right = {name: value for name, value in one.model.state_dict().items() if name.startswith("own.")}
-    for name, value in victim.gradient(x, y, right, constants).items():
-        torch.testing.assert_close(value, observed[name])
+    torch.testing.assert_close(victim.gradient(x, y, right, constants), observed)
     if theta_d < 1:  # a wrong guess of what was not downloaded gives something else
         wrong = victim.gradient(x, y, victim.unknown, constants)
         assert max(float((wrong[n] - observed[n]).abs().max()) for n in observed) > 1e-3

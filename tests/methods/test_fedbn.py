@@ -55,9 +55,7 @@ def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, weights: str
                 net.load_state_dict(broadcast, strict=False)
                 sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.5)
                 for x, y in rounds.batches(asked, partition, "batches", 1, now):
-                    sgd.zero_grad()
-                    cross_entropy(net(x), y).backward()
-                    sgd.step()
+                    rounds.descend(sgd, cross_entropy(net(x), y))
             shares = rounds.SHARES if weights == "examples" else (0.5, 0.5)
             states = [net.state_dict() for net in clients]
             broadcast = {n: sum(k * s[n] for k, s in zip(shares, states, strict=True)) for n in broadcast}  # type: ignore[misc]

@@ -44,12 +44,6 @@ class Party:
         self.judging = torch.optim.Adam(model.discriminator.parameters(), lr=3e-4, betas=(0.5, 0.999))
 
 
-def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
-
-
 def apart(features: Tensor, made: Tensor, kind: str) -> Tensor:
     """The distance of stage 1, written out."""
     a, b = features.flatten(1), made.flatten(1)
@@ -86,7 +80,7 @@ def local_round(
         if now > 1:
             made = model.generator(torch.randn(len(y), 100, generator=rng), y).detach()
             loss = loss + (gamma * apart(features, made, distance) if distance != "none" else 0.0)
-        descend(party.task, loss)
+        rounds.descend(party.task, loss)
     model.generator.train()
     rng = torch_generator(experiment.seed, "noise", *key)
     judge = model.discriminator
@@ -95,7 +89,7 @@ def local_round(
         real, made = model.extractor(seen(x)).detach(), model.generator(z, y)
         one, zero = torch.ones(len(y)), torch.zeros(len(y))
         judged = binary_cross_entropy(judge(real, y), one) + binary_cross_entropy(judge(made.detach(), y), zero)
-        descend(party.judging, judged)
+        rounds.descend(party.judging, judged)
         loss = (1 - judge(made, y)).log().mean() if saturating else binary_cross_entropy(judge(made, y), one)
         if diversity:
             half = max(1, len(y) // 2)
@@ -103,7 +97,7 @@ def local_round(
             both = model.generator(torch.cat([z[:half], other]), torch.cat([y[:half], y[:half]]))
             ratio = (both[:half] - both[half:]).abs().mean() / (z[:half] - other).abs().mean()
             loss = loss + diversity / (ratio + 1e-5)
-        descend(party.generating, loss)
+        rounds.descend(party.generating, loss)
     return {n: v.clone() for n, v in model.state_dict().items() if n.startswith(("classifier.", "generator."))}
 
 
@@ -129,7 +123,7 @@ class Server:
                 message = [t.classifier(t.generator(z, y)) for t in teachers]  # type: ignore[operator]
                 agreed = torch.stack([w * scores for w, scores in zip(rounds.SHARES, message, strict=True)]).sum(0)
             scores = self.model.classifier(self.model.generator(z, y))  # type: ignore[operator]
-            descend(self.adam, kl_div(log_softmax(scores, 1), softmax(agreed, 1), reduction="batchmean"))
+            rounds.descend(self.adam, kl_div(log_softmax(scores, 1), softmax(agreed, 1), reduction="batchmean"))
         return {n: self.model.state_dict()[n].clone() for n in sent[0]}
 
 

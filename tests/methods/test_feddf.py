@@ -50,9 +50,7 @@ def distilled(student: nn.Module, teachers: list[nn.Module], images: list[Tensor
         with torch.no_grad():
             message = [share * t.eval()(x) for share, t in zip(rounds.SHARES, teachers, strict=True)]
         loss = kl_div(log_softmax(student(x), 1), softmax(message[0] + message[1], 1), reduction="batchmean")
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
+        rounds.descend(adam, loss)
 
 
 def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
@@ -67,9 +65,7 @@ def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
                 net.load_state_dict(broadcast)
                 sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.5)
                 for x, y in rounds.batches(asked, partition, "batches", 1, now):
-                    sgd.zero_grad()
-                    cross_entropy(net(x), y).backward()
-                    sgd.step()
+                    rounds.descend(sgd, cross_entropy(net(x), y))
                 clients.append(net)
                 tensors = result.uploads[now - 1][partition].tensors
                 assert rounds.error(tensors, dict(net.state_dict()), broadcast) < CLOSE

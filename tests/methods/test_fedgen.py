@@ -54,9 +54,7 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
                 for x, y in rounds.batches(experiment, partition, "batches", 1, now):
                     made_up = model.generator(torch.randn(len(y), 100, generator=rng), y).detach()
                     loss = cross_entropy(model(x), y) + cross_entropy(model.classifier(made_up), y)
-                    optimiser.zero_grad()
-                    loss.backward()
-                    optimiser.step()
+                    rounds.descend(optimiser, loss)
                 expected = {n: v for n, v in model.state_dict().items() if n.startswith("classifier.")}
                 assert rounds.error(result.uploads[now - 1][partition].tensors, expected, start) < CLOSE
             rng = torch_generator(experiment.seed, "server training", now)
@@ -72,9 +70,7 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
                     both = server.generator(torch.cat([z[:4], other]), torch.cat([y[:4], y[:4]]))
                     ratio = (both[:4] - both[4:]).abs().mean() / (z[:4] - other).abs().mean()
                     loss = loss + 1 / (ratio + 1e-5)
-                serving.zero_grad()
-                loss.backward()
-                serving.step()
+                rounds.descend(serving, loss)
             sent = [{n: v.clone() for n, v in c.state_dict().items() if n.startswith("classifier.")} for c in clients]
             chosen = {n: v.clone() for n, v in server.state_dict().items() if n.startswith("generator.")}
             broadcast = {**rounds.mean(sent), **chosen}

@@ -45,9 +45,7 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, optimiser: s
                 if not lasting:
                     optimisers[partition] = made(net)  # type: ignore[arg-type]
                 for x, y in rounds.batches(experiment, partition, "batches", 1, now):
-                    optimisers[partition].zero_grad()
-                    cross_entropy(net(x), y).backward()
-                    optimisers[partition].step()
+                    rounds.descend(optimisers[partition], cross_entropy(net(x), y))
             sent = [{name: net.state_dict()[name].clone() for name in broadcast} for net in nets]
             broadcast = rounds.mean(sent)
             assert rounds.error(result.broadcasts[now], broadcast, start) < CLOSE

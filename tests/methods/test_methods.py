@@ -21,9 +21,11 @@ from flfw.experiment import Experiment
 from flfw.files.tensor_names import matches
 from flfw.messages.sharing import SharingViolationError
 from flfw.plans.run_plan import plan, without_auto
-from flfw.rng import initialising, torch_generator
+from flfw.rng import initialising
 from flfw.runs.run_notes import final_accuracies
 from flfw.server.strategy import FederatedStrategy
+from tests.support import rounds
+from tests.support.attackable import gradient
 from tests.support.engine_runs import rows_without_times, train_by_engine
 from tests.support.method_rounds import (
     METHODS,
@@ -56,29 +58,12 @@ TRAINABLE = {"fed_sdp": ("noise_multiplier=0.01",)}
 # --- the loops, written with torch's own optimiser and nothing of flfw's training code ---
 
 
-def batches(experiment: Experiment, partition: int, purpose: str, epochs: int) -> list[tuple[Tensor, Tensor]]:
-    task, rng = plan(experiment).task.load(None), torch_generator(experiment.seed, purpose, 1, partition)
-    given, result = task.split.train[partition], []
-    for _ in range(epochs):
-        order = given[torch.randperm(len(given), generator=rng).numpy()]
-        for start in range(0, len(given), experiment.batch_size):
-            chosen = order[start : start + experiment.batch_size]
-            pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
-            mean, std = torch.tensor(task.dataset.mean), torch.tensor(task.dataset.std)
-            result.append(
-                ((pixels - mean[:, None, None]) / std[:, None, None], torch.tensor(task.dataset.train_y[chosen]))
-            )
-    return result
-
-
 def train(
     net: nn.Module, experiment: Experiment, partition: int, extra: Callable[[], Tensor] | None = None
 ) -> nn.Module:
     optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
-    for x, y in batches(experiment, partition, "batches", experiment.local_epochs):
-        optimiser.zero_grad()
-        (cross_entropy(net(x), y) + (extra() if extra else 0)).backward()
-        optimiser.step()
+    for x, y in rounds.batches(experiment, partition, "batches", experiment.local_epochs, 1):
+        rounds.descend(optimiser, cross_entropy(net(x), y) + (extra() if extra else 0))
     return net
 
 
@@ -148,13 +133,11 @@ def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
 
     head = [w["classifier.weight"], w["classifier.bias"]]
     step_a = torch.optim.SGD(head, lr=0.1, momentum=0.5, weight_decay=5e-4)
-    for x, y in batches(experiment, partition, "classifier", 1):
-        step_a.zero_grad()
-        cross_entropy(scores(x), y).backward()
-        step_a.step()
+    for x, y in rounds.batches(experiment, partition, "classifier", 1, 1):
+        rounds.descend(step_a, cross_entropy(scores(x), y))
     hyper = [value for name, value in w.items() if name.startswith("hypernet.")]
     step_b = torch.optim.SGD([*hyper, w["embedding"]], lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
-    for x, y in batches(experiment, partition, "hypernetwork", experiment.local_epochs):
+    for x, y in rounds.batches(experiment, partition, "hypernetwork", experiment.local_epochs, 1):
         step_b.zero_grad()
         cross_entropy(scores(x), y).backward()
         nn.utils.clip_grad_norm_(hyper, 0.5)
@@ -205,9 +188,8 @@ def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: 
     assert metrics["num-examples"] == 150 and np.isfinite(metrics["loss"])
     private = {name for name in everything if not matches(name, sharing.downloads)}
     kept = ClientStore(tmp_path, "test", 0).load(1) if client.private_state() else {}
-    assert set(kept) == set(client.private_state()) >= private
-    for name, value in client.private_state().items():
-        assert torch.equal(kept[name], value)
+    assert set(kept) >= private
+    torch.testing.assert_close(kept, client.private_state(), rtol=0, atol=0)
 
 
 @pytest.mark.slow
@@ -323,15 +305,12 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     task = plan(experiment).task.load(None)
     x, y = task.examples("train", task.split.train[0][:2])
     result = client.gradient(x, y) if plan(experiment).client.method.uploads else {}
-    loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
-    moving = {n: p for n, p in client.model.named_parameters() if n in result}
+    expected = gradient(client.model, task.inputs, x, y)
     assert set(result) == {
         n for n in before if matches(n, client.ctx.method.descended(client.model, client.ctx.settings))
     }
-    if moving:
-        assert_equal(result, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
-    for name, value in client.model.state_dict().items():
-        assert torch.equal(value, before[name])
+    assert_equal(result, {n: expected[n] for n in result})
+    torch.testing.assert_close(dict(client.model.state_dict()), before, rtol=0, atol=0)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

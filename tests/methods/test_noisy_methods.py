@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb, inf, nan, sqrt
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from flfw.rng import numpy_generator, secret_generator, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, participations
 from flfw.server.strategy import FederatedStrategy
+from tests.support import rounds
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
 from tests.support.resumed_runs import cut_short
 
@@ -85,20 +86,7 @@ def a_round(experiment: Experiment, folder: Path, server_round: int = 1) -> tupl
 def own_examples(experiment: Experiment, partition: int) -> tuple[Tensor, Tensor]:
     task = plan(experiment).task.load(None)
     chosen = task.split.train[partition]
-    pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
-    mean, std = (torch.tensor(number)[:, None, None] for number in (task.dataset.mean, task.dataset.std))
-    return (pixels - mean) / std, torch.tensor(task.dataset.train_y[chosen])
-
-
-def shuffled(
-    experiment: Experiment, partition: int, epochs: int, server_round: int = 1, purpose: str = "batches"
-) -> Iterator[tuple[Tensor, Tensor]]:
-    x, y = own_examples(experiment, partition)
-    rng = torch_generator(experiment.seed, purpose, server_round, partition)
-    for _ in range(epochs):
-        order = torch.randperm(len(y), generator=rng)
-        for chosen in order.split(experiment.batch_size):
-            yield x[chosen], y[chosen]
+    return rounds.normalised(task, chosen), torch.tensor(task.dataset.train_y[chosen])
 
 
 def gradients(net: nn.Module, x: Tensor, y: Tensor, names: Sequence[str]) -> list[State]:
@@ -163,7 +151,7 @@ def cdp_loop(
     names = [name for name, _ in net.named_parameters()]
     bounds = bound(net, *own_examples(experiment, partition)) if callable(bound) else bound
     optimiser = torch.optim.SGD(net.parameters(), lr=lr or experiment.lr)
-    for x, y in shuffled(experiment, partition, experiment.local_epochs, server_round):
+    for x, y in rounds.batches(experiment, partition, "batches", experiment.local_epochs, server_round):
         total = clipped_sum(net, x, y, names, bounds, grouping)
         follow(optimiser, net, {n: smallest_zeroed(v, zeroed) / len(y) for n, v in total.items()})
     return {name: value.detach() for name, value in net.state_dict().items()}
@@ -229,22 +217,28 @@ def head_steps(net: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: T
     follow(optimiser, net, dict(zip(head, result, strict=True)))
 
 
-def local_dp_loop(experiment: Experiment, partition: int, method: str, bound: float) -> nn.Module:
-    """Noisy steps without noise, over all or over the extractor; with the head as the method has it."""
+def local_loop(
+    experiment: Experiment, partition: int, method: str, bound: float | None = None, decay: float = 5e-4
+) -> nn.Module:
+    """Steps over all or over the extractor, by example where they are clipped; with the head as the method has it."""
     net = plain_net(experiment)
     parameters = dict(net.named_parameters())
-    names = [n for n in parameters if method == "dp_fedavg" or n.startswith("extractor.")]
-    main = torch.optim.SGD([parameters[n] for n in names], lr=experiment.lr, momentum=0.5, weight_decay=0.01)
+    momentum, decay = (0.0, 0.0) if method == "fed_sdp" else (0.5, decay)
+    names = [n for n in parameters if method in ("fed_sdp", "dp_fedavg") or n.startswith("extractor.")]
+    main = torch.optim.SGD([parameters[n] for n in names], lr=experiment.lr, momentum=momentum, weight_decay=decay)
     others = [p for n, p in parameters.items() if n.startswith("classifier.")]
-    plain = torch.optim.SGD(others, lr=0.2, momentum=0.5, weight_decay=0.01)
+    plain = torch.optim.SGD(others, lr=0.2, momentum=momentum, weight_decay=decay)
     if method == "centaur":
-        for x, y in shuffled(experiment, partition, 2, purpose="head"):
+        for x, y in rounds.batches(experiment, partition, "head", 2, 1):
             head_steps(net, plain, x, y)
-    for x, y in shuffled(experiment, partition, experiment.local_epochs):
+    for x, y in rounds.batches(experiment, partition, "batches", experiment.local_epochs, 1):
         if method == "ppsgd":
             head_steps(net, plain, x, y)
-        total = clipped_sum(net, x, y, names, bound, "flat")
-        follow(main, net, {name: value / len(y) for name, value in total.items()})
+        if bound is None:
+            rounds.descend(main, cross_entropy(net(x), y))
+        else:
+            total = clipped_sum(net, x, y, names, bound, "flat")
+            follow(main, net, {name: value / len(y) for name, value in total.items()})
     return net
 
 
@@ -255,7 +249,7 @@ OWN = {"dp_fedavg": (), "centaur": ("head_lr=0.2", "head_epochs=2"), "ppsgd": ("
 def test_methods_that_protect_examples_equal_a_loop(tiny: Experiment, tmp_path: Path, method: str) -> None:
     """Momentum and weight decay act after clipping; the norm is that of what is sent."""
     experiment = of(tiny, method, "noise_multiplier=0", "clip=0.3", "weight_decay=0.01", *OWN[method])
-    nets = [local_dp_loop(experiment, partition, method, 0.3) for partition in range(3)]
+    nets = [local_loop(experiment, partition, method, 0.3, 0.01) for partition in range(3)]
     uploads = plan(experiment).client.method.uploads
     shared = [n for n in nets[0].state_dict() if uploads == ("*",) or n.startswith("extractor.")]
     result, sent = a_round(experiment, tmp_path)
@@ -265,28 +259,8 @@ def test_methods_that_protect_examples_equal_a_loop(tiny: Experiment, tmp_path: 
     client = client_of(experiment, 1, tmp_path / "again")
     client.fit_named(initial_tensors(experiment), version=0)
     assert_equal(client.model.state_dict(), nets[1].state_dict(), 1e-5)  # the head as well
-    bare = local_dp_loop(experiment, 0, method, inf).state_dict()
+    bare = local_loop(experiment, 0, method, inf, 0.01).state_dict()
     assert max(float((bare[name] - sent[0][name]).abs().max()) for name in shared) > 1e-3
-
-
-def plain_loop(experiment: Experiment, partition: int, method: str) -> nn.Module:
-    net = plain_net(experiment)
-    parameters = dict(net.named_parameters())
-    momentum, decay = (0.0, 0.0) if method == "fed_sdp" else (0.5, 5e-4)
-    moving = [p for n, p in parameters.items() if method in ("fed_sdp", "dp_fedavg") or n.startswith("extractor.")]
-    main = torch.optim.SGD(moving, lr=experiment.lr, momentum=momentum, weight_decay=decay)
-    others = [p for n, p in parameters.items() if n.startswith("classifier.")]
-    plain = torch.optim.SGD(others, lr=0.2, momentum=momentum, weight_decay=decay)
-    if method == "centaur":
-        for x, y in shuffled(experiment, partition, 2, purpose="head"):
-            head_steps(net, plain, x, y)
-    for x, y in shuffled(experiment, partition, experiment.local_epochs):
-        if method == "ppsgd":
-            head_steps(net, plain, x, y)
-        net.zero_grad()
-        cross_entropy(net(x), y).backward()
-        main.step()
-    return net
 
 
 @pytest.mark.parametrize("grouping", ["layer", "tensor", "flat"])
@@ -301,7 +275,7 @@ def test_methods_that_protect_clients_equal_a_loop(
     result, sent = a_round(experiment, tmp_path)
     total = {name: torch.zeros_like(value) for name, value in before.items()}
     for partition in range(3):
-        after = plain_loop(experiment, partition, method).state_dict()
+        after = local_loop(experiment, partition, method).state_dict()
         change = {name: after[name] - before[name] for name in before}
         assert max(norms_of(change, grouping).values()) > 0.25
         kept = clipped(change, 0.2, grouping)

@@ -134,6 +134,11 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+def run_still(folder: Path, flags: str) -> dict[str, Any]:
+    assert sim.main([*STILL.split(), *flags.split(), "--out", str(folder / "run")]) == 0
+    return result(folder / "run")
+
+
 @pytest.mark.slow
 def test_a_run_ends_when_patience_does_and_says_so(ended: Path) -> None:
     results = result(ended)
@@ -147,11 +152,7 @@ def test_a_run_ends_when_patience_does_and_says_so(ended: Path) -> None:
 @pytest.mark.slow
 def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> None:
     results = result(ended)
-    assert [(entry["round"], entry["verdict"]) for entry in results["audit"]] == [
-        (0, "leaks"),
-        (2, "leaks"),
-        (4, "leaks"),
-    ]
+    assert [(entry["round"], entry["verdict"]) for entry in results["audit"]] == [(at, "leaks") for at in (0, 2, 4)]
     assert "Never came, and so were not audited: rounds 7." in results["notes"]
     assert all(entry["failures"] == 0 for entry in results["audit"])
     assert not (ended / "failures.csv").exists()
@@ -187,26 +188,22 @@ def test_a_run_that_was_cut_short_comes_to_the_same_end(ended: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_a_patience_that_outlasts_the_rounds_changes_nothing(tmp_path: Path) -> None:
-    flags = "--rounds 3 --expert patience=3 --audit-rounds last"
-    assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
-    results = result(tmp_path / "run")
+    results = run_still(tmp_path, "--rounds 3 --expert patience=3 --audit-rounds last")
     assert len(results["rounds"]) == 3 and results["audit"][0]["round"] == 3
     assert not any("Training ended" in note for note in results["notes"])
 
 
 @pytest.mark.slow
 def test_attacks_beside_training_attack_the_early_last_round_and_end(tmp_path: Path) -> None:
-    flags = "--rounds 9 --expert patience=1 attack_process=concurrent --audit-rounds 5,last --audit-source both"
-    assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
-    results = result(tmp_path / "run")
+    results = run_still(
+        tmp_path, "--rounds 9 --expert patience=1 attack_process=concurrent --audit-rounds 5,last --audit-source both"
+    )
     assert [(entry["round"], entry["verdict"]) for entry in results["audit"]] == [(2, "leaks")]
     assert results["recordings"]["refused"][0].startswith("The uploads of round 2 were left out: ")
 
 
 def test_a_run_of_whose_audited_rounds_none_came_has_an_empty_audit(tmp_path: Path) -> None:
-    flags = "--rounds 9 --expert patience=1 --audit-rounds 8,9"
-    assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
-    results = result(tmp_path / "run")
+    results = run_still(tmp_path, "--rounds 9 --expert patience=1 --audit-rounds 8,9")
     assert results["audit"] == [] and "Never came, and so were not audited: rounds 8, 9." in results["notes"]
     assert (tmp_path / "run" / "report.html").exists()
 

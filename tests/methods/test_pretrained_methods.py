@@ -95,9 +95,7 @@ def lpm_loop(experiment: Experiment, partition: int, clip: float) -> tuple[dict[
     head, hyper = ([v for n, v in w.items() if n.startswith(part)] for part in ("classifier.", "hypernet."))
     step_a = torch.optim.SGD(head, lr=0.1, momentum=0.5, weight_decay=5e-4)
     for x, y in rounds.batches(experiment, partition, "classifier", 1, 1):
-        step_a.zero_grad()
-        loss(x, y).backward()
-        step_a.step()
+        rounds.descend(step_a, loss(x, y))
     step_b = torch.optim.SGD([*hyper, w["embedding"]], lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
     for x, y in rounds.batches(experiment, partition, "hypernetwork", experiment.local_epochs, 1):
         step_b.zero_grad()
@@ -123,8 +121,7 @@ def test_hyperfl_lpm_equals_a_loop(small: Experiment, tmp_path: Path, step: str)
         kept = client.model.state_dict()
         for name in ("embedding", "classifier.weight", "classifier.bias"):
             torch.testing.assert_close(kept[name], state[name], rtol=1e-9, atol=1e-11)
-        for name, value in fresh_statistics(client.model).items():
-            torch.testing.assert_close(value, statistics[name], rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(fresh_statistics(client.model), statistics, rtol=1e-9, atol=1e-11)
         assert set(client.private_names) == {n for n in kept if not n.startswith("hypernet.")}
 
 
@@ -141,9 +138,7 @@ def test_a_round_equals_a_loop_and_sends_what_is_trained(
         for partition, net in enumerate(nets):
             optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.5, weight_decay=5e-4)
             for x, y in rounds.batches(experiment, partition, "batches", 2, 1):
-                optimiser.zero_grad()
-                cross_entropy(net.train()(x), y).backward()
-                optimiser.step()
+                rounds.descend(optimiser, cross_entropy(net.train()(x), y))
         result = rounds.play(experiment, tmp_path)
     states = [net.state_dict() for net in nets]
     for client, state in zip(result.clients, states, strict=True):
@@ -285,9 +280,8 @@ def test_the_server_reads_the_adapters_gradient_off_the_hypernetworks(
         sent = client.gradient(x, y)
         known = {name: torch.tensor(value) for name, value in received.items()}
         reading = read(net.hypernet.targets, known, sent)
-    for name, value in expected.items():
-        torch.testing.assert_close(reading.gradient[name], value, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(reading.weights[name], theta[name].detach(), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(reading.gradient, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(reading.weights, theta, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm", ["batch", "frozen"])
@@ -310,8 +304,7 @@ def test_the_attackers_model_of_a_client_gives_its_message(
     )
     observed, constants = victim.observed(sent)
     guessed = victim.gradient(x, y, {n: private[n] for n in victim.unknown}, constants)
-    for name, value in observed.items():
-        torch.testing.assert_close(guessed[name], value, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(guessed, observed, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("train", ["adapter", "lora"])
@@ -324,8 +317,7 @@ def test_the_gradients_of_single_examples_reach_adapters_through_a_frozen_body(s
     clipped = PerExample(net).clipped_sum(lambda: cross_entropy(net(x), y, reduction="none"), 1e6)
     loss = cross_entropy(net(x), y, reduction="sum")
     expected = dict(zip(dict(net.named_parameters()), torch.autograd.grad(loss, list(net.parameters())), strict=True))
-    for name, value in expected.items():
-        torch.testing.assert_close(clipped.sums[name], value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(clipped.sums, expected, rtol=1e-4, atol=1e-5)
     by_batch = rounds.fresh(asked(small, "fedavg", "adapter"))
     with pytest.raises(
         InputError, match=r"stage1\.adapter\.bn1; its output depends .*; adapter_norm=frozen is the way"

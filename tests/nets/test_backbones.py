@@ -34,6 +34,7 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.tuned import Backbone, FeatureCache
 from flfw.rng import initialising, torch_generator
 from tests.support import tiny_backbone
+from tests.support.rounds import descend
 
 TINY, NAME = tiny_backbone.NAME, "tests.support.tiny_backbone:NAME"
 BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}
@@ -234,9 +235,7 @@ def test_training_leaves_the_body_bit_identical(train: str) -> None:
     before = digest(frozen(net))
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
     for _ in range(3):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(net.train()(images(4)), torch.arange(4)).backward()
-        optimiser.step()
+        descend(optimiser, nn.functional.cross_entropy(net.train()(images(4)), torch.arange(4)))
     assert digest(frozen(net)) == before
     assert len(frozen(net)) >= 14 and not set(frozen(net)) & set(net.state_dict())
 
@@ -310,10 +309,8 @@ def test_grey_images_are_repeated_and_resized_as_torchvision_does() -> None:
 
 def test_two_networks_share_frozen_numbers_and_not_trained_ones() -> None:
     one, other = tuned(), tuned()
-    assert (
-        frozen(one)["extractor.body.stage1.layer.0.weight"].data_ptr()
-        == frozen(other)["extractor.body.stage1.layer.0.weight"].data_ptr()
-    )
+    name = "extractor.body.stage1.layer.0.weight"
+    assert frozen(one)[name].data_ptr() == frozen(other)[name].data_ptr()
     whole = tuned(train="full"), tuned(train="full")
     assert len({net.get_parameter("extractor.body.stage1.0.weight").data_ptr() for net in whole}) == 2
 

@@ -48,8 +48,8 @@ def test_each_batch_norm_is_replaced_and_all_else_stays(name: str) -> None:
     assert not any(isinstance(layer, _BatchNorm) for layer in changed.modules())
     assert not list(changed.named_buffers())
     assert [name for name, _ in changed.named_parameters()] == [name for name, _ in original.named_parameters()]
-    for parameter, other in zip(changed.parameters(), original.parameters(), strict=True):
-        assert torch.equal(parameter, other)  # the same first weights: gamma is 1, beta 0
+    # The same first weights: gamma is 1, beta 0.
+    torch.testing.assert_close([*changed.parameters()], [*original.parameters()], rtol=0, atol=0)
     assert (changed.shape, changed.classes) == (original.shape, original.classes)
 
 

@@ -180,13 +180,7 @@ PUBLISHED_IG = ("ig.signed=false", "ig.tv=1e-6", "ig.schedule=constant")
 def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() -> None:
     preset = preset_of("hyperfl.3/HyperFL/CIFAR-10/psnr", "full")
     run, tailored = preset.experiments
-    assert (run.images, run.audit_rounds, run.attack, run.net, run.lr) == (
-        50,
-        "0,last",
-        ("ig", "hyperfl"),
-        "cnn2",
-        0.02,
-    )
+    assert run == replace(run, images=50, audit_rounds="0,last", attack=("ig", "hyperfl"), net="cnn2", lr=0.02)
     assert run.set == ("ig.iterations=10000", *PUBLISHED_IG, "hyperfl.iterations=10000")
     assert preset.figure.name == "audit.attack=ig,adaptation=None,round=0.psnr.mean"
     beside = ["audit.attack=hyperfl,round=0.psnr.mean", "audit.attack=ig,adaptation=None,round=200.psnr.mean"]
@@ -202,14 +196,7 @@ def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() 
 def test_hyperfl_s_table_of_rog_has_the_ceiling_of_each_size_beside_it() -> None:
     preset = preset_of("hyperfl.5/HyperFL/CIFAR-10/psnr", "full")
     run = preset.choices[0][0]
-    assert (run.attack, run.images, run.audit_rounds, run.net, run.image_size, run.set) == (
-        ("rog",),
-        50,
-        "0",
-        "cnn2",
-        0,
-        (),
-    )
+    assert run == replace(run, attack=("rog",), images=50, audit_rounds="0", net="cnn2", image_size=0, set=())
     names = {one.name: (one.experiments[0], one.figure.name.rpartition("round=0.")[2]) for one in preset.further}
     doubled, closed = ("rog.sf=2",), ("rog.private=closed_form",)
     network = ("rog.post=unet", "rog.pairs=2000", "rog.post_epochs=10")
@@ -304,12 +291,9 @@ def test_without_published_weights_another_backbone_stands_in_and_is_named(
     (tmp_path / "resnet18-f37072fd.pth").touch()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     preset = preset_of(path, "quick")
-    assert preset.experiments[0].net == "resnet18_imagenet" and "backbone" not in preset.figure.words
-    assert (preset.experiments[0].clients, preset.experiments[0].rounds, preset.experiments[0].local_epochs) == (
-        4,
-        5,
-        1,
-    )
+    (run,) = preset.experiments
+    assert run.net == "resnet18_imagenet" and "backbone" not in preset.figure.words
+    assert (run.clients, run.rounds, run.local_epochs) == (4, 5, 1)
 
 
 @pytest.mark.parametrize("method", ["DP-FedAvg", "CENTAUR", "PPSGD"])
@@ -447,9 +431,8 @@ def test_a_cell_is_the_mean_over_its_seeds(done: Path) -> None:
         assert row.measured == pytest.approx((first + second) / 2)
         assert row.measured_deviation == pytest.approx(abs(first - second) / 2**0.5)  # of two: |a - b| / sqrt(2)
         local = sum(result["final"]["acc_local"] for result in results) / 2
-        assert row.also.startswith("final.acc_local=") and float(row.also.partition("=")[2]) == pytest.approx(
-            100 * local
-        )
+        name, _, after_training = row.also.partition("=")
+        assert name == "final.acc_local" and float(after_training) == pytest.approx(100 * local)
         assert (row.status, row.scale, row.code, row.published) == ("measured", "quick", code_hash(), 50)
 
 
@@ -805,11 +788,8 @@ def test_a_number_that_says_nothing_is_marked_with_the_reason(tmp_path: Path) ->
     outcome = cells.read(cell("fedavg"), preset)
     shown = layout.markdown(sheet(published.table("hyperfl.1"), [outcome], "quick"))
     reason = "it moves by 0.096, and the accuracy is that of guessing"
-    assert (
-        outcome.uninformative == reason
-        and f"? uninformative: {reason} (" in shown
-        and "10.00?" in shown.replace("*", "")
-    )
+    assert outcome.uninformative == reason and f"? uninformative: {reason} (" in shown
+    assert "10.00?" in shown.replace("*", "")
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:

@@ -356,12 +356,7 @@ def test_arrays_that_are_none_are_skipped_and_said(tmp_path: Path) -> None:
     words, lies, fine = manifest(tmp_path)
     assert words["skipped"].startswith("the arrays cannot be stored: a header that does not describe plain numbers")
     assert lies["skipped"].startswith("the arrays cannot be stored: ")
-    assert {key: lies[key] for key in ("type", "round", "client", "node")} == {
-        "type": "query.lies",
-        "round": 4,
-        "client": 2,
-        "node": 3,
-    }
+    assert (lies["type"], lies["round"], lies["client"], lies["node"]) == ("query.lies", 4, 2, 3)
     assert fine["sent_by_client"]["file"] in files(tmp_path) and len(files(tmp_path)) == 3
 
 

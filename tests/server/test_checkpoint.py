@@ -314,11 +314,8 @@ def test_what_was_saved_is_loaded(kept: Checkpoints, tmp_path: Path) -> None:
     assert again.id == kept.id and again.last is not None
     assert again.history == [{}, {"rounds": [{"loss": 1 / 3}], "clients": [{"client": 3}]}]
     assert same_arrays(again.last.arrays, some(1).arrays)
-    assert (again.last.round, again.last.state_versions, again.last.recordings) == (
-        1,
-        {3: 2, 11: 1},
-        some(1).recordings,
-    )
+    assert (again.last.round, again.last.state_versions) == (1, {3: 2, 11: 1})
+    assert again.last.recordings == some(1).recordings
     assert torch.equal(again.last.state["momentum"], torch.tensor([0.1], dtype=torch.float64))
 
 

@@ -118,6 +118,13 @@ def batches(
     return result
 
 
+def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step by the loss's own gradient alone."""
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+
+
 def normalised(task: Task, chosen: np.ndarray) -> Tensor:
     """Training images as the network takes them."""
     pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255  # as the data are, whatever is computed in
