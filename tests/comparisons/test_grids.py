@@ -246,8 +246,8 @@ def test_a_run_without_whole_pictures_is_refused_with_the_way_out(
     (folder / "ig-0-000.safetensors").write_bytes(b"nothing")
     assert figures.main([str(folder), "--figure-names", "grid"]) == 2
     damaged = capsys.readouterr().err
-    assert damaged.startswith(f"figures: Expected whole pictures in {folder / 'ig-0-000.safetensors'}, got ")
-    assert damaged.endswith("; restore it.\n") and damaged.count("\n") == 1
+    assert damaged.startswith(f"figures: Expected example 0 in {folder / 'ig-0-000.safetensors'}, got ")
+    assert damaged.endswith("; restore it, or run anew.\n") and damaged.count("\n") == 1
     (folder / "ig-0-000.safetensors").unlink()
     assert figures.main([str(folder), "--figure-names", "grid"]) == 2
     assert "got no ig-0-000.safetensors; a purged run has none: run it again, and draw" in capsys.readouterr().err
