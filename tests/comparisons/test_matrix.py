@@ -293,7 +293,7 @@ def test_the_folder_of_another_matrix_is_refused(copied: Path, changes: Mapping[
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, copied: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").touch()
-    with pytest.raises(InputError, match=r"without matrix\.json; choose another"):
+    with pytest.raises(InputError, match=r"without matrix\.json; take another"):
         matrix.run(Matrix(), SMALL, tmp_path / "other")
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
     with pytest.raises(InputError, match=r"Expected rounds=1 as in the matrix"):

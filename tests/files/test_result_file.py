@@ -170,17 +170,15 @@ def test_a_verdict_that_is_none_is_refused_and_a_peers_has_no_cause(tmp_path: Pa
     assert found == [("leaks", "identified"), ("undecided", None)]
 
 
-def test_an_example_lies_in_a_file_of_its_run(tmp_path: Path) -> None:
-    (run := tmp_path / "run").mkdir()
-    for folder in (run, tmp_path):
-        save_file({"samples": np.arange(6, dtype=np.float32).reshape(3, 2)}, folder / "truth.safetensors")
-    (run / "words").write_text("words")
-    (run / "link.safetensors").symlink_to(tmp_path / "truth.safetensors")
-    example = stored_example(run, "truth.safetensors", "2")
+def test_an_example_is_read_from_a_file_of_tensors_or_refused(tmp_path: Path) -> None:
+    (audit := tmp_path / "run" / "audit-1").mkdir(parents=True)
+    save_file({"samples": np.arange(6, dtype=np.float32).reshape(3, 2)}, tmp_path / "run" / "truth.safetensors")
+    save_file({"others": np.zeros(3)}, audit / "others.safetensors")
+    (audit / "words").write_text("words")
+    example = stored_example(audit, "../truth.safetensors", "2")
     assert example is not None and example.tolist() == [4, 5]
-    assert stored_example(run, "gone.safetensors", "0") is None is stored_example(run, "x" * 300, "0")
-    wrong = [("truth.safetensors", image) for image in ("3", "-1", "x", "", "9" * 30)]
-    outside = ("../truth.safetensors", str(tmp_path / "truth.safetensors"), "link.safetensors", "/proc/self/environ")
-    for file, image in [*wrong, ("words", "0"), *((file, "0") for file in outside)]:
-        with pytest.raises(InputError):
-            stored_example(run, file, image)
+    assert stored_example(audit, "gone.safetensors", "0") is None is stored_example(audit, "x" * 300, "0")
+    wrong = [("../truth.safetensors", image) for image in ("3", "-1", "x", "", "9" * 30)]
+    for file, image in [*wrong, *((file, "0") for file in ("words", "others.safetensors", "/proc/self/environ"))]:
+        with pytest.raises(InputError, match=r"Expected (an )?example"):
+            stored_example(audit, file, image)
