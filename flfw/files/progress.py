@@ -10,8 +10,6 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-_LEFT = (TimeRemainingColumn(), TextColumn("left"))
-
 
 class Steps:
     """Progress of a known number of steps under one title; some may have been done before.
@@ -23,7 +21,8 @@ class Steps:
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self._title, self._total, self._count = title, total, done
         self._console = Console(stderr=True, force_jupyter=False)  # plain lines in a notebook, too
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *_LEFT)
+        left = (TimeRemainingColumn(), TextColumn("left"))
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *left)
         self._bar = Progress(*columns, console=self._console, transient=True) if sys.stderr.isatty() else None
         self._task = self._bar.add_task(title, total=total, completed=done) if self._bar else None
 

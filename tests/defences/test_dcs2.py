@@ -213,10 +213,10 @@ def test_sensitive_samples_by_class_by_place_in_the_batch_and_by_list(rule: str,
     assert SensitiveSamples.parse(rule).mask(y, positions).tolist() == mask
 
 
-@pytest.mark.parametrize("rule", ["", "some", "last:0", "last:1,2", "last:", "at:", "at:x", "of:3", "3,-1", "1:at:2"])
-def test_other_rules_are_refused(rule: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"got sensitive={rule}.")):
-        SensitiveSamples.parse(rule)
+def test_other_rules_are_refused() -> None:
+    for rule in ("", "some", "last:0", "last:1,2", "last:", "at:", "at:x", "of:3", "3,-1", "1:at:2"):
+        with pytest.raises(InputError, match=re.escape(f"got sensitive={rule}.")):
+            SensitiveSamples.parse(rule)
 
 
 def test_a_batch_without_positions_is_refused_where_they_are_asked_for() -> None:

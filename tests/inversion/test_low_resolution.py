@@ -54,7 +54,7 @@ def _with_the_truth(space: LowResolution, x: Tensor, boxed: bool, seed: int) -> 
     adam = torch.optim.Adam([small], lr=0.05)
     wave = torch.optim.lr_scheduler.CosineAnnealingLR(adam, 200)
     for _ in range(200):
-        descend(adam, space.enlarged(small).clamp(0, 1) - x).square().sum()
+        descend(adam, (space.enlarged(small).clamp(0, 1) - x).square().sum())
         wave.step()
         if boxed:
             small.data.clamp_(0, 1)

@@ -48,13 +48,11 @@ def test_by_default_at_most_a_thousand_are_asked() -> None:
     assert [Experiment(clients=n).finally_asked for n in (10, 1000, 1001)] == [10, 1000, 1000]
 
 
-@pytest.mark.parametrize("final", ["0", "-1", "1.5", "some", "", "ALL", "²", "1000001", "9" * 5000])
-def test_other_words_are_refused(final: str) -> None:
-    with pytest.raises(
-        InputError,
-        match="Expected final-eval-clients=all, none or a number from 1 to 1,000,000, got final_eval_clients=",
-    ):
-        Experiment(final_eval_clients=final)
+def test_other_words_are_refused() -> None:
+    expected = "Expected final-eval-clients=all, none or a number from 1 to 1,000,000, got final_eval_clients="
+    for final in ("0", "-1", "1.5", "some", "", "ALL", "²", "1000001", "9" * 5000):
+        with pytest.raises(InputError, match=expected):
+            Experiment(final_eval_clients=final)
 
 
 # --- the interval ---
