@@ -113,11 +113,10 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
     if stopped:  # once the cause is removed, a resumed run repeats the audit
         raise RunError(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated
-    tidy(experiment)
 
 
 def tidy(experiment: Experiment) -> None:
-    """Remove files that a run needs no more once its results are written; may be repeated."""
+    """Remove files that a run needs no more once its results are written, and its attacks ended; may be repeated."""
     folder = experiment.out
     assert folder is not None, "the experiment was checked"
     if not (folder / "tidying.json").exists():
@@ -197,7 +196,6 @@ def finish_audit(run_plan: RunPlan, source: Path, out: Path, notes: list[str], a
         **{name: audited[name] for name in _OF_THE_AUDIT},
     }
     _publish(out, {**earlier, **again})
-    shutil.rmtree(out / "queue", ignore_errors=True)
 
 
 def read_earlier(source: Path) -> dict[str, Any]:

@@ -75,11 +75,13 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     plan_file.keep(task.dataset.columns, folder)
     ensure_experiment(folder, experiment)
     require_same_data(folder, task.dataset.digest)
-    with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
-        provenance.begin(folder, outside_of(run_plan))
-        with _told_how_to_go_on(folder):
-            launch.run_on_engine(run_plan, site_of(experiment, folder))
-            results.finish(run_plan, task, notes, auditor)
+    with locked(folder / "checkpoint" / ".run"):
+        with tracked(experiment, folder), audit as auditor:
+            provenance.begin(folder, outside_of(run_plan))
+            with _told_how_to_go_on(folder):
+                launch.run_on_engine(run_plan, site_of(experiment, folder))
+                results.finish(run_plan, task, notes, auditor)
+        results.tidy(experiment)
     return folder
 
 
@@ -145,6 +147,7 @@ def resume(experiment: Experiment) -> Path:
                 launch.check_resources(experiment)
                 launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
+        results.tidy(experiment)
     return folder
 
 
@@ -199,6 +202,7 @@ def audit_recordings(source: Path, earlier: Experiment, experiment: Experiment) 
         with tracked(experiment, out, source), audit as auditor:
             assert auditor is not None, "it was required to be there"
             results.finish_audit(run_plan, source, out, notes, auditor)
+        shutil.rmtree(out / "queue")
     return out
 
 

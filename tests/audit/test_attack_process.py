@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack
+from flfw.audit.attack_process import AttackServer
 from flfw.audit.jobs import EASY, AttackJob, JobResult
 from flfw.audit.queue import Queue
 from flfw.errors import RunError
@@ -350,6 +352,30 @@ def _number(value: str) -> float | str:
         return float(value)
     except ValueError:
         return value
+
+
+@pytest.mark.slow
+def test_the_queue_is_removed_when_no_process_can_write_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flfw.runs import run as whole
+
+    events: list[str] = []
+
+    def ended(server: AttackServer, end: Any = AttackServer.end) -> None:
+        end(server)
+        events.append("ended")
+
+    def removed(folder: Path, remove: Any = shutil.rmtree, **how: Any) -> None:
+        events.extend(["removed"] * (Path(folder).name == "queue"))
+        remove(folder, **how)
+
+    experiment = tiny(tmp_path / "run", audit_rounds="0", attack_process="concurrent")
+    monkeypatch.setattr(AttackServer, "end", ended)
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    folder = whole.run(experiment)
+    stored = whole.stored(folder)
+    again = whole.audit_recordings(folder, stored, dataclasses.replace(stored, out=tmp_path / "again"))
+    assert events == ["ended", "removed"] * 2
+    assert not (folder / "queue").exists() and not (again / "queue").exists()
 
 
 @pytest.mark.slow
