@@ -183,7 +183,7 @@ class Queue:
         """Return the earliest job that is neither solved nor at work; None if there is none."""
         paths = sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age)
         for path in paths:
-            job = AttackJob.from_json(read_checked(path))
+            job = _job(path)
             if not self._started(job.name).exists() and not self._is_solved(job):
                 return job
         return None
@@ -202,9 +202,9 @@ class Queue:
         """Return the jobs at work, with the notes of `start`."""
         jobs = []
         for path in self.folder.glob("*.started"):
-            job = self.folder / f"{path.stem}.json"
             try:
-                jobs.append((AttackJob.from_json(read_checked(job)), from_json(read_checked(path), Note, path, _AGAIN)))
+                job = _job(self.folder / f"{path.stem}.json")
+                jobs.append((job, from_json(read_checked(path), Note, path, _AGAIN)))
             except FileNotFoundError:
                 continue  # it was solved in the meantime
         return jobs
@@ -271,6 +271,14 @@ class Queue:
 
     def _started(self, name: str) -> Path:
         return self.folder / f"{name}.started"
+
+
+def _job(path: Path) -> AttackJob:
+    """Return the job of a file, which names the files beside it."""
+    job = AttackJob.from_json(read_checked(path))
+    if job.name != path.stem:
+        raise InputError(f"Expected the job {path.stem} in {path}, got {job.name}; {_AGAIN}.")
+    return job
 
 
 def _age(path: Path) -> tuple[float, str]:

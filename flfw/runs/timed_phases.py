@@ -429,7 +429,7 @@ class SampledAttacks(Attacks):
             return known
         kind, settings = self._audit.classes[job.attack]
         lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
-        whole = 1 if kind.sampled or not issubclass(kind, Attack) else max(lengths.values(), default=1)
+        whole = max(lengths.values(), default=1) if issubclass(kind, Attack) and not kind.sampled else 1
         results: list[JobResult] = []
 
         def seconds(steps: int) -> float:

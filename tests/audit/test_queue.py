@@ -20,7 +20,7 @@ from flfw.audit.queue import Queue
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.experiment.curves import Point
-from flfw.files.sealed import read_checked
+from flfw.files.sealed import read_checked, write_checked
 from flfw.recording.observation import Reconstruction
 
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
@@ -87,6 +87,17 @@ def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:
     one = result.reconstructions[0]
     assert one is not None and torch.equal(one.samples, torch.full((1, 1, 2, 2), 0.5))
     assert (one.matching_loss, one.iterations) == (0.125, 3)
+
+
+@pytest.mark.parametrize("attack", ["x" * 300, "../ig", "b"], ids=["long", "outside", "another"])
+def test_a_job_in_the_file_of_another_is_refused(queue: Queue, attack: str) -> None:
+    queue.put(job("ig"))
+    path = queue.folder / f"{job('ig').name}.json"
+    write_checked(path, dataclasses.replace(job("ig"), attack=attack).to_json())
+    for read in (queue.next, queue.started):
+        path.with_suffix(".started").touch()
+        with pytest.raises(InputError, match=rf"^Expected the job {path.stem} in .*; remove the queue's folder"):
+            read()
 
 
 def test_jobs_are_done_in_the_order_of_their_asking(queue: Queue) -> None:

@@ -18,6 +18,7 @@ from flfw.nets import Tensors
 from flfw.plans.run_plan import RunPlan, plan
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.runs import timed_phases
+from flfw.runs.run import check
 from flfw.runs.timed_phases import AuditCosts, audit_phase, client_phase, line, shortened, training_phase
 from flfw.server.aggregation import Update
 from flfw.strategies.fedcg import FedCG
@@ -157,6 +158,13 @@ def test_eight_images_are_attacked_once_and_in_a_round(small: Experiment, tmp_pa
     costs = costs_of(audited(small, Sized, images=80), tmp_path)
     assert (costs.images, costs.once_s, costs.probes_s) == (8, pytest.approx(0.08), pytest.approx(0.08))
     assert SEEN == [8, 8] and costs.messages == 8 and costs.round_bytes > costs.once_bytes > 0
+
+
+@pytest.mark.slow
+def test_the_games_of_membership_are_timed(small: Experiment, tmp_path: Path) -> None:
+    game = dataclasses.replace(small, attack=("membership",), membership_pairs="auto", audit_rounds="last")
+    costs = costs_of(check(game)[0], tmp_path)
+    assert costs.uploads > 0 == costs.messages
 
 
 class Sampled(Sized):
