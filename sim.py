@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from flfw.command.arguments import parse
-from flfw.command.program import main as program
+from flfw.__main__ import main as program
 
-__all__ = ["main", "parse"]
+if TYPE_CHECKING:
+    from flfw.command.arguments import Command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``flfw run``; return the exit code: 0 done, 1 failed, 2 bad input."""
     return program(["run", *(sys.argv[1:] if arguments is None else arguments)], "sim.py")
+
+
+def parse(arguments: list[str]) -> Command:
+    """Parse a command line, as `flfw.command.arguments.parse` does."""
+    from flfw.command import arguments as command_line
+
+    return command_line.parse(arguments)
 
 
 if __name__ == "__main__":

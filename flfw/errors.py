@@ -64,13 +64,16 @@ def suggestion(word: str, known: Iterable[str], minimum: float = _LIKE) -> str:
     return f"; did you mean {', '.join(first)}{' or ' * bool(first)}{last}?"
 
 
-def unknown(expected: str, noun: str, word: str, known: Iterable[str]) -> InputError:
-    """Return the error for an unknown name, with a question for the known one that it resembles.
+def unknown(expected: str, got: str, word: str, known: Iterable[str]) -> InputError:
+    """Return the error for an unknown name; it begins with a question for the known one that it resembles.
 
-    >>> str(unknown("a method among fedavg", "method", "fedavgg", ["fedavg"]))
-    'Expected a method among fedavg; got method=fedavgg; did you mean fedavg?'
+    >>> str(unknown("a method among fedavg", "method=fedavgg", "fedavgg", ["fedavg"]))
+    'Got method=fedavgg; did you mean fedavg? Expected a method among fedavg.'
+    >>> str(unknown("a method among fedavg", "method=x", "x", ["fedavg"]))
+    'Expected a method among fedavg; got method=x.'
     """
-    return InputError(f"Expected {expected}; got {noun}={word}{suggestion(word, known) or '.'}")
+    like = suggestion(word, known)
+    return InputError(f"Got {got}{like} Expected {expected}." if like else f"Expected {expected}; got {got}.")
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from flfw.errors import InputError, require, suggestion, unknown
+from flfw.errors import InputError, require, unknown
 
 T = TypeVar("T")
 Scalar = bool | int | float | str
@@ -118,7 +118,7 @@ def require_known(kind: PluginKind, name: str) -> None:
     known = names(kind)
     if name not in known:
         among = f"{kind.article} {kind.noun} among {', '.join(known) or 'none yet'}, or package.module:Class"
-        raise unknown(among, kind.noun, name, known)
+        raise unknown(among, f"{kind.noun}={name}", name, known)
 
 
 def _foreign(kind: PluginKind, name: str, base: type[T]) -> type[T]:
@@ -182,8 +182,8 @@ def build_settings(
 
 def unknown_field(plugin: str, known: Collection[str], target: str) -> InputError:
     """Return the error for ``--set`` with a field that a plug-in does not have."""
-    like = suggestion(target.rpartition(".")[2], known) or "."
-    return InputError(f"Expected a field of {plugin} among {', '.join(known) or 'none'}; got {target}{like}")
+    among = f"a field of {plugin} among {', '.join(known) or 'none'}"
+    return unknown(among, target, target.rpartition(".")[2], known)
 
 
 @lru_cache(maxsize=256)  # each message of a run needs them

@@ -14,7 +14,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from flfw.errors import InputError, suggestion
+from flfw.errors import InputError, unknown
 from flfw.plugins import imported
 
 Key = str | int | float
@@ -139,9 +139,7 @@ def require_table(name: str) -> None:
     """
     known = (*names(), FRONTIER)
     if ":" not in name and name not in known:
-        raise InputError(
-            f"Expected a table among {', '.join(known)}; got --table {name}{suggestion(name, known) or '.'}"
-        )
+        raise unknown(f"a table among {', '.join(known)}", f"--table {name}", name, known)
 
 
 def names() -> tuple[str, ...]:
@@ -154,9 +152,7 @@ def table(name: str) -> Table:
     if ":" in name:
         return outside(name).table
     if name not in _tables():
-        raise InputError(
-            f"Expected a table among {', '.join(names())}; got --table {name}{suggestion(name, names()) or '.'}"
-        )
+        raise unknown(f"a table among {', '.join(names())}", f"--table {name}", name, names())
     return _tables()[name]
 
 

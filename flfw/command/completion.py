@@ -27,7 +27,7 @@ def script(shell: str) -> str:
         InputError: there is none for the shell.
     """
     if shell not in SHELLS:
-        raise unknown(f"a shell among {', '.join(SHELLS)}", "shell", shell, SHELLS)
+        raise unknown(f"a shell among {', '.join(SHELLS)}", f"shell={shell}", shell, SHELLS)
     return shtab.complete(parser(), shell)
 
 

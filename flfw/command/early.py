@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from flfw import bounds, plugins
 from flfw.command.arguments import Command
-from flfw.errors import InputError, suggestion, unknown
+from flfw.errors import InputError, unknown
 from flfw.experiment import Experiment
 from flfw.experiment.fields import axes
 from flfw.files.earlier_names import VALUES
@@ -74,9 +74,9 @@ def check_listed(names: Iterable[str]) -> None:
     known += [*data.names(), *schemes(), *networks()]
     for name in names:
         if name not in (*known, "expert"):
-            today = VALUES.get(("split", name))
-            like = f"; it is called {today} now." if today else suggestion(name, known) or "."
-            raise InputError(f"Expected a name among {', '.join(known)}; got --list {name}{like}")
+            if today := VALUES.get(("split", name)):
+                raise InputError(f"Expected {today}, as it is called now; got --list {name}.")
+            raise unknown(f"a name among {', '.join(known)}", f"--list {name}", name, known)
 
 
 def check_names(experiment: Experiment) -> None:
@@ -87,7 +87,7 @@ def check_names(experiment: Experiment) -> None:
     known = networks()
     if ":" not in experiment.net and experiment.net not in ("auto", *known):
         among = f"a network among {', '.join(known)}, or package.module:name"
-        raise unknown(among, "net", experiment.net, known)
+        raise unknown(among, f"net={experiment.net}", experiment.net, known)
 
 
 def check_data(experiment: Experiment) -> None:
@@ -147,8 +147,8 @@ def check_assignments(experiment: Experiment, methods: Sequence[str] = ()) -> No
             elif plugin in schemes():
                 plugins.build_settings(scheme(plugin), plugin, (f"{target}={text}",))
             elif plugin not in (*known, *others):
-                like = suggestion(plugin, known) or "."
-                raise InputError(f"Expected --set FIELD=VALUE or PLUGIN.FIELD=VALUE, got {target} for no plug-in{like}")
+                expected = "--set FIELD=VALUE or PLUGIN.FIELD=VALUE"
+                raise unknown(expected, f"{target} for no plug-in", plugin, known)
 
 
 def _check_field(records: Sequence[tuple[PluginKind, str]], field: str, text: str, target: str) -> None:

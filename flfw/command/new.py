@@ -50,7 +50,7 @@ def _do(words: Sequence[str], program: str) -> int:
     require(len(words) == 2, f"{program} KIND NAME", words=" ".join(words) or "none")
     kind, name = words
     if kind not in KINDS:
-        raise unknown(f"a kind among {', '.join(KINDS)}", "kind", kind, KINDS)
+        raise unknown(f"a kind among {', '.join(KINDS)}", f"kind={kind}", kind, KINDS)
     is_name = name.isidentifier() and name.islower() and name.isascii() and not keyword.iskeyword(name)
     require(is_name, "a name of small letters, digits and _", name=name)
     require(find_spec(name) is None, "a name that no installed package has", name=name)

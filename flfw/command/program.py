@@ -12,7 +12,7 @@ import flfw
 from flfw.command import help as pages
 from flfw.command.arguments import Command, leaves_training_open, named_settings, parse, refuse_two_tasks
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, translated
-from flfw.errors import InputError, suggestion
+from flfw.errors import InputError, unknown
 from flfw.files.exit_code import exit_code
 
 _PROGRAMS = MappingProxyType(
@@ -111,7 +111,7 @@ def _about(name: str, words: Sequence[str]) -> int:
         raise InputError(f"Expected a subcommand before {name}, such as flfw run {name}; see flfw --help.")
     else:
         known = (*SUBCOMMANDS, *OTHERS)
-        raise InputError(f"Expected a subcommand among {', '.join(known)}; got {name}{suggestion(name, known) or '.'}")
+        raise unknown(f"a subcommand among {', '.join(known)}", name, name, known)
     return 0
 
 

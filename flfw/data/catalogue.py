@@ -89,8 +89,8 @@ def describe(name: str, image_format: ImageFormat | None = None) -> DatasetCard:
         return _outside(name)
     if name not in _CARDS:
         others = "folder:PATH, csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES"
-        others += " or package.module:CARD"
-        raise unknown(f"a data set among {', '.join(names())}, {others}", "dataset", name, [*names(), *PREFIXES])
+        among = f"a data set among {', '.join(names())}, {others} or package.module:CARD"
+        raise unknown(among, f"dataset={name}", name, [*names(), *PREFIXES])
     return _CARDS[name]
 
 

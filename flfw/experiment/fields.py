@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, TypeAlias, TypeVar
 
 from flfw.bounds import BoundedSettings, ValueRange
-from flfw.errors import InputError, require, suggestion, unknown
+from flfw.errors import InputError, require, unknown
 
 _Word = TypeVar("_Word", bound=str)
 _DIGITS = 18
@@ -46,7 +46,7 @@ def word_and_number(given: str, flag: str, words: Collection[_Word], default: in
     first, colon, number = given.partition(":")
     word = next((word for word in words if word == first), None)
     if word is None or (colon and not (number.isdecimal() and len(number) <= _DIGITS)):
-        raise unknown(f"{flag}={', '.join(words)}, with or without :N", flag.replace("-", "_"), given, words)
+        raise unknown(f"{flag}={', '.join(words)}, with or without :N", f"{flag}={given}", given, words)
     return word, int(number) if colon else default
 
 
@@ -80,8 +80,8 @@ def axes(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for word in words:
         axis, equals, text = word.partition("=")
         if not equals or axis not in AXES:
-            like = (suggestion(axis, AXES) if equals else "") or "."
-            raise InputError(f"Expected AXIS=VALUE,VALUE with an axis among {', '.join(AXES)}; got {word!r}{like}")
+            expected = f"AXIS=VALUE,VALUE with an axis among {', '.join(AXES)}"
+            raise unknown(expected, repr(word), axis if equals else "", AXES)
         require(axis not in values, f"each axis among {', '.join(AXES)} once", twice=axis)
         values[axis] = tuple(part.strip() for part in text.split(","))
         if not all(values[axis]):

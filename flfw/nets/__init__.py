@@ -107,7 +107,7 @@ def card(name: str) -> NetCard:
     if ":" in name:
         return _outside(name)
     if name not in _CARDS:
-        raise unknown(f"a network among {', '.join(_CARDS)}, or package.module:name", "net", name, _CARDS)
+        raise unknown(f"a network among {', '.join(_CARDS)}, or package.module:name", f"net={name}", name, _CARDS)
     return _CARDS[name]
 
 

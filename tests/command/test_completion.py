@@ -72,7 +72,7 @@ def test_a_script_has_all_subcommands_and_names(shell: str, scripts: dict[str, P
 
 
 def test_an_unknown_shell_is_refused() -> None:
-    with pytest.raises(InputError, match="Expected a shell among bash, zsh, fish; got shell=csh"):
+    with pytest.raises(InputError, match=r"^Got shell=csh; did you mean zsh\? Expected a shell among bash, zsh, fish"):
         script("csh")
 
 

@@ -1,14 +1,16 @@
-"""Names and fields that are read off source files are those of the imported classes."""
+"""Before anything is loaded: an interrupt, and names and fields that are read off source files."""
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from flfw import nets, plugins
+import sim
+from flfw import __main__, nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.command import early
 from flfw.files.exit_code import exit_code
@@ -50,3 +52,18 @@ def test_a_left_folder_hides_no_module_and_half_a_file_is_named(
     (tmp_path / "strategies" / "half.py").write_text("x = (\n")
     assert exit_code("flfw list", lambda: len(early.opening(METHOD, "half"))) == 2
     assert capsys.readouterr().err.startswith("flfw list: Expected Python in flfw/strategies/half.py, got '(' was")
+
+
+def test_an_interrupt_during_the_imports_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported = builtins.__import__
+
+    def interrupted(name: str, *more: Any) -> Any:
+        if name == "flfw.command.program":
+            raise KeyboardInterrupt
+        return imported(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    assert (__main__.main([]), sim.main([])) == (130, 130)
+    assert capsys.readouterr() == ("", "flfw: interrupted\nsim.py: interrupted\n")

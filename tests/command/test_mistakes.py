@@ -44,23 +44,23 @@ ALONE = (
 """Lines of which each imports what others do not."""
 
 MISTAKES = [
-    ("--method hyperlf", "got method=hyperlf; did you mean hyperfl?"),
-    ("--attack gradinversoin", "got attack=gradinversoin; did you mean gradinversion?"),
-    ("--defence prun", "got defence=prun; did you mean prune?"),
-    ("--net lennet5", "got net=lennet5; did you mean lenet5?"),
-    ("--dataset minst", "got dataset=minst; did you mean mnist?"),
-    ("--split dirchlet", "got split=dirchlet; did you mean dirichlet?"),
-    ("--table hyperf.1", "got --table hyperf.1; did you mean hyperfl.1?"),
-    ("--list hyperlf", "got --list hyperlf; did you mean hyperfl?"),
-    ("--matrix methods=fedavg,fedpr", "got method=fedpr; did you mean fedper?"),
-    ("--matrix defences=none,soteria+prun attacks=ig", "got defence=prun; did you mean prune?"),
-    ("--matrix methods=fedavg datasets=digits,minst", "got dataset=minst; did you mean mnist?"),
-    ("--matrix method=fedavg,fedper", "got 'method=fedavg,fedper'; did you mean methods?"),
+    ("--method hyperlf", "Got method=hyperlf; did you mean hyperfl?"),
+    ("--attack gradinversoin", "Got attack=gradinversoin; did you mean gradinversion?"),
+    ("--defence prun", "Got defence=prun; did you mean prune?"),
+    ("--net lennet5", "Got net=lennet5; did you mean lenet5?"),
+    ("--dataset minst", "Got dataset=minst; did you mean mnist?"),
+    ("--split dirchlet", "Got split=dirchlet; did you mean dirichlet?"),
+    ("--table hyperf.1", "Got --table hyperf.1; did you mean hyperfl.1?"),
+    ("--list hyperlf", "Got --list hyperlf; did you mean hyperfl?"),
+    ("--matrix methods=fedavg,fedpr", "Got method=fedpr; did you mean fedper?"),
+    ("--matrix defences=none,soteria+prun attacks=ig", "Got defence=prun; did you mean prune?"),
+    ("--matrix methods=fedavg datasets=digits,minst", "Got dataset=minst; did you mean mnist?"),
+    ("--matrix method=fedavg,fedper", "Got 'method=fedavg,fedper'; did you mean methods?"),
     ("--matrix seeds", "got 'seeds'."),
-    ("--matrix seeds=0,1 --dataset minst", "got dataset=minst; did you mean mnist?"),
+    ("--matrix seeds=0,1 --dataset minst", "Got dataset=minst; did you mean mnist?"),
     ("--matrix seeds=0,1 --dataset csv:{table}@targt", "Expected target targt among the columns of {table}"),
-    ("--matrix methods=fedavg --net lennet5", "got net=lennet5; did you mean lenet5?"),
-    ("--matrix methods=fedavg --attack gradinversoin", "got attack=gradinversoin; did you mean gradinversion?"),
+    ("--matrix methods=fedavg --net lennet5", "Got net=lennet5; did you mean lenet5?"),
+    ("--matrix methods=fedavg --attack gradinversoin", "Got attack=gradinversoin; did you mean gradinversion?"),
     (
         "--dataset csv:{table}@targt",
         "Expected target targt among the columns of {table}, got age, target; did you mean",
@@ -86,20 +86,20 @@ MISTAKES = [
     ("--resume {here}", "Expected a run with a checkpoint, got {here} without; start it anew."),
     ("--resume {here}/nobody", "Expected a run's folder, got {here}/nobody, which does not exist."),
     ("--set momentum 0.9", "Expected --set FIELD=VALUE, got 'momentum'."),
-    ("--set momentun=0.9", "got momentun; did you mean momentum?"),
-    ("--set ig.iteration=5", "got ig.iteration; did you mean iterations?"),
+    ("--set momentun=0.9", "Got momentun; did you mean momentum?"),
+    ("--set ig.iteration=5", "Got ig.iteration; did you mean iterations?"),
     ("--set ig.iterations=many", "Expected int for ig.iterations, got ig.iterations=many."),
-    ("--defence prune --set prun.ratio=0.5", "got prun.ratio for no plug-in; did you mean prune?"),
+    ("--defence prune --set prun.ratio=0.5", "Got prun.ratio for no plug-in; did you mean prune?"),
     ("--split dirichlet --set dirichlet.alpha=low", "Expected float for dirichlet.alpha, got dirichlet.alpha=low."),
-    ("--set dirichlet.alhpa=1", "Expected a field of dirichlet among alpha; got dirichlet.alhpa; did you mean alpha?"),
-    ("--matrix methods=fedavg,fedper --set momentun=0.9", "got momentun; did you mean momentum?"),
-    ("--matrix defences=none,prune --method fedavg --set prune.ratoi=0.9", "got prune.ratoi; did you mean ratio?"),
-    ("--matrix methods=fedavg --set prun.ratio=0.9", "got prun.ratio for no plug-in; did you mean prune?"),
+    ("--set dirichlet.alhpa=1", "Got dirichlet.alhpa; did you mean alpha? Expected a field of dirichlet among alpha."),
+    ("--matrix methods=fedavg,fedper --set momentun=0.9", "Got momentun; did you mean momentum?"),
+    ("--matrix defences=none,prune --method fedavg --set prune.ratoi=0.9", "Got prune.ratoi; did you mean ratio?"),
+    ("--matrix methods=fedavg --set prun.ratio=0.9", "Got prun.ratio for no plug-in; did you mean prune?"),
     ("--dataset csv:{table}@target --set csv.drop=aeg", "in csv.drop, got aeg; there are age; did you mean age?"),
     ("--dataset csv:{table}@target --set csv.patient=aeg", "in {table}, got aeg; did you mean age?"),
     ("--dataset csv:{table}@target --set csv.drp=age", "got drp; did you mean drop?"),
     ("--dataset folder:{table}", "got folder:{table}; no folder is there."),
-    ("--track tensorbord", "got tracker=tensorbord; did you mean tensorboard?"),
+    ("--track tensorbord", "Got tracker=tensorbord; did you mean tensorboard?"),
     ("--verify {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
     ("--figures {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
     ("--tampered-by ig", "got --tampered-by; it is called --malicious-server now"),
@@ -115,8 +115,8 @@ MISTAKES = [
 
 
 IN_A_REHEARSAL = [
-    ("--method fedvag", "got method=fedvag; did you mean fedavg?"),
-    ("--set ig.iteratons=3 --attack ig", "got ig.iteratons; did you mean iterations?"),
+    ("--method fedvag", "Got method=fedvag; did you mean fedavg?"),
+    ("--set ig.iteratons=3 --attack ig", "Got ig.iteratons; did you mean iterations?"),
     ("--dataset csv:{table}@targt", "Expected target targt among the columns of {table}"),
     ("--dataset folder:phtos", "got folder:phtos; no folder is there."),
     ("--out {here}", "Expected a new folder for --out, got {here}, which exists; choose another or remove it."),
@@ -239,7 +239,7 @@ def test_settings_of_a_table_are_no_mistake_and_a_misspelt_prefix_is_answered(tm
     (tmp_path / "t.csv").write_text("a:y\n1:0\n2:1\n")
     (tmp_path / "t.csv.toml").write_text('separator = ":"\n')
     early.check(parse(line.split()[:-1]))
-    with pytest.raises(InputError, match=r"got parqet\.drop for no plug-in; did you mean parquet\?"):
+    with pytest.raises(InputError, match=r"Got parqet\.drop for no plug-in; did you mean parquet\?"):
         early.check(parse([*line.split(), "parqet.drop=a"]))
 
 

@@ -374,7 +374,7 @@ def test_what_is_got_by_hand_is_said(tmp_path, capsys):
     ("words", "code", "out", "err"),
     [
         (["digits"], 0, "digits: 1500 training examples are ready\n", ""),
-        (["minst"], 2, "", "flfw.data.download: Expected a data set among"),
+        (["minst"], 2, "", "flfw.data.download: Got dataset=minst; did you mean mnist? Expected a data set among"),
         ([], 2, "", "flfw.data.download: the following arguments are required: NAME"),
     ],
 )

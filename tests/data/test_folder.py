@@ -168,7 +168,7 @@ def test_no_folder(name):
 def test_the_users_own_sets_are_not_listed_but_said():
     assert "folder" not in names()
     with pytest.raises(
-        InputError, match=r"hf:NAME, site:\S+ or package.module:CARD; got dataset=flodder:x; did you mean folder\?"
+        InputError, match=r"Got dataset=flodder:x; did you mean folder\? .*hf:NAME, site:\S+ or package.module:CARD\."
     ):
         describe("flodder:x")
 

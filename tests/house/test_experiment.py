@@ -15,7 +15,7 @@ from typing import Literal
 import pytest
 
 import sim
-from flfw.command.arguments import Command
+from flfw.command.arguments import Command, parse
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.training import OwnImages
@@ -125,7 +125,7 @@ def test_own_images_are_read_in_any_order() -> None:
 def test_a_setting_behind_expert_fills_its_field() -> None:
     line = "--expert attack_timeout=5 keep_state=true --rounds 3 --expert=own_images=12x10"
     expected = Experiment(attack_timeout=5, keep_state=True, rounds=3, own_images="12x10")
-    assert sim.parse(line.split()).experiment == expected
+    assert parse(line.split()).experiment == expected
 
 
 def test_pyproject_declares_every_field_with_its_default() -> None:
@@ -271,9 +271,9 @@ def test_inherited_fields_can_be_set_and_the_last_assignment_holds() -> None:
     [
         (
             "knob.step=1",
-            "Expected a field of knob among fast, steps, ratio, mode, note; got knob.step; did you mean steps?",
+            "Got knob.step; did you mean steps? Expected a field of knob among fast, steps, ratio, mode, note.",
         ),
-        ("step=1", "Expected a field of knob among fast, steps, ratio, mode, note; got step; did you mean steps?"),
+        ("step=1", "Got step; did you mean steps? Expected a field of knob among fast, steps, ratio, mode, note."),
         ("knob.steps=1.5", "Expected int for knob.steps, got knob.steps=1.5."),
         ("ratio=half", "Expected float for ratio, got ratio=half."),
         ("fast=yes", "Expected fast=true or false, got fast=yes."),
@@ -292,7 +292,7 @@ def test_a_wrong_assignment_is_refused_in_one_voice(assignment, message) -> None
 
 
 def test_no_flags_mean_the_defaults() -> None:
-    assert sim.parse([]) == Command(Experiment())
+    assert parse([]) == Command(Experiment())
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_no_flags_mean_the_defaults() -> None:
 def test_a_full_disk_is_one_line(net: str, largest: int, tmp_path) -> None:
     """A limit on the size of files stands for it: of a checkpoint, or of the report."""
     # The data and their split may be in the cache already, or have to be written there before the limit.
-    code = "import resource, sys, sim; from flfw.runs.run import check; check(sim.parse(sys.argv[1:]).experiment); "
+    code = "import resource, sys, sim; from flfw.runs.run import check; check(parse(sys.argv[1:]).experiment); "
     code += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, {largest})); sys.exit(sim.main(sys.argv[1:]))"
     flags = f"--method fedavg --net {net} --clients 2 --rounds 1 --local-epochs 1 --engine inproc --attack none"
     words = [sys.executable, "-c", code, *flags.split(), "--split", "iid", "--out", str(tmp_path / "run")]
@@ -316,7 +316,7 @@ def test_a_full_disk_is_one_line(net: str, largest: int, tmp_path) -> None:
 def test_flags_fill_the_experiment() -> None:
     line = "--method fedavg --clients 4 --local-epochs 2 --lr 0.1 --engine inproc --audit-rounds 0,last --out a/b"
     line += " --attack ig analytic --set momentum=0 ig.iterations=5"
-    assert sim.parse(line.split()).experiment == Experiment(
+    assert parse(line.split()).experiment == Experiment(
         method="fedavg",
         clients=4,
         local_epochs=2,
@@ -331,7 +331,7 @@ def test_flags_fill_the_experiment() -> None:
 
 @pytest.mark.parametrize(("arguments", "requested"), [([], None), (["--list"], ()), (["--list", "ig"], ("ig",))])
 def test_list_is_told_apart_from_a_run(arguments, requested) -> None:
-    assert sim.parse(arguments).list == requested
+    assert parse(arguments).list == requested
 
 
 @pytest.fixture
@@ -362,26 +362,25 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (["--sample", "11"], "Expected 0 <= sample <= clients=10, got sample=11."),
         (
             ["--method", "fedavgg"],
-            "Expected a method among {methods}, or package.module:Class; got method=fedavgg; did you mean fedavg?",
+            "Got method=fedavgg; did you mean fedavg? Expected a method among {methods}, or package.module:Class.",
         ),
         (
             ["--dataset", "minst"],
-            "Expected a data set among {datasets}, folder:PATH, csv:FILE@TARGET, "
-            "parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD; got dataset=minst; "
-            "did you mean mnist?",
+            "Got dataset=minst; did you mean mnist? Expected a data set among {datasets}, folder:PATH, "
+            "csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD.",
         ),
         (
             ["--attack", "igg"],
-            "Expected an attack among {attacks}, or package.module:Class; got attack=igg; did you mean ig?",
+            "Got attack=igg; did you mean ig? Expected an attack among {attacks}, or package.module:Class.",
         ),
         (["--attack", "none", "ig"], "Expected an attack among {attacks}, or package.module:Class; got attack=none."),
         (
             ["--defence", "prun"],
-            "Expected a defence among {defences}, or package.module:Class; got defence=prun; did you mean prune?",
+            "Got defence=prun; did you mean prune? Expected a defence among {defences}, or package.module:Class.",
         ),
         (
             ["--net", "cnn9"],
-            "Expected a network among {nets}, or package.module:name; got net=cnn9; did you mean cnn1 or cnn2?",
+            "Got net=cnn9; did you mean cnn1 or cnn2? Expected a network among {nets}, or package.module:name.",
         ),
         (["--net", "cnn2"], "Expected inputs of 3x32x32 for net=cnn2, got 1x32x32; choose another --net."),
         (["--split", "even"], "Expected a split among {splits}, or package.module:Class; got split=even."),
@@ -397,9 +396,9 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--set", "hyperfl.clap=1"],
-            "Expected a field of hyperfl among optimiser, momentum, weight_decay, embedding, hidden, head_init, "
-            "classifier_lr, classifier_epochs, clip, step, upload, keep_theta, upload_error; got hyperfl.clap; did you "
-            "mean clip?",
+            "Got hyperfl.clap; did you mean clip? Expected a field of hyperfl among optimiser, momentum, weight_decay, "
+            "embedding, hidden, head_init, classifier_lr, classifier_epochs, clip, step, upload, keep_theta, "
+            "upload_error.",
         ),
         (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test, disjoint; got dominant.clip."),
         (
@@ -445,7 +444,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--table", "hyperfl.9"],
-            "Expected a table among {tables}; got --table hyperfl.9; did you mean hyperfl.1, hyperfl.2 or hyperfl.3?",
+            "Got --table hyperfl.9; did you mean hyperfl.1, hyperfl.2 or hyperfl.3? Expected a table among {tables}.",
         ),
         (
             ["--cell", "hyperfl.1/HyperFLL"],
@@ -538,9 +537,7 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
     seconds, printed = processor_seconds(sys.executable, str(ROOT / "sim.py"), "--help", cwd=tmp_path)
     assert "--local-epochs" in printed
     assert seconds < 3 * parser_alone + 0.3
-    code = (
-        "import sys, sim; sim.parse([]); print([m for m in ('torch', 'flwr', 'numpy', 'pandas') if m in sys.modules])"
-    )
+    code = "import sys, sim; parse([]); print([m for m in ('torch', 'flwr', 'numpy', 'pandas') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
 
 
@@ -586,5 +583,5 @@ def test_auto_alone_is_refused_where_no_attack_bears_the_methods_name() -> None:
     ],
 )
 def test_assignments_add_up_over_several_flags(arguments: list[str]) -> None:
-    result = sim.parse(["--attack", "ig", *arguments, "--attack", "cpl"]).experiment
+    result = parse(["--attack", "ig", *arguments, "--attack", "cpl"]).experiment
     assert (result.set, result.rounds, result.attack) == (("a=1", "b=2"), 3, ("cpl",))

@@ -85,21 +85,21 @@ def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "requested", "end"),
+    ("kind", "requested", "like"),
     [
-        (METHOD, "fedavgg", "; did you mean fedavg?"),
-        (CLIENT, "defences", "."),
-        (DEFENCE, "", "."),
-        (ATTACK, "flfw.attacks.ig", "."),
+        (METHOD, "fedavgg", "; did you mean fedavg? "),
+        (CLIENT, "defences", ""),
+        (DEFENCE, "", ""),
+        (ATTACK, "flfw.attacks.ig", ""),
     ],
 )
-def test_an_unknown_name_says_which_there_are(kind, requested, end) -> None:
+def test_an_unknown_name_says_which_there_are(kind, requested, like) -> None:
     with pytest.raises(InputError) as caught:
         plugins.load_class(kind, requested, KINDS[kind][1])
     known = ", ".join(plugins.names(kind)) or "none yet"
-    message = str(caught.value)
-    assert message.startswith("Expected a")
-    assert message.endswith(f"{kind.noun} among {known}, or package.module:Class; got {kind.noun}={requested}{end}")
+    got = f"{kind.noun}={requested}"
+    expected = f"Expected {kind.article} {kind.noun} among {known}, or package.module:Class"
+    assert str(caught.value) == (f"Got {got}{like}{expected}." if like else f"{expected}; got {got}.")
 
 
 def test_somebodys_own_class_is_found(foreign) -> None:

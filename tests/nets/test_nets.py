@@ -377,7 +377,7 @@ def test_an_unknown_net_says_which_there_are() -> None:
     fresh_ones = f"{first_ones}, linear, mlp, resnet18, vit_norm, vit_plain"
     pretrained = "efficientnet_lite0, resnet18_imagenet, vit_small, vit_tiny"
     there_are = f"{fresh_ones}, {pretrained}, or package.module:name"
-    assert str(error.value) == f"Expected a network among {there_are}; got net=resnet; did you mean resnet18?"
+    assert str(error.value) == f"Got net=resnet; did you mean resnet18? Expected a network among {there_are}."
 
 
 def test_fully_connected_nets_take_rows_and_images() -> None:

@@ -120,7 +120,7 @@ def test_a_wrong_path_says_how_it_could_go_on(prefix: str, known: str) -> None:
 def test_an_unknown_table_says_which_ones_there_are() -> None:
     with pytest.raises(
         InputError,
-        match=r"^Expected a table among hyperfl\.1, .*fed_cdp\.7; got --table hyperfl\.9; did you mean .* or hyperfl",
+        match=r"^Got --table hyperfl\.9; did you mean .* or hyperfl\.3\? Expected a table among hyperfl\.1, ",
     ):
         command.reproduce("hyperfl.9", "", "quick", Experiment())
     assert len(command.names()) == 16

@@ -77,4 +77,4 @@ def test_what_could_be_listed_can_be_listed() -> None:
     for name in renamed.keys() & {*NAMES}:
         ended = simulation("--list", name)
         ended.require_refused()
-        assert f"got --list {name}; it is called {renamed[name]} now." in ended.err
+        assert f"Expected {renamed[name]}, as it is called now; got --list {name}." in ended.err

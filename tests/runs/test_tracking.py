@@ -177,8 +177,8 @@ def test_trackers_are_told_how_a_run_ended(tmp_path: Path, error: type[BaseExcep
         ),
         (
             ("tensorbord",),
-            "Expected a tracker among mlflow, tensorboard, wandb, or package.module:Class; got tracker=tensorbord; "
-            "did you mean tensorboard?",
+            "Got tracker=tensorbord; did you mean tensorboard? Expected a tracker among mlflow, tensorboard, wandb, or "
+            "package.module:Class.",
         ),
     ],
 )

@@ -200,7 +200,7 @@ def scheme(name: str) -> type[SplitScheme]:
     if ":" in name:
         return outside(name)
     if name not in _SCHEMES:
-        raise unknown(f"a split among {', '.join(_SCHEMES)}, or package.module:Class", "split", name, _SCHEMES)
+        raise unknown(f"a split among {', '.join(_SCHEMES)}, or package.module:Class", f"split={name}", name, _SCHEMES)
     return _SCHEMES[name]
 
 
