@@ -385,7 +385,7 @@ def stored_example(folder: Path, file: str, image: str) -> np.ndarray | None:
     try:
         with safe_open(path, "numpy") as tensors:
             return tensors.get_slice("samples")[int(image)]
-    except (IndexError, OSError, OverflowError, SafetensorError, TypeError, ValueError) as error:
+    except (OSError, OverflowError, SafetensorError, TypeError, ValueError) as error:
         raise InputError(f"Expected example {image} in {path}, got {error!r}; {_WAY_OUT}.") from error
 
 

@@ -43,6 +43,7 @@ def test_an_app_has_its_new_name_everywhere() -> None:
     texts = [path.read_text() for path in Path("clinic").rglob("*") if path.is_file()]
     assert len(texts) >= 7 and not any("quickstart" in text for text in texts)
     assert 'serverapp = "clinic.server_app:app"' in Path("clinic/pyproject.toml").read_text()
+    assert Path("clinic/clinic/server_app.py").is_file()
 
 
 WRONG = {
