@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import flfw
-from flfw import nets
+from flfw import nets, plugins
 from flfw.adversary.attack import Attack, tuned_on
 from flfw.audit.jobs import ANALYTIC, EASY, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
@@ -60,8 +60,8 @@ from flfw.runs import provenance
 from flfw.runs.provenance import now, outside_code
 
 _NOTES = (
-    "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
-    "audit, and accuracy is the app's own affair.",
+    "These are recorded updates of an app outside this project. The caller of the audit gave what the clients trained "
+    "on. This audit did not measure accuracy.",
     "The analytic and the easy control ran on this machine with single examples of the clients' data: they did "
     "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
 )
@@ -92,7 +92,7 @@ def write(
     by = config["malicious_server"]
     changed = [TAMPERED.format(by), *noticed(kept, one_model=False)] if by else []
     notes = [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
-    origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
+    origin = {"name": config["dataset"], "source": "as the caller of the audit said", "md5_ok": None, "digest": None}
     origin |= {"licence": None, "citation": None}
     folder.mkdir(parents=True, exist_ok=True)
     session = provenance.describe_session(folder, outside_code({"attack": config["attack"]}))
@@ -194,13 +194,13 @@ def audit(
     recordings: str | Path,
     net: Callable[[], nn.Module],
     *,
-    attacks: Mapping[str, Attack],
+    attacks: Sequence[str] | Mapping[str, Attack],
     truth: Callable[[int], Truth | None],
     public: PublicData,
     inputs: InputSpace,
-    name: str,
-    dataset: str,
-    out: str | Path,
+    name: str = "",
+    dataset: str = "",
+    out: str | Path = "",
     lr: float | None = None,
     rounds: Sequence[int] | None = None,
     batch: int | None = None,
@@ -223,14 +223,14 @@ def audit(
     Args:
         recordings: the folder of the recorder.
         net: builds a fresh network, as `knowledge` takes it.
-        attacks: by the name under which they are reported.
+        attacks: by the name under which they are reported; names alone: those attacks with their usual settings.
         truth: gives a client's training data by its number in the recordings; None: unknown, the client is left out.
             An example's ``indices`` name it among all clients' examples.
         public: data that an attacker may hold, and uses if it can; a client's in ``truth`` are left out of them.
         inputs: the input space.
-        name: the app's name, for the report.
-        dataset: the name of its data, for the report.
-        out: a new folder.
+        name: the app's name, for the report; empty: that of the folder of the recordings.
+        dataset: the name of its data, for the report; empty: the app's name.
+        out: a new folder; empty: that of the recordings with ``-audit`` behind its name.
         lr: learning rate of the local steps, taken as plain SGD; None: any other optimiser, attacks count as static.
         rounds: the rounds to audit; None: all recorded rounds.
         batch: number of examples that every client trained on, to be checked against the truth.
@@ -246,15 +246,20 @@ def audit(
 
     Raises:
         InputError: there are no such recordings, no client's training data are known, the network, a truth or the
-            public data do not fit, an attack would take too much memory or time, or one needs a malicious server.
+            public data do not fit, or an attack is unknown, takes too much memory or time, or needs a malicious server.
     """
-    folder, limits, began = _new(out), limits or SearchLimits(), now()
+    path = Path(recordings).absolute()
+    folder, limits, began = _new(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
+    if not isinstance(attacks, Mapping):
+        named = [attacks] if isinstance(attacks, str) else attacks
+        attacks = {attack: plugins.load_class(plugins.ATTACK, attack, Attack)() for attack in named}
     describe = _describe(training, steps, lr, mode)
     case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
     case.check_attacks(attacks)
-    kept = Recordings(Path(recordings))
+    kept = Recordings(path)
     work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
-    config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": work.described.lr}
+    config = {"method": name or path.name, "dataset": dataset or name or path.name, "seed": seed}
+    config |= {"attack": list(attacks), "lr": work.described.lr}
     config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
     config |= {"show_samples": "yes" if pictures else "no", "malicious_server": tampered_by}
     write(folder, config, kept, *work.run(), tuned_on(attacks), began)

@@ -166,14 +166,15 @@ def test_knowledge_that_cannot_be_is_refused(given: dict[str, Any], says: str) -
 
 def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    _, *blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "recording.md").read_text(), re.DOTALL)
+    _, _, *blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "recording.md").read_text(), re.DOTALL)
     with initialising(0, "documentation"):
         exec("\n".join(blocks), {"__name__": "documentation"})
     assert capsys.readouterr().out.startswith("torch.Size([1, 1, 8, 8])\nthe network's code (Sequential)\n")
-    (result,) = json.loads((tmp_path / "audit" / "result.json").read_text())["audit"]
+    out = tmp_path / "recordings-audit"
+    (result,) = json.loads((out / "result.json").read_text())["audit"]
     assert (result["verdict"], result["share_recovered"]) == ("leaks", 1.0)
-    assert purge(tmp_path / "audit") and not (tmp_path / "audit" / "truth").exists()
-    assert write_report(tmp_path / "audit", pictures=False).exists()
+    assert purge(out) and not (out / "truth").exists()
+    assert write_report(out, pictures=False).exists()
 
 
 def test_any_number_that_flower_gives_a_node_can_be_audited(tmp_path: Path) -> None:
