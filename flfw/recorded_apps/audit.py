@@ -199,7 +199,7 @@ def audit(
     public: PublicData,
     inputs: InputSpace,
     name: str = "",
-    dataset: str = "",
+    dataset: str = "data of the app",
     out: str | Path = "",
     lr: float | None = None,
     rounds: Sequence[int] | None = None,
@@ -229,7 +229,7 @@ def audit(
         public: data that an attacker may hold, and uses if it can; a client's in ``truth`` are left out of them.
         inputs: the input space.
         name: the app's name, for the report; empty: that of the folder of the recordings.
-        dataset: the name of its data, for the report; empty: the app's name.
+        dataset: the name of its data, for the report.
         out: a new folder; empty: that of the recordings with ``-audit`` behind its name.
         lr: learning rate of the local steps, taken as plain SGD; None: any other optimiser, attacks count as static.
         rounds: the rounds to audit; None: all recorded rounds.
@@ -250,20 +250,24 @@ def audit(
     """
     path = Path(recordings).absolute()
     folder, limits, began = _new(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
-    if not isinstance(attacks, Mapping):
-        named = [attacks] if isinstance(attacks, str) else attacks
-        attacks = {attack: plugins.load_class(plugins.ATTACK, attack, Attack)() for attack in named}
-    describe = _describe(training, steps, lr, mode)
+    attacks, describe = _built(attacks), _describe(training, steps, lr, mode)
     case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
     case.check_attacks(attacks)
     kept = Recordings(path)
     work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
-    config = {"method": name or path.name, "dataset": dataset or name or path.name, "seed": seed}
-    config |= {"attack": list(attacks), "lr": work.described.lr}
-    config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
+    config = {"method": name or path.name, "dataset": dataset, "attack": list(attacks), "seed": seed}
+    config |= {"defence": defence, "victims": victims, "lr": work.described.lr, "mode": work.described.mode}
     config |= {"show_samples": "yes" if pictures else "no", "malicious_server": tampered_by}
     write(folder, config, kept, *work.run(), tuned_on(attacks), began)
     return folder
+
+
+def _built(attacks: Sequence[str] | Mapping[str, Attack]) -> Mapping[str, Attack]:
+    if isinstance(attacks, Mapping):
+        return attacks
+    named = [attacks] if isinstance(attacks, str) else attacks
+    classes: dict[str, Any] = {name: plugins.load_class(plugins.ATTACK, name, Attack) for name in named}
+    return {name: attack() for name, attack in classes.items()}
 
 
 def _new(out: str | Path) -> Path:
