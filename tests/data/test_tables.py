@@ -403,3 +403,11 @@ def test_a_stated_plan_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert state(file, "y", "a=0:1 y=0,1") == 2
     assert "--write FILE, and name it by --set csv.columns=FILE." in capsys.readouterr().err
     assert state(file, "y", "a=0:1 y=0,1", "--write", str(tmp_path / "p.toml")) == 0
+
+
+def test_parquet_whose_names_are_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    pd.DataFrame({"âge": [1.5, 2.0], "y": [0, 1]}).to_parquet(file)
+    file.write_bytes(file.read_bytes().replace("âge".encode(), b"\xe1\xa2ge"))
+    with pytest.raises(InputError, match=r"^Expected a readable Parquet file .*t\.parquet, got UnicodeDecodeError"):
+        load(file, "y", prefix="parquet")

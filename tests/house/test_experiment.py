@@ -15,7 +15,7 @@ from typing import Literal
 import pytest
 
 import sim
-from flfw.command.arguments import Command, parse
+from flfw.command.arguments import Command
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.training import OwnImages
@@ -125,7 +125,7 @@ def test_own_images_are_read_in_any_order() -> None:
 def test_a_setting_behind_expert_fills_its_field() -> None:
     line = "--expert attack_timeout=5 keep_state=true --rounds 3 --expert=own_images=12x10"
     expected = Experiment(attack_timeout=5, keep_state=True, rounds=3, own_images="12x10")
-    assert parse(line.split()).experiment == expected
+    assert sim.parse(line.split()).experiment == expected
 
 
 def test_pyproject_declares_every_field_with_its_default() -> None:
@@ -292,7 +292,7 @@ def test_a_wrong_assignment_is_refused_in_one_voice(assignment, message) -> None
 
 
 def test_no_flags_mean_the_defaults() -> None:
-    assert parse([]) == Command(Experiment())
+    assert sim.parse([]) == Command(Experiment())
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_no_flags_mean_the_defaults() -> None:
 def test_a_full_disk_is_one_line(net: str, largest: int, tmp_path) -> None:
     """A limit on the size of files stands for it: of a checkpoint, or of the report."""
     # The data and their split may be in the cache already, or have to be written there before the limit.
-    code = "import resource, sys, sim; from flfw.runs.run import check; check(parse(sys.argv[1:]).experiment); "
+    code = "import resource, sys, sim; from flfw.runs.run import check; check(sim.parse(sys.argv[1:]).experiment); "
     code += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, {largest})); sys.exit(sim.main(sys.argv[1:]))"
     flags = f"--method fedavg --net {net} --clients 2 --rounds 1 --local-epochs 1 --engine inproc --attack none"
     words = [sys.executable, "-c", code, *flags.split(), "--split", "iid", "--out", str(tmp_path / "run")]
@@ -316,7 +316,7 @@ def test_a_full_disk_is_one_line(net: str, largest: int, tmp_path) -> None:
 def test_flags_fill_the_experiment() -> None:
     line = "--method fedavg --clients 4 --local-epochs 2 --lr 0.1 --engine inproc --audit-rounds 0,last --out a/b"
     line += " --attack ig analytic --set momentum=0 ig.iterations=5"
-    assert parse(line.split()).experiment == Experiment(
+    assert sim.parse(line.split()).experiment == Experiment(
         method="fedavg",
         clients=4,
         local_epochs=2,
@@ -331,7 +331,7 @@ def test_flags_fill_the_experiment() -> None:
 
 @pytest.mark.parametrize(("arguments", "requested"), [([], None), (["--list"], ()), (["--list", "ig"], ("ig",))])
 def test_list_is_told_apart_from_a_run(arguments, requested) -> None:
-    assert parse(arguments).list == requested
+    assert sim.parse(arguments).list == requested
 
 
 @pytest.fixture
@@ -537,7 +537,9 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
     seconds, printed = processor_seconds(sys.executable, str(ROOT / "sim.py"), "--help", cwd=tmp_path)
     assert "--local-epochs" in printed
     assert seconds < 3 * parser_alone + 0.3
-    code = "import sys, sim; parse([]); print([m for m in ('torch', 'flwr', 'numpy', 'pandas') if m in sys.modules])"
+    code = (
+        "import sys, sim; sim.parse([]); print([m for m in ('torch', 'flwr', 'numpy', 'pandas') if m in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
 
 
@@ -583,5 +585,5 @@ def test_auto_alone_is_refused_where_no_attack_bears_the_methods_name() -> None:
     ],
 )
 def test_assignments_add_up_over_several_flags(arguments: list[str]) -> None:
-    result = parse(["--attack", "ig", *arguments, "--attack", "cpl"]).experiment
+    result = sim.parse(["--attack", "ig", *arguments, "--attack", "cpl"]).experiment
     assert (result.set, result.rounds, result.attack) == (("a=1", "b=2"), 3, ("cpl",))

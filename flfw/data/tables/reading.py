@@ -117,7 +117,7 @@ def _schema(path: Path) -> list[str]:
 
     try:
         return pq.read_schema(path).names
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -127,7 +127,7 @@ def _parquet(path: Path) -> Table:
 
     try:
         read = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     _require_names(path, list(map(str, read.column_names)))
     made = {}
