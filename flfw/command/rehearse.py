@@ -44,8 +44,8 @@ LIMITS = (
 """Limits of every rehearsal."""
 
 OF_MEMBERSHIP = (
-    "Whether an example was there is asked of this client alone: without others to compare it with some statistics say "
-    "less, and the check on examples that nobody saw is not made, so that no leak found cannot come out of it."
+    "The test on membership knows this client alone. Without other clients to compare with, some statistics say less. "
+    "Examples that nobody saw are not checked, so the answer can never be 'no leak found'."
 )
 """Limit of a rehearsal with an attack on membership."""
 

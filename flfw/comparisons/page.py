@@ -15,6 +15,7 @@ from flfw.comparisons.findings import Combination, Comparison
 from flfw.comparisons.significance import CombinationRanking, listed
 from flfw.comparisons.utility import Utility, claimed, family, shown
 from flfw.files import verdicts
+from flfw.report.formats import percent
 from flfw.report.template.style import STYLE
 
 
@@ -26,7 +27,7 @@ def render(
 ) -> str:
     """Render the page: one file that loads no other file and needs no script."""
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(verdict=verdicts.in_words, num=_decimals, pct=_percent, claimed=claimed, listed=listed)
+    jinja.filters.update(verdict=verdicts.in_words, num=_decimals, pct=percent, claimed=claimed, listed=listed)
     by_name = {one.name: one for one in combinations}
     utility, (local, received, *_) = shown(record["combinations"]), family(record["combinations"])
     attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
@@ -86,10 +87,6 @@ def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) ->
 
 def _decimals(value: float | None, decimals: int = 1) -> str:
     return "–" if value is None else f"{value:.{decimals}f}".replace("-", "−")
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
 
 
 PAGE = """\
@@ -154,7 +151,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 {% if worst %}
 <section aria-labelledby="table-title">
 <h2 id="table-title">Each combination, attack and round</h2>
-<p>All runs have the same data, clients and budget, and those of one seed the same victims, unless a caveat above says otherwise. {{ utility.name|capitalize }} is that of the final model{{ ', ' ~ utility.scale if utility.scale }}. A verdict is the most alarming of the seeds; behind it stands how many had it.</p>
+<p>All runs have the same data, clients and budget, and those of one seed the same victims, unless a caveat above says otherwise. {{ utility.name|capitalize }} is that of the final model{{ ', ' ~ utility.scale if utility.scale }}. The verdict is the worst of all seeds; behind it stands how many seeds had it.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Each combination, attack and round"><table>
 <thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">{{ heading|capitalize }}</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">{{ 'Closeness, dB' if records else 'PSNR, dB' }}</th><th scope="col">Best</th>{% if records %}<th scope="col">RMSD</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if identified %}<th scope="col">Identified</th>{% endif %}<th scope="col">Failed</th></tr></thead>
 <tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.measured(utility.key)) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ leak.setting.kind }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict == 'leaks' }}>{{ leak.concluded|verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>

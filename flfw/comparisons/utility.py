@@ -125,7 +125,7 @@ class Accuracy(Utility):
 
     def at(self, value: float) -> str:
         """Format in per cent, before the name."""
-        return f"{self.text(value)} {self.name}"
+        return f"{self.bare(value)}\N{NO-BREAK SPACE}% {self.name}"
 
     def tick(self, value: float) -> str:
         """Format in per cent, with as many decimals as it has."""

@@ -117,8 +117,8 @@ class LocalSettings(FlagSettings):
     example_order: Literal["shuffled", "fixed"] = "shuffled"
     """Order of a client's examples in a pass: new in each, or as stored in all."""
     batched_clients: str = "1"
-    """Clients whose local steps one process computes together, a number; auto: as many as usually gain by it, 1 where
-    the method, the network or the engine has no such steps. It changes the rounding of a run's numbers, no more."""
+    """How many clients one process trains at once; auto chooses, 1 where the method, the network or the engine has no
+    such steps. It changes the rounding of a run's numbers, no more."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -306,7 +306,7 @@ class PrivacySettings(FlagSettings):
     epsilon_budget: NonNegativeFinite = 0.0
     """Stop before the round that would exceed this epsilon; 0: no such end. >= 0."""
     delta: OpenShare = 1e-5
-    """Probability with which an epsilon may fail; to be below one over the number of whoever is protected. 0 < delta <
+    """Probability with which an epsilon may fail; should be smaller than 1 / (number of people protected). 0 < delta <
     1."""
     accountant: Literal["prv", "rdp", "moments", "paper"] = "prv"
     """How epsilons are computed; all are upper bounds, prv the tightest, moments as in older papers. paper: by prv, and

@@ -258,7 +258,7 @@ def _claim(line: Mapping[str, Any]) -> str:
     if certainty >= NOTHING:
         allowed = f"it lets {against} be right {right} of the time."
         bound = f"The claimed bound for one {unit} excludes next to nothing: {allowed}"
-    secret = " It holds with noise_source=secure: here whoever has the run’s seed can take the noise off."
+    secret = " It holds with noise_source=secure: here the run’s seed is enough to take the noise off."
     return f"{bound}{secret if line.get('noise_source') == 'seed' else ''}"
 
 

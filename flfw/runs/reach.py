@@ -219,7 +219,7 @@ def _of_guesses(final: Mapping[str, Any], task: Task) -> list[str]:
         accuracy = final.get(key)
         if accuracy is not None and accuracy <= best + _SURE * sqrt(best * (1 - best) / tests):
             return [
-                f"Accuracy {when} ({accuracy:.3f}) is not above that of always naming the most frequent class "
-                f"({best:.3f}): nothing was learnt that helps."
+                f"Accuracy {when} is not clearly above that of always naming the most frequent class ({best:.3f}): "
+                "perhaps nothing was learnt that helps."
             ]
     return []

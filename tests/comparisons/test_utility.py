@@ -70,7 +70,7 @@ def test_how_values_are_written() -> None:
         "accuracy 0.800 after local training",
         "mean absolute error 39.1 after local training",
     )
-    assert (ACCURACY.at(0.8), ERROR.at(39.125)) == ("80.0 % accuracy", "a mean absolute error of 39.1")
+    assert (ACCURACY.at(0.8), ERROR.at(39.125)) == ("80.0\N{NO-BREAK SPACE}% accuracy", "a mean absolute error of 39.1")
     assert (ACCURACY.tick(0.5), ERROR.tick(2500.0), ERROR.tick(0.1 + 0.2)) == ("50 %", "2,500", "0.3")
 
 

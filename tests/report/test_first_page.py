@@ -136,7 +136,7 @@ def test_a_claim_is_said_with_its_limits() -> None:
     assert plain.startswith("Whatever the attack, the server is right at most 64.2\N{NO-BREAK SPACE}% of the time")
     assert "noise_source" not in plain
     (seeded,) = claims([CLAIM | {"noise_source": "seed", "adversary": "another client"}])
-    assert "another client is right" in seeded and "whoever has the run’s seed can take the noise off" in seeded
+    assert "another client is right" in seeded and "here the run’s seed is enough to take the noise off" in seeded
     (empty,) = claims([CLAIM | {"max_guess_accuracy": 0.9999, "epsilon": 12.0}])
     assert empty.startswith("The claimed bound for one example excludes next to nothing: it lets the server be right")
     (unknown,) = claims([CLAIM | {"max_guess_accuracy": None}])

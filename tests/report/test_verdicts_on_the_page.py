@@ -253,9 +253,7 @@ def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path
     assert page.heading.startswith(IN_PART) and sentence in _plain(page.heading)
     words = words_of(page)
     assert "tell the true images from others of the same client and classes: 6 of 8 messages" in words
-    assert (
-        "Whoever has candidate images" in words and "results point to the true image among look-alikes of" not in words
-    )
+    assert "with candidate images" in words and "results point to the true image among look-alikes of" not in words
     none = {**held, "first": 0, "p": 1.0}
     page = page_of(tmp_path / "none", judged("no leak found", "nothing", candidate_test=none, messages=8))
     assert "None of these are explained best by the true images; chance alone gives 4.0 %." in words_of(page)
