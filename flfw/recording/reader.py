@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -102,7 +102,7 @@ class Recordings:
             return (
                 config.get("control") == control
                 and line["round"] == server_round
-                and type(config.get("slot")) is int
+                and _slot(config) is not None
                 and (batch is None or config.get("batch") == batch)
                 and (steps is None or config.get("steps", 1) == steps)
                 and (point is None or config.get("point", control) == point)
@@ -178,7 +178,7 @@ class Recordings:
         key = (entry["file"], entry["sha256"])
         if key not in received:
             received[key] = read(folder, entry, line["compression"])
-        probe = "control" in config and type(config.get("slot")) is int
+        slot = _slot(config)
         sent = read(folder, line["sent_by_client"], line["compression"], received[key])
         try:  # an attacker at the server can expand factors as the server does
             sent = expand(sent, {name: value.numpy() for name, value in received[key].items()})
@@ -186,18 +186,24 @@ class Recordings:
             raise CorruptRecordingError(f"the client {error}") from error
         return Observation(
             vantage=Vantage.CLIENT_EXAMPLE if line["place"] else Vantage.SERVER,
-            source="probe" if probe else "update",
-            control=str(config["control"]) if probe else "target",
+            source="update" if slot is None else "probe",
+            control="target" if slot is None else str(config["control"]),
             round=line["round"],
             client=line["client"],
-            slot=config["slot"] if probe else self._place(line),
+            slot=self._place(line) if slot is None else slot,
             sent=sent,
             received=received[key],
-            point=str(config.get("point", "")) if probe else "update",
+            point="update" if slot is None else str(config.get("point", "")),
         )
 
     def _place(self, line: Line) -> int:
         return self.update_lines(line["round"]).index(line) if line["type"] == "train" else 0
+
+
+def _slot(config: Mapping[str, Any]) -> int | None:
+    """Return the slot of a probe; None: it is none of this project's."""
+    slot = config.get("slot")
+    return slot if "control" in config and type(slot) is int and slot >= 0 else None
 
 
 def examples_in(line: Line) -> int:

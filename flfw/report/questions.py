@@ -137,6 +137,16 @@ def compared(row: Mapping[str, Any]) -> str:
     return f"{row['pairs']}" if left == row["pairs"] else f"{left} of {row['pairs']}"
 
 
+def share_right(row: Mapping[str, Any]) -> float | None:
+    """Return the share of pairs in which a statistic scores the member higher; of an older result the AUC.
+
+    >>> share_right({"correct": {"guesses": 24, "correct": 18}, "auc": 0.7})
+    0.75
+    """
+    pairs = row.get("correct") or {}
+    return pairs["correct"] / pairs["guesses"] if pairs.get("guesses") else number(row["auc"])
+
+
 def seen_by(row: Mapping[str, Any]) -> str:
     """Return the vantage of a statistic, with the clients in a sum and the smallest group that tells nothing."""
     group, among, needed = (row.get(name) for name in ("sum_size", "anonymity_set_size", "min_safe_sum_size"))
@@ -189,7 +199,7 @@ def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuest
         return PageQuestion(*requested, _UNTRIED, nobody)
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
-    right = f"is right in {percent(row['auc'], 0)} of comparisons (a coin: 50\u00a0%)"
+    right = f"is right in {percent(share_right(row), 0)} of comparisons (a coin: 50\u00a0%)"
     on = f" on {few} pairs" if " of " in (few := compared(row)) else ""
     area = "gave no score" if number(row["auc"]) is None else f"{right}{on}"
     area = area if (row.get("correct") or {}).get("guesses", 1) else f"tells no pair apart{on}"

@@ -15,7 +15,7 @@ from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, capital, decimals, percent, percent_above
 from flfw.report.page_data import Scope, is_regression, most_missed
-from flfw.report.questions import decisive, sees_sums
+from flfw.report.questions import decisive, sees_sums, share_right
 from flfw.report.ranking import answers, decisive_setting, worst_first
 from flfw.report.run_verdict import IN_PLACE, NOTHING, ONE, is_bound, place_shown
 
@@ -393,12 +393,11 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
     verdict, place = row["verdict"], str(row["vantage"])
     sought = f"Data were not sought, but whether {what} was trained on:"
     answer = {verdicts.LEAKS: "it can be told.", verdicts.NO_LEAK_FOUND: "not found."}.get(verdict, "not answered.")
-    low, high = number(row["auc_low"]), number((row.get("correct") or {}).get("high"))
+    low, high = (number((row.get("correct") or {}).get(end)) for end in ("low", "high"))
     likely = _UNKNOWN
     if verdict == verdicts.LEAKS:
-        compared = (
-            f"One that was trained on scores higher in {percent(row['auc'], 0)} of comparisons (a coin: 50\u00a0%)."
-        )
+        right = percent(share_right(row), 0)
+        compared = f"One that was trained on scores higher in {right} of comparisons (a coin: 50\u00a0%)."
         likely = compared if low is not None and low > 0.5 else "For some of them more than chance explains."
     elif verdict == verdicts.NO_LEAK_FOUND and high is not None:
         likely = f"Up to {percent(high, 0)} right guesses could go unseen (a coin: 50\u00a0%)."

@@ -14,7 +14,7 @@ from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import capital, percent, percent_above
 from flfw.report.page_data import is_regression
-from flfw.report.questions import decisive, sees_sums
+from flfw.report.questions import decisive, sees_sums, share_right
 from flfw.report.ranking import decisive_setting
 
 ONE = {"images": "image", "records": "record", "texts": "text", "samples": "sample", "patients": "patient"}
@@ -166,10 +166,11 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
     if row is None:
         return LeakFinding(Severity.UNTESTED, "")
     what = "patients" if row.get("unit") == "patient" else unit
-    verdict, area, low = row["verdict"], number(row["auc"]), number(row["auc_low"])
+    verdict, low = row["verdict"], number((row.get("correct") or {}).get("low"))
     if verdict == verdicts.LEAKS:
         headline = f"The tested federation leaks which {what} it was trained on."
-        scored = f"Of two {what}, the attacker names the one that was used in {percent(area, 0)} of comparisons; "
+        right = percent(share_right(row), 0)
+        scored = f"Of two {what}, the attacker names the one that was used in {right} of comparisons; "
         chance = f"{scored}a coin gives 50\N{NO-BREAK SPACE}%. " if low is not None and low > 0.5 else ""
         sure = "This is more than chance. A stronger attacker may tell more."
         return LeakFinding(Severity.LEAKS, headline, f"{chance}{sure}")
