@@ -83,7 +83,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], number: int =
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_probes_are_loaded_by_control_and_round_in_the_order_of_their_slots(tmp_path: Path, compression: str) -> None:
     requested = [probe(slot, float(slot)) for slot in (2, 0, 10, 1)]  # as they arrived
-    requested += [probe(0, 100.0, server_round=0), probe(0, 200.0, control="easy"), probe(-1, 300.0)]  # the last is none
+    requested += [probe(0, 100.0, server_round=0), probe(0, 200.0, control="easy"), probe(-1, 300.0)]
     recordings = Recordings(record(tmp_path, *requested, compression=compression))
     probes = recordings.probes("target", 1)
     assert [observation.slot for observation in probes] == [0, 1, 2, 10]
