@@ -10,6 +10,7 @@ from flfw.__main__ import main as program
 
 if TYPE_CHECKING:
     from flfw.command.arguments import Command
+    from flfw.experiment import Experiment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,11 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return program(["run", *(sys.argv[1:] if arguments is None else arguments)], "sim.py")
 
 
-def parse(arguments: list[str]) -> Command:
+def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
     """Parse a command line, as `flfw.command.arguments.parse` does."""
     from flfw.command import arguments as command_line
 
-    return command_line.parse(arguments)
+    return command_line.parse(arguments, stored)
 
 
 if __name__ == "__main__":

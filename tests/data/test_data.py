@@ -67,7 +67,7 @@ def test_names_and_cards():
     assert set(known.split()) <= set(names())
     assert list(names()) == sorted(names())
     with pytest.raises(
-        InputError, match=r"among adult, cancer, .*, usps, folder:PATH, csv:.*, text:FILE, hf:NAME, site:.*=minst"
+        InputError, match=r"=minst; .* among adult, cancer, .*, usps, folder:PATH, csv:.*, text:FILE, hf:NAME, site:"
     ):
         describe("minst")
 
