@@ -12,7 +12,7 @@ import numpy as np
 from flfw.audit.measures.statistics import Interval, Paired, interval, paired, share_interval, worst
 from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow
-from flfw.files.verdicts import STATIC, outcome
+from flfw.files.verdicts import STATIC, UNDECIDED, outcome
 from flfw.report.findings import number
 from flfw.report.ranking import seriousness
 from flfw.rng import numpy_generator
@@ -188,7 +188,7 @@ def pooled(setting: AttackSetting, runs: Sequence[FinishedRun]) -> Leak:
         rmsd=_mean(rows, lambda row: row.rmsd),
         identified=sum(rate * n for rate, n in rated) / sum(n for _, n in rated) if rated else None,
         worst=_worst(rows),
-        verdict=first["verdict"],
+        verdict=first.get("verdict") or UNDECIDED,  # as `outcome` counts it
         evidence=first.get("evidence"),
         cause=first.get("cause"),
         reason=first.get("reason"),

@@ -471,6 +471,12 @@ def test_the_most_alarming_verdict_of_the_seeds_counts(tmp_path: Path) -> None:
         assert (outcome(leak.concluded), leak.reason) == ("reconstructed" if word == "leaks" else word, f"why {word}")
 
 
+def test_an_attack_without_a_verdict_is_undecided(tmp_path: Path) -> None:
+    unjudged = {name: value for name, value in entry().items() if name not in ("verdict", "evidence", "cause")}
+    (leak,) = combine("m", "none", [read(written(tmp_path / "run", [unjudged], [row(0, 5.0)]))]).leaks
+    assert (leak.verdict, leak.seeds_with_verdict) == ("undecided", 1)
+
+
 def test_a_rate_of_no_images_is_none(tmp_path: Path) -> None:
     run = read(written(tmp_path / "run", [entry(identification_rate=0.5, images=0)], [row(0, 5.0)]))
     assert combine("m", "none", [run]).leaks[0].identified is None
