@@ -117,7 +117,7 @@ def _missing_tests(
         yield Recommendation(
             "Will anyone try to recover data from what clients send?", "No such attack ran (--attack)."
         )
-    elif worst.entry["verdict"] == verdicts.UNDECIDED:
+    elif worst.entry.get("verdict") == verdicts.UNDECIDED:
         how = _STRONGER.get(worst.cause, "with a stronger attack (--attack)")
         if worst.outcome == verdicts.STATIC and config.get("adaptation") == "auto":  # this attack could not adapt
             how = "with an attack that can be told what hides the data (--attack)"
