@@ -160,13 +160,6 @@ def test_eight_images_are_attacked_once_and_in_a_round(small: Experiment, tmp_pa
     assert SEEN == [8, 8] and costs.messages == 8 and costs.round_bytes > costs.once_bytes > 0
 
 
-@pytest.mark.slow
-def test_the_games_of_membership_are_timed(small: Experiment, tmp_path: Path) -> None:
-    game = dataclasses.replace(small, attack=("membership",), membership_pairs="auto", audit_rounds="last")
-    costs = costs_of(check(game)[0], tmp_path)
-    assert costs.uploads > 0 == costs.messages
-
-
 class Sampled(Sized):
     """Learns once in a process for 3 s, and searches for 2 s in steps that are sampled."""
 
@@ -185,10 +178,15 @@ class Sampled(Sized):
 
 
 @pytest.mark.slow
-def test_what_a_process_learns_for_all_targets_counts_once(small: Experiment, tmp_path: Path) -> None:
+def test_what_a_process_learns_for_all_targets_counts_once_and_a_game_is_played_whole(
+    small: Experiment, tmp_path: Path
+) -> None:
     Sampled.learnt.clear()
     costs = costs_of(audited(small, Sampled), tmp_path)
     assert (costs.once_s, costs.probes_s) == (pytest.approx(5.0), pytest.approx(2.0))
+    game = dataclasses.replace(small, attack=("membership",), membership_pairs="auto", audit_rounds="last")
+    played = costs_of(check(game)[0], tmp_path / "game")
+    assert played.uploads > 0 == played.messages
 
 
 @dataclass(frozen=True)
