@@ -21,6 +21,7 @@ from flfw.errors import InputError
 from flfw.files.verdicts import outcome
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recorded_apps import knowledge, named
+from flfw.recorded_apps.audit import _built
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.manifest import read_manifest, rewrite
 from flfw.recording.observation import Observation, Reconstruction, Truth, Vantage, mean_gradient
@@ -354,3 +355,11 @@ def test_folders_without_recordings_and_old_audits_are_refused(leaking: Path, tm
         ask(tmp_path / "empty", tmp_path / "audit")
     with pytest.raises(InputError, match=r"^Expected a new folder for the audit, got "):
         ask(leaking, tmp_path)
+
+
+def test_attacks_can_be_given_by_their_names() -> None:
+    for given in ("analytic", ["analytic"], {"analytic": Analytic()}):
+        built = _built(given)
+        assert list(built) == ["analytic"] and isinstance(built["analytic"], Analytic)
+    with pytest.raises(InputError, match=r"^Got attack=analitic; did you mean analytic\? "):
+        _built("analitic")
