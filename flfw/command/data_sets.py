@@ -102,9 +102,11 @@ def _columns(args: argparse.Namespace) -> int:
     parsed, schema, out = names.TableName.parse(name), None, args.write
     if args.public:
         schema, out = plan_file.stated(args.public, require_target(name), parsed), out or Path(f"{parsed.path}.toml")
-    schema = schema or data.describe(name).columns
+    card = None if schema else data.describe(name)
+    schema = schema or (card.columns if card else None)
     assert schema is not None, "a table has columns"
-    print(listing.listing(schema, maximum=len(schema.columns)), *listing.sentences(schema), sep="\n")
+    said = [f"{card.source[0].upper()}{card.source[1:]}."] if card else []
+    print(listing.listing(schema, len(schema.columns), 1000), *said, *listing.sentences(schema), sep="\n")
     if out:
         try:
             with out.open("x", encoding="utf-8") as file:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sim
 from flfw import data
 from flfw.command.program import main as flfw_main
 from flfw.data.files.columns import Column, TableSchema
 from flfw.data.readers import table as reader
-from flfw.data.tables import listing, plan_file
-from flfw.data.tables.names import TableName
+from flfw.data.tables import column_types, listing, plan_file, reading
+from flfw.data.tables.names import TableName, TableSettings
 from flfw.errors import InputError
 
 ROWS = """\
@@ -244,36 +248,225 @@ def test_semicolons_decimal_commas_and_a_thousand_columns(tmp_path: Path) -> Non
     assert held.columns is not None and "and 960 more: 960 numeric" in listing.listing(held.columns)
 
 
+FORMS = [  # a column's words, its numbers, and what stands beside them
+    ("16,3%|33,7%|6%", [16.3, 33.7, 6], "%"),
+    ("€ 23.43|€ 18|€ -1.5", [23.43, 18, -1.5], "€"),
+    ("1.234,50 €|951,20 €", [1234.5, 951.2], "€"),
+    ("CHF 1'234.50|CHF 2'000'000", [1234.5, 2000000], "CHF"),
+    ("81.9 kg|78 kg", [81.9, 78], "kg"),
+    ("5 mg/dL|7.5 mg/dL", [5, 7.5], "mg/dL"),
+    ("20 kg/m2|31.5 kg/m2", [20, 31.5], "kg/m2"),
+    ("3\u00b5g|4\u03bcg", [3, 4], "\u00b5g"),  # two signs of micro
+    ("6 254,6|1 188|70", [6254.6, 1188, 70], ""),
+    ("6\u00a0254,6|1\u202f188", [6254.6, 1188], ""),
+    ("6\u2009254|2\u2009940|70", [6254, 2940, 70], ""),
+    ("6,29,504|9,22,474|951", [629504, 922474, 951], ""),
+    ("1,234|1,234,567|951|7.5", [1234, 1234567, 951, 7.5], ""),
+    ("1,234.50|951|7.5", [1234.5, 951, 7.5], ""),
+    ("1.234.567|2,5", [1234567, 2.5], ""),
+    ("1,234|2,5|3,25", [1.234, 2.5, 3.25], ""),
+    ("0,123|1,250|2,125", [0.123, 1.25, 2.125], ""),
+    ("1.234|2.345", [1.234, 2.345], ""),
+    ("\u22125|\u20133|+4|-1", [-5, -3, 4, -1], ""),
+    ("(5.00)|3.1|5-", [-5, 3.1, -5], ""),
+    ("<0.5|8.3|≥ 90|7", [0.5, 8.3, 90, 7], ""),
+    ("1e-05|2.5E3|1E+2", [1e-05, 2500, 100], ""),
+    ("20:44|0:15:36", [20 + 44 / 60, 0.26], "h"),
+    ("5 days 21:47:00|-1 days +23:00:00|1 day, 0:30:00", [141 + 47 / 60, -1, 24.5], "h"),
+    ("9:05 pm|12:30 AM", [21 + 5 / 60, 0.5], "h"),
+]
+DATES = [  # words, days since 1970
+    ("03.01.1970|11.01.1970", [2, 10]),
+    ("13/01/1970|03/01/1970", [12, 2]),
+    ("01/13/1970|01/03/1970", [12, 2]),
+    ("1970/1/3|1970-01-13", [2, 12]),
+    ("19700103|19700113", [2, 12]),
+    ("3 Jan 1970|13-January-1970|Jan. 4, 1970", [2, 12, 3]),
+    ("1970-01-03T12:00:00Z|1970-01-03 13:00+01:00", [2.5, 2.5]),
+    ("13/01/1970 6:00 PM|03/01/1970 12:00 am", [12.75, 2]),
+]
+TWOFOLD = [  # words of which nobody can say which numbers, days or classes they are
+    ("1,234|12,345|951", "got 1,234, which is 1.234 or 1234; say the sign before decimals (csv.decimal=. or"),
+    ("2,5|2.5", "got 2.5 beside 2,5; write one sign before decimals"),
+    ("03/04/2016|05/06/2016", "got 03/04/2016, of which two numbers may be the day; say csv.dayfirst=yes or no"),
+    ("|".join(f"{n}{unit}" for n in range(30) for unit in ("kg", "lb")), "got numbers in several units, such as "),
+]
+
+
+def values_of(words: str, *assignments: str, times: int = 3) -> column_types.ColumnValues:
+    """Read a column of words, each several times, so that they are no identifiers."""
+    settings = TableName.parse(data.configured("csv:t.csv@y", assignments)).settings
+    column = np.array(words.split("|") * times, dtype=object)
+    return column_types.infer_columns({"c": column}, settings, np.arange(len(column)))["c"]
+
+
+@pytest.mark.parametrize(("words", "numbers", "unit"), FORMS)
+def test_numbers_are_read_in_the_forms_that_people_write(words: str, numbers: list[float], unit: str) -> None:
+    read = values_of(words)
+    assert (read.kind, read.unit) == ("numeric", unit)
+    assert read.values[: len(numbers)] == pytest.approx(numbers)
+    missing = values_of(f"{words}|None|NA|-")
+    assert missing.kind == "numeric" and int(missing.absent.sum()) == 9
+
+
+@pytest.mark.parametrize(("words", "days"), DATES)
+def test_days_are_read_in_the_forms_that_people_write(words: str, days: list[float]) -> None:
+    read = values_of(words)
+    assert read.kind == "date" and read.values[: len(days)] == pytest.approx(days)
+
+
+@pytest.mark.parametrize(("words", "phrase"), TWOFOLD)
+def test_words_of_several_readings_are_refused(words: str, phrase: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^Expected one reading of column c") as caught:
+        values_of(words)
+    assert phrase in str(caught.value) and "csv.drop=c" in str(caught.value)
+    lines = [f"{word};{index}" for index, word in enumerate(words.split("|") * 3)]
+    assert phrase in refusal(write(tmp_path, "\n".join(["c;beside", *lines])), "c")
+
+
+def test_the_user_says_what_words_leave_open() -> None:
+    comma = "1,234|12,345|951"
+    assert values_of(comma, "csv.decimal=,").values[:3].tolist() == [1.234, 12.345, 951]
+    assert values_of(comma, "csv.decimal=.").values[:3].tolist() == [1234, 12345, 951]
+    assert values_of("03/01/1970|02/01/1970", "csv.dayfirst=yes").values[:2].tolist() == [2, 1]
+    assert values_of("03/01/1970|02/01/1970", "csv.dayfirst=no").values[:2].tolist() == [59, 31]
+    assert values_of("007|12", "csv.numeric=c").values[:2].tolist() == [7, 12]
+
+
+def test_a_file_has_one_sign_before_decimals() -> None:
+    """What one column leaves open, 1,234 or 1.234, another one of the file tells."""
+    for known, twofold, number in (
+        ("2,5|3", "1.234|5.678", 1234),
+        ("2.5|3", "1,234|5,678", 1234),
+        ("x|y", "1.234|5", 1.234),
+    ):
+        table = {name: np.array(words.split("|") * 3, dtype=object) for name, words in (("a", known), ("b", twofold))}
+        assert column_types.infer_columns(table, TableSettings(), np.arange(6))["b"].values[0] == number
+
+
 @pytest.mark.parametrize(
-    ("values", "refused"),
+    ("words", "kind", "note"),
     [
-        ('"1,234" "12,345" 951 7', True),  # 1.234 and 951 would be of one scale
-        ('"1,234" "12,345" "10,000" "7,100"', True),
-        ('"1,234" "1,234,567" 951 7.5', True),
-        ('"1,234.50" 951 7.5 1', True),
-        ('"1.234,50" "951,20" "7,5" 1', True),
-        ('"1,234" "2,5" "3,25" "7,1"', False),
-        ('"0,123" "1,250" "2,125" "0,500"', False),
-        ('"1,234 m" "2,345 m" "1,234 m" x', False),
-        ('"1,234,567" "2,345,678" a b', False),  # words among them: nobody takes these for numbers
+        ("06305|02186|01950", "categorical", "codes, as 0123 and 2E05 are; csv.numeric makes them numbers"),
+        ("1E10|2E05|3E11", "categorical", "codes, as 0123"),
+        ("None|Mild|Severe", "categorical", ""),  # a word among words
+        ("None|yes|no", "categorical", ""),
+        ("None|True|False", "boolean", "missing: 3 times None"),
+        ("NA|FR|DE", "categorical", "missing: 3 times NA"),
+        ("1 room|2 rooms|3 rooms", "categorical", "numbers in several units, such as 2 rooms and 1 room; write one"),
+        ("12A|12B|13A", "categorical", "numbers in several units"),
+        ("5|7|8|-999|6|9", "numeric", "3 times -999: a missing value? csv.missing=-999"),
+        ("<1|<2|<3", "categorical", ""),  # all below what can be measured: no number is known
+        ("9934567890123456|9934567890123457|1", "dropped", "an identifier, whole numbers of 16 digits or more"),
+        ("27/09/45|28/09/45|29/10/45", "categorical", ""),  # of which century?
     ],
 )
-def test_commas_between_thousands_are_no_decimal_ones(tmp_path: Path, values: str, refused: bool) -> None:
-    words = [word.strip() for word in values.replace('"', ";").replace("; ;", ";").split(";") if word.strip()]
-    words = [part for word in words for part in ([word] if "," in word else word.split())]
-    lines = [f'"{word}",{index % 2},{index}' for index, word in enumerate(words * 2)]
-    file = write(tmp_path, "\n".join(["sum,y,beside", *lines]))
-    if not refused:
-        load(file, "y")
-        return
-    assert "without signs between thousands in column sum" in refusal(file, "y", "csv.task=classification")
-    assert "without signs between thousands in column sum" in refusal(file, "sum")
+def test_what_a_column_is_taken_for_is_said(words: str, kind: str, note: str) -> None:
+    read = values_of(words)
+    assert (read.kind, read.note[: len(note)]) == (kind, note) and bool(read.note) == bool(note)
 
 
-def test_a_comma_that_the_user_calls_a_decimal_one_is_read_so(tmp_path: Path) -> None:
-    lines = [f'"{1 + index},250",{"ab"[index % 2]}' for index in range(8)]
-    held = load(write(tmp_path, "\n".join(["sum,y", *lines])), "y", "csv.numeric=sum")
-    assert held.columns is not None and held.columns.columns[0].low == 1.25
+def test_words_in_no_known_form_of_numbers_are_not_left_out_in_silence() -> None:
+    with pytest.raises(InputError, match=r"got 0:0\.1, which is in no known form of numbers, days or times"):
+        values_of("|".join(["0:0.1", *(f"{hour}:{minute}.1" for hour in range(9) for minute in range(9))]), times=1)
+
+
+def test_what_is_missing_can_be_switched_off(tmp_path: Path) -> None:
+    lines = [f"{('NA', 'FR')[index % 2]},{index},{('None', 'null', 'mild')[index % 3]}" for index in range(30)]
+    file = write(tmp_path, "\n".join(["country,size,y", *lines]))
+    usual, kept = load(file, "y"), load(file, "y", "csv.keep_default_na=no")
+    assert usual.columns is not None and usual.columns.classes == ("None", "mild")
+    assert "10 rows without a target are left out; missing: 10 times null" in data.describe(usual.name).source
+    assert kept.columns is not None and kept.columns.classes == ("None", "mild", "null")
+    assert kept.columns.columns[0].categories == ("FR", "NA") and usual.columns.columns[0].missing
+
+
+@pytest.mark.parametrize(
+    ("words", "phrase"),
+    [
+        ("|".join([*(f"{n}.5" for n in range(30)), "unknown"]), "in target c, got 'unknown' in row 31; name"),
+        ("|".join(["days", *(f"{n}.5" for n in range(30))]), "in target c, got 'days' in row 1;"),
+        ("|".join(f"x{n}" for n in range(40)), "few classes in target c, got 40 different words such as 'x0' in 120"),
+        ("|".join(f"1970-01-{n + 10}" for n in range(20)), "numbers or classes in target c, got days"),
+    ],
+)
+def test_a_regression_becomes_no_classification_in_silence(words: str, phrase: str, tmp_path: Path) -> None:
+    lines = [f"{word},{index % 7}" for index, word in enumerate(words.split("|") * 3)]
+    file = write(tmp_path, "\n".join(["c,beside", *lines]))
+    assert phrase in refusal(file, "c")
+    assert data.describe(data.configured(f"csv:{file}@c", ["csv.task=classification"])).classes >= 20
+
+
+TABLES = [  # text, columns, number of rows, what is said
+    ("sep=;\na;b;y\n1;2,5;x\n3;4;z\n", "ab", 2, "line 1 stands before the names and is not read"),
+    ("Export of ward 3, 2026\na;b;y\n1;2;x\n3;4;z\n", "ab", 2, "line 1 stands before the names"),
+    ("# made by X;;\n# v2, beta\na;b;y\n1;2;x\n3;4;z\n", "ab", 2, "line 2 stands before the names"),
+    ("a;b;y;\n1;2;x;\n3;4;z;\n", "ab", 2, ""),
+    ("a,b,y\n1,2,x,\n3,4,z,\n", "ab", 2, ""),
+    ("\ufeffa,b,y\n\n1,2,x\n\n3,4,z\n", "ab", 2, ""),
+    ("'a','b','y'\n1,'2, 3','x'\n3,'4','z'\n", "ab", 2, ""),
+    ('a,b,y\n1,"said \\"ouch\\" 1",x\n3,"said ""ouch""",z\n', "ab", 2, "within quotes is read as one quote"),
+    ('a;"b,c,d";"e,f,g,h";y\n1;2;3;x\n4;5;6;z\n', ("a", "b,c,d", "e,f,g,h"), 2, ""),
+    ("a\tb\ty\n1\t2,5\tx\n3\t4,5\tz\n", "ab", 2, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "columns", "rows", "said"), TABLES)
+def test_first_lines_quotes_and_separators_of_other_programs(
+    text: str, columns: str, rows: int, said: str, tmp_path: Path
+) -> None:
+    table, notes = reading.read(write(tmp_path, text), "csv", TableSettings())
+    assert list(table) == [*columns, "y"] and table["y"].tolist() == ["x", "z"] and len(table["y"]) == rows
+    assert (said in "; ".join(notes)) and bool(notes) == bool(said)
+
+
+def test_parquet_has_times_and_durations(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"stay": pd.to_timedelta([36, 48] * 9, unit="h"), "at": [time(20, 30), time(6)] * 9})
+    frame["size"], frame["y"] = range(18), ["a", "b"] * 9
+    frame.to_parquet(tmp_path / "t.parquet")
+    held = load(tmp_path / "t.parquet", "y", prefix="parquet")
+    assert held.columns is not None
+    assert [(c.name, c.low, c.high, c.unit) for c in held.columns.kept][:2] == [
+        ("stay", 36, 48, "h"),
+        ("at", 6, 20.5, "h"),
+    ]
+
+
+@given(
+    st.lists(st.integers(-(10**8), 10**8), min_size=25, max_size=40, unique=True),
+    st.sampled_from([(",", "."), (".", ","), (" ", ","), ("\u202f", "."), ("'", "."), ("", "."), ("", ",")]),
+    st.sampled_from(["{}", "{} %", "€{}", "{} kg", "{}mg/l"]),
+    st.booleans(),
+)
+def test_each_number_is_read_as_it_was_written(
+    hundredths: list[int], signs: tuple[str, str], form: str, parquet: bool
+) -> None:
+    """Feature and target, CSV and Parquet: never another number, whatever the signs between digits."""
+    thousands, decimal = signs
+    plain = [f"{number / 100:,.2f}" for number in hundredths]
+    words = [form.format(word.translate({ord(","): thousands, ord("."): decimal})) for word in plain]
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", folder)
+        frame = pd.DataFrame({"c": words, "z": ["a", "b"] * (len(words) // 2) + ["a"] * (len(words) % 2)})
+        file = Path(folder) / ("t.parquet" if parquet else "t.csv")
+        frame.to_parquet(file) if parquet else frame.to_csv(file, index=False)
+        held = load(file, "c", prefix="parquet" if parquet else "csv")
+        assert held.columns is not None and held.columns.number is not None
+        number = held.columns.number
+        got = sorted(np.concatenate([held.train_y, held.test_y]).astype(float) * number.std + number.mean)
+        assert got == pytest.approx([value / 100 for value in sorted(hundredths)], rel=1e-5, abs=1e-6 * number.std)
+        feature = load(file, "z", prefix="parquet" if parquet else "csv")
+        assert feature.columns is not None and feature.columns.columns[0].kind == "numeric"
+        assert feature.columns.columns[0].unit == number.unit == form.replace("{}", "").strip()
+
+
+def test_a_plan_says_the_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, "fat;dose;y\n" + "".join(f"{n},5%;{n};{'ab'[n % 2]}\n" for n in range(10)))
+    assert state(file, "y", "fat=0:60 dose=0:9 y=a,b") == 0
+    assert "column fat without a unit, as its plan says, got %" in refusal(file, "y")
+    Path(f"{file}.toml").unlink()
+    assert state(file, "y", "fat=0:50% dose=0:9 y=a,b") == 0 and "0 % = 0 to 50 % = 1" in capsys.readouterr().out
+    assert load(file, "y").train_x[0, 0] == pytest.approx(0.01)
 
 
 @pytest.mark.filterwarnings("error")
@@ -285,7 +478,7 @@ def test_numbers_whose_range_no_float_holds_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_without_a_column_of_use_is_refused_with_the_reasons(tmp_path: Path) -> None:
-    file = write(tmp_path, "\n".join(["a,b,y", *(f"7,{index}%,{'xy'[index % 2]}" for index in range(30))]))
+    file = write(tmp_path, "\n".join(["a,b,y", *(f"7,w{index},{'xy'[index % 2]}" for index in range(30))]))
     reason = refusal(file, "y")
     assert "a is left out (always 7)" in reason and "b is left out (an identifier or free text, 30 values" in reason
 

@@ -38,6 +38,7 @@ class Column:
         fill: for numbers, dates and booleans the feature in place of a missing value, in [0, 1].
         absent: share of the training rows where the value is missing.
         note: why it is dropped, or what else is to be known.
+        unit: what stands beside each number in the table.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Column:
     fill: float = 0.0
     absent: float = 0.0
     note: str = ""
+    unit: str = ""
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"a kind among {', '.join(KINDS)} for column {self.name}", kind=self.kind)
@@ -88,7 +90,8 @@ class Column:
         elif self.kind == "boolean":
             words = f"{self.categories[0]} = 0, {self.categories[1]} = 1"
         else:
-            words = f"{_shown(self, self.low)} = 0 to {_shown(self, self.high)} = 1"
+            unit = f" {self.unit}" if self.unit else ""
+            words = f"{_shown(self, self.low)}{unit} = 0 to {_shown(self, self.high)}{unit} = 1"
         return "; ".join([words, *([MISSING] if self.missing else []), *([self.note] if self.note else [])])
 
     @property
@@ -133,12 +136,14 @@ class NumberTarget:
         std: its standard deviation, > 0.
         cuts: ascending numbers, in own units, that cut the training part's values into bands of about equal size.
             Where a comparison needs classes, such as that of a row with its like, the bands stand for them.
+        unit: what stands beside each number in the table.
     """
 
     name: str
     mean: float
     std: float
     cuts: tuple[float, ...] = ()
+    unit: str = ""
 
     def __post_init__(self) -> None:
         require(self.std > 0, f"a target {self.name} of which not all values are equal", std=self.std)
@@ -178,7 +183,7 @@ class TableSchema:
     public: bool = False
 
     def __post_init__(self) -> None:
-        names = [column.name for column in self.columns] + [self.target] + ([self.patient] if self.patient else [])
+        names = self.names
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
         require(not twice, "each column once", columns=", ".join(twice))
         require(self.width > 0, "a column that is not left out", columns=len(self.columns))
@@ -186,6 +191,11 @@ class TableSchema:
             require(len(set(self.classes)) == len(self.classes) >= 2, "two classes or more", classes=self.classes)
         else:
             require(self.number is not None, "the constants of a regression's target", number=self.number)
+
+    @property
+    def names(self) -> list[str]:
+        """All columns of the table."""
+        return [column.name for column in self.columns] + [self.target] + ([self.patient] if self.patient else [])
 
     @property
     def width(self) -> int:
@@ -244,6 +254,7 @@ class TableSchema:
         named: dict[str, Any] = {"task": self.task, "target": self.target, "public": self.public}
         if self.number is not None:
             named |= {"mean": self.number.mean, "std": self.number.std, "cuts": list(self.number.cuts)}
+            named |= {"unit": self.number.unit} if self.number.unit else {}
         else:
             named["classes"] = list(self.classes)
         if self.patient:
@@ -261,7 +272,7 @@ class TableSchema:
         Raises:
             InputError: a key is unknown or absent, or has a value of another type.
         """
-        known = {"task", "target", "public", "mean", "std", "cuts", "classes", "patient", "columns"}
+        known = {"task", "target", "public", "mean", "std", "cuts", "classes", "patient", "columns", "unit"}
         if strange := sorted(set(entries) - known):
             raise InputError(f"Expected keys among {', '.join(sorted(known))} in {source}, got {', '.join(strange)}.")
         try:
@@ -269,7 +280,8 @@ class TableSchema:
             number = None
             if entries["task"] == "regression":
                 cuts = tuple(map(float, entries.get("cuts", ())))
-                number = NumberTarget(entries["target"], float(entries["mean"]), float(entries["std"]), cuts)
+                mean, std, unit = float(entries["mean"]), float(entries["std"]), str(entries.get("unit", ""))
+                number = NumberTarget(entries["target"], mean, std, cuts, unit)
             classes = tuple(map(str, entries.get("classes", ())))
             patient, public = entries.get("patient", ""), entries.get("public", False)
             require(isinstance(public, bool), "public=true or false", public=public)

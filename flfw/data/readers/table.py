@@ -7,6 +7,7 @@ these and import nothing heavy.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from flfw.data.files import cache
-from flfw.data.files.columns import NumberTarget, TableSchema
+from flfw.data.files.columns import TableSchema
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
+from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
-from flfw.data.tables.plan_file import patients_of, require_columns, tested, to_state, with_plan
+from flfw.data.tables.plan_file import labels_of, patients_of, planned_target, require_columns, tested, to_state
 from flfw.data.tables.reading import Table
 from flfw.errors import InputError
 from flfw.files.typed import read_json
@@ -26,7 +28,7 @@ from flfw.files.typed import read_json
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _GROUPS = ("train_group", "test_group")
 _NAMED = 20  # columns of a command; the refusal of others names them
-_VERSION = 3  # of what is kept; raise it when a table is read in another way
+_VERSION = 4  # of what is kept; raise it when a table is read in another way
 
 
 def csv(word: str) -> DatasetCard:
@@ -61,14 +63,13 @@ def table(name: str) -> DatasetCard:
     if not folder.exists():
         arrays, meta = _made(parsed)
         cache.publish(folder, lambda target: cache.write_arrays(target, arrays, meta))
-    schema, left_out, by_patient = _described(folder)
-    unused = f"; {left_out} rows without a target are left out" if left_out else ""
+    schema, by_patient, notes = _described(folder)
     return DatasetCard(
         shape=(schema.width,),
         classes=schema.labels,
         files=dict.fromkeys([f"{part}.npy" for part in (*_PARTS, *(_GROUPS if by_patient else ()))]),
         read=_read_patients if by_patient else _read,
-        source=f"rows in {parsed.file}, target {parsed.target}{unused}",
+        source=f"rows in {parsed.file}, target {'; '.join([parsed.target, *notes])}",
         fetch=f"the table itself, after removing {folder}",
         root=folder,
         net="mlp",
@@ -91,9 +92,9 @@ def _read_patients(root: Path, side: int | None) -> DatasetArrays:
 
 
 @lru_cache(maxsize=8)
-def _described(folder: Path) -> tuple[TableSchema, int, bool]:
+def _described(folder: Path) -> tuple[TableSchema, bool, list[str]]:
     meta = read_json(folder / "meta.json", dict[str, Any], f"remove {folder}, and it is made again")
-    return TableSchema.from_dict(meta["plan"], folder / "meta.json"), meta["left_out"], meta["by_patient"]
+    return TableSchema.from_dict(meta["plan"], folder / "meta.json"), meta["by_patient"], meta["notes"]
 
 
 def require_target(name: str) -> list[str]:
@@ -127,79 +128,77 @@ def _planned(parsed: TableName) -> tuple[TableSettings, TableSchema | None]:
 
 
 def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of both parts, and the plan and the numbers for the card."""
-    from flfw.data.tables import reading
+    """Return the arrays of both parts, and the plan and the notes for the card."""
+    from flfw.data.tables import column_types, reading
 
     settings, schema = _planned(parsed)
     reading.require_target(parsed.path, parsed.prefix, settings, parsed.target)
-    parts = [reading.read(parsed.path, parsed.prefix, settings)]
+    rows, notes = reading.read(parsed.path, parsed.prefix, settings)
+    length = len(rows[parsed.target])
     if settings.test:
-        parts.append(reading.read(parsed.beside(settings.test), parsed.prefix, settings))
-        require_columns(parts[1], list(parts[0]), parsed.beside(settings.test))
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    there = rows[parsed.target] != ""
-    is_test_row = (np.arange(len(there)) >= len(parts[0][parsed.target]))[there] if len(parts) > 1 else None
-    left_out, rows = int((~there).sum()), {name: words[there] for name, words in rows.items()}
+        tests, more = reading.read(parsed.beside(settings.test), parsed.prefix, settings)
+        require_columns(tests, list(rows), parsed.beside(settings.test))
+        rows, notes = {name: np.concatenate([rows[name], tests[name]]) for name in rows}, notes + more
     if schema is None:
-        schema, train, group = _inferred(parsed, settings, rows, is_test_row)
+        target = column_types.infer_target(parsed.target, rows[parsed.target], settings)
     else:
-        train, group = _divided(parsed, schema, rows, is_test_row)
-    x, y = with_plan(rows, schema, parsed.path)
+        if parsed.target != schema.target:
+            raise InputError(f"Expected target {schema.target}, as in {parsed.plan}, got {parsed.target}.")
+        require_columns(rows, schema.names, parsed.path)
+        target = planned_target(rows, schema, settings)
+    there = np.flatnonzero(~target.absent)
+    left_out = len(target.values) - len(there)
+    notes += [f"{left_out} rows without a target are left out"] if left_out else []
+    notes += [target.note] if target.note else []
+    target, rows = replace(target, values=target.values[there]), {name: words[there] for name, words in rows.items()}
+    group = _patients(parsed, settings, rows, schema.patient if schema else settings.patient)
+    labels = np.unique(target.values.astype(str), return_inverse=True)[1]
+    train = there < length if settings.test else ~tested(labels, group, target.kind == "categorical")
+    if schema is None:
+        features = {name: words for name, words in rows.items() if name not in (parsed.target, settings.patient)}
+        values = column_types.infer_columns(features, settings, there)
+        schema = _schema(parsed, settings, values, target, train)
+    else:
+        values = column_types.by_plan(rows, schema, settings)
+    x, y = column_types.encoded(values, schema.columns), labels_of(target, schema, parsed.path)
     arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))
     if group is not None:
         arrays |= dict(zip(_GROUPS, (group[train], group[~train]), strict=True))
     for part in ("train", "test"):
         if not len(arrays[f"{part}_y"]):
-            raise InputError(f"Expected rows in the {part} part of {parsed.path}, got none of {there.sum()}; add some.")
-    return arrays, {"plan": schema.as_dict(), "left_out": left_out, "by_patient": group is not None}
+            raise InputError(f"Expected rows in the {part} part of {parsed.path}, got none of {len(there)}; add some.")
+    return arrays, {"plan": schema.as_dict(), "notes": notes, "by_patient": group is not None}
 
 
-def _inferred(
-    parsed: TableName, settings: TableSettings, rows: Table, is_test_row: np.ndarray | None
-) -> tuple[TableSchema, np.ndarray, np.ndarray | None]:
-    """Return the plan that the values tell, the training rows (N,) of bool, and the patients (N,)."""
+def _schema(
+    parsed: TableName,
+    settings: TableSettings,
+    values: Mapping[str, ColumnValues],
+    target: ColumnValues,
+    train: np.ndarray,
+) -> TableSchema:
+    """Return the plan that the values of the training rows (N,) of bool tell."""
     from flfw.data.tables import column_types
 
-    words = rows[parsed.target]
-    if not len(words):
-        raise InputError(f"Expected values of target {parsed.target} in {parsed.path}, got none.")
-    task = column_types.task_of(parsed.target, words, settings.task)
-    names = column_types.class_names(words) if task == "classification" else ()
-    group = _patients(parsed, rows, settings.patient)
-    labels = np.searchsorted(sorted(names), words.astype(str)) if names else np.zeros(len(words), np.int64)
-    train = ~tested(labels, group, bool(names)) if is_test_row is None else ~is_test_row
     if not train.any():
-        raise InputError(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
-    features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
-    columns = column_types.fit_columns(
-        features, train, column_types.infer_column_kinds(features, settings), settings.most
-    )
+        raise InputError(f"Expected training rows in {parsed.path}, got none of {len(train)}; add some.")
+    columns = column_types.fit_columns(values, train, settings.most)
     if not any(column.width for column in columns):
         why = "; ".join(f"{column.name} is left out ({column.note})" for column in columns[:3])
         more = f" and {len(columns) - 3} more columns" if len(columns) > 3 else ""
         got = f"none: {why}{more}" if columns else "none"
         raise InputError(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got {got}.")
-    number: NumberTarget | None = None
-    if task == "regression":
-        number = column_types.number_target(parsed.target, column_types.target_numbers(parsed.target, words)[train])
-    return TableSchema(tuple(columns), parsed.target, task, names, number, settings.patient), train, group
+    if target.kind == "categorical":
+        names = column_types.class_names(target.values)
+        return TableSchema(tuple(columns), parsed.target, "classification", names, None, settings.patient)
+    number = column_types.number_target(parsed.target, target.values[train], target.unit)
+    return TableSchema(tuple(columns), parsed.target, "regression", (), number, settings.patient)
 
 
-def _divided(
-    parsed: TableName, schema: TableSchema, rows: Table, is_test_row: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the training rows (N,) of bool and the patients (N,) of a table with a given plan."""
-    if parsed.target != schema.target:
-        raise InputError(f"Expected target {schema.target}, as in {parsed.plan}, got {parsed.target}.")
-    group = _patients(parsed, rows, schema.patient)
-    labels = with_plan(rows, schema, parsed.path)[1] if schema.classes else np.zeros(len(rows[schema.target]), np.int64)
-    return ~tested(labels, group, bool(schema.classes)) if is_test_row is None else ~is_test_row, group
-
-
-def _patients(parsed: TableName, rows: Table, column: str) -> np.ndarray | None:
+def _patients(parsed: TableName, settings: TableSettings, rows: Table, column: str) -> np.ndarray | None:
     """Return the patients (N,) int64, places in the sorted words of their column; None: there is no such column."""
     if column and (column not in rows or column == parsed.target):
         raise InputError(
             f"Expected a column of patients beside {parsed.target} in {parsed.path}, got patient={column}."
         )
-    return patients_of([rows], column, [parsed.path])
+    return patients_of([rows], column, settings, [parsed.path])

@@ -7,41 +7,86 @@ dropped, too: see `fit_columns`. Tables are cached: who changes a rule raises ``
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flfw.data.files.columns import Column, Kind, NumberTarget, TableTask
+from flfw.data.files.columns import Column, Kind, NumberTarget, TableSchema
+from flfw.data.tables import written_values
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.reading import Table
+from flfw.data.tables.written_values import AmbiguousError, DecimalSign, Reading
 from flfw.errors import InputError
 
+_MISSING = ("na", "n/a", "nan", "null", "none", "?", "-", ".", "<na>", "nat")
 _PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("0", "1"), ("0.0", "1.0"))
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?")
-_NUMBER_WITH_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?")
-_COMMA_AND_THREE = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3}){2,}(?:\.\d+)?|(?:,\d{3})+\.\d+|(?:\.\d{3})+,\d+)")
 _IDENTIFIER = re.compile(
     r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
 )
+_LIKE_NUMBER = re.compile(r"[\d.,:;/\-+ '()%]*\d[\d.,:;/\-+ '()%]*")
+_STAND_INS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)  # of a missing number, in old files
 _ALONE = 5  # rows of a value that are too few to hide in, if they are also below 1 %
 _FEW = 20  # up to so many different values, or rows, are no identifiers; a target of as few whole numbers is of classes
 _LONG = 40  # characters of a value, on average, from which it is free text
 _MOSTLY = 0.8  # share of numbers from which the words among them are taken for a slip
 _MOST_CLASSES = 1000
+_ROWS_OF_A_CLASS = 5  # on average, at least, where there are more than a few classes of words
+_INEXACT = (2.0**53, 1e20)  # whole numbers of so many digits are not exact, and are rather identifiers
 BANDS = 10  # of a regression's target
 
 
-def infer_column_kinds(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
-    """Return the kind of each column, with the reason where one is left out.
+@dataclass(frozen=True)
+class ColumnValues:
+    """Values of a column.
+
+    Attributes:
+        kind: what they are.
+        values: (N,) float64 with NaN for a missing number or date; words with "" of all other kinds.
+        unit: what stands beside each number.
+        note: why the column is dropped, or what else is to be known.
+        sign: sign before decimals, where the words tell it.
+    """
+
+    kind: Kind
+    values: np.ndarray
+    unit: str = ""
+    note: str = ""
+    sign: DecimalSign = ""
+
+    @property
+    def absent(self) -> np.ndarray:
+        """Mask (N,) of the missing values."""
+        return np.isnan(self.values) if self.kind in ("numeric", "date") else self.values == ""
+
+
+class _SlipError(Exception):
+    """Exception: most words of a column are numbers, days or times, but not one, which it gives with its place."""
+
+    def __init__(self, word: str, place: int) -> None:
+        super().__init__(word, place)
+        self.word, self.place = word, place
+
+
+def without_missing(words: np.ndarray, settings: TableSettings, named: Sequence[str] = ()) -> np.ndarray:
+    """Return words (N,) with "" for those that mean a missing value; words that a plan names never do."""
+    missing = {word.strip().lower() for word in settings.missing.split(",")}
+    missing |= set(_MISSING) if settings.keep_default_na == "yes" else set()
+    away = {word for word in set(words.tolist()) if word and word.lower() in missing and word not in named}
+    return np.array(["" if word in away else word for word in words], dtype=object) if away else words
+
+
+def infer_columns(table: Table, settings: TableSettings, rows: np.ndarray) -> dict[str, ColumnValues]:
+    """Return the values of each column, with the reason where one is left out.
 
     Args:
-        table: words of the columns, "" where a value is missing.
-        settings: columns whose kind is given.
+        table: words of the columns.
+        settings: columns whose kind is given, and how values are written.
+        rows: (N,) places of the rows in the file, for a refusal.
 
     Raises:
-        InputError: a given kind does not fit the values, or a column has words among numbers.
+        InputError: a given kind does not fit the values, or a column has words among numbers, or several readings.
     """
     names = list(table)
     given: dict[str, Kind] = {}
@@ -49,113 +94,226 @@ def infer_column_kinds(table: Table, settings: TableSettings) -> dict[str, tuple
         for name in settings.chosen(kind, names):
             if given.setdefault(name, kind) != kind:
                 raise InputError(f"Expected one kind of column {name}, got csv.{given[name]} and csv.{kind}.")
-    dropped = set(settings.chosen("drop", names))
-    by_name: dict[str, tuple[Kind, str]] = {}
-    mixed: list[str] = []
-    for name in names:
-        if name in dropped:
-            by_name[name] = "dropped", "as asked"
-        elif name in given:
-            _require_kind(name, table[name], given[name])
-            by_name[name] = given[name], ""
-        else:
-            try:
-                by_name[name] = _infer_kind(name, table[name])
-            except _WordAmongNumbersError as error:
-                mixed.append(f"{name} ({error})")
-    if mixed:
-        more = f" and {len(mixed) - 5} more columns" if len(mixed) > 5 else ""
+    made: dict[str, ColumnValues | Exception] = dict.fromkeys(
+        names, ColumnValues("dropped", np.array([]), note="as asked")
+    )
+    open_names = [name for name in names if name not in settings.chosen("drop", names)]
+    for name in open_names:
+        made[name] = (
+            _required(name, table[name], given[name], settings)
+            if name in given
+            else _tried(name, table[name], settings)
+        )
+    # What the words of one column leave open, those of another one may tell: a file has one sign before decimals.
+    signs = {one.sign for one in made.values() if isinstance(one, ColumnValues)} - {""}
+    if len(signs) == 1 and not settings.decimal:
+        told = replace(settings, decimal=signs.pop())
+        for name in set(open_names) - set(given):
+            one = made[name]
+            unsaid = isinstance(one, ColumnValues) and one.kind == "numeric" and not one.sign
+            if unsaid or isinstance(one, AmbiguousError):
+                again = _tried(name, table[name], told)
+                made[name] = again if isinstance(again, ColumnValues) else one
+    return _all_read(made, rows)
+
+
+def _required(name: str, words: np.ndarray, kind: Kind, settings: TableSettings) -> ColumnValues:
+    """Return the values of a column whose kind the user says."""
+    read = given_values(name, words, kind, settings)
+    different = set(read.values[~read.absent].tolist())
+    if not different:
+        raise InputError(f"Expected values in column {name} for csv.{kind}, got none; put it into csv.drop.")
+    if kind == "boolean" and len(different) != 2:
+        raise InputError(f"Expected two values in column {name} for csv.boolean, got {len(different)}.")
+    return read
+
+
+def _all_read(made: Mapping[str, ColumnValues | Exception], rows: np.ndarray) -> dict[str, ColumnValues]:
+    for name, one in made.items():
+        if isinstance(one, AmbiguousError):
+            raise InputError(f"Expected one reading of column {name}, got {one}; or leave it out by csv.drop={name}.")
+    found = {name: one for name, one in made.items() if isinstance(one, _SlipError)}
+    slips = [f"{name} ({one.word!r} in row {rows[one.place] + 1})" for name, one in found.items()]
+    if slips:
+        more = f" and {len(slips) - 5} more columns" if len(slips) > 5 else ""
         raise InputError(
-            f"Expected numbers alone in a column of numbers, got other words in {', '.join(mixed[:5])}{more}; if they "
+            f"Expected numbers alone in a column of numbers, got other words in {', '.join(slips[:5])}{more}; if they "
             "mean a missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
         )
-    return by_name
+    return {name: one for name, one in made.items() if isinstance(one, ColumnValues)}
 
 
-class _WordAmongNumbersError(Exception):
-    """Exception: a column of numbers has another word, which it names."""
+def _tried(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues | Exception:
+    try:
+        return _inferred(name, words, settings)
+    except (AmbiguousError, _SlipError) as error:
+        return error
 
 
-def _infer_kind(name: str, words: np.ndarray) -> tuple[Kind, str]:
-    """Return the kind of a column, and the reason where it is dropped.
+def _inferred(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues:
+    """Return the values of a column of features, and the reason where it is dropped.
 
     Raises:
-        _WordAmongNumbersError: most values are numbers, but not all.
-        InputError: numbers with separators of thousands, or that are not finite.
+        _SlipError: most values are numbers, but not all.
+        AmbiguousError: they have several readings, or none that is known.
+        InputError: a number is not finite.
     """
-    there = words[words != ""]
-    values = _different(there)
-    if len(values) < 2 and (len(values) == 0 or len(there) == len(words)):
-        return "dropped", "all values missing" if len(values) == 0 else f"always {values[0]}"
-    if _pair(values) is not None:
-        return "boolean", ""
-    _refuse_thousands(name, values, f"csv.numeric={name} if its commas are decimal ones")
-    numbers = _numbers(there)
-    share = float(np.mean(~np.isnan(numbers)))
-    if share == 1.0 and len(values) == 2 and len(there) > _FEW:
-        return "boolean", ""
-    if share == 1.0:
-        return _of_numbers(name, numbers)
-    if all(map(_DATE.fullmatch, values)):
-        return "date", ""
-    if share >= _MOSTLY:
-        raise _WordAmongNumbersError(repr(there[np.isnan(numbers)][0]))
-    if len(values) > max(_FEW, len(there) // 2):
-        return "dropped", f"an identifier or free text, {len(values)} values in {len(there)} rows"
+    read = _read(words, settings)
+    there = words[~read.absent]
+    different = set(there.tolist())
+    if len(different) < 2 and (not different or len(there) == len(words)):
+        return _dropped(read, f"always {different.pop()}" if different else "all values missing")
+    if read.kind == "numeric":
+        if len(different) == 2 and len(there) > _FEW:
+            return replace(read, kind="boolean", values=np.where(read.absent, "", words).astype(object))
+        return _of_numbers(name, read)
+    if read.kind != "categorical":
+        return read
+    if len(different) > max(_FEW, len(there) // 2):
+        like = [word for word in different if _LIKE_NUMBER.fullmatch(word) and not word.isdigit()]
+        if len(different) < len(there) and len(like) >= _MOSTLY * len(different) and not _IDENTIFIER.search(name):
+            raise AmbiguousError(f"{min(like)}, which is in no known form of numbers, days or times")
+        return _dropped(read, f"an identifier or free text, {len(different)} values in {len(there)} rows")
     length = sum(map(len, there)) / len(there)
-    if length > _LONG:
-        return "dropped", f"free text, {length:.0f} characters on average"
-    return "categorical", ""
+    return _dropped(read, f"free text, {length:.0f} characters on average") if length > _LONG else read
 
 
-def _of_numbers(name: str, numbers: np.ndarray) -> tuple[Kind, str]:
+def _dropped(read: ColumnValues, why: str) -> ColumnValues:
+    return replace(read, kind="dropped", note="; ".join(filter(None, (why, read.note))))
+
+
+def _of_numbers(name: str, read: ColumnValues) -> ColumnValues:
+    numbers = read.values[~read.absent]
     if not np.isfinite(numbers).all():
         raise InputError(
             f"Expected finite numbers in column {name}, got an infinite one; correct it or csv.drop={name}."
         )
-    different = len(np.unique(numbers))
     whole = bool((numbers == np.round(numbers)).all())
-    unique = different == len(numbers) and len(numbers) > _FEW
+    if whole and _INEXACT[0] <= np.abs(numbers).max() < _INEXACT[1]:
+        return _dropped(read, "an identifier, whole numbers of 16 digits or more")
+    unique = len(np.unique(numbers)) == len(numbers) and len(numbers) > _FEW
     run = float(numbers.max()) - float(numbers.min()) == len(numbers) - 1
     if whole and unique and (_IDENTIFIER.search(name) or run):
-        return "dropped", "an identifier, another whole number in each row"
-    return "numeric", ""
+        return _dropped(read, "an identifier, another whole number in each row")
+    return replace(read, note="; ".join(filter(None, (read.note, stand_ins(numbers)))))
 
 
-def _different(words: np.ndarray) -> list[str]:
-    """Return the different words, sorted."""
-    return sorted(set(words.tolist()))
+def stand_ins(numbers: np.ndarray) -> str:
+    """Return a hint on numbers (N,) that may stand for a missing value: far from all others, and more than once."""
+    rest = numbers[~np.isin(numbers, _STAND_INS)]
+    if not len(rest):
+        return ""
+    low, high = float(rest.min()), float(rest.max())
+    far = [
+        f"{times} times {value}: a missing value? csv.missing={value}"
+        for value in _STAND_INS
+        if (times := int((numbers == value).sum())) > 1 and max(low - value, value - high) > high - low
+    ]
+    return "; ".join(far)
 
 
-def _numbers(words: np.ndarray) -> np.ndarray:
-    """Return words as numbers (N,), NaN where one is none; a decimal comma is understood if every word fits."""
-    import pandas as pd
-
-    if len(words) and all(map(_NUMBER_WITH_COMMA.fullmatch, words)):
-        words = np.array([word.replace(",", ".") for word in words], dtype=object)
-    return np.asarray(pd.to_numeric(words, errors="coerce"), dtype=np.float64)
-
-
-def _refuse_thousands(name: str, words: Sequence[str], else_do: str) -> None:
-    """Refuse numbers with signs between their thousands, also where a comma may be one: 12,345 is not 12.345.
-
-    Args:
-        name: the column, for a refusal.
-        words: its values.
-        else_do: another way out.
+def _read(words: np.ndarray, settings: TableSettings) -> ColumnValues:
+    """Return words (N,) as numbers or days if all are, else as words: booleans or categories.
 
     Raises:
-        InputError: each value is a number, and of the commas each has three digits behind it, or one surely is no
-            decimal one.
+        _SlipError: most are numbers, days or times, but not all.
+        AmbiguousError: they have several readings.
     """
-    commas = [word for word in words if "," in word]
-    sure = [word for word in commas if _THOUSANDS.fullmatch(word)]
-    if not (sure or (commas and all(map(_COMMA_AND_THREE.fullmatch, commas)))):
-        return
-    rest = [word for word in words if word not in sure and not _NUMBER_WITH_COMMA.fullmatch(word)]
-    if not rest or not np.isnan(_numbers(np.array(rest, dtype=object))).any():
-        got = f"{(sure or commas)[0]!r}; write 1234.5 for 1,234.5, or {else_do}"
-        raise InputError(f"Expected numbers without signs between thousands in column {name}, got {got}.")
+    import pandas as pd
+
+    present = without_missing(words, settings)
+    there = np.flatnonzero(present != "")
+    places, different = pd.factorize(present[there])
+    pair = _pair(different.tolist())
+    kind, reading = ("boolean", None) if pair else _reading(different.tolist(), settings)
+    if reading is not None:
+        known = ~np.isnan(reading.values)[places]
+        if known.all() and len(known):
+            values = np.full(len(words), np.nan)
+            values[there] = reading.values[places]
+            note = _joined(reading.note, _missing_words(words, present))
+            return ColumnValues(kind, values, reading.unit, note, reading.sign)
+        if len(known) and known.mean() >= _MOSTLY:
+            raise _SlipError(present[there][~known][0], there[~known][0])
+    # "None" among words is one of them, such as a class; among numbers, true and false it is what programs write.
+    if "none" not in settings.missing.lower().split(",") and not (pair and pair[1].lower() in ("true", "1", "1.0")):
+        present = without_missing(words, settings, ("None", "none", "NONE"))
+        pair = _pair(sorted(set(present.tolist()) - {""}))
+    note = _joined(reading.note if reading else "", _missing_words(words, present))
+    return ColumnValues("boolean" if pair else "categorical", present, note=note)
+
+
+def _reading(words: list[str], settings: TableSettings) -> tuple[Kind, Reading]:
+    """Return different words as numbers or days, in the form that most of them have."""
+    if all(len(word) == 8 and word.isdecimal() for word in words):
+        compact = written_values.days(words)
+        if not np.isnan(compact.values).any():
+            return "date", replace(compact, note="eight digits are read as a day")
+    try:
+        numbers = written_values.numbers(words, settings.decimal)
+    except written_values.SeveralUnitsError as error:
+        if len(words) > _FEW:
+            raise
+        numbers = Reading(np.full(len(words), np.nan), note=str(error))
+    if not np.isnan(numbers.values).any():
+        return "numeric", numbers
+    others: list[tuple[Kind, Reading]] = [
+        ("date", written_values.days(words, settings.dayfirst)),
+        ("numeric", written_values.hours(words)),
+    ]
+    return min([("numeric", numbers), *others], key=lambda one: int(np.isnan(one[1].values).sum()))
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _missing_words(words: np.ndarray, present: np.ndarray) -> str:
+    gone = Counter(words[(present == "") & (words != "")].tolist()).most_common(3)
+    return f"missing: {', '.join(f'{times} times {word}' for word, times in gone)}" if gone else ""
+
+
+def given_values(
+    name: str, words: np.ndarray, kind: Kind, settings: TableSettings, named: Sequence[str] = ()
+) -> ColumnValues:
+    """Return the values of a column whose kind is known.
+
+    Args:
+        name: the column.
+        words: (N,) its words.
+        kind: what they are.
+        settings: how values are written.
+        named: words that are values, whatever else they mean.
+
+    Raises:
+        InputError: a value is of another kind, or there is none.
+    """
+    import pandas as pd
+
+    present = without_missing(words, settings, named)
+    there = np.flatnonzero(present != "")
+    if kind not in ("numeric", "date"):
+        return ColumnValues(kind, present)
+    places, different = pd.factorize(present[there])
+    values = np.full(len(words), np.nan)
+    try:
+        reading = _as(kind, different.tolist(), settings)
+    except AmbiguousError as error:
+        raise InputError(f"Expected one reading of column {name}, got {error}.") from error
+    values[there] = reading.values[places]
+    wrong = there[~np.isfinite(values[there])]
+    if len(wrong):
+        way = "name it in csv.missing, or the column in csv.categorical" if kind == "numeric" else f"or csv.drop={name}"
+        expected = "finite numbers" if kind == "numeric" else "dates such as 2026-11-27"
+        raise InputError(f"Expected {expected} in column {name}, got {words[wrong[0]]!r} in row {wrong[0] + 1}; {way}.")
+    return ColumnValues(kind, values, reading.unit, reading.note, reading.sign)
+
+
+def _as(kind: Kind, words: list[str], settings: TableSettings) -> Reading:
+    if kind == "date":
+        return written_values.days(words, settings.dayfirst)
+    numbers = written_values.numbers(words, settings.decimal, codes=True)
+    return min(numbers, written_values.hours(words), key=lambda one: int(np.isnan(one.values).sum()))
 
 
 def _pair(values: Sequence[str]) -> tuple[str, str] | None:
@@ -165,75 +323,37 @@ def _pair(values: Sequence[str]) -> tuple[str, str] | None:
     return (words[0], words[1]) if lower in _PAIRS else None
 
 
-def _days(name: str, words: np.ndarray) -> np.ndarray:
-    """Return dates as days since 1970 (N,), with the time of the day as a fraction."""
-    import pandas as pd
-
-    moments = pd.DatetimeIndex(pd.to_datetime(words, errors="coerce", format="ISO8601", utc=True))
-    wrong = np.asarray(moments.isna())
-    if wrong.any():
-        got = f"{words[wrong][0]!r}; write them so, or csv.drop={name}"
-        raise InputError(f"Expected dates as 2026-11-27 in column {name}, got {got}.")
-    # Microseconds reach beyond the year 9999, which tables write for "never"; nanoseconds end in 2262.
-    since = moments.as_unit("us") - pd.Timestamp(0, tz="UTC").as_unit("us")
-    return np.asarray(since / pd.Timedelta(days=1), dtype=np.float64)
-
-
-def _require_kind(name: str, words: np.ndarray, kind: Kind) -> None:
-    there = words[words != ""]
-    if not len(there):
-        raise InputError(f"Expected values in column {name} for csv.{kind}, got none; put it into csv.drop.")
-    if kind == "date":
-        _days(name, there)
-    if kind == "numeric":
-        _finite(name, there)
-    if kind == "boolean" and len(_different(there)) != 2:
-        raise InputError(f"Expected two values in column {name} for csv.boolean, got {len(_different(there))}.")
-
-
-def _finite(name: str, words: np.ndarray) -> np.ndarray:
-    """Return words as finite numbers (N,).
-
-    Raises:
-        InputError: one is none.
-    """
-    values = _numbers(words)
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        got = f"{words[wrong][0]!r}; name it in csv.missing, or the column in csv.categorical"
-        raise InputError(f"Expected finite numbers in column {name}, got {got}.")
-    return values
-
-
-def fit_columns(table: Table, train: np.ndarray, by_name: Mapping[str, tuple[Kind, str]], maximum: int) -> list[Column]:
+def fit_columns(by_name: Mapping[str, ColumnValues], train: np.ndarray, maximum: int) -> list[Column]:
     """Return the columns with scales, categories and substitutes from the training rows.
 
     Args:
-        table: words of the columns.
+        by_name: values of each column.
         train: (N,) of bool, the training rows.
-        by_name: kind and reason of each.
         maximum: categories with a feature of their own at most.
     """
     columns = []
-    for name, (kind, reason) in by_name.items():
-        words = table[name][train]
-        there = words[words != ""]
-        absent = float(np.mean(words == ""))
-        if kind == "dropped" or not len(there):
-            columns.append(Column(name, "dropped", absent=absent, note=reason or "all training values missing"))
+    for name, column in by_name.items():
+        if column.kind == "dropped":
+            columns.append(Column(name, "dropped", note=column.note))
             continue
+        missing = column.absent[train]
+        there, absent = column.values[train][~missing], float(np.mean(missing))
+        if not len(there):
+            columns.append(Column(name, "dropped", absent=absent, note="all training values missing"))
+            continue
+        fitted = _fitted(name, column, there, maximum)
         # A value that is missing in test rows alone has no feature: no training could give it a weight.
-        columns.append(replace(_fitted(name, kind, there, maximum), missing=absent > 0, absent=absent))
+        columns.append(replace(fitted, missing=absent > 0, absent=absent, note=_joined(fitted.note, column.note)))
     return columns
 
 
-def _fitted(name: str, kind: Kind, there: np.ndarray, maximum: int) -> Column:
+def _fitted(name: str, column: ColumnValues, there: np.ndarray, maximum: int) -> Column:
+    kind = column.kind
     if kind in ("numeric", "date"):
-        values = _finite(name, there) if kind == "numeric" else _days(name, there)
-        low, high, middle = float(values.min()), float(values.max()), float(np.median(values))
+        low, high, middle = float(there.min()), float(there.max()), float(np.median(there))
         if low == high:
-            return Column(name, "dropped", note=f"always {there[0]} in training rows")
-        return Column(name, kind, low, high, fill=(middle - low) / (high - low))
+            return Column(name, "dropped", note=f"always {low:g} in training rows")
+        return Column(name, kind, low, high, fill=(middle - low) / (high - low), unit=column.unit)
     words, times = np.unique(there.astype(str), return_counts=True)
     counts = dict(zip(words.tolist(), times.tolist(), strict=True))
     if kind == "boolean":
@@ -249,66 +369,89 @@ def _fitted(name: str, kind: Kind, there: np.ndarray, maximum: int) -> Column:
     return Column(name, "categorical", categories=tuple(sorted(order[:maximum])), other=rare > 0, note="; ".join(notes))
 
 
-def task_of(name: str, words: np.ndarray, requested: str) -> TableTask:
-    """Return the task for a target: a regression for numbers, but for whole ones of at most 20 values.
+def infer_target(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues:
+    """Return the values of a target: numbers of a regression, or words (``categorical``) of classes.
+
+    Numbers are a regression, but for whole ones of at most 20 values. Words are classes if there are few.
 
     Raises:
-        InputError: the target has too few values, too many classes, or is no number where a regression is asked for.
+        InputError: the target has too few values, too many classes, a slip among numbers, or is no number where a
+            regression is asked for.
     """
-    numbers, different = _numbers(words), _different(words)
-    if len(different) < 2:
-        raise InputError(f"Expected two different values or more in target {name}, got only {different[0]}.")
-    if requested != "classification":
-        _refuse_thousands(name, different, "csv.task=classification if they are names")
-    if requested == "regression":
-        _finite(name, words)
-    number = not np.isnan(numbers).any()
-    few = number and bool((numbers == np.round(numbers)).all()) and len(different) <= _FEW
-    task = requested if requested != "auto" else "regression" if number and not few else "classification"
-    if task == "classification" and len(different) > _MOST_CLASSES:
-        got = f"{len(different)}; name another, or csv.task=regression"
+    if settings.task == "regression":
+        read = given_values(name, words, "numeric", settings)
+    else:
+        read = _read_target(name, words, settings)
+    there = read.values[~read.absent]
+    different = len(set(there.tolist()))
+    if different < 2:
+        only = f"only {words[~read.absent][0]}" if different else "none"
+        raise InputError(f"Expected two different values or more in target {name}, got {only}.")
+    few = read.kind == "numeric" and different <= _FEW and bool((there == np.round(there)).all())
+    if settings.task == "regression" or (read.kind == "numeric" and settings.task == "auto" and not few):
+        return replace(read, note=_joined(read.note, stand_ins(there)))
+    classes = np.where(read.absent, "", words).astype(object)
+    different = len(set(classes.tolist()) - {""})
+    if different > _MOST_CLASSES:
+        got = f"{different}; name another, or csv.task=regression"
         raise InputError(f"Expected at most {_MOST_CLASSES} classes in target {name}, got {got}.")
-    return "regression" if task == "regression" else "classification"
+    if settings.task == "auto" and different > max(_FEW, len(there) / _ROWS_OF_A_CLASS):
+        got = f"{different} different words such as {min(set(there.tolist()))!r} in {len(there)} rows"
+        raise InputError(
+            f"Expected numbers or few classes in target {name}, got {got}; csv.task=classification if they are classes."
+        )
+    return ColumnValues("categorical", classes, note=read.note)
+
+
+def _read_target(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues:
+    try:
+        read = _read(words, settings)
+    except (AmbiguousError, _SlipError) as error:
+        if settings.task == "classification":
+            return ColumnValues("categorical", without_missing(words, settings, ("None", "none", "NONE")))
+        got = f"{error.word!r} in row {error.place + 1}" if isinstance(error, _SlipError) else str(error)
+        way = "name it in csv.missing" if isinstance(error, _SlipError) else "correct it"
+        raise InputError(
+            f"Expected numbers in target {name}, got {got}; {way}, or csv.task=classification if they are names."
+        ) from error
+    if read.kind == "date" and settings.task == "auto":
+        raise InputError(
+            f"Expected numbers or classes in target {name}, got days; csv.task=classification if they are classes."
+        )
+    return read
 
 
 def class_names(words: np.ndarray) -> tuple[str, ...]:
     """Return the classes in the order of their labels: numbers by size, words by the alphabet."""
-    names = np.array(_different(words), dtype=object)
-    numbers = _numbers(names)
+    import pandas as pd
+
+    names = np.array(sorted(set(words.tolist())), dtype=object)
+    numbers = np.asarray(pd.to_numeric(names, errors="coerce"), dtype=np.float64)
     return tuple(names[np.argsort(numbers, kind="stable")] if not np.isnan(numbers).any() else names)
 
 
-def number_target(name: str, values: np.ndarray) -> NumberTarget:
+def number_target(name: str, values: np.ndarray, unit: str) -> NumberTarget:
     """Return the constants of a regression's target from its training values (N,)."""
     cuts = np.unique(np.quantile(values, np.arange(1, BANDS) / BANDS))
     with np.errstate(over="ignore"):  # an infinite deviation is refused by the target's own check
         mean, std = float(values.mean()), float(values.std())
     if std == 0:
         raise InputError(f"Expected different values of target {name} in the training rows, got {values[0]:g} alone.")
-    return NumberTarget(name, mean, std, tuple(cuts[cuts > values.min()].tolist()))
+    return NumberTarget(name, mean, std, tuple(cuts[cuts > values.min()].tolist()), unit)
 
 
-def target_numbers(name: str, words: np.ndarray) -> np.ndarray:
-    """Return a target's values as numbers (N,).
-
-    Raises:
-        InputError: a value is no finite number.
-    """
-    return _finite(name, words)
-
-
-def encoded(table: Table, columns: Sequence[Column]) -> np.ndarray:
+def encoded(values: Mapping[str, ColumnValues], columns: Sequence[Column]) -> np.ndarray:
     """Return the features (N, d) float32 in [0, 1] of rows.
 
     Raises:
         InputError: a value does not fit its column's kind.
     """
-    return np.concatenate([_features(table[c.name], c) for c in columns if c.width], axis=1, dtype=np.float32)
+    return np.concatenate([_features(values[c.name], c) for c in columns if c.width], axis=1, dtype=np.float32)
 
 
-def _features(words: np.ndarray, column: Column) -> np.ndarray:
-    absent = words == ""
-    part, there = np.zeros((len(words), column.width), np.float32), words[~absent]
+def _features(read: ColumnValues, column: Column) -> np.ndarray:
+    absent = read.absent
+    part, there = np.zeros((len(absent), column.width), np.float32), read.values[~absent]
     if column.kind == "categorical":
         place = {word: number for number, word in enumerate(column.categories)}
         codes = np.array([place.get(word, -1) for word in there], dtype=np.int64)
@@ -325,12 +468,34 @@ def _features(words: np.ndarray, column: Column) -> np.ndarray:
 
 
 def _places(there: np.ndarray, column: Column) -> np.ndarray:
-    """Return the places in [0, 1] of the words of a column of one feature."""
+    """Return the places in [0, 1] of the values of a column of one feature."""
     if column.kind == "boolean":
         strange = there[~np.isin(there.astype(str), column.categories)]
         if len(strange):
             both = " or ".join(column.categories)
             raise InputError(f"Expected {both} in boolean column {column.name}, got {strange[0]!r}.")
         return there == column.categories[1]
-    values = _finite(column.name, there) if column.kind == "numeric" else _days(column.name, there)
-    return np.clip((values - column.low) / (column.high - column.low), 0, 1)
+    return np.clip((there - column.low) / (column.high - column.low), 0, 1)
+
+
+def by_plan(table: Table, schema: TableSchema, settings: TableSettings) -> dict[str, ColumnValues]:
+    """Return the values of the kept columns of a plan, whose kinds and units it says.
+
+    Raises:
+        InputError: a value is of another kind, or a column in another unit.
+    """
+    made = {}
+    for column in schema.kept:
+        read = given_values(column.name, table[column.name], column.kind, settings, column.categories)
+        require_unit(column.name, read.unit, column.unit)
+        made[column.name] = read
+    return made
+
+
+def require_unit(name: str, unit: str, planned: str) -> None:
+    """Refuse numbers in another unit than the plan's."""
+    if unit != planned:
+        raise InputError(
+            f"Expected column {name} {f'in {planned}' if planned else 'without a unit'}, as its plan says, got "
+            f"{unit or 'no unit'}; write the unit of the plan."
+        )

@@ -19,12 +19,13 @@ _NAMED = 6  # columns that are left out and named in a sentence
 _WIDEST = 90  # characters of an encoding
 
 
-def listing(schema: TableSchema, maximum: int = _MOST) -> str:
+def listing(schema: TableSchema, maximum: int = _MOST, widest: int = _WIDEST) -> str:
     """Return a table with a line for each column, those left out last; `sentences` says the rest.
 
     Args:
         schema: the columns.
         maximum: lines at most; the rest is counted by kinds.
+        widest: characters of an encoding at most.
     """
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name, side in (("column", "left"), ("type", "left"), ("features", "right"), ("missing", "right")):
@@ -32,12 +33,12 @@ def listing(schema: TableSchema, maximum: int = _MOST) -> str:
     drawn.add_column("encoded as")
     order = sorted(schema.columns, key=lambda column: column.kind == "dropped")
     for column in order[:maximum]:
-        words = column.encoding if len(column.encoding) <= _WIDEST else f"{column.encoding[: _WIDEST - 3]}..."
+        words = column.encoding if len(column.encoding) <= widest else f"{column.encoding[: widest - 3]}..."
         kind = "-" if column.kind == "dropped" else column.kind
         absent = "-" if schema.public and not column.absent else f"{column.absent:.1%}"
         drawn.add_row(column.name, kind, str(column.width or "-"), absent, words)
     text = io.StringIO()
-    Console(file=text, width=400, color_system=None, markup=False).print(drawn)
+    Console(file=text, width=2000, color_system=None, markup=False).print(drawn)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     if rest := order[maximum:]:
         counts = Counter("left out" if column.kind == "dropped" else column.kind for column in rest)
@@ -65,7 +66,7 @@ def sentences(schema: TableSchema | None) -> list[str]:
         number = schema.number
         notes.append(
             f"Regression of {schema.target}: squared error on (value - {number.mean:.4g}) / {number.std:.4g}; "
-            "errors are in the target's own units."
+            f"errors are in the target's own units{f' ({number.unit})' if number.unit else ''}."
         )
     else:
         shown = ", ".join(schema.classes[:6]) + (f" and {len(schema.classes) - 6} more" * (len(schema.classes) > 6))

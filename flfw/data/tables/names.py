@@ -20,7 +20,7 @@ from flfw.errors import InputError, require, suggestion
 PREFIXES = ("csv", "parquet")
 """Words before the colon of a table's name."""
 
-_TAIL = re.compile(r"[a-z]+=[^&]*(?:&[a-z]+=[^&]*)*")
+_TAIL = re.compile(r"[a-z_]+=[^&]*(?:&[a-z_]+=[^&]*)*")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class TableSettings(BoundedSettings):
     drop: str = ""  # columns that are left out
     patient: str = ""  # column that says whose row it is
     missing: str = ""  # words for a missing value, beside the usual ones
+    keep_default_na: Literal["yes", "no"] = "yes"  # no: of the usual ones an empty cell alone
+    decimal: Literal["", ".", ","] = ""  # sign before decimals; empty: told by the values
+    dayfirst: Literal["", "yes", "no"] = ""  # whether 03/04/2016 is in April; empty: told by the values
     # Categories of a column with a feature of their own; all others share one.
     most: Annotated[int, ValueRange(ge=2, le=1000)] = 30
     columns: str = ""  # TOML file with the plan of the columns; empty: FILE.toml if it is there

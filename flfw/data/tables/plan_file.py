@@ -6,6 +6,7 @@ A file has a whole plan, or settings of a table alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -20,6 +21,7 @@ from flfw.data.files import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import column_types
+from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.reading import Table
 from flfw.errors import InputError, require
@@ -110,7 +112,8 @@ def stated(ranges: Sequence[str], names: Sequence[str], table: TableName) -> Tab
     number, task = None, "classification" if target.categories else "regression"
     if not target.categories:
         cuts = tuple(np.linspace(target.low, target.high, column_types.BANDS + 1)[1:-1].tolist())
-        number = NumberTarget(table.target, (target.low + target.high) / 2, (target.high - target.low) / 12**0.5, cuts)
+        middle, deviation = (target.low + target.high) / 2, (target.high - target.low) / 12**0.5
+        number = NumberTarget(table.target, middle, deviation, cuts, target.unit)
     return TableSchema(made, table.target, task, target.categories, number, table.settings.patient, public=True)
 
 
@@ -122,8 +125,11 @@ def to_state(names: Sequence[str], table: TableName) -> list[str]:
 
 def _stated(name: str, text: str) -> Column:
     low, _, high = text.partition(":")
-    with suppress(ValueError):
-        return Column(name, "numeric", float(low), float(high), missing=True, fill=0.5)
+    number = re.fullmatch(r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) ?([^\s\d.+-]\S*)?", high)  # 120, 60%, 200 mg/dL
+    if number:
+        with suppress(ValueError):
+            given = float(low), float(number[1])
+            return Column(name, "numeric", *given, missing=True, fill=0.5, unit=number[2] or "")
     with suppress(ValueError):
         first, last = (float((date.fromisoformat(day) - date(1970, 1, 1)).days) for day in (low, high))
         return Column(name, "date", first, last, missing=True, fill=0.5)
@@ -182,26 +188,45 @@ def tested(labels: np.ndarray, group: np.ndarray | None, by_class: bool) -> np.n
     return np.isin(np.arange(len(labels)), chosen)
 
 
-def with_plan(rows: Table, schema: TableSchema, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def with_plan(rows: Table, schema: TableSchema, settings: TableSettings, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
 
     Raises:
-        InputError: the columns are not those of the plan, or a value does not fit its column.
+        InputError: the columns are not those of the plan, a value does not fit its column, or a target is missing.
     """
-    requested = (
-        [column.name for column in schema.columns] + [schema.target] + ([schema.patient] if schema.patient else [])
-    )
-    require_columns(rows, requested, path)
-    x, words = column_types.encoded(rows, schema.columns), rows[schema.target]
+    require_columns(rows, schema.names, path)
+    target = planned_target(rows, schema, settings)
+    if len(without := np.flatnonzero(target.absent)):
+        got = f"{rows[schema.target][without[0]]!r} in row {without[0] + 1}"
+        raise InputError(f"Expected a target {schema.target} in each row of {path}, got {got}.")
+    x = column_types.encoded(column_types.by_plan(rows, schema, settings), schema.columns)
+    return x, labels_of(target, schema, path)
+
+
+def planned_target(rows: Table, schema: TableSchema, settings: TableSettings) -> ColumnValues:
+    """Return the values of a plan's target: numbers, or the words of classes."""
+    words, name = rows[schema.target], schema.target
+    if schema.number is None:
+        return column_types.given_values(name, words, "categorical", settings, schema.classes)
+    read = column_types.given_values(name, words, "numeric", settings)
+    column_types.require_unit(name, read.unit, schema.number.unit)
+    return read
+
+
+def labels_of(target: ColumnValues, schema: TableSchema, path: Path) -> np.ndarray:
+    """Return labels (N,) of a target without missing values: int64 of classes, float32 of a regression, standardised.
+
+    Raises:
+        InputError: a word is no class of the plan.
+    """
     if schema.number is not None:
-        values = column_types.target_numbers(schema.target, words)
-        return x, ((values - schema.number.mean) / schema.number.std).astype(np.float32)
-    strange = words[~np.isin(words.astype(str), schema.classes)]
+        return ((target.values - schema.number.mean) / schema.number.std).astype(np.float32)
+    strange = target.values[~np.isin(target.values.astype(str), schema.classes)]
     if len(strange):
         known = ", ".join(schema.classes[:12])
         raise InputError(f"Expected classes {known} of target {schema.target} in {path}, got {strange[0]!r}.")
     label = {name: index for index, name in enumerate(schema.classes)}
-    return x, np.array([label[word] for word in words], dtype=np.int64)
+    return np.array([label[word] for word in target.values], dtype=np.int64)
 
 
 def require_columns(rows: Table, requested: list[str], path: Path) -> None:
@@ -226,7 +251,9 @@ def require_columns(rows: Table, requested: list[str], path: Path) -> None:
         )
 
 
-def patients_of(tables: Sequence[Table], column: str, files: Sequence[Path]) -> np.ndarray | None:
+def patients_of(
+    tables: Sequence[Table], column: str, settings: TableSettings, files: Sequence[Path]
+) -> np.ndarray | None:
     """Return the patients (N,) int64 of the rows of all tables together; None: no column names them.
 
     Raises:
@@ -234,9 +261,9 @@ def patients_of(tables: Sequence[Table], column: str, files: Sequence[Path]) -> 
     """
     if not column:
         return None
-    for table, path in zip(tables, files, strict=True):
-        if len(without := np.flatnonzero(table[column] == "")):
+    named = [column_types.without_missing(table[column], settings) for table in tables]
+    for words, path in zip(named, files, strict=True):
+        if len(without := np.flatnonzero(words == "")):
             got = f"none in column {column}, row {without[0] + 1}"
             raise InputError(f"Expected a patient in each row of {path}, got {got}.")
-    words = np.concatenate([table[column] for table in tables])
-    return np.unique(words.astype(str), return_inverse=True)[1].astype(np.int64)
+    return np.unique(np.concatenate(named).astype(str), return_inverse=True)[1].astype(np.int64)

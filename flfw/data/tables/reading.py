@@ -1,12 +1,15 @@
-"""Tables as words: CSV and Parquet files, each cell a text, empty where its value is missing."""
+"""Tables as words: CSV and Parquet files, each cell a text as it is written."""
 
 from __future__ import annotations
 
 import csv
-import warnings
+import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,25 +19,22 @@ from flfw.errors import InputError, suggestion
 Table: TypeAlias = dict[str, np.ndarray]
 """Columns (N,) of words, by their names."""
 
-MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "?", "-", ".", "<na>", "nat")
-"""Words for a missing value, whatever their case."""
-
 _SEPARATORS = (",", ";", "\t", "|")
+_HEAD = 100  # lines that tell how a file is written
 _SHOWN = 5  # columns of a refusal
 
 
-def read(path: Path, prefix: str, settings: TableSettings) -> Table:
-    """Read a table: a column of words each, "" where a value is missing.
+def read(path: Path, prefix: str, settings: TableSettings) -> tuple[Table, list[str]]:
+    """Read a table: a column of words each, without blanks around them, and notes on how the file was read.
 
     Raises:
         InputError: there is no such file, it is empty or damaged, or two columns have one name.
     """
     _require_file(path, prefix)
-    table = _csv(path, settings) if prefix == "csv" else _parquet(path)
+    table, notes = _csv(path, settings) if prefix == "csv" else (_parquet(path), [])
     if not table or not len(next(iter(table.values()))):
         raise InputError(f"Expected rows below the names of the columns in {path}, got none.")
-    absent = {*MISSING_WORDS, *(word.strip().lower() for word in settings.missing.split(",") if word.strip())}
-    return {name: _without(words, absent) for name, words in table.items()}
+    return table, notes
 
 
 def require_target(path: Path, prefix: str, settings: TableSettings, target: str) -> list[str]:
@@ -44,7 +44,7 @@ def require_target(path: Path, prefix: str, settings: TableSettings, target: str
         InputError: it is not; or there is no such file, or it has no names.
     """
     _require_file(path, prefix)
-    names = _head(path, settings)[0] if prefix == "csv" else _schema(path)
+    names = _layout(path, settings).names if prefix == "csv" else _schema(path)
     if target not in names:
         near = ", ".join(names[:12]) + (f" and {len(names) - 12} more" * (len(names) > 12))
         like = suggestion(target, names) or "."
@@ -58,56 +58,93 @@ def _require_file(path: Path, prefix: str) -> None:
         raise InputError(f"Expected {prefix}:FILE@TARGET with a file of rows, got {path}; no file is there.")
 
 
-def _without(words: np.ndarray, absent: set[str]) -> np.ndarray:
-    """Return words without spaces around them, and "" for those that mean a missing value."""
-    stripped = (str(word).strip() for word in words)
-    return np.array(["" if word.lower() in absent else word for word in stripped], dtype=object)
+@dataclass(frozen=True)
+class _Layout:
+    """How a CSV file is written, as its first lines tell: names, the form for csv.reader, and the line of the names."""
+
+    names: list[str]
+    form: Mapping[str, Any]
+    line: int
+    notes: list[str]
 
 
-def _csv(path: Path, settings: TableSettings) -> Table:
-    import pandas as pd
-
-    names, separator = _head(path, settings)
-    _require_cells(path, separator, len(names), settings)
+def _csv(path: Path, settings: TableSettings) -> tuple[Table, list[str]]:
+    layout = _layout(path, settings)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # pandas only warns where it would lose cells
-            read = pd.read_csv(
-                path,
-                sep=separator,
-                names=names,
-                skiprows=1,
-                dtype=str,
-                keep_default_na=False,
-                encoding=settings.encoding,
-                index_col=False,
-                skipinitialspace=True,
-            )
-    except pd.errors.EmptyDataError as error:
-        raise InputError(f"Expected rows below the names of the columns in {path}, got none.") from error
-    except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
-        got = " ".join(str(error).split())[:200]
-        raise InputError(f"Expected a CSV file, got {path}, which cannot be read: {got}.") from error
-    return {name: np.asarray(read[name], dtype=object) for name in names}
+        rows = _rows(path, layout, settings)
+    except InputError:
+        with path.open(encoding=settings.encoding, newline="") as file:
+            escaped = any('\\"' in line for line in file)
+        if not escaped:
+            raise
+        form = {**layout.form, "doublequote": False, "escapechar": "\\"}
+        rows = _rows(path, replace(layout, form=form), settings)
+        layout.notes.append('\\" within quotes is read as one quote')
+    columns = zip(*rows, strict=True) if rows else ([] for _ in layout.names)
+    return {
+        name: np.array([word.strip() for word in words], dtype=object)
+        for name, words in zip(layout.names, columns, strict=True)
+    }, layout.notes
 
 
-def _head(path: Path, settings: TableSettings) -> tuple[list[str], str]:
-    """Return the names of the columns of a CSV file, and the sign between its cells."""
+def _layout(path: Path, settings: TableSettings) -> _Layout:
+    """Find the names of the columns: the first line, or the first one below remarks of one cell and ``sep=;``."""
+    lines = _first_lines(path, settings)
+    told = re.fullmatch(r'"?sep=(.|\\t)"?', lines[0].strip().rstrip(",;"), re.IGNORECASE)
+    quote = "'" if re.match(r"'[^']*'\s*[,;\t|]", lines[min(bool(told), len(lines) - 1)]) else '"'
+    given = {"tab": "\t"}.get(settings.separator, settings.separator) or (told[1].replace("\\t", "\t") if told else "")
+    forms = [
+        {"delimiter": sign, "quotechar": quote, "skipinitialspace": True}
+        for sign in ((given,) if given else _SEPARATORS)
+    ]
+    cells = [_cells(lines, form) for form in forms]
+    form, rows = max(zip(forms, cells, strict=True), key=lambda both: _evenness(both[1]))
+    width = _width(rows)
+    place = next((index for index, (_, row) in enumerate(rows) if not _is_remark(row, width)), 0)
+    line, names = rows[place]
+    notes = [f"line {number} stands before the names and is not read" for number, _ in rows[:place]]
+    if len(names) > 1 and not names[-1].strip() and not any(row[-1].strip() for _, row in rows[place + 1 :]):
+        names = names[:-1]  # each line ends with one more sign between cells
+    names = [name.strip() for name in names]
+    _require_names(path, names)
+    return _Layout(names, form, line, notes)
+
+
+def _cells(lines: Sequence[str], form: Mapping[str, Any]) -> list[tuple[int, list[str]]]:
+    """Return the cells of the first lines, each row with the number of its last line."""
+    reader = csv.reader(lines, **form)
+    return [(reader.line_num, row) for row in reader if row]
+
+
+def _width(rows: Sequence[tuple[int, list[str]]]) -> int:
+    counts = Counter(len(row) for _, row in rows)
+    return max(counts, key=lambda width: (counts[width], width))
+
+
+def _evenness(rows: Sequence[tuple[int, list[str]]]) -> tuple[bool, float, int]:
+    """Return how much lines look like those of a table: more than a cell, as many in each line, many."""
+    width = _width(rows)
+    return width > 1, sum(len(row) == width for _, row in rows) / len(rows), width
+
+
+def _is_remark(row: Sequence[str], width: int) -> bool:
+    filled = sum(bool(cell.strip()) for cell in row)
+    return width > 1 and (filled <= 1 or (row[0].lstrip().startswith("#") and filled != width))
+
+
+def _first_lines(path: Path, settings: TableSettings) -> list[str]:
     try:
         with path.open(encoding=settings.encoding, newline="") as file:
-            first = file.readline().removeprefix("\ufeff")
+            lines = list(islice(file, _HEAD))
     except LookupError as error:
         raise InputError(f"Expected a known csv.encoding, got {settings.encoding}.") from error
     except UnicodeError as error:
         raise _not_encoded(path, settings, error) from error
-    if not first.strip():
+    if not lines or not lines[0].removeprefix("\ufeff").strip():
         raise InputError(f"Expected the names of the columns in the first line of {path}, got an empty line or file.")
-    separator = {"tab": "\t", "": max(_SEPARATORS, key=first.count)}.get(settings.separator, settings.separator)
-    if "\0" in first:
+    if "\0" in lines[0]:
         raise InputError(f"Expected a CSV file of text, got a zero byte in the first line of {path}.")
-    names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
-    _require_names(path, names)
-    return names, separator
+    return [lines[0].removeprefix("\ufeff"), *lines[1:]]
 
 
 def _schema(path: Path) -> list[str]:
@@ -136,7 +173,9 @@ def _parquet(path: Path) -> Table:
             raise InputError(
                 f"Expected numbers, words, dates or booleans in {path}, got {column.type} in column {name}."
             )
-        made[str(name)] = np.array(["" if one is None else str(one) for one in column.to_pylist()], dtype=object)
+        made[str(name)] = np.array(
+            ["" if one is None else str(one).strip() for one in column.to_pylist()], dtype=object
+        )
     return made
 
 
@@ -165,18 +204,25 @@ def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> In
     )
 
 
-def _require_cells(path: Path, separator: str, columns: int, settings: TableSettings) -> None:
-    """Refuse a line with another number of cells than there are columns; pandas would fill a short one up."""
+def _rows(path: Path, layout: _Layout, settings: TableSettings) -> list[list[str]]:
+    """Return the cells below the names; refuse a line with another number of cells than there are columns."""
+    columns, spare, rows = len(layout.names), 0, list[list[str]]()
     with path.open(encoding=settings.encoding, newline="") as file:
-        reader = csv.reader(file, delimiter=separator, strict=True, skipinitialspace=True)
+        reader = csv.reader(file, strict=True, **layout.form)
         try:
             for row in reader:
-                if row and len(row) != columns:
+                if not row or reader.line_num <= layout.line:
+                    continue
+                if not rows and len(row) > columns and not any(row[columns:]):
+                    spare = len(row) - columns  # each line ends with signs between cells
+                if len(row) != columns + spare or any(row[columns:]):
                     raise InputError(
                         f"Expected {columns} cells in each line of {path}, as it names {columns} columns, got "
                         f"{len(row)} in line {reader.line_num}; correct the line."
                     )
+                rows.append(row[:columns])
         except csv.Error as error:
             raise InputError(f"Expected a CSV file, got {error} in line {reader.line_num} of {path}.") from error
         except UnicodeError as error:
             raise _not_encoded(path, settings, error) from error
+    return rows

@@ -122,9 +122,10 @@ def _read(root: Path, side: int | None, digest: str) -> DatasetArrays:
     from flfw.data.tables import plan_file, reading
 
     schema, files = _planned(root, digest), files_of(root)
-    tables = [reading.read(path, path.suffix.removeprefix("."), TableSettings()) for path in files]
-    (x, y), *more = [plan_file.with_plan(table, schema, path) for table, path in zip(tables, files, strict=True)]
-    groups = plan_file.patients_of(tables, schema.patient, files)
+    usual = TableSettings()
+    tables = [reading.read(path, path.suffix.removeprefix("."), usual)[0] for path in files]
+    (x, y), *more = [plan_file.with_plan(table, schema, usual, path) for table, path in zip(tables, files, strict=True)]
+    groups = plan_file.patients_of(tables, schema.patient, usual, files)
     if more:
         chosen = np.arange(len(y) + len(more[0][1])) >= len(y)
         x, y = np.concatenate([x, more[0][0]]), np.concatenate([y, more[0][1]])

@@ -1,0 +1,239 @@
+"""Values as people write them: numbers with units and signs between thousands, days, and hours.
+
+A column has one form. A word that alone has two readings (1,234; 03/04/2016) is read by what the other words of its
+column say, and refused where they say nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+DecimalSign: TypeAlias = Literal["", ".", ","]
+"""Sign before decimals; "": told by the words."""
+YesNo: TypeAlias = Literal["", "yes", "no"]
+
+_BLANK = " \u00a0\u2007\u2009\u202f"
+_CURRENCY = "$€£¥₹₽₩₪₺฿₫₴₦₱"
+_CODES = r"(?:US|A|C|R)\$|USD|EUR|GBP|CHF|JPY|INR|CNY|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|ZAR|KRW|TRY|MXN|NZD|Rs"
+_NUMBER = re.compile(
+    rf"""(?P<bound>[<>≤≥]=?\s*)?(?P<open>\()?(?P<minus>[+\-\u2212\u2013]\s?)?
+    (?P<before>(?:{_CODES}|[{_CURRENCY}])\s?(?P<inner>-)?)?
+    (?P<body>\d+(?:[.,'’{_BLANK}]\d+)*[.,]?|[.,]\d+)(?P<power>[eE][+-]?\d+)?
+    (?P<after>[{_BLANK}]?(?:[^\W\d_]|[%‰°{_CURRENCY}])[^\s\d,;:()<>=]{{0,9}}\d?)?
+    (?P<last>-)?(?(open)\))""",
+    re.VERBOSE,
+)
+_PLAIN = {sign: re.compile(rf"\d+(?:[{sign}]\d*)?|[{sign}]\d+") for sign in ".,"}
+_GROUPED = {
+    ".": re.compile(
+        rf"[1-9]\d{{0,2}}([,'’{_BLANK}])\d{{3}}(?:\1\d{{3}})*(?:\.\d+)?|[1-9]\d?(?:,\d{{2}})+,\d{{3}}(?:\.\d+)?"
+    ),
+    ",": re.compile(rf"[1-9]\d{{0,2}}([.'’{_BLANK}])\d{{3}}(?:\1\d{{3}})*(?:,\d+)?"),
+}
+_TIME = r"(?P<hour>\d+):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d(?:\.\d+)?))?(?:\s?(?P<half>[AaPp])\.?[Mm]\.?)?"
+_SPAN = re.compile(rf"(?:(?P<days>-?\d+) ?(?:days?|d),? ?\+?)?(?P<minus>-)?{_TIME}")
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[a-z]*\.?"
+_DAYS = [
+    re.compile(rf"{day}(?:(?:T|,?\s+){_TIME}\s?(?P<zone>Z|UTC|[+-]\d{{2}}:?\d{{2}})?)?", re.IGNORECASE)
+    for day in (
+        r"(?P<year>\d{4})([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})",
+        r"(?P<one>\d{1,2})(?P<sign>[-/.])(?P<two>\d{1,2})(?P=sign)(?P<year>\d{4})",
+        r"(?P<year>(?:19|20)\d{2})(?P<month>\d{2})(?P<day>\d{2})",
+        rf"(?P<day>\d{{1,2}})(?:\.|st|nd|rd|th)?[ -]?{_MONTH},?[ -]?(?P<year>\d{{4}})",
+        rf"{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? (?P<year>\d{{4}})",
+    )
+]
+_TWO_NUMBERS = _DAYS[1]
+_ORDERS: tuple[tuple[YesNo, int], ...] = (("yes", 1), ("no", 0))  # and the place of the month
+_CODE = re.compile(r"[+-]?0\d+|\d+E\d+")
+_MOST_UNITS = 5  # more are rather words, as in addresses
+
+
+class AmbiguousError(ValueError):
+    """Exception: words have several readings, or none in common; the message says which, and the way out."""
+
+
+class SeveralUnitsError(AmbiguousError):
+    """Exception: words are numbers in several units."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Words of a column as numbers.
+
+    Attributes:
+        values: (N,) float64, NaN where a word is none.
+        unit: what stands beside each number, such as ``%``; "": nothing.
+        note: what else is to be known of the reading.
+        sign: the sign before decimals, where the words tell it.
+    """
+
+    values: np.ndarray
+    unit: str = ""
+    note: str = ""
+    sign: DecimalSign = ""
+
+
+def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -> Reading:
+    """Read different words as numbers.
+
+    Signs between thousands, one unit or currency beside all, bounds such as ``<0.5`` and negative numbers in
+    parentheses are understood. Digits behind a leading zero, and 2E05, which no program writes, are codes.
+
+    Args:
+        words: (N,) different words, none of them empty.
+        sign: the sign before decimals.
+        codes: whether codes are numbers, too.
+
+    Raises:
+        AmbiguousError: all words are numbers, but have several readings or units.
+
+    >>> numbers(["1 234,5 €", "12,25 €"]).values.tolist(), numbers(["0123", "5"]).values.tolist()
+    ([1234.5, 12.25], [nan, nan])
+    """
+    if sign != "," and (plain := _plain(words, codes)) is not None:
+        point = any("." in word and not _digits(word, ",") for word in words)
+        return Reading(plain, sign="." if point else "")
+    parsed = [_NUMBER.fullmatch(word) for word in words]
+    if not codes and all(parsed) and any(one and _is_code(one) for one in parsed):
+        return Reading(np.full(len(words), np.nan), note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers")
+    found = [one for one in parsed if one]
+    units = {_unit(one): one[0] for one in reversed(found)}
+    bounds = [one[0] for one in found if one["bound"]]
+    whole = len(found) == len(words)
+    if len(units) > 1 and whole and len(units) <= _MOST_UNITS:
+        one, other, *_ = units.values()
+        raise SeveralUnitsError(f"numbers in several units, such as {one} and {other}; write one")
+    if len(units) != 1 or len(found) - len(bounds) < min(len(bounds), 2):
+        return Reading(np.full(len(words), np.nan))
+    told = sign or _told_sign([one["body"] for one in found], whole)
+    notes = [f"{', '.join(bounds[:3])} and their like are read as the number in them"] if bounds else []
+    negative = [one[0] for one in found if one["open"] or one["last"]]
+    notes += [f"{negative[0]} is read as negative"] if negative else []
+    values = np.array([_value(one, told or ".") if one else np.nan for one in parsed], dtype=np.float64)
+    return Reading(values, next(iter(units)), "; ".join(notes), told)
+
+
+def _plain(words: Sequence[str], codes: bool) -> np.ndarray | None:
+    """Return words that any program reads as numbers (N,); None: one is none, or a code."""
+    import pandas as pd
+
+    values = np.asarray(pd.to_numeric(np.array(words, dtype=object), errors="coerce"), dtype=np.float64)
+    if np.isnan(values).any() or (not codes and any(map(_CODE.fullmatch, words))):
+        return None
+    return values
+
+
+def _is_code(parsed: re.Match[str]) -> bool:
+    return _CODE.fullmatch(parsed["body"] + (parsed["power"] or "")) is not None
+
+
+def _unit(parsed: re.Match[str]) -> str:
+    beside = (parsed["before"] or "").rstrip(f"-{_BLANK}") or (parsed["after"] or "").strip(_BLANK)
+    return beside.replace("\u03bc", "\u00b5")  # two signs of micro
+
+
+def _told_sign(bodies: Sequence[str], whole: bool) -> DecimalSign:
+    """Return the sign before decimals that numbers tell, "" where both would read them alike or none reads all.
+
+    Raises:
+        AmbiguousError: the numbers are those of a whole column, and have two readings, or none in common.
+    """
+    fits: list[DecimalSign] = [sign for sign in (".", ",") if all(_digits(body, sign) for body in bodies)]
+    twofold = [body for body in bodies if _digits(body, ".") != _digits(body, ",")]
+    if len(fits) == 1 or not whole or not twofold:
+        return fits[0] if len(fits) == 1 and twofold else ""
+    if fits and (comma := next((body for body in twofold if "," in body), "")):
+        read = f"{_digits(comma, ',')} or {_digits(comma, '.')}"
+        raise AmbiguousError(f"{comma}, which is {read}; say the sign before decimals (csv.decimal=. or csv.decimal=,)")
+    if not fits and all(_digits(body, ".") or _digits(body, ",") for body in bodies):
+        one, other = (next(body for body in bodies if not _digits(body, sign)) for sign in (",", "."))
+        raise AmbiguousError(f"{one} beside {other}; write one sign before decimals")
+    return ""
+
+
+def _digits(body: str, sign: DecimalSign) -> str:
+    """Return the digits of a number and a point before its decimals; "" where it is none with this sign."""
+    if _PLAIN[sign].fullmatch(body):
+        return body.replace(",", ".")
+    return re.sub(rf"[^\d{sign}]", "", body).replace(",", ".") if _GROUPED[sign].fullmatch(body) else ""
+
+
+def _value(parsed: re.Match[str], sign: DecimalSign) -> float:
+    digits = _digits(parsed["body"], sign)
+    negative = any(parsed[part] for part in ("open", "inner", "last")) or (parsed["minus"] or "+")[0] != "+"
+    return (-1 if negative else 1) * float(f"{digits}{parsed['power'] or ''}") if digits else float("nan")
+
+
+def hours(words: Sequence[str]) -> Reading:
+    """Read times of a day and durations, such as ``20:44``, ``5 days 21:47:00`` or ``9:05 pm``; NaN for other words.
+
+    >>> hours(["1:30", "1 day 00:15:00"]).values.tolist()
+    [1.5, 24.25]
+    """
+    parsed = [_SPAN.fullmatch(word) for word in words]
+    return Reading(np.array([_span(one) if one else np.nan for one in parsed], np.float64), "h", "read as hours")
+
+
+def _span(parsed: re.Match[str]) -> float:
+    clock = _hour(parsed) + int(parsed["minute"]) / 60 + float(parsed["second"] or 0) / 3600
+    return 24 * int(parsed["days"] or 0) + (-clock if parsed["minus"] else clock)
+
+
+def _hour(parsed: re.Match[str]) -> float:
+    """Return the hour of a time; NaN: there is none such, like 13 pm."""
+    hour, half = int(parsed["hour"]), (parsed["half"] or "").lower()
+    if not half:
+        return hour
+    return hour % 12 + 12 * (half == "p") if 1 <= hour <= 12 else float("nan")
+
+
+def days(words: Sequence[str], day_first: YesNo = "") -> Reading:
+    """Read dates as days since 1970, the time of the day as a fraction; NaN for other words.
+
+    Args:
+        words: (N,) different words.
+        day_first: whether 03/04/2016 is a day of April; "": told by the words.
+
+    Raises:
+        AmbiguousError: all words are dates, and would be others with days and months exchanged.
+
+    >>> days(["1970-01-03", "02.01.1970 12:00"]).values.tolist()
+    [2.0, 1.5]
+    """
+    import pandas as pd
+
+    parsed = [next(filter(None, (form.fullmatch(word) for form in _DAYS)), None) for word in words]
+    pairs = {one[0]: (int(one["one"]), int(one["two"])) for one in parsed if one and one.re is _TWO_NUMBERS}
+    note = ""
+    if pairs and not day_first and not all("." in word for word in pairs):
+        orders: list[YesNo] = [order for order, month in _ORDERS if all(pair[month] <= 12 for pair in pairs.values())]
+        twofold = [word for word, (one, two) in pairs.items() if one != two]
+        if len(orders) == 2 and twofold and all(parsed):
+            raise AmbiguousError(f"{twofold[0]}, of which two numbers may be the day; say csv.dayfirst=yes or no")
+        day_first = orders[0] if orders else ""
+        note = "read with the month first" if day_first == "no" else "read with the day first"
+    written = [_iso(one, day_first != "no") if one else "" for one in parsed]
+    moments = pd.DatetimeIndex(pd.to_datetime(written, errors="coerce", format="ISO8601", utc=True))
+    # Microseconds reach beyond the year 9999, which tables write for "never"; nanoseconds end in 2262.
+    since = moments.as_unit("us") - pd.Timestamp(0, tz="UTC").as_unit("us")
+    return Reading(np.asarray(since / pd.Timedelta(days=1), dtype=np.float64), note=note)
+
+
+def _iso(parsed: re.Match[str], day_first: bool) -> str:
+    parts = parsed.groupdict()
+    if "one" in parts:
+        day, month = (parts["one"], parts["two"]) if day_first else (parts["two"], parts["one"])
+    else:
+        day, month = parts["day"], parts.get("month") or _MONTHS.index(parts["name"].lower()) + 1
+    written = f"{parts['year']}-{int(month):02}-{int(day):02}"
+    if not parts["hour"]:
+        return written
+    hour, zone = _hour(parsed), (parts["zone"] or "").upper().replace("UTC", "Z")
+    return "" if np.isnan(hour) else f"{written}T{hour:02}:{parts['minute']}:{parts['second'] or '00'}{zone}"
