@@ -152,8 +152,9 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     notes += [target.note] if target.note else []
     target, rows = replace(target, values=target.values[there]), {name: words[there] for name, words in rows.items()}
     group = _patients(parsed, settings, rows, schema.patient if schema else settings.patient)
-    labels = np.unique(target.values.astype(str), return_inverse=True)[1]
-    train = there < length if settings.test else ~tested(labels, group, target.kind == "categorical")
+    of_classes = target.kind == "categorical"
+    labels = np.unique(target.values.astype(str) if of_classes else np.zeros(len(there)), return_inverse=True)[1]
+    train = there < length if settings.test else ~tested(labels, group, of_classes)
     if schema is None:
         features = {name: words for name, words in rows.items() if name not in (parsed.target, settings.patient)}
         values = column_types.infer_columns(features, settings, there)

@@ -26,8 +26,7 @@ from flfw.data.files.dataset import PERSONS, STRIDE, Dataset
 from flfw.data.splits import dominant
 from flfw.data.splits.domains import Domains, Sampled
 from flfw.data.splits.dominant import Dominant
-from flfw.data.splits.drawn import SampledOnDemand
-from flfw.data.splits.lazy_parts import LazyParts
+from flfw.data.splits.lazy_parts import LazyParts, SampledOnDemand
 from flfw.data.splits.pools import Pools
 from flfw.data.splits.shards import FullCopy, Shards
 from flfw.data.splits.split_indices import SplitIndices, SplitScheme, at_most, even, trainable
