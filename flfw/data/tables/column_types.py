@@ -17,7 +17,7 @@ from flfw.data.files.columns import Column, Kind, NumberTarget, TableSchema
 from flfw.data.tables import written_values
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.reading import Table
-from flfw.data.tables.written_values import AmbiguousError, DecimalSign, Reading
+from flfw.data.tables.written_values import AmbiguousError, DecimalSign, Quantities
 from flfw.errors import InputError
 
 _MISSING = ("na", "n/a", "nan", "null", "none", "?", "-", ".", "<na>", "nat")
@@ -243,7 +243,7 @@ def _read(words: np.ndarray, settings: TableSettings) -> ColumnValues:
     return ColumnValues("boolean" if pair else "categorical", present, note=note)
 
 
-def _reading(words: list[str], settings: TableSettings) -> tuple[Kind, Reading]:
+def _reading(words: list[str], settings: TableSettings) -> tuple[Kind, Quantities]:
     """Return different words as numbers or days, in the form that most of them have."""
     if all(len(word) == 8 and word.isdecimal() for word in words):
         compact = written_values.days(words)
@@ -254,10 +254,10 @@ def _reading(words: list[str], settings: TableSettings) -> tuple[Kind, Reading]:
     except written_values.SeveralUnitsError as error:
         if len(words) > _FEW:
             raise
-        numbers = Reading(np.full(len(words), np.nan), note=str(error))
+        numbers = Quantities(np.full(len(words), np.nan), note=str(error))
     if not np.isnan(numbers.values).any():
         return "numeric", numbers
-    others: list[tuple[Kind, Reading]] = [
+    others: list[tuple[Kind, Quantities]] = [
         ("date", written_values.days(words, settings.dayfirst)),
         ("numeric", written_values.hours(words)),
     ]
@@ -309,7 +309,7 @@ def given_values(
     return ColumnValues(kind, values, reading.unit, reading.note, reading.sign)
 
 
-def _as(kind: Kind, words: list[str], settings: TableSettings) -> Reading:
+def _as(kind: Kind, words: list[str], settings: TableSettings) -> Quantities:
     if kind == "date":
         return written_values.days(words, settings.dayfirst)
     numbers = written_values.numbers(words, settings.decimal, codes=True)

@@ -59,7 +59,7 @@ def _require_file(path: Path, prefix: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _CsvForm:
     """How a CSV file is written, as its first lines tell: names, the form for csv.reader, and the line of the names."""
 
     names: list[str]
@@ -87,7 +87,7 @@ def _csv(path: Path, settings: TableSettings) -> tuple[Table, list[str]]:
     }, layout.notes
 
 
-def _layout(path: Path, settings: TableSettings) -> _Layout:
+def _layout(path: Path, settings: TableSettings) -> _CsvForm:
     """Find the names of the columns: the first line, or the first one below remarks of one cell and ``sep=;``."""
     lines = _first_lines(path, settings)
     told = re.fullmatch(r'"?sep=(.|\\t)"?', lines[0].strip().rstrip(",;"), re.IGNORECASE)
@@ -107,7 +107,7 @@ def _layout(path: Path, settings: TableSettings) -> _Layout:
         names = names[:-1]  # each line ends with one more sign between cells
     names = [name.strip() for name in names]
     _require_names(path, names)
-    return _Layout(names, form, line, notes)
+    return _CsvForm(names, form, line, notes)
 
 
 def _cells(lines: Sequence[str], form: Mapping[str, Any]) -> list[tuple[int, list[str]]]:
@@ -204,7 +204,7 @@ def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> In
     )
 
 
-def _rows(path: Path, layout: _Layout, settings: TableSettings) -> list[list[str]]:
+def _rows(path: Path, layout: _CsvForm, settings: TableSettings) -> list[list[str]]:
     """Return the cells below the names; refuse a line with another number of cells than there are columns."""
     columns, spare, rows = len(layout.names), 0, list[list[str]]()
     with path.open(encoding=settings.encoding, newline="") as file:

@@ -64,7 +64,7 @@ class SeveralUnitsError(AmbiguousError):
 
 
 @dataclass(frozen=True)
-class Reading:
+class Quantities:
     """Words of a column as numbers.
 
     Attributes:
@@ -80,7 +80,7 @@ class Reading:
     sign: DecimalSign = ""
 
 
-def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -> Reading:
+def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -> Quantities:
     """Read different words as numbers.
 
     Signs between thousands, one unit or currency beside all, bounds such as ``<0.5`` and negative numbers in
@@ -99,10 +99,10 @@ def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -
     """
     if sign != "," and (plain := _plain(words, codes)) is not None:
         point = any("." in word and not _digits(word, ",") for word in words)
-        return Reading(plain, sign="." if point else "")
+        return Quantities(plain, sign="." if point else "")
     parsed = [_NUMBER.fullmatch(word) for word in words]
     if not codes and all(parsed) and any(one and _is_code(one) for one in parsed):
-        return Reading(np.full(len(words), np.nan), note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers")
+        return Quantities(np.full(len(words), np.nan), note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers")
     found = [one for one in parsed if one]
     units = {_unit(one): one[0] for one in reversed(found)}
     bounds = [one[0] for one in found if one["bound"]]
@@ -111,13 +111,13 @@ def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -
         one, other, *_ = units.values()
         raise SeveralUnitsError(f"numbers in several units, such as {one} and {other}; write one")
     if len(units) != 1 or len(found) - len(bounds) < min(len(bounds), 2):
-        return Reading(np.full(len(words), np.nan))
+        return Quantities(np.full(len(words), np.nan))
     told = sign or _told_sign([one["body"] for one in found], whole)
     notes = [f"{', '.join(bounds[:3])} and their like are read as the number in them"] if bounds else []
     negative = [one[0] for one in found if one["open"] or one["last"]]
     notes += [f"{negative[0]} is read as negative"] if negative else []
     values = np.array([_value(one, told or ".") if one else np.nan for one in parsed], dtype=np.float64)
-    return Reading(values, next(iter(units)), "; ".join(notes), told)
+    return Quantities(values, next(iter(units)), "; ".join(notes), told)
 
 
 def _plain(words: Sequence[str], codes: bool) -> np.ndarray | None:
@@ -171,14 +171,14 @@ def _value(parsed: re.Match[str], sign: DecimalSign) -> float:
     return (-1 if negative else 1) * float(f"{digits}{parsed['power'] or ''}") if digits else float("nan")
 
 
-def hours(words: Sequence[str]) -> Reading:
+def hours(words: Sequence[str]) -> Quantities:
     """Read times of a day and durations, such as ``20:44``, ``5 days 21:47:00`` or ``9:05 pm``; NaN for other words.
 
     >>> hours(["1:30", "1 day 00:15:00"]).values.tolist()
     [1.5, 24.25]
     """
     parsed = [_SPAN.fullmatch(word) for word in words]
-    return Reading(np.array([_span(one) if one else np.nan for one in parsed], np.float64), "h", "read as hours")
+    return Quantities(np.array([_span(one) if one else np.nan for one in parsed], np.float64), "h", "read as hours")
 
 
 def _span(parsed: re.Match[str]) -> float:
@@ -194,7 +194,7 @@ def _hour(parsed: re.Match[str]) -> float:
     return hour % 12 + 12 * (half == "p") if 1 <= hour <= 12 else float("nan")
 
 
-def days(words: Sequence[str], day_first: YesNo = "") -> Reading:
+def days(words: Sequence[str], day_first: YesNo = "") -> Quantities:
     """Read dates as days since 1970, the time of the day as a fraction; NaN for other words.
 
     Args:
@@ -223,7 +223,7 @@ def days(words: Sequence[str], day_first: YesNo = "") -> Reading:
     moments = pd.DatetimeIndex(pd.to_datetime(written, errors="coerce", format="ISO8601", utc=True))
     # Microseconds reach beyond the year 9999, which tables write for "never"; nanoseconds end in 2262.
     since = moments.as_unit("us") - pd.Timestamp(0, tz="UTC").as_unit("us")
-    return Reading(np.asarray(since / pd.Timedelta(days=1), dtype=np.float64), note=note)
+    return Quantities(np.asarray(since / pd.Timedelta(days=1), dtype=np.float64), note=note)
 
 
 def _iso(parsed: re.Match[str], day_first: bool) -> str:
