@@ -331,6 +331,8 @@ def test_the_user_says_what_words_leave_open() -> None:
     assert values_of("03/01/1970|02/01/1970", "csv.dayfirst=yes").values[:2].tolist() == [2, 1]
     assert values_of("03/01/1970|02/01/1970", "csv.dayfirst=no").values[:2].tolist() == [59, 31]
     assert values_of("007|12", "csv.numeric=c").values[:2].tolist() == [7, 12]
+    assert values_of("5|-999.0|-999|6,5", "csv.missing=-999").absent[:4].tolist() == [False, True, True, False]
+    assert values_of("5|None|6", "csv.categorical=c").absent.sum() == 0
 
 
 def test_a_file_has_one_sign_before_decimals() -> None:

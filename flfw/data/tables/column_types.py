@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +35,7 @@ _MOSTLY = 0.8  # share of numbers from which the words among them are taken for 
 _MOST_CLASSES = 1000
 _ROWS_OF_A_CLASS = 5  # on average, at least, where there are more than a few classes of words
 _INEXACT = (2.0**53, 1e20)  # whole numbers of so many digits are not exact, and are rather identifiers
+_NONE = ("None", "none", "NONE")  # a word among words; among numbers, true and false what programs write for nothing
 BANDS = 10  # of a regression's target
 
 
@@ -71,10 +73,18 @@ class _SlipError(Exception):
 
 def without_missing(words: np.ndarray, settings: TableSettings, named: Sequence[str] = ()) -> np.ndarray:
     """Return words (N,) with "" for those that mean a missing value; words that a plan names never do."""
-    missing = {word.strip().lower() for word in settings.missing.split(",")}
+    missing: set[str | float] = {word.strip().lower() for word in settings.missing.split(",")}
+    missing |= {number for word in missing if (number := _number(word)) is not None}  # -999 is -999.0, too
     missing |= set(_MISSING) if settings.keep_default_na == "yes" else set()
-    away = {word for word in set(words.tolist()) if word and word.lower() in missing and word not in named}
+    different = {word for word in words.tolist() if word} - set(named)
+    away = {word for word in different if word.lower() in missing or (settings.missing and _number(word) in missing)}
     return np.array(["" if word in away else word for word in words], dtype=object) if away else words
+
+
+def _number(word: str | float) -> float | None:
+    with suppress(ValueError):
+        return float(str(word).replace(",", "."))
+    return None
 
 
 def infer_columns(table: Table, settings: TableSettings, rows: np.ndarray) -> dict[str, ColumnValues]:
@@ -94,16 +104,12 @@ def infer_columns(table: Table, settings: TableSettings, rows: np.ndarray) -> di
         for name in settings.chosen(kind, names):
             if given.setdefault(name, kind) != kind:
                 raise InputError(f"Expected one kind of column {name}, got csv.{given[name]} and csv.{kind}.")
-    made: dict[str, ColumnValues | Exception] = dict.fromkeys(
-        names, ColumnValues("dropped", np.array([]), note="as asked")
-    )
+    asked = ColumnValues("dropped", np.array([]), note="as asked")
+    made: dict[str, ColumnValues | Exception] = dict.fromkeys(names, asked)
     open_names = [name for name in names if name not in settings.chosen("drop", names)]
     for name in open_names:
-        made[name] = (
-            _required(name, table[name], given[name], settings)
-            if name in given
-            else _tried(name, table[name], settings)
-        )
+        kind, words = given.get(name), table[name]
+        made[name] = _required(name, words, kind, settings) if kind else _tried(name, words, settings)
     # What the words of one column leave open, those of another one may tell: a file has one sign before decimals.
     signs = {one.sign for one in made.values() if isinstance(one, ColumnValues)} - {""}
     if len(signs) == 1 and not settings.decimal:
@@ -119,7 +125,7 @@ def infer_columns(table: Table, settings: TableSettings, rows: np.ndarray) -> di
 
 def _required(name: str, words: np.ndarray, kind: Kind, settings: TableSettings) -> ColumnValues:
     """Return the values of a column whose kind the user says."""
-    read = given_values(name, words, kind, settings)
+    read = given_values(name, words, kind, settings, _NONE if kind == "categorical" else ())
     different = set(read.values[~read.absent].tolist())
     if not different:
         raise InputError(f"Expected values in column {name} for csv.{kind}, got none; put it into csv.drop.")
@@ -179,7 +185,7 @@ def _inferred(name: str, words: np.ndarray, settings: TableSettings) -> ColumnVa
 
 
 def _dropped(read: ColumnValues, why: str) -> ColumnValues:
-    return replace(read, kind="dropped", note="; ".join(filter(None, (why, read.note))))
+    return replace(read, kind="dropped", note=_joined(why, read.note))
 
 
 def _of_numbers(name: str, read: ColumnValues) -> ColumnValues:
@@ -195,7 +201,7 @@ def _of_numbers(name: str, read: ColumnValues) -> ColumnValues:
     run = float(numbers.max()) - float(numbers.min()) == len(numbers) - 1
     if whole and unique and (_IDENTIFIER.search(name) or run):
         return _dropped(read, "an identifier, another whole number in each row")
-    return replace(read, note="; ".join(filter(None, (read.note, stand_ins(numbers)))))
+    return replace(read, note=_joined(read.note, stand_ins(numbers)))
 
 
 def stand_ins(numbers: np.ndarray) -> str:
@@ -235,9 +241,8 @@ def _read(words: np.ndarray, settings: TableSettings) -> ColumnValues:
             return ColumnValues(kind, values, reading.unit, note, reading.sign)
         if len(known) and known.mean() >= _MOSTLY:
             raise _SlipError(present[there][~known][0], there[~known][0])
-    # "None" among words is one of them, such as a class; among numbers, true and false it is what programs write.
     if "none" not in settings.missing.lower().split(",") and not (pair and pair[1].lower() in ("true", "1", "1.0")):
-        present = without_missing(words, settings, ("None", "none", "NONE"))
+        present = without_missing(words, settings, _NONE)
         pair = _pair(sorted(set(present.tolist()) - {""}))
     note = _joined(reading.note if reading else "", _missing_words(words, present))
     return ColumnValues("boolean" if pair else "categorical", present, note=note)
@@ -408,7 +413,7 @@ def _read_target(name: str, words: np.ndarray, settings: TableSettings) -> Colum
         read = _read(words, settings)
     except (AmbiguousError, _SlipError) as error:
         if settings.task == "classification":
-            return ColumnValues("categorical", without_missing(words, settings, ("None", "none", "NONE")))
+            return ColumnValues("categorical", without_missing(words, settings, _NONE))
         got = f"{error.word!r} in row {error.place + 1}" if isinstance(error, _SlipError) else str(error)
         way = "name it in csv.missing" if isinstance(error, _SlipError) else "correct it"
         raise InputError(

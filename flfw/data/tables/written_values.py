@@ -102,7 +102,9 @@ def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -
         return Quantities(plain, sign="." if point else "")
     parsed = [_NUMBER.fullmatch(word) for word in words]
     if not codes and all(parsed) and any(one and _is_code(one) for one in parsed):
-        return Quantities(np.full(len(words), np.nan), note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers")
+        return Quantities(
+            np.full(len(words), np.nan), note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers"
+        )
     found = [one for one in parsed if one]
     units = {_unit(one): one[0] for one in reversed(found)}
     bounds = [one[0] for one in found if one["bound"]]
