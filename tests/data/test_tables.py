@@ -266,7 +266,10 @@ FORMS = [  # a column's words, its numbers, and what stands beside them
     ("1.234.567|2,5", [1234567, 2.5], ""),
     ("1,234|2,5|3,25", [1.234, 2.5, 3.25], ""),
     ("0,123|1,250|2,125", [0.123, 1.25, 2.125], ""),
-    ("1.234|2.345", [1.234, 2.345], ""),
+    ("1.234|2.345|0.5", [1.234, 2.345, 0.5], ""),
+    ("5 days|1 day|0", [5, 1, 0], "day"),
+    ("12.-|5.50", [12, 5.5], ""),
+    ("$ (4,434.49)|$ 5", [-4434.49, 5], "$"),
     ("\u22125|\u20133|+4|-1", [-5, -3, 4, -1], ""),
     ("(5.00)|3.1|5-", [-5, 3.1, -5], ""),
     ("<0.5|8.3|≥ 90|7", [0.5, 8.3, 90, 7], ""),
@@ -286,9 +289,10 @@ DATES = [  # words, days since 1970
     ("13/01/1970 6:00 PM|03/01/1970 12:00 am", [12.75, 2]),
 ]
 TWOFOLD = [  # words of which nobody can say which numbers, days or classes they are
+    ("1.500|2.500|800|12.000", "got 1.500, which is 1500 or 1.500; say the sign before decimals"),
     ("1,234|12,345|951", "got 1,234, which is 1.234 or 1234; say the sign before decimals (csv.decimal=. or"),
     ("2,5|2.5", "got 2.5 beside 2,5; write one sign before decimals"),
-    ("03/04/2016|05/06/2016", "got 03/04/2016, of which two numbers may be the day; say csv.dayfirst=yes or no"),
+    ("03/04/2016|05/06/2016", "got 03/04/2016, of which two numbers may be the day; write the year first, or"),
     ("|".join(f"{n}{unit}" for n in range(30) for unit in ("kg", "lb")), "got numbers in several units, such as "),
 ]
 
@@ -296,8 +300,9 @@ TWOFOLD = [  # words of which nobody can say which numbers, days or classes they
 def values_of(words: str, *assignments: str, times: int = 3) -> column_types.ColumnValues:
     """Read a column of words, each several times, so that they are no identifiers."""
     settings = TableName.parse(data.configured("csv:t.csv@y", assignments)).settings
-    column = np.array(words.split("|") * times, dtype=object)
-    return column_types.infer_columns({"c": column}, settings, np.arange(len(column)))["c"]
+    table = {"c": np.array(words.split("|") * times, dtype=object)}
+    signs = column_types.decimal_signs(table, settings, "")
+    return column_types.infer_columns(table, settings, signs, np.arange(len(table["c"])))["c"]
 
 
 @pytest.mark.parametrize(("words", "numbers", "unit"), FORMS)
@@ -335,15 +340,42 @@ def test_the_user_says_what_words_leave_open() -> None:
     assert values_of("5|None|6", "csv.categorical=c").absent.sum() == 0
 
 
-def test_a_file_has_one_sign_before_decimals() -> None:
-    """What one column leaves open, 1,234 or 1.234, another one of the file tells."""
-    for known, twofold, number in (
-        ("2,5|3", "1.234|5.678", 1234),
-        ("2.5|3", "1,234|5,678", 1234),
-        ("x|y", "1.234|5", 1.234),
-    ):
-        table = {name: np.array(words.split("|") * 3, dtype=object) for name, words in (("a", known), ("b", twofold))}
-        assert column_types.infer_columns(table, TableSettings(), np.arange(6))["b"].values[0] == number
+@pytest.mark.parametrize(
+    ("known", "twofold", "separator", "number"),
+    [
+        ("2,5|3", "1.234|5.678", ";", 5678),
+        ("2.5|3", "1,234|5,678", ",", 5678),
+        ("2.5|3", "1,234|5,678", ";", None),  # a version 2.5 may stand in a German file
+        ("2.5|3", "1.234|5", ";", 1.234),
+        ("x|y", "1.234|5", ",", 1.234),  # an English file
+        ("x|y", "1.234|5", ";", None),
+    ],
+)
+@pytest.mark.parametrize("target", [False, True])
+def test_a_file_has_one_sign_before_decimals(
+    known: str, twofold: str, separator: str, number: float | None, target: bool, tmp_path: Path
+) -> None:
+    """What one column leaves open, 1,234 or 1.234, another one tells, also the target, and a plan is read likewise."""
+    words = zip(f"{known}|{known}".split("|"), f"{twofold}|7".split("|"), strict=False)
+    lines = [[f'"{one}"', f'"{two}"', str(n)] for n, (one, two) in enumerate(words)]
+    text = [separator.join(["a", "b", "n"]), *(separator.join(line) for line in lines * 12)]
+    file, settings = write(tmp_path, "\n".join(text)), ("csv.task=regression",) if target else ()
+    name, drop = ("b", "csv.drop=a") if target else ("n", "csv.task=classification")
+    if number is None:
+        with pytest.raises(InputError, match=r"one reading of column|numbers in target"):
+            load(file, name, drop, *settings)
+        return
+    held = load(file, name, drop, *settings)
+    assert held.columns is not None
+    plan = write(tmp_path, plan_file.text(held.columns), "plan.toml")
+    again = load(file, name, f"csv.columns={plan}")
+    assert np.array_equal(held.train_x, again.train_x) and np.array_equal(held.train_y, again.train_y)
+    if target:
+        assert held.columns.number is not None
+        got = np.concatenate([held.train_y, held.test_y]) * held.columns.number.std + held.columns.number.mean
+        assert min(abs(got - number)) < 1e-3 * number
+    else:
+        assert number in (held.columns.kept[-1].low, held.columns.kept[-1].high)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +387,7 @@ def test_a_file_has_one_sign_before_decimals() -> None:
         ("None|yes|no", "categorical", ""),
         ("None|True|False", "boolean", "missing: 3 times None"),
         ("NA|FR|DE", "categorical", "missing: 3 times NA"),
-        ("1 room|2 rooms|3 rooms", "categorical", "numbers in several units, such as 2 rooms and 1 room; write one"),
+        ("1 room|2 beds|3 rooms", "categorical", "numbers in several units, such as 3 rooms and 2 beds"),
         ("12A|12B|13A", "categorical", "numbers in several units"),
         ("5|7|8|-999|6|9", "numeric", "3 times -999: a missing value? csv.missing=-999"),
         ("<1|<2|<3", "categorical", ""),  # all below what can be measured: no number is known
@@ -369,7 +401,7 @@ def test_what_a_column_is_taken_for_is_said(words: str, kind: str, note: str) ->
 
 
 def test_words_in_no_known_form_of_numbers_are_not_left_out_in_silence() -> None:
-    with pytest.raises(InputError, match=r"got 0:0\.1, which is in no known form of numbers, days or times"):
+    with pytest.raises(InputError, match=r"got 0:0\.1, which is in no known form of days or times"):
         values_of("|".join(["0:0.1", *(f"{hour}:{minute}.1" for hour in range(9) for minute in range(9))]), times=1)
 
 
@@ -410,6 +442,12 @@ TABLES = [  # text, columns, number of rows, what is said
     ('a,b,y\n1,"said \\"ouch\\" 1",x\n3,"said ""ouch""",z\n', "ab", 2, "within quotes is read as one quote"),
     ('a;"b,c,d";"e,f,g,h";y\n1;2;3;x\n4;5;6;z\n', ("a", "b,c,d", "e,f,g,h"), 2, ""),
     ("a\tb\ty\n1\t2,5\tx\n3\t4,5\tz\n", "ab", 2, ""),
+    ("\n,a,b,y\n1,2,3,x\n2,3,4,z\n", ("Unnamed: 0", "a", "b"), 2, "column 1 has no name and is called Unnamed: 0"),
+    ('"a" "b" "y"\n"1" 2 3 "x"\n"2" 3 4 "z"\n', ("Unnamed: 0", "a", "b"), 2, "column 1 has no name"),
+    ("a  b   y\n1  2.5 x\n31 4   z\n", "ab", 2, ""),
+    ("a,b,y,,\n1,2,x,,\n3,4,z,,\n", "ab", 2, ""),
+    ("Report, 2020\na,b,c,y\n1,2,3,x\n3,4,5,z\n", "abc", 2, "line 1 stands before the names"),
+    (f"a,b,y\n1,{'w' * 200_000},x\n3,4,z\n", "ab", 2, ""),
 ]
 
 
@@ -417,7 +455,7 @@ TABLES = [  # text, columns, number of rows, what is said
 def test_first_lines_quotes_and_separators_of_other_programs(
     text: str, columns: str, rows: int, said: str, tmp_path: Path
 ) -> None:
-    table, notes = reading.read(write(tmp_path, text), "csv", TableSettings())
+    table, notes, _ = reading.read(write(tmp_path, text), "csv", TableSettings())
     assert list(table) == [*columns, "y"] and table["y"].tolist() == ["x", "z"] and len(table["y"]) == rows
     assert (said in "; ".join(notes)) and bool(notes) == bool(said)
 

@@ -133,19 +133,21 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
     settings, schema = _planned(parsed)
     reading.require_target(parsed.path, parsed.prefix, settings, parsed.target)
-    rows, notes = reading.read(parsed.path, parsed.prefix, settings)
+    rows, notes, separator = reading.read(parsed.path, parsed.prefix, settings)
     length = len(rows[parsed.target])
     if settings.test:
-        tests, more = reading.read(parsed.beside(settings.test), parsed.prefix, settings)
+        tests, more, other = reading.read(parsed.beside(settings.test), parsed.prefix, settings)
         require_columns(tests, list(rows), parsed.beside(settings.test))
         rows, notes = {name: np.concatenate([rows[name], tests[name]]) for name in rows}, notes + more
+        separator = separator if other == separator else ""
+    signs = column_types.decimal_signs(rows, settings, separator)
     if schema is None:
-        target = column_types.infer_target(parsed.target, rows[parsed.target], settings)
+        target = column_types.infer_target(parsed.target, rows[parsed.target], settings, signs)
     else:
         if parsed.target != schema.target:
             raise InputError(f"Expected target {schema.target}, as in {parsed.plan}, got {parsed.target}.")
         require_columns(rows, schema.names, parsed.path)
-        target = planned_target(rows, schema, settings)
+        target = planned_target(rows, schema, settings, signs)
     there = np.flatnonzero(~target.absent)
     left_out = len(target.values) - len(there)
     notes += [f"{left_out} rows without a target are left out"] if left_out else []
@@ -157,10 +159,11 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     train = there < length if settings.test else ~tested(labels, group, of_classes)
     if schema is None:
         features = {name: words for name, words in rows.items() if name not in (parsed.target, settings.patient)}
-        values = column_types.infer_columns(features, settings, there)
+        values = column_types.infer_columns(features, settings, signs, there)
         schema = _schema(parsed, settings, values, target, train)
     else:
-        values = column_types.by_plan(rows, schema, settings)
+        values, beyond = column_types.by_plan(rows, schema, settings, signs)
+        notes += beyond
     x, y = column_types.encoded(values, schema.columns), labels_of(target, schema, parsed.path)
     arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))
     if group is not None:

@@ -18,15 +18,18 @@ from flfw.data.files.columns import Column, Kind, NumberTarget, TableSchema
 from flfw.data.tables import written_values
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.reading import Table
-from flfw.data.tables.written_values import AmbiguousError, DecimalSign, Quantities
+from flfw.data.tables.written_values import AmbiguousError, DecimalSign, DecimalSigns, Quantities
 from flfw.errors import InputError
 
-_MISSING = ("na", "n/a", "nan", "null", "none", "?", "-", ".", "<na>", "nat")
+_MISSING = re.compile(  # of pandas, R, spreadsheets, databases and statistics programs
+    r"|[#<]?na>?|n/a|n\.a\.|#n/a|-?nan|nat|\(?null\)?|none|[?.—-]|--|\.\.|#nv|#div/0!|#value!|#ref!|\\n", re.IGNORECASE
+)
+_SAMPLE = 2000  # rows that tell a file's sign before decimals
 _PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("0", "1"), ("0.0", "1.0"))
 _IDENTIFIER = re.compile(
     r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
 )
-_LIKE_NUMBER = re.compile(r"[\d.,:;/\-+ '()%]*\d[\d.,:;/\-+ '()%]*")
+_LIKE_TIME = re.compile(r"\d{1,2}([-/. ])(?:\d{1,2}|[A-Za-z]{3})\1\d{2}(?: .*)?|\d*:[\d:.,]*\d")
 _STAND_INS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)  # of a missing number, in old files
 _ALONE = 5  # rows of a value that are too few to hide in, if they are also below 1 %
 _FEW = 20  # up to so many different values, or rows, are no identifiers; a target of as few whole numbers is of classes
@@ -48,14 +51,12 @@ class ColumnValues:
         values: (N,) float64 with NaN for a missing number or date; words with "" of all other kinds.
         unit: what stands beside each number.
         note: why the column is dropped, or what else is to be known.
-        sign: sign before decimals, where the words tell it.
     """
 
     kind: Kind
     values: np.ndarray
     unit: str = ""
     note: str = ""
-    sign: DecimalSign = ""
 
     @property
     def absent(self) -> np.ndarray:
@@ -66,33 +67,56 @@ class ColumnValues:
 class _SlipError(Exception):
     """Exception: most words of a column are numbers, days or times, but not one, which it gives with its place."""
 
-    def __init__(self, word: str, place: int) -> None:
-        super().__init__(word, place)
-        self.word, self.place = word, place
+    def __init__(self, word: str, place: int, among: str) -> None:
+        super().__init__(word, place, among)
+        self.word, self.place, self.among = word, place, among
+
+
+def decimal_signs(table: Table, settings: TableSettings, separator: str) -> DecimalSigns:
+    """Return what a file tells of its sign before decimals: by numbers that have one reading, or by its separator.
+
+    Args:
+        table: words of all columns.
+        settings: the sign that the user says.
+        separator: sign between the cells; "": none, as in Parquet.
+    """
+    samples = (list(dict.fromkeys(words[:_SAMPLE].tolist())) for words in table.values())
+    present = ([word for word in words if not _MISSING.fullmatch(word)] for words in samples)
+    signs: set[DecimalSign] = {written_values.tells_decimal_sign(words) for words in present} - {""}
+    if len(signs) == 1:
+        (sign,) = signs
+        return DecimalSigns(settings.decimal, sign, "" if separator == ";" and sign == "." else sign)
+    return DecimalSigns(settings.decimal, "." if separator == "," and not signs else "")
 
 
 def without_missing(words: np.ndarray, settings: TableSettings, named: Sequence[str] = ()) -> np.ndarray:
     """Return words (N,) with "" for those that mean a missing value; words that a plan names never do."""
-    missing: set[str | float] = {word.strip().lower() for word in settings.missing.split(",")}
-    missing |= {number for word in missing if (number := _number(word)) is not None}  # -999 is -999.0, too
-    missing |= set(_MISSING) if settings.keep_default_na == "yes" else set()
-    different = {word for word in words.tolist() if word} - set(named)
-    away = {word for word in different if word.lower() in missing or (settings.missing and _number(word) in missing)}
+    missing = {word.strip().lower() for word in settings.missing.split(",")}
+    numbers = {_number(word) for word in missing} - {None}  # -999 is -999.0, too
+    usual = settings.keep_default_na == "yes"
+    away = {
+        word
+        for word in {word for word in words.tolist() if word} - set(named)
+        if word.lower() in missing or (usual and _MISSING.fullmatch(word)) or (numbers and _number(word) in numbers)
+    }
     return np.array(["" if word in away else word for word in words], dtype=object) if away else words
 
 
-def _number(word: str | float) -> float | None:
+def _number(word: str) -> float | None:
     with suppress(ValueError):
-        return float(str(word).replace(",", "."))
+        return float(word.replace(",", "."))
     return None
 
 
-def infer_columns(table: Table, settings: TableSettings, rows: np.ndarray) -> dict[str, ColumnValues]:
+def infer_columns(
+    table: Table, settings: TableSettings, signs: DecimalSigns, rows: np.ndarray
+) -> dict[str, ColumnValues]:
     """Return the values of each column, with the reason where one is left out.
 
     Args:
         table: words of the columns.
         settings: columns whose kind is given, and how values are written.
+        signs: what is known of the signs before decimals.
         rows: (N,) places of the rows in the file, for a refusal.
 
     Raises:
@@ -104,28 +128,34 @@ def infer_columns(table: Table, settings: TableSettings, rows: np.ndarray) -> di
         for name in settings.chosen(kind, names):
             if given.setdefault(name, kind) != kind:
                 raise InputError(f"Expected one kind of column {name}, got csv.{given[name]} and csv.{kind}.")
-    asked = ColumnValues("dropped", np.array([]), note="as asked")
-    made: dict[str, ColumnValues | Exception] = dict.fromkeys(names, asked)
-    open_names = [name for name in names if name not in settings.chosen("drop", names)]
-    for name in open_names:
-        kind, words = given.get(name), table[name]
-        made[name] = _required(name, words, kind, settings) if kind else _tried(name, words, settings)
-    # What the words of one column leave open, those of another one may tell: a file has one sign before decimals.
-    signs = {one.sign for one in made.values() if isinstance(one, ColumnValues)} - {""}
-    if len(signs) == 1 and not settings.decimal:
-        told = replace(settings, decimal=signs.pop())
-        for name in set(open_names) - set(given):
-            one = made[name]
-            unsaid = isinstance(one, ColumnValues) and one.kind == "numeric" and not one.sign
-            if unsaid or isinstance(one, AmbiguousError):
-                again = _tried(name, table[name], told)
-                made[name] = again if isinstance(again, ColumnValues) else one
-    return _all_read(made, rows)
+    dropped = settings.chosen("drop", names)
+    made: dict[str, ColumnValues] = {}
+    slips: list[str] = []
+    for name, words in table.items():
+        try:
+            if name in dropped:
+                made[name] = ColumnValues("dropped", words, note="as asked")
+            elif name in given:
+                made[name] = _required(name, words, given[name], settings, signs)
+            else:
+                made[name] = _inferred(name, words, settings, signs)
+        except AmbiguousError as error:
+            way = f"csv.categorical={name} or csv.drop={name}"
+            raise InputError(f"Expected one reading of column {name}, got {error}; else {way}.") from error
+        except _SlipError as error:
+            slips.append(f"{name} ({error.word!r} in row {rows[error.place] + 1}, among {error.among})")
+    if slips:
+        more = f" and {len(slips) - 5} more columns" if len(slips) > 5 else ""
+        raise InputError(
+            f"Expected values of one kind in a column, got other words in {', '.join(slips[:5])}{more}; if they mean a "
+            "missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
+        )
+    return made
 
 
-def _required(name: str, words: np.ndarray, kind: Kind, settings: TableSettings) -> ColumnValues:
+def _required(name: str, words: np.ndarray, kind: Kind, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     """Return the values of a column whose kind the user says."""
-    read = given_values(name, words, kind, settings, _NONE if kind == "categorical" else ())
+    read = given_values(name, words, kind, settings, signs, _NONE if kind == "categorical" else ())
     different = set(read.values[~read.absent].tolist())
     if not different:
         raise InputError(f"Expected values in column {name} for csv.{kind}, got none; put it into csv.drop.")
@@ -134,29 +164,7 @@ def _required(name: str, words: np.ndarray, kind: Kind, settings: TableSettings)
     return read
 
 
-def _all_read(made: Mapping[str, ColumnValues | Exception], rows: np.ndarray) -> dict[str, ColumnValues]:
-    for name, one in made.items():
-        if isinstance(one, AmbiguousError):
-            raise InputError(f"Expected one reading of column {name}, got {one}; or leave it out by csv.drop={name}.")
-    found = {name: one for name, one in made.items() if isinstance(one, _SlipError)}
-    slips = [f"{name} ({one.word!r} in row {rows[one.place] + 1})" for name, one in found.items()]
-    if slips:
-        more = f" and {len(slips) - 5} more columns" if len(slips) > 5 else ""
-        raise InputError(
-            f"Expected numbers alone in a column of numbers, got other words in {', '.join(slips[:5])}{more}; if they "
-            "mean a missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
-        )
-    return {name: one for name, one in made.items() if isinstance(one, ColumnValues)}
-
-
-def _tried(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues | Exception:
-    try:
-        return _inferred(name, words, settings)
-    except (AmbiguousError, _SlipError) as error:
-        return error
-
-
-def _inferred(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues:
+def _inferred(name: str, words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     """Return the values of a column of features, and the reason where it is dropped.
 
     Raises:
@@ -164,21 +172,20 @@ def _inferred(name: str, words: np.ndarray, settings: TableSettings) -> ColumnVa
         AmbiguousError: they have several readings, or none that is known.
         InputError: a number is not finite.
     """
-    read = _read(words, settings)
+    read = _read(words, settings, signs)
     there = words[~read.absent]
     different = set(there.tolist())
     if len(different) < 2 and (not different or len(there) == len(words)):
         return _dropped(read, f"always {different.pop()}" if different else "all values missing")
     if read.kind == "numeric":
-        if len(different) == 2 and len(there) > _FEW:
-            return replace(read, kind="boolean", values=np.where(read.absent, "", words).astype(object))
-        return _of_numbers(name, read)
+        two = len(there) > _FEW and len(np.unique(read.values[~read.absent])) == 2
+        return replace(read, kind="boolean", values=as_names(read, words)) if two else _of_numbers(name, read)
     if read.kind != "categorical":
         return read
     if len(different) > max(_FEW, len(there) // 2):
-        like = [word for word in different if _LIKE_NUMBER.fullmatch(word) and not word.isdigit()]
-        if len(different) < len(there) and len(like) >= _MOSTLY * len(different) and not _IDENTIFIER.search(name):
-            raise AmbiguousError(f"{min(like)}, which is in no known form of numbers, days or times")
+        like = [word for word in different if _LIKE_TIME.fullmatch(word)]
+        if len(like) >= _MOSTLY * len(different):
+            raise AmbiguousError(f"{min(like)}, which is in no known form of days or times (years have four digits)")
         return _dropped(read, f"an identifier or free text, {len(different)} values in {len(there)} rows")
     length = sum(map(len, there)) / len(there)
     return _dropped(read, f"free text, {length:.0f} characters on average") if length > _LONG else read
@@ -218,7 +225,16 @@ def stand_ins(numbers: np.ndarray) -> str:
     return "; ".join(far)
 
 
-def _read(words: np.ndarray, settings: TableSettings) -> ColumnValues:
+def as_names(read: ColumnValues, words: np.ndarray) -> np.ndarray:
+    """Return numbers as words (N,), each always in the shortest way that it is written: 1 for 1.0; "" where missing."""
+    there = ~read.absent
+    shortest: dict[float, str] = {}
+    for value, word in set(zip(read.values[there].tolist(), words[there].tolist(), strict=True)):
+        shortest[value] = min(shortest.get(value, word), word, key=lambda one: (len(one), one))
+    return np.array(["" if np.isnan(value) else shortest[value] for value in read.values.tolist()], dtype=object)
+
+
+def _read(words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     """Return words (N,) as numbers or days if all are, else as words: booleans or categories.
 
     Raises:
@@ -231,16 +247,17 @@ def _read(words: np.ndarray, settings: TableSettings) -> ColumnValues:
     there = np.flatnonzero(present != "")
     places, different = pd.factorize(present[there])
     pair = _pair(different.tolist())
-    kind, reading = ("boolean", None) if pair else _reading(different.tolist(), settings)
+    kind, reading = ("boolean", None) if pair else _reading(different.tolist(), settings, signs)
     if reading is not None:
         known = ~np.isnan(reading.values)[places]
         if known.all() and len(known):
             values = np.full(len(words), np.nan)
             values[there] = reading.values[places]
             note = _joined(reading.note, _missing_words(words, present))
-            return ColumnValues(kind, values, reading.unit, note, reading.sign)
+            return ColumnValues(kind, values, reading.unit, note)
         if len(known) and known.mean() >= _MOSTLY:
-            raise _SlipError(present[there][~known][0], there[~known][0])
+            among = "days" if kind == "date" else "numbers"
+            raise _SlipError(present[there][~known][0], there[~known][0], among)
     if "none" not in settings.missing.lower().split(",") and not (pair and pair[1].lower() in ("true", "1", "1.0")):
         present = without_missing(words, settings, _NONE)
         pair = _pair(sorted(set(present.tolist()) - {""}))
@@ -248,14 +265,14 @@ def _read(words: np.ndarray, settings: TableSettings) -> ColumnValues:
     return ColumnValues("boolean" if pair else "categorical", present, note=note)
 
 
-def _reading(words: list[str], settings: TableSettings) -> tuple[Kind, Quantities]:
+def _reading(words: list[str], settings: TableSettings, signs: DecimalSigns) -> tuple[Kind, Quantities]:
     """Return different words as numbers or days, in the form that most of them have."""
-    if all(len(word) == 8 and word.isdecimal() for word in words):
+    if words and all(len(word) == 8 and word.isdecimal() for word in words):
         compact = written_values.days(words)
         if not np.isnan(compact.values).any():
             return "date", replace(compact, note="eight digits are read as a day")
     try:
-        numbers = written_values.numbers(words, settings.decimal)
+        numbers = written_values.numbers(words, signs)
     except written_values.SeveralUnitsError as error:
         if len(words) > _FEW:
             raise
@@ -279,7 +296,7 @@ def _missing_words(words: np.ndarray, present: np.ndarray) -> str:
 
 
 def given_values(
-    name: str, words: np.ndarray, kind: Kind, settings: TableSettings, named: Sequence[str] = ()
+    name: str, words: np.ndarray, kind: Kind, settings: TableSettings, signs: DecimalSigns, named: Sequence[str] = ()
 ) -> ColumnValues:
     """Return the values of a column whose kind is known.
 
@@ -288,6 +305,7 @@ def given_values(
         words: (N,) its words.
         kind: what they are.
         settings: how values are written.
+        signs: what is known of the signs before decimals.
         named: words that are values, whatever else they mean.
 
     Raises:
@@ -302,7 +320,7 @@ def given_values(
     places, different = pd.factorize(present[there])
     values = np.full(len(words), np.nan)
     try:
-        reading = _as(kind, different.tolist(), settings)
+        reading = _as(kind, different.tolist(), settings, signs)
     except AmbiguousError as error:
         raise InputError(f"Expected one reading of column {name}, got {error}.") from error
     values[there] = reading.values[places]
@@ -311,13 +329,14 @@ def given_values(
         way = "name it in csv.missing, or the column in csv.categorical" if kind == "numeric" else f"or csv.drop={name}"
         expected = "finite numbers" if kind == "numeric" else "dates such as 2026-11-27"
         raise InputError(f"Expected {expected} in column {name}, got {words[wrong[0]]!r} in row {wrong[0] + 1}; {way}.")
-    return ColumnValues(kind, values, reading.unit, reading.note, reading.sign)
+    note = _joined(reading.note, stand_ins(values[there]) if kind == "numeric" else "", _missing_words(words, present))
+    return ColumnValues(kind, values, reading.unit, note)
 
 
-def _as(kind: Kind, words: list[str], settings: TableSettings) -> Quantities:
+def _as(kind: Kind, words: list[str], settings: TableSettings, signs: DecimalSigns) -> Quantities:
     if kind == "date":
         return written_values.days(words, settings.dayfirst)
-    numbers = written_values.numbers(words, settings.decimal, codes=True)
+    numbers = written_values.numbers(words, signs, codes=True)
     return min(numbers, written_values.hours(words), key=lambda one: int(np.isnan(one.values).sum()))
 
 
@@ -374,7 +393,7 @@ def _fitted(name: str, column: ColumnValues, there: np.ndarray, maximum: int) ->
     return Column(name, "categorical", categories=tuple(sorted(order[:maximum])), other=rare > 0, note="; ".join(notes))
 
 
-def infer_target(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues:
+def infer_target(name: str, words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     """Return the values of a target: numbers of a regression, or words (``categorical``) of classes.
 
     Numbers are a regression, but for whole ones of at most 20 values. Words are classes if there are few.
@@ -384,9 +403,9 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings) -> Colum
             regression is asked for.
     """
     if settings.task == "regression":
-        read = given_values(name, words, "numeric", settings)
+        read = given_values(name, words, "numeric", settings, signs)
     else:
-        read = _read_target(name, words, settings)
+        read = _read_target(name, words, settings, signs)
     there = read.values[~read.absent]
     different = len(set(there.tolist()))
     if different < 2:
@@ -395,7 +414,7 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings) -> Colum
     few = read.kind == "numeric" and different <= _FEW and bool((there == np.round(there)).all())
     if settings.task == "regression" or (read.kind == "numeric" and settings.task == "auto" and not few):
         return replace(read, note=_joined(read.note, stand_ins(there)))
-    classes = np.where(read.absent, "", words).astype(object)
+    classes = as_names(read, words) if read.kind == "numeric" else np.where(read.absent, "", words).astype(object)
     different = len(set(classes.tolist()) - {""})
     if different > _MOST_CLASSES:
         got = f"{different}; name another, or csv.task=regression"
@@ -408,9 +427,9 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings) -> Colum
     return ColumnValues("categorical", classes, note=read.note)
 
 
-def _read_target(name: str, words: np.ndarray, settings: TableSettings) -> ColumnValues:
+def _read_target(name: str, words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     try:
-        read = _read(words, settings)
+        read = _read(words, settings, signs)
     except (AmbiguousError, _SlipError) as error:
         if settings.task == "classification":
             return ColumnValues("categorical", without_missing(words, settings, _NONE))
@@ -483,18 +502,27 @@ def _places(there: np.ndarray, column: Column) -> np.ndarray:
     return np.clip((there - column.low) / (column.high - column.low), 0, 1)
 
 
-def by_plan(table: Table, schema: TableSchema, settings: TableSettings) -> dict[str, ColumnValues]:
-    """Return the values of the kept columns of a plan, whose kinds and units it says.
+def by_plan(
+    table: Table, schema: TableSchema, settings: TableSettings, signs: DecimalSigns
+) -> tuple[dict[str, ColumnValues], list[str]]:
+    """Return the values of the kept columns of a plan, whose kinds and units it says, and notes on values beyond it.
 
     Raises:
         InputError: a value is of another kind, or a column in another unit.
     """
-    made = {}
+    made, notes = {}, []
     for column in schema.kept:
-        read = given_values(column.name, table[column.name], column.kind, settings, column.categories)
+        read = given_values(column.name, table[column.name], column.kind, settings, signs, column.categories)
         require_unit(column.name, read.unit, column.unit)
         made[column.name] = read
-    return made
+        there = read.values[~read.absent]
+        beyond = there[~np.isin(there, column.categories)] if column.kind == "categorical" else there[:0]
+        if column.is_scaled:
+            beyond = there[(there < column.low) | (there > column.high)]
+        what = "cut to the plan's range" if column.is_scaled else "other than the plan's"
+        words = [f"{len(beyond)} values are {what}"] if len(beyond) else []
+        notes += [f"{column.name}: {note}" for note in [*words, read.note] if note]
+    return made, notes
 
 
 def require_unit(name: str, unit: str, planned: str) -> None:

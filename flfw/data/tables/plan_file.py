@@ -24,6 +24,7 @@ from flfw.data.tables import column_types
 from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.reading import Table
+from flfw.data.tables.written_values import DecimalSigns
 from flfw.errors import InputError, require
 from flfw.files.typed import read_toml
 
@@ -125,7 +126,7 @@ def to_state(names: Sequence[str], table: TableName) -> list[str]:
 
 def _stated(name: str, text: str) -> Column:
     low, _, high = text.partition(":")
-    number = re.fullmatch(r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) ?([^\s\d.+-]\S*)?", high)  # 120, 60%, 200 mg/dL
+    number = re.fullmatch(r"([+-]?[\d.]+(?:[eE][+-]?\d+)?) ?((?:[^\W\d_]|[%‰°$€£¥₹])\S*)?", high)  # 120, 60%, 200 mg/dL
     if number:
         with suppress(ValueError):
             given = float(low), float(number[1])
@@ -134,7 +135,7 @@ def _stated(name: str, text: str) -> Column:
         first, last = (float((date.fromisoformat(day) - date(1970, 1, 1)).days) for day in (low, high))
         return Column(name, "date", first, last, missing=True, fill=0.5)
     words = tuple(word.strip() for word in text.split(","))
-    if len(words) < 2:
+    if len(words) < 2 or re.fullmatch(r"[-+\d.,]+:[-+\d.,]+", text):  # 0:1,000 is no list
         raise InputError(f"Expected LOW:HIGH (number or day, LOW first) or WORD,WORD for column {name}, got {text!r}.")
     return Column(name, "categorical", categories=words, other=True, missing=True)
 
@@ -188,27 +189,30 @@ def tested(labels: np.ndarray, group: np.ndarray | None, by_class: bool) -> np.n
     return np.isin(np.arange(len(labels)), chosen)
 
 
-def with_plan(rows: Table, schema: TableSchema, settings: TableSettings, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def with_plan(
+    rows: Table, schema: TableSchema, settings: TableSettings, separator: str, path: Path
+) -> tuple[np.ndarray, np.ndarray]:
     """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
 
     Raises:
         InputError: the columns are not those of the plan, a value does not fit its column, or a target is missing.
     """
     require_columns(rows, schema.names, path)
-    target = planned_target(rows, schema, settings)
+    signs = column_types.decimal_signs(rows, settings, separator)
+    target = planned_target(rows, schema, settings, signs)
     if len(without := np.flatnonzero(target.absent)):
         got = f"{rows[schema.target][without[0]]!r} in row {without[0] + 1}"
         raise InputError(f"Expected a target {schema.target} in each row of {path}, got {got}.")
-    x = column_types.encoded(column_types.by_plan(rows, schema, settings), schema.columns)
+    x = column_types.encoded(column_types.by_plan(rows, schema, settings, signs)[0], schema.columns)
     return x, labels_of(target, schema, path)
 
 
-def planned_target(rows: Table, schema: TableSchema, settings: TableSettings) -> ColumnValues:
+def planned_target(rows: Table, schema: TableSchema, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     """Return the values of a plan's target: numbers, or the words of classes."""
     words, name = rows[schema.target], schema.target
     if schema.number is None:
-        return column_types.given_values(name, words, "categorical", settings, schema.classes)
-    read = column_types.given_values(name, words, "numeric", settings)
+        return column_types.given_values(name, words, "categorical", settings, signs, schema.classes)
+    read = column_types.given_values(name, words, "numeric", settings, signs)
     column_types.require_unit(name, read.unit, schema.number.unit)
     return read
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,20 +21,30 @@ Table: TypeAlias = dict[str, np.ndarray]
 
 _SEPARATORS = (",", ";", "\t", "|")
 _HEAD = 100  # lines that tell how a file is written
+_LONGEST = 2**31 - 1  # signs of a cell, and of a line of a file with other signs between cells
+_UNNAMED = "Unnamed: 0"  # as pandas calls a first column without a name
 _SHOWN = 5  # columns of a refusal
 
 
-def read(path: Path, prefix: str, settings: TableSettings) -> tuple[Table, list[str]]:
-    """Read a table: a column of words each, without blanks around them, and notes on how the file was read.
+class ReadTable(NamedTuple):
+    """Table of a file: its columns, notes on how it was read, and the sign between cells ("": there is none)."""
+
+    table: Table
+    notes: list[str]
+    separator: str
+
+
+def read(path: Path, prefix: str, settings: TableSettings) -> ReadTable:
+    """Read a table: a column of words each, without blanks around them.
 
     Raises:
         InputError: there is no such file, it is empty or damaged, or two columns have one name.
     """
     _require_file(path, prefix)
-    table, notes = _csv(path, settings) if prefix == "csv" else (_parquet(path), [])
-    if not table or not len(next(iter(table.values()))):
+    made = _csv(path, settings) if prefix == "csv" else ReadTable(_parquet(path), [], "")
+    if not made.table or not len(next(iter(made.table.values()))):
         raise InputError(f"Expected rows below the names of the columns in {path}, got none.")
-    return table, notes
+    return made
 
 
 def require_target(path: Path, prefix: str, settings: TableSettings, target: str) -> list[str]:
@@ -44,7 +54,7 @@ def require_target(path: Path, prefix: str, settings: TableSettings, target: str
         InputError: it is not; or there is no such file, or it has no names.
     """
     _require_file(path, prefix)
-    names = _layout(path, settings).names if prefix == "csv" else _schema(path)
+    names = _layout(path, _encoded(path, settings)).names if prefix == "csv" else _schema(path)
     if target not in names:
         near = ", ".join(names[:12]) + (f" and {len(names) - 12} more" * (len(names) > 12))
         like = suggestion(target, names) or "."
@@ -68,7 +78,8 @@ class _CsvForm:
     notes: list[str]
 
 
-def _csv(path: Path, settings: TableSettings) -> tuple[Table, list[str]]:
+def _csv(path: Path, settings: TableSettings) -> ReadTable:
+    settings = _encoded(path, settings)
     layout = _layout(path, settings)
     try:
         rows = _rows(path, layout, settings)
@@ -81,31 +92,46 @@ def _csv(path: Path, settings: TableSettings) -> tuple[Table, list[str]]:
         rows = _rows(path, replace(layout, form=form), settings)
         layout.notes.append('\\" within quotes is read as one quote')
     columns = zip(*rows, strict=True) if rows else ([] for _ in layout.names)
-    return {
-        name: np.array([word.strip() for word in words], dtype=object)
-        for name, words in zip(layout.names, columns, strict=True)
-    }, layout.notes
+    named = zip(layout.names, columns, strict=True)
+    table = {name: np.array([word.strip() for word in words], dtype=object) for name, words in named}
+    return ReadTable(table, layout.notes, layout.form["delimiter"])
+
+
+def _encoded(path: Path, settings: TableSettings) -> TableSettings:
+    """Return the settings with UTF-16, as spreadsheets write "Unicode text", where the file begins so."""
+    with path.open("rb") as file:
+        return replace(settings, encoding="utf-16") if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else settings
 
 
 def _layout(path: Path, settings: TableSettings) -> _CsvForm:
     """Find the names of the columns: the first line, or the first one below remarks of one cell and ``sep=;``."""
     lines = _first_lines(path, settings)
-    told = re.fullmatch(r'"?sep=(.|\\t)"?', lines[0].strip().rstrip(",;"), re.IGNORECASE)
-    quote = "'" if re.match(r"'[^']*'\s*[,;\t|]", lines[min(bool(told), len(lines) - 1)]) else '"'
+    csv.field_size_limit(_LONGEST)
+    filled = [line for line in lines if line.strip()]
+    told = re.fullmatch(r'"?sep=(.|\\t)"?', filled[0].strip().rstrip(",;"), re.IGNORECASE)
+    quote = "'" if re.match(r"'[^']*'\s*[,;\t|]", filled[min(bool(told), len(filled) - 1)]) else '"'
     given = {"tab": "\t"}.get(settings.separator, settings.separator) or (told[1].replace("\\t", "\t") if told else "")
-    forms = [
-        {"delimiter": sign, "quotechar": quote, "skipinitialspace": True}
-        for sign in ((given,) if given else _SEPARATORS)
-    ]
-    cells = [_cells(lines, form) for form in forms]
-    form, rows = max(zip(forms, cells, strict=True), key=lambda both: _evenness(both[1]))
+    usual = {"quotechar": quote, "skipinitialspace": True}
+    forms = [{"delimiter": sign, **usual} for sign in ((given,) if given else _SEPARATORS)]
+    form, rows = max(((form, _cells(lines, form)) for form in forms), key=lambda both: _evenness(both[1]))
+    if _width(rows) < 2 and not given:  # R's write.table, old files with aligned columns
+        form = {"delimiter": " ", **usual}
+        rows = _cells(lines, form)
     width = _width(rows)
     place = next((index for index, (_, row) in enumerate(rows) if not _is_remark(row, width)), 0)
     line, names = rows[place]
     notes = [f"line {number} stands before the names and is not read" for number, _ in rows[:place]]
-    if len(names) > 1 and not names[-1].strip() and not any(row[-1].strip() for _, row in rows[place + 1 :]):
-        names = names[:-1]  # each line ends with one more sign between cells
-    names = [name.strip() for name in names]
+    names, below = [name.strip() for name in names], [row for _, row in rows[place + 1 :]]
+    while len(names) > 1 and not names[-1] and not any("".join(row[len(names) - 1 :]).strip() for row in below):
+        names = names[:-1]  # each line ends with more signs between cells
+    if not names[0] and len(names) > 1:
+        names[0] = _UNNAMED
+    elif (
+        form["delimiter"] in " \t" and {len(row) for row in below} == {len(names) + 1} and all(row[-1] for row in below)
+    ):
+        names = [_UNNAMED, *names]  # R's write.table names rows by a first cell without a name
+    if names[0] == _UNNAMED:
+        notes.append(f"column 1 has no name and is called {_UNNAMED}")
     _require_names(path, names)
     return _CsvForm(names, form, line, notes)
 
@@ -129,22 +155,22 @@ def _evenness(rows: Sequence[tuple[int, list[str]]]) -> tuple[bool, float, int]:
 
 def _is_remark(row: Sequence[str], width: int) -> bool:
     filled = sum(bool(cell.strip()) for cell in row)
-    return width > 1 and (filled <= 1 or (row[0].lstrip().startswith("#") and filled != width))
+    return width > 1 and (filled <= max(1, width // 2) or (row[0].lstrip().startswith("#") and filled != width))
 
 
 def _first_lines(path: Path, settings: TableSettings) -> list[str]:
     try:
         with path.open(encoding=settings.encoding, newline="") as file:
-            lines = list(islice(file, _HEAD))
+            lines = [line.removeprefix("\ufeff") for line in islice(file, _HEAD)]
     except LookupError as error:
         raise InputError(f"Expected a known csv.encoding, got {settings.encoding}.") from error
     except UnicodeError as error:
         raise _not_encoded(path, settings, error) from error
-    if not lines or not lines[0].removeprefix("\ufeff").strip():
+    if not "".join(lines).strip():
         raise InputError(f"Expected the names of the columns in the first line of {path}, got an empty line or file.")
-    if "\0" in lines[0]:
-        raise InputError(f"Expected a CSV file of text, got a zero byte in the first line of {path}.")
-    return [lines[0].removeprefix("\ufeff"), *lines[1:]]
+    if "\0" in "".join(lines):
+        raise InputError(f"Expected a CSV file of text, got a zero byte in the first lines of {path}.")
+    return lines
 
 
 def _schema(path: Path) -> list[str]:
@@ -173,10 +199,23 @@ def _parquet(path: Path) -> Table:
             raise InputError(
                 f"Expected numbers, words, dates or booleans in {path}, got {column.type} in column {name}."
             )
-        made[str(name)] = np.array(
-            ["" if one is None else str(one).strip() for one in column.to_pylist()], dtype=object
-        )
+        made[str(name)] = np.array(_words(column), dtype=object)
     return made
+
+
+def _words(column: Any) -> list[str]:
+    """Return the values of a Parquet column as words; those of time as Arrow writes them, which knows all years."""
+    import pyarrow as pa
+
+    kind, zone = column.type, ""
+    if pa.types.is_duration(kind):
+        per_hour = {"s": 3600, "ms": 3.6e6, "us": 3.6e9, "ns": 3.6e12}[kind.unit]
+        return ["" if one is None else f"{one / per_hour!r} h" for one in column.cast(pa.int64()).to_pylist()]
+    if pa.types.is_timestamp(kind):
+        column, zone = column.cast(pa.timestamp(kind.unit)), "Z" if kind.tz else ""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        column = column.cast(pa.string())
+    return ["" if one is None else f"{one}{zone}".strip() for one in column.to_pylist()]
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
@@ -192,15 +231,14 @@ def _require_names(path: Path, names: list[str]) -> None:
         raise InputError(f"Expected a name of its own for each column of {path}, got {got}{more} twice; rename one.")
     if "" in names:
         place = names.index("") + 1
-        index = ", or if it is an index, write the file without it (pandas: index=False)" if place == 1 else ""
-        raise InputError(f"Expected a name for each column of {path}, got none for column {place}; name it{index}.")
+        raise InputError(f"Expected a name for each column of {path}, got none for column {place}; name it.")
 
 
 def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> InputError:
     byte = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
     return InputError(
         f"Expected {settings.encoding} in {path}, got another encoding{byte}; name it by --set csv.encoding, such as "
-        "latin-1, or convert the file."
+        "cp1252, or convert the file."
     )
 
 

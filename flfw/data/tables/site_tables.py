@@ -123,8 +123,12 @@ def _read(root: Path, side: int | None, digest: str) -> DatasetArrays:
 
     schema, files = _planned(root, digest), files_of(root)
     usual = TableSettings()
-    tables = [reading.read(path, path.suffix.removeprefix("."), usual)[0] for path in files]
-    (x, y), *more = [plan_file.with_plan(table, schema, usual, path) for table, path in zip(tables, files, strict=True)]
+    read = [reading.read(path, path.suffix.removeprefix("."), usual) for path in files]
+    tables = [one.table for one in read]
+    (x, y), *more = [
+        plan_file.with_plan(one.table, schema, usual, one.separator, path)
+        for one, path in zip(read, files, strict=True)
+    ]
     groups = plan_file.patients_of(tables, schema.patient, usual, files)
     if more:
         chosen = np.arange(len(y) + len(more[0][1])) >= len(y)

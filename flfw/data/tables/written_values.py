@@ -7,25 +7,40 @@ column say, and refused where they say nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 DecimalSign: TypeAlias = Literal["", ".", ","]
-"""Sign before decimals; "": told by the words."""
 YesNo: TypeAlias = Literal["", "yes", "no"]
 
+
+class DecimalSigns(NamedTuple):
+    """Signs before decimals in a file; "": not known.
+
+    Attributes:
+        given: the one that the user says.
+        point: the sign where the words of a column, such as 1.234, leave it open.
+        comma: likewise, for words such as 1,234.
+    """
+
+    given: DecimalSign = ""
+    point: DecimalSign = ""
+    comma: DecimalSign = ""
+
+
+_UNKNOWN = DecimalSigns()
 _BLANK = " \u00a0\u2007\u2009\u202f"
 _CURRENCY = "$€£¥₹₽₩₪₺฿₫₴₦₱"
 _CODES = r"(?:US|A|C|R)\$|USD|EUR|GBP|CHF|JPY|INR|CNY|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|ZAR|KRW|TRY|MXN|NZD|Rs"
 _NUMBER = re.compile(
-    rf"""(?P<bound>[<>≤≥]=?\s*)?(?P<open>\()?(?P<minus>[+\-\u2212\u2013]\s?)?
-    (?P<before>(?:{_CODES}|[{_CURRENCY}])\s?(?P<inner>-)?)?
+    rf"""(?P<bound>[<>≤≥]=?\s*)?(?P<minus>[+\-\u2212\u2013(]\s?)?
+    (?P<before>(?:{_CODES}|[{_CURRENCY}])\s?)?(?P<inner>[-(])?
     (?P<body>\d+(?:[.,'’{_BLANK}]\d+)*[.,]?|[.,]\d+)(?P<power>[eE][+-]?\d+)?
-    (?P<after>[{_BLANK}]?(?:[^\W\d_]|[%‰°{_CURRENCY}])[^\s\d,;:()<>=]{{0,9}}\d?)?
-    (?P<last>-)?(?(open)\))""",
+    (?P<after>[{_BLANK}]?(?![²³¹¼½¾])(?:[^\W\d_]|[%‰°{_CURRENCY}])[^\s\d,;:()<>=]{{0,9}}\d?)?
+    (?P<last>[-)])?""",
     re.VERBOSE,
 )
 _PLAIN = {sign: re.compile(rf"\d+(?:[{sign}]\d*)?|[{sign}]\d+") for sign in ".,"}
@@ -45,13 +60,14 @@ _DAYS = [
         r"(?P<year>\d{4})([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})",
         r"(?P<one>\d{1,2})(?P<sign>[-/.])(?P<two>\d{1,2})(?P=sign)(?P<year>\d{4})",
         r"(?P<year>(?:19|20)\d{2})(?P<month>\d{2})(?P<day>\d{2})",
+        r"(?P<year>\d{4})-(?P<month>\d{2})",
         rf"(?P<day>\d{{1,2}})(?:\.|st|nd|rd|th)?[ -]?{_MONTH},?[ -]?(?P<year>\d{{4}})",
         rf"{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? (?P<year>\d{{4}})",
     )
 ]
-_TWO_NUMBERS = _DAYS[1]
 _ORDERS: tuple[tuple[YesNo, int], ...] = (("yes", 1), ("no", 0))  # and the place of the month
 _CODE = re.compile(r"[+-]?0\d+|\d+E\d+")
+_OTHER: Mapping[DecimalSign, DecimalSign] = {".": ",", ",": "."}
 _MOST_UNITS = 5  # more are rather words, as in addresses
 
 
@@ -71,16 +87,14 @@ class Quantities:
         values: (N,) float64, NaN where a word is none.
         unit: what stands beside each number, such as ``%``; "": nothing.
         note: what else is to be known of the reading.
-        sign: the sign before decimals, where the words tell it.
     """
 
     values: np.ndarray
     unit: str = ""
     note: str = ""
-    sign: DecimalSign = ""
 
 
-def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -> Quantities:
+def numbers(words: Sequence[str], signs: DecimalSigns = _UNKNOWN, codes: bool = False) -> Quantities:
     """Read different words as numbers.
 
     Signs between thousands, one unit or currency beside all, bounds such as ``<0.5`` and negative numbers in
@@ -88,7 +102,7 @@ def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -
 
     Args:
         words: (N,) different words, none of them empty.
-        sign: the sign before decimals.
+        signs: what is known of the signs before decimals.
         codes: whether codes are numbers, too.
 
     Raises:
@@ -97,39 +111,43 @@ def numbers(words: Sequence[str], sign: DecimalSign = "", codes: bool = False) -
     >>> numbers(["1 234,5 €", "12,25 €"]).values.tolist(), numbers(["0123", "5"]).values.tolist()
     ([1234.5, 12.25], [nan, nan])
     """
-    if sign != "," and (plain := _plain(words, codes)) is not None:
-        point = any("." in word and not _digits(word, ",") for word in words)
-        return Quantities(plain, sign="." if point else "")
+    none = Quantities(np.full(len(words), np.nan))
+    if (plain := _plain(words, signs, codes)) is not None:
+        return Quantities(plain)
     parsed = [_NUMBER.fullmatch(word) for word in words]
-    if not codes and all(parsed) and any(one and _is_code(one) for one in parsed):
-        return Quantities(
-            np.full(len(words), np.nan), note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers"
-        )
     found = [one for one in parsed if one]
-    units = {_unit(one): one[0] for one in reversed(found)}
+    if not codes and len(found) == len(words) and any(map(_is_code, found)):
+        return replace(none, note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers")
+    # Zero needs no unit; units differ by no capital and no plural.
+    units = {
+        _unit(one).lower().removesuffix("s"): one for one in found if _unit(one) or set(one["body"]) & set("123456789")
+    }
+    if len(units) > 1 and len(found) == len(words) and len(units) <= _MOST_UNITS:
+        one, other = list(units.values())[:2]
+        raise SeveralUnitsError(f"numbers in several units, such as {one[0]} and {other[0]}; write one")
     bounds = [one[0] for one in found if one["bound"]]
-    whole = len(found) == len(words)
-    if len(units) > 1 and whole and len(units) <= _MOST_UNITS:
-        one, other, *_ = units.values()
-        raise SeveralUnitsError(f"numbers in several units, such as {one} and {other}; write one")
-    if len(units) != 1 or len(found) - len(bounds) < min(len(bounds), 2):
-        return Quantities(np.full(len(words), np.nan))
-    told = sign or _told_sign([one["body"] for one in found], whole)
+    if len(units) > 1 or len(found) - len(bounds) < max(1, min(len(bounds), 2)):
+        return none
+    sign = signs.given or decimal_sign([one["body"] for one in found], signs, len(found) == len(words))
+    values = np.array([_value(one, sign or ".") if one else np.nan for one in parsed], dtype=np.float64)
+    if np.isnan(values).any() and signs.given and all(one and _digits(one["body"], _OTHER[sign]) for one in parsed):
+        raise AmbiguousError(f"{words[int(np.isnan(values).argmax())]}, which is no number with csv.decimal={sign}")
     notes = [f"{', '.join(bounds[:3])} and their like are read as the number in them"] if bounds else []
-    negative = [one[0] for one in found if one["open"] or one["last"]]
+    negative = [one[0] for one in found if _is_negative(one) and (one["minus"] or one["inner"] or "").strip() != "-"]
     notes += [f"{negative[0]} is read as negative"] if negative else []
-    values = np.array([_value(one, told or ".") if one else np.nan for one in parsed], dtype=np.float64)
-    return Quantities(values, next(iter(units)), "; ".join(notes), told)
+    return Quantities(values, next((_unit(one) for one in units.values()), ""), "; ".join(notes))
 
 
-def _plain(words: Sequence[str], codes: bool) -> np.ndarray | None:
-    """Return words that any program reads as numbers (N,); None: one is none, or a code."""
+def _plain(words: Sequence[str], signs: DecimalSigns, codes: bool) -> np.ndarray | None:
+    """Return words that any program reads as numbers (N,); None: one is none, or a code, or may be another number."""
     import pandas as pd
 
     values = np.asarray(pd.to_numeric(np.array(words, dtype=object), errors="coerce"), dtype=np.float64)
     if np.isnan(values).any() or (not codes and any(map(_CODE.fullmatch, words))):
         return None
-    return values
+    marked = (word for word in words if "." in word)
+    told = signs.given == "." or any(not _digits(word.lstrip("+-"), ",") for word in marked)
+    return values if told or not any("." in word for word in words) else None
 
 
 def _is_code(parsed: re.Match[str]) -> bool:
@@ -137,12 +155,24 @@ def _is_code(parsed: re.Match[str]) -> bool:
 
 
 def _unit(parsed: re.Match[str]) -> str:
-    beside = (parsed["before"] or "").rstrip(f"-{_BLANK}") or (parsed["after"] or "").strip(_BLANK)
+    beside = (parsed["before"] or "").strip(_BLANK) or (parsed["after"] or "").strip(_BLANK)
     return beside.replace("\u03bc", "\u00b5")  # two signs of micro
 
 
-def _told_sign(bodies: Sequence[str], whole: bool) -> DecimalSign:
-    """Return the sign before decimals that numbers tell, "" where both would read them alike or none reads all.
+def _folded(unit: str) -> str:
+    return unit.lower().removesuffix("s") if len(unit) > 2 else unit
+
+
+def tells_decimal_sign(words: Sequence[str]) -> DecimalSign:
+    """Return the sign before decimals that the words of a column tell; "": none, or some are no numbers."""
+    parsed = [_NUMBER.fullmatch(word) for word in words]
+    if not all(one and not _is_code(one) for one in parsed):
+        return ""
+    return decimal_sign([one["body"] for one in parsed if one], DecimalSigns(), whole=False)
+
+
+def decimal_sign(bodies: Sequence[str], signs: DecimalSigns, whole: bool) -> DecimalSign:
+    """Return the sign before decimals of numbers without units; "": both read them alike, or none reads all.
 
     Raises:
         AmbiguousError: the numbers are those of a whole column, and have two readings, or none in common.
@@ -151,10 +181,14 @@ def _told_sign(bodies: Sequence[str], whole: bool) -> DecimalSign:
     twofold = [body for body in bodies if _digits(body, ".") != _digits(body, ",")]
     if len(fits) == 1 or not whole or not twofold:
         return fits[0] if len(fits) == 1 and twofold else ""
-    if fits and (comma := next((body for body in twofold if "," in body), "")):
-        read = f"{_digits(comma, ',')} or {_digits(comma, '.')}"
-        raise AmbiguousError(f"{comma}, which is {read}; say the sign before decimals (csv.decimal=. or csv.decimal=,)")
-    if not fits and all(_digits(body, ".") or _digits(body, ",") for body in bodies):
+    if fits:
+        known: set[DecimalSign] = {signs.point if "." in body else signs.comma for body in twofold}
+        if len(known) == 1 and (sign := known.pop()):
+            return sign
+        one = next((body for body in twofold if "," in body), twofold[0])
+        read = f"{_digits(one, ',')} or {_digits(one, '.')}"
+        raise AmbiguousError(f"{one}, which is {read}; say the sign before decimals (csv.decimal=. or csv.decimal=,)")
+    if all(_digits(body, ".") or _digits(body, ",") for body in bodies):
         one, other = (next(body for body in bodies if not _digits(body, sign)) for sign in (",", "."))
         raise AmbiguousError(f"{one} beside {other}; write one sign before decimals")
     return ""
@@ -167,10 +201,17 @@ def _digits(body: str, sign: DecimalSign) -> str:
     return re.sub(rf"[^\d{sign}]", "", body).replace(",", ".") if _GROUPED[sign].fullmatch(body) else ""
 
 
+def _is_negative(parsed: re.Match[str]) -> bool:
+    if parsed["last"] == "-":
+        return parsed["body"][-1] not in ".,"  # 12.- is a price
+    return (parsed["minus"] or parsed["inner"] or "+")[0] != "+" or parsed["inner"] is not None
+
+
 def _value(parsed: re.Match[str], sign: DecimalSign) -> float:
     digits = _digits(parsed["body"], sign)
-    negative = any(parsed[part] for part in ("open", "inner", "last")) or (parsed["minus"] or "+")[0] != "+"
-    return (-1 if negative else 1) * float(f"{digits}{parsed['power'] or ''}") if digits else float("nan")
+    if not digits or ("(" in parsed[0]) != (parsed["last"] == ")"):
+        return float("nan")
+    return (-1 if _is_negative(parsed) else 1) * float(f"{digits}{parsed['power'] or ''}")
 
 
 def hours(words: Sequence[str]) -> Quantities:
@@ -212,15 +253,19 @@ def days(words: Sequence[str], day_first: YesNo = "") -> Quantities:
     import pandas as pd
 
     parsed = [next(filter(None, (form.fullmatch(word) for form in _DAYS)), None) for word in words]
-    pairs = {one[0]: (int(one["one"]), int(one["two"])) for one in parsed if one and one.re is _TWO_NUMBERS}
+    pairs = {one[0]: (int(one["one"]), int(one["two"])) for one in parsed if one and one.groupdict().get("sign")}
+    twofold = [word for word, (one, two) in pairs.items() if one != two and max(one, two) <= 12]
+    orders: list[YesNo] = [order for order, month in _ORDERS if all(pair[month] <= 12 for pair in pairs.values())]
     note = ""
-    if pairs and not day_first and not all("." in word for word in pairs):
-        orders: list[YesNo] = [order for order, month in _ORDERS if all(pair[month] <= 12 for pair in pairs.values())]
-        twofold = [word for word, (one, two) in pairs.items() if one != two]
-        if len(orders) == 2 and twofold and all(parsed):
-            raise AmbiguousError(f"{twofold[0]}, of which two numbers may be the day; say csv.dayfirst=yes or no")
-        day_first = orders[0] if orders else ""
-        note = "read with the month first" if day_first == "no" else "read with the day first"
+    if not day_first and pairs and orders:
+        dotted = all("." in word for word in pairs) and "yes" in orders  # nobody writes so with the month first
+        if len(orders) == 2 and twofold and all(parsed) and not dotted:
+            way = "write the year first, or say csv.dayfirst=yes or no"
+            raise AmbiguousError(f"{twofold[0]}, of which two numbers may be the day; {way}")
+        day_first = "yes" if dotted else orders[0]
+        note = f"read with the {'month' if day_first == 'no' else 'day'} first" if twofold else ""
+    elif pairs and all(parsed) and orders and day_first not in orders:
+        raise AmbiguousError(f"{next(iter(pairs))} or others, which are no days with csv.dayfirst={day_first}")
     written = [_iso(one, day_first != "no") if one else "" for one in parsed]
     moments = pd.DatetimeIndex(pd.to_datetime(written, errors="coerce", format="ISO8601", utc=True))
     # Microseconds reach beyond the year 9999, which tables write for "never"; nanoseconds end in 2262.
@@ -233,7 +278,7 @@ def _iso(parsed: re.Match[str], day_first: bool) -> str:
     if "one" in parts:
         day, month = (parts["one"], parts["two"]) if day_first else (parts["two"], parts["one"])
     else:
-        day, month = parts["day"], parts.get("month") or _MONTHS.index(parts["name"].lower()) + 1
+        day, month = parts.get("day") or 1, parts.get("month") or _MONTHS.index(parts["name"].lower()) + 1
     written = f"{parts['year']}-{int(month):02}-{int(day):02}"
     if not parts["hour"]:
         return written
