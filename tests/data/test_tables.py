@@ -500,6 +500,37 @@ def test_each_number_is_read_as_it_was_written(
         assert feature.columns.columns[0].unit == number.unit == form.replace("{}", "").strip()
 
 
+def test_a_file_beyond_its_plan_is_said_and_notes_are_of_the_file_that_is_read(tmp_path: Path) -> None:
+    rows = [f"{n},{'ab'[n % 2]},{'yn'[n % 2]}" for n in range(30)]
+    file = write(tmp_path, "\n".join(["size,ward,y", *rows]))
+    assert state(file, "y", "size=0:30 ward=a,b y=n,y") == 0
+    assert data.describe(f"csv:{file}@y").source.endswith("target y")
+    other = write(tmp_path, "\n".join(["size,ward,y", *rows, "<0.5,c,y", "-999,b,y", "NA,A,n"]), "u.csv")
+    source = data.describe(data.configured(f"csv:{other}@y", [f"csv.columns={file}.toml"])).source
+    assert "size: 1 values are cut to the plan's range; size: <0.5 and their like are read as the number" in source
+    assert "missing: 1 times NA; ward: 2 values are other than the plan's" in source
+    held = load(write(tmp_path, "\n".join(["size,ward,y", *rows, "<0.5,b,y"]), "v.csv"), "y")
+    assert held.columns is not None and "<0.5" in held.columns.columns[0].note
+    assert "<0.5" not in plan_file.text(held.columns)
+
+
+def test_files_of_other_programs_are_read(tmp_path: Path) -> None:
+    """UTF-16 with tabs; thousands of columns in long lines; days that no clock of Python reaches; classes 1 and 1.0."""
+    lines = ["a\ty", *(f"{n},5\t{'xy'[n % 2]}" for n in range(20))]
+    (tmp_path / "t.csv").write_text("\n".join(lines), encoding="utf-16")
+    assert load(tmp_path / "t.csv", "y").train_x.shape == (16, 1)
+    wide = [",".join([*(f"0.{n:05}" for n in range(20_000)), "xy"[row % 2]]) for row in range(10)]
+    table, _, _ = reading.read(
+        write(tmp_path, "\n".join([",".join([*map(str, range(20_000)), "y"]), *wide])), "csv", TableSettings()
+    )
+    assert len(table) == 20_001
+    frame = pd.DataFrame({"until": np.array(["9999-12-31T23:59:59", "2020-01-01", "2021-01-01"] * 6, "datetime64[us]")})
+    frame["until"], frame["y"] = frame["until"].dt.tz_localize("Europe/Berlin"), ["1", "1.0", "2"] * 6
+    frame.to_parquet(tmp_path / "t.parquet")
+    held = load(tmp_path / "t.parquet", "y", prefix="parquet")
+    assert held.columns is not None and held.columns.classes == ("1", "2") and held.columns.columns[0].kind == "date"
+
+
 def test_a_plan_says_the_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path, "fat;dose;y\n" + "".join(f"{n},5%;{n};{'ab'[n % 2]}\n" for n in range(10)))
     assert state(file, "y", "fat=0:60 dose=0:9 y=a,b") == 0
@@ -619,7 +650,10 @@ def test_a_stated_target_of_numbers_is_standardised_by_its_range(tmp_path: Path)
         (f"{STATED} dead=no,yes", "got dead=no,yes; not yet stated: died."),
         (f"{STATED} died=no", "WORD,WORD for column died, got 'no'"),
         (f"{STATED} died=1970-01-01:1970-01-02", "numbers or classes of target died"),
-        *((f"age={wrong}", f"for column age, got '{wrong}'") for wrong in ("120:0", "nan:5", "0:inf", "0-120", "")),
+        *(
+            (f"age={wrong}", f"for column age, got '{wrong}'")
+            for wrong in ("120:0", "nan:5", "0:inf", "0-120", "", "0:1,0")
+        ),
     ],
 )
 def test_what_is_not_stated_is_refused_in_one_line(

@@ -21,9 +21,10 @@ from flfw.data.tables.reading import Table
 from flfw.data.tables.written_values import AmbiguousError, DecimalSign, DecimalSigns, Quantities
 from flfw.errors import InputError
 
-_MISSING = re.compile(  # of pandas, R, spreadsheets, databases and statistics programs
-    r"|[#<]?na>?|n/a|n\.a\.|#n/a|-?nan|nat|\(?null\)?|none|[?.—-]|--|\.\.|#nv|#div/0!|#value!|#ref!|\\n", re.IGNORECASE
+_NOTHING = (  # of pandas, R, spreadsheets, databases and statistics programs
+    "na n/a n.a. <na> #na #n/a nan -nan nat null (null) none ? . .. - -- — #nv #div/0! #value! #ref! \\n"
 )
+_MISSING = frozenset(_NOTHING.split())
 _SAMPLE = 2000  # rows that tell a file's sign before decimals
 _PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("0", "1"), ("0.0", "1.0"))
 _IDENTIFIER = re.compile(
@@ -81,8 +82,9 @@ def decimal_signs(table: Table, settings: TableSettings, separator: str) -> Deci
         separator: sign between the cells; "": none, as in Parquet.
     """
     samples = (list(dict.fromkeys(words[:_SAMPLE].tolist())) for words in table.values())
-    present = ([word for word in words if not _MISSING.fullmatch(word)] for words in samples)
-    signs: set[DecimalSign] = {written_values.tells_decimal_sign(words) for words in present} - {""}
+    present = ([word for word in words if word and word.lower() not in _MISSING] for words in samples)
+    signs: set[DecimalSign] = {written_values.tells_decimal_sign(words) for words in present}
+    signs.discard("")
     if len(signs) == 1:
         (sign,) = signs
         return DecimalSigns(settings.decimal, sign, "" if separator == ";" and sign == "." else sign)
@@ -93,12 +95,9 @@ def without_missing(words: np.ndarray, settings: TableSettings, named: Sequence[
     """Return words (N,) with "" for those that mean a missing value; words that a plan names never do."""
     missing = {word.strip().lower() for word in settings.missing.split(",")}
     numbers = {_number(word) for word in missing} - {None}  # -999 is -999.0, too
-    usual = settings.keep_default_na == "yes"
-    away = {
-        word
-        for word in {word for word in words.tolist() if word} - set(named)
-        if word.lower() in missing or (usual and _MISSING.fullmatch(word)) or (numbers and _number(word) in numbers)
-    }
+    missing |= _MISSING if settings.keep_default_na == "yes" else set()
+    different = set(words.tolist()) - {"", *named}
+    away = {word for word in different if word.lower() in missing or (numbers and _number(word) in numbers)}
     return np.array(["" if word in away else word for word in words], dtype=object) if away else words
 
 
@@ -342,7 +341,7 @@ def _as(kind: Kind, words: list[str], settings: TableSettings, signs: DecimalSig
 
 def _pair(values: Sequence[str]) -> tuple[str, str] | None:
     """Return the words for 0 and 1 if they are two usual ones."""
-    words = sorted(values, key=str.lower)
+    words = sorted(values, key=str.lower) if len(values) == 2 else ["", ""]
     lower = tuple(word.lower() for word in words)
     return (words[0], words[1]) if lower in _PAIRS else None
 

@@ -253,12 +253,12 @@ def _rows(path: Path, layout: _CsvForm, settings: TableSettings) -> list[list[st
                     continue
                 if not rows and len(row) > columns and not any(row[columns:]):
                     spare = len(row) - columns  # each line ends with signs between cells
-                if len(row) != columns + spare or any(row[columns:]):
+                if len(row) != columns + spare or (spare and any(row[columns:])):
                     raise InputError(
                         f"Expected {columns} cells in each line of {path}, as it names {columns} columns, got "
                         f"{len(row)} in line {reader.line_num}; correct the line."
                     )
-                rows.append(row[:columns])
+                rows.append(row[:columns] if spare else row)
         except csv.Error as error:
             raise InputError(f"Expected a CSV file, got {error} in line {reader.line_num} of {path}.") from error
         except UnicodeError as error:
