@@ -21,7 +21,6 @@ from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.plan_file import labels_of, patients_of, planned_target, require_columns, tested, to_state
-from flfw.data.tables.reading import Table
 from flfw.errors import InputError
 from flfw.files.typed import read_json
 
@@ -153,7 +152,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     notes += [f"{left_out} rows without a target are left out"] if left_out else []
     notes += [target.note] if target.note else []
     target, rows = replace(target, values=target.values[there]), {name: words[there] for name, words in rows.items()}
-    group = _patients(parsed, settings, rows, schema.patient if schema else settings.patient)
+    group = patients_of([rows], schema.patient if schema else settings.patient, settings, [parsed.path])
     of_classes = target.kind == "categorical"
     labels = np.unique(target.values.astype(str) if of_classes else np.zeros(len(there)), return_inverse=True)[1]
     train = there < length if settings.test else ~tested(labels, group, of_classes)
@@ -197,12 +196,3 @@ def _schema(
         return TableSchema(tuple(columns), parsed.target, "classification", names, None, settings.patient)
     number = column_types.number_target(parsed.target, target.values[train], target.unit)
     return TableSchema(tuple(columns), parsed.target, "regression", (), number, settings.patient)
-
-
-def _patients(parsed: TableName, settings: TableSettings, rows: Table, column: str) -> np.ndarray | None:
-    """Return the patients (N,) int64, places in the sorted words of their column; None: there is no such column."""
-    if column and (column not in rows or column == parsed.target):
-        raise InputError(
-            f"Expected a column of patients beside {parsed.target} in {parsed.path}, got patient={column}."
-        )
-    return patients_of([rows], column, settings, [parsed.path])

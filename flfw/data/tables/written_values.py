@@ -7,7 +7,7 @@ column say, and refused where they say nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -67,7 +67,6 @@ _DAYS = [
 ]
 _ORDERS: tuple[tuple[YesNo, int], ...] = (("yes", 1), ("no", 0))  # and the place of the month
 _CODE = re.compile(r"[+-]?0\d+|\d+E\d+")
-_OTHER: Mapping[DecimalSign, DecimalSign] = {".": ",", ",": "."}
 _MOST_UNITS = 5  # more are rather words, as in addresses
 
 
@@ -130,7 +129,11 @@ def numbers(words: Sequence[str], signs: DecimalSigns = _UNKNOWN, codes: bool = 
         return none
     sign = signs.given or decimal_sign([one["body"] for one in found], signs, len(found) == len(words))
     values = np.array([_value(one, sign or ".") if one else np.nan for one in parsed], dtype=np.float64)
-    if np.isnan(values).any() and signs.given and all(one and _digits(one["body"], _OTHER[sign]) for one in parsed):
+    if (
+        np.isnan(values).any()
+        and signs.given
+        and all(one and _digits(one["body"], "." if sign == "," else ",") for one in parsed)
+    ):
         raise AmbiguousError(f"{words[int(np.isnan(values).argmax())]}, which is no number with csv.decimal={sign}")
     notes = [f"{', '.join(bounds[:3])} and their like are read as the number in them"] if bounds else []
     negative = [one[0] for one in found if _is_negative(one) and (one["minus"] or one["inner"] or "").strip() != "-"]
