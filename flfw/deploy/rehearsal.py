@@ -153,7 +153,7 @@ def _of_folder(experiment: Experiment) -> Experiment:
     channels, height, width = card.shape
     words = experiment.image_words
     form = [f"{height}x{width}", "stretch" if words.mode == "auto" else words.mode, "grey" if channels == 1 else "rgb"]
-    images = ",".join([*form, *["skip_damaged"] * words.skip_damaged])
+    images = ",".join([*form, *words.others])
     net = card.net if experiment.net == "auto" else experiment.net
     return replace(experiment, dataset=name, data_root=None, net=net, normalise="half", split="auto", own_images=images)
 
@@ -390,7 +390,7 @@ def _as_asked_for(experiment: Experiment) -> dict[str, Scalar]:
     card = data.describe(data.absolute(experiment.dataset), image_format(experiment, None))
     named = f"site:{'x'.join(map(str, card.shape))}:{card.classes}"  # of which the name says size and colour
     words = experiment.image_words
-    kept = ",".join([*[words.mode] * (words.mode != "auto"), *["skip_damaged"] * words.skip_damaged])
+    kept = ",".join([*[words.mode] * (words.mode != "auto"), *words.others])
     return {**config, "dataset": named, "own-images": kept, "split": at_site.SPLIT}
 
 
