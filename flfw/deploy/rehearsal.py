@@ -148,10 +148,9 @@ def _of_folder(experiment: Experiment) -> Experiment:
     require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=experiment.dataset)
     require(experiment.data_root is not None, "--data-root with this site's images", data_root=None)
     name = data.absolute(f"folder:{experiment.data_root}/{patients.parsed(experiment.dataset)[1]}")
-    local = data.describe(name)
-    require(local.classes == card.classes, f"{card.classes} classes in {name}", classes=local.classes)
     channels, height, width = card.shape
     words = experiment.image_words
+    data.here(experiment.dataset, experiment.data_root, data.ImageFormat(skip_damaged=True, bits=words.bits))
     form = [f"{height}x{width}", "stretch" if words.mode == "auto" else words.mode, "grey" if channels == 1 else "rgb"]
     images = ",".join([*form, *words.others])
     net = card.net if experiment.net == "auto" else experiment.net

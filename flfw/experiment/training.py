@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -294,8 +293,8 @@ class DataSettings(FlagSettings):
                 colour = word
             elif word == "skip_damaged" and not skips:
                 skips = True
-            elif (named := re.fullmatch("([89]|1[0-6])bits", word)) and not bits:
-                bits = int(named[1])
+            elif word.endswith("bits") and word[:-4] in map(str, range(8, 17)) and not bits:
+                bits = int(word[:-4])
             else:
                 sides = [
                     int(side) for side in word.split("x") if side.isdecimal() and side.isascii() and len(side) <= 4

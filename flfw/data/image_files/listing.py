@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -42,9 +42,9 @@ LAYOUT = "one folder of images per class, or train and test (or val) with one fo
 _NOBODYS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 """What packing programs, storage devices and desktops leave; hidden, like names that begin with a full stop."""
 
-_PARTS: dict[str, str] = dict.fromkeys(("train", "training"), "train")
-_PARTS |= dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")
-_PARTS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
+_PARTS = re.compile(
+    "(?P<train>train|training)|(?P<test>test|testing|eval|evaluation)|(?P<val>val|valid|validation|dev)"
+)
 """Words for parts in the names of folders, those of Hugging Face's data sets."""
 
 _VERSION = 2  # of what is kept; raise it when headers are read in another way
@@ -148,8 +148,8 @@ def _files(path: Path) -> Iterator[tuple[str, str]]:
 
 def _images(path: Path, label: int) -> list[Example]:
     """Return the images in and below a class's folder, in the order of `torchvision.datasets.ImageFolder`."""
-    images = [(inside, name) for inside, name in _files(path) if _is_image(Path(inside, name))]
-    return [(Path(inside) / name, label) for inside, name in sorted(images)]
+    files = [file for file in _files(path) if file[1].lower().endswith(EXTENSIONS) or is_dicom(Path(*file))]
+    return [(Path(*file), label) for file in sorted(files)]
 
 
 def _kind(name: str) -> str:
@@ -157,10 +157,6 @@ def _kind(name: str) -> str:
     ending = re.search(r"\.(?=\d*[a-z])[a-z\d]{1,4}$", name.lower())
     kind = ending[0] if ending else "of other kinds"
     return f"{kind} in no class's folder" if kind in (*EXTENSIONS, *SUFFIXES) else kind
-
-
-def _is_image(path: Path) -> bool:
-    return path.name.lower().endswith(EXTENSIONS) or is_dicom(path)
 
 
 def _by_class(path: Path, classes: Sequence[str], minimum: int) -> list[list[Example]]:
@@ -189,26 +185,24 @@ def layout(root: Path) -> Layout:
     Raises:
         InputError: parts are incomplete, or several folders may be one.
     """
-    folders = _folders(root)
-    said = {
-        part: [one for one in folders if _part(one) == part and _folders(root / one)]
-        for part in ("train", "test", "val")
-    }
-    found = {part: [name for name in names if name.casefold() in _PARTS] or names for part, names in said.items()}
+    names = _folders(root)
+    said = {part: [one for one in names if _part(one) == part and _folders(root / one)] for part in _PARTS.groupindex}
+    found = {part: [one for one in told if _PARTS.fullmatch(one.casefold())] or told for part, told in said.items()}
     train, test = found["train"], found["test"] or found["val"]
     if len(train) == len(test) == 1:
         return Layout(root / train[0], root / test[0], [root / name for name in found["val"] if found["test"]])
-    sure = [name for name in (*train, *test) if name.casefold() in _PARTS]
-    alone = any(name in train or {*_folders(root / name)} <= {*folders} for name in sure)
-    if alone or sum(map(bool, found.values())) > 1 or (folders and all(map(_part, folders))):
-        got = f"{root} with {', '.join(folders)}"
+    sure = [name for name in (*train, *test) if _PARTS.fullmatch(name.casefold())]
+    alone = any(name in train or {*_folders(root / name)} <= {*names} for name in sure)
+    if alone or sum(map(bool, found.values())) > 1 or (names and all(map(_part, names))):
+        got = f"{root} with {', '.join(names)}"
         raise InputError(f"Expected {LAYOUT}, got {got}; make one of each part, or rename what is a class.")
     return Layout(root, root)
 
 
 def _part(name: str) -> str:
     """Return the part that a folder's name says, as of ``Training`` or ``test_images``; empty: none, or several."""
-    said = {_PARTS[word] for word in re.split(r"[\W\d_]+", name.casefold()) if word in _PARTS}
+    words = [_PARTS.fullmatch(word) for word in re.split(r"[\W\d_]+", name.casefold())]
+    said = {word.lastgroup or "" for word in words if word}
     return said.pop() if len(said) == 1 else ""
 
 
@@ -238,20 +232,18 @@ def parts(layout: Layout, ending: str = "") -> tuple[list[str], list[Example], l
         each = _by_class(path, classes, minimum=2)
         train = [[example for row, example in enumerate(listed) if row % 5 != 1] for listed in each]
         test = [listed[1::5] for listed in each]
-    if ending != patients.SUFFIX:
-        _require_one_reading(path, classes, chain(*train, *test))
-    return classes, images.interleaved(chain(*train)), images.interleaved(chain(*test))
-
-
-def _require_one_reading(path: Path, classes: Sequence[str], examples: Iterable[Example]) -> None:
-    """Refuse classes with the same folders and no image beside these: the folders may be the classes, or patients."""
     same = {*_folders(path / classes[0])}.intersection(*(_folders(path / name) for name in classes[1:]))
-    if len(same) > 1 and all(Path(file).parent.parent != path for file, _ in examples):
+    if (
+        len(same) > 1
+        and ending != patients.SUFFIX
+        and all(Path(file).parent.parent != path for file, _ in chain(*train))
+    ):
         got = f"{', '.join(classes)} in {path}, each with {len(same)} folders of the same names"
         raise InputError(
             f"Expected a folder of images per class, got {got}; if these are patients, end the data set's name with "
             f"{patients.SUFFIX}; if they are the classes, exchange the levels, or call the outer ones train and test."
         )
+    return classes, images.interleaved(chain(*train)), images.interleaved(chain(*test))
 
 
 def _by_patient(
@@ -445,10 +437,10 @@ class Listing:
         used = Counter(_kind(str(file)) for file, _ in [*self.train, *self.test, *third])
         if others := Counter(_kind(name) for _, name in _files(self.root)) - used:
             each = ", ".join(f"{count} {kind}" for kind, count in others.most_common())
-            notes.append(f"{others.total()} files are not read: {each}.")
+            notes.append(f"{others.total()} file{'s are' if others.total() > 1 else ' is'} not read: {each}.")
         if 0 < bits < 16 and not image_format.bits:
             notes.append(f"Grey levels of 16 bits use {bits}: {2**bits - 1} is white (--expert own_images={bits}bits).")
-        if size is not None and self.headers.sizes:
+        if size is not None and {*self.headers.sizes.values()} - {size}:
             fits = {"letterbox": "with black bars", "stretch": "stretched"}
             notes.append(
                 f"Images of {self.headers.in_words()} were brought to {size[0]}x{size[1]} "
