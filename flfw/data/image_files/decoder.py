@@ -168,8 +168,9 @@ def look(path: Path) -> ImageHeader:
     from PIL import Image
 
     with path.open("rb") as file, Image.open(file) as image:
+        level = _level(image)  # first, as a look for the orientation may load a file
         width, height = _seen_size(image)
-        return ImageHeader(_is_grey(image), height, width, level=_level(image))
+        return ImageHeader(_is_grey(image), height, width, level=level)
 
 
 def _level(image: Image) -> int:

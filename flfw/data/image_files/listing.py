@@ -194,14 +194,13 @@ def layout(root: Path) -> Layout:
     sure = [name for name in (*train, *test) if _PARTS.fullmatch(name.casefold())]
     alone = any(name in train or {*_folders(root / name)} <= {*names} for name in sure)
     if alone or sum(map(bool, found.values())) > 1 or (names and all(map(_part, names))):
-        got = f"{root} with {', '.join(names)}"
-        raise InputError(f"Expected {LAYOUT}, got {got}; make one of each part, or rename what is a class.")
+        raise InputError(f"Expected {LAYOUT}, got {root} with {', '.join(names)}; add parts, or rename classes.")
     return Layout(root, root)
 
 
 def _part(name: str) -> str:
     """Return the part that a folder's name says, as of ``Training`` or ``test_images``; empty: none, or several."""
-    words = [_PARTS.fullmatch(word) for word in re.split(r"[\W\d_]+", name.casefold())]
+    words = map(_PARTS.fullmatch, re.split(r"[\W\d_]+", name.casefold()))
     said = {word.lastgroup or "" for word in words if word}
     return said.pop() if len(said) == 1 else ""
 
@@ -233,11 +232,8 @@ def parts(layout: Layout, ending: str = "") -> tuple[list[str], list[Example], l
         train = [[example for row, example in enumerate(listed) if row % 5 != 1] for listed in each]
         test = [listed[1::5] for listed in each]
     same = {*_folders(path / classes[0])}.intersection(*(_folders(path / name) for name in classes[1:]))
-    if (
-        len(same) > 1
-        and ending != patients.SUFFIX
-        and all(Path(file).parent.parent != path for file, _ in chain(*train))
-    ):
+    directly = (file for file, _ in chain(*train) if Path(file).parent.parent == path)
+    if len(same) > 1 and ending != patients.SUFFIX and not any(directly):  # the inner folders may be the classes
         got = f"{', '.join(classes)} in {path}, each with {len(same)} folders of the same names"
         raise InputError(
             f"Expected a folder of images per class, got {got}; if these are patients, end the data set's name with "
@@ -435,7 +431,7 @@ class Listing:
         if train == test and (odd := [name for name in self.classes if _part(name)]):
             notes.append(f"Read as classes, not as parts: {', '.join(odd)}.")
         used = Counter(_kind(str(file)) for file, _ in [*self.train, *self.test, *third])
-        if others := Counter(_kind(name) for _, name in _files(self.root)) - used:
+        if others := Counter(sorted(_kind(name) for _, name in _files(self.root))) - used:
             each = ", ".join(f"{count} {kind}" for kind, count in others.most_common())
             notes.append(f"{others.total()} file{'s are' if others.total() > 1 else ' is'} not read: {each}.")
         if 0 < bits < 16 and not image_format.bits:
