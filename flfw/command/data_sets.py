@@ -83,7 +83,7 @@ def _show(args: argparse.Namespace) -> int:
         print(f"{name}: {'x'.join(map(str, card.shape))}, {card.classes} classes, {_presence(name, card, args.root)}")
         print(f"  source   {card.source}")
         print(f"  network  {card.net}")
-        print(f"  split    {card.split}")
+        print(f"  split    {card.split}", *(card.notes(None) if card.notes else ()), sep="\n  note     ")
         if not callable(card.fetch) and not card.population and not data.is_here(name, args.root):
             print(f"  get it   {card.fetch}")
         for file in list(card.files)[:_MOST_FILES]:

@@ -234,7 +234,7 @@ def load(
         vocabulary=card.vocabulary,
         train_group=groups[0],
         test_group=groups[1],
-        notes=tuple(meta.get("notes", ())),
+        notes=card.notes(DatasetArrays(*arrays)) if card.notes else (),
         columns=card.columns,
     )
 

@@ -148,12 +148,11 @@ def _of_folder(experiment: Experiment) -> Experiment:
     require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=experiment.dataset)
     require(experiment.data_root is not None, "--data-root with this site's images", data_root=None)
     name = data.absolute(f"folder:{experiment.data_root}/{patients.parsed(experiment.dataset)[1]}")
-    local = data.describe(name)
-    require(local.classes == card.classes, f"{card.classes} classes in {name}", classes=local.classes)
     channels, height, width = card.shape
     words = experiment.image_words
+    data.here(experiment.dataset, experiment.data_root, data.ImageFormat(skip_damaged=True, bits=words.bits))
     form = [f"{height}x{width}", "stretch" if words.mode == "auto" else words.mode, "grey" if channels == 1 else "rgb"]
-    images = ",".join([*form, *["skip_damaged"] * words.skip_damaged])
+    images = ",".join([*form, *words.others])
     net = card.net if experiment.net == "auto" else experiment.net
     return replace(experiment, dataset=name, data_root=None, net=net, normalise="half", split="auto", own_images=images)
 
@@ -390,7 +389,7 @@ def _as_asked_for(experiment: Experiment) -> dict[str, Scalar]:
     card = data.describe(data.absolute(experiment.dataset), image_format(experiment, None))
     named = f"site:{'x'.join(map(str, card.shape))}:{card.classes}"  # of which the name says size and colour
     words = experiment.image_words
-    kept = ",".join([*[words.mode] * (words.mode != "auto"), *["skip_damaged"] * words.skip_damaged])
+    kept = ",".join([*[words.mode] * (words.mode != "auto"), *words.others])
     return {**config, "dataset": named, "own-images": kept, "split": at_site.SPLIT}
 
 

@@ -222,14 +222,17 @@ def _own_space(task: TaskPlan, data_root: str) -> tuple[tuple[int, ...], int]:
 
 
 def _own_labels(settings: DataSettings, data_root: str) -> str:
-    """Return a digest of this site's class names, if only sites have the data; else an empty string.
+    """Return a digest of this site's class names, if only sites have the data, and say here how they are read; else "".
 
     Raises:
         InputError: the data do not fit the settings.
     """
     if not data.is_at_sites(settings.dataset):
         return ""
-    return data.here(settings.dataset, Path(data_root) if data_root else None, image_format(settings, None)).labels
+    card = data.here(settings.dataset, Path(data_root) if data_root else None, image_format(settings, None))
+    for note in card.notes(None) if card.notes else ():
+        print(f"flfw: {note}", file=sys.stderr, flush=True)
+    return card.labels
 
 
 @client.train()

@@ -227,12 +227,19 @@ class OwnImages:
         mode: ``crop``, ``letterbox`` or ``stretch``, for images of another shape; ``auto``: crop, but stretch at sites.
         colour: ``grey`` or ``rgb``; ``auto``: grey if all of them are.
         skip_damaged: whether those that cannot be read are left out.
+        bits: bits that grey levels in files of 16 bits use; 0: as many as all files together need.
     """
 
     size: tuple[int, int] | None
     mode: Literal["auto", "crop", "letterbox", "stretch"]
     colour: Literal["auto", "grey", "rgb"]
     skip_damaged: bool
+    bits: int = 0
+
+    @property
+    def others(self) -> list[str]:
+        """The words beside those on size and colour."""
+        return ["skip_damaged"] * self.skip_damaged + [f"{self.bits}bits"] * bool(self.bits)
 
 
 @dataclass(frozen=True)
@@ -253,8 +260,9 @@ class DataSettings(FlagSettings):
     """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
     own_images: str = ""
     """How your own images are read (folder:PATH, site:CxHxW:CLASSES), words with commas between: a size N or HxW, to
-    which an --image-size may follow; crop, letterbox or stretch, for images of another shape; grey or rgb; and
-    skip_damaged, to go on without those that cannot be read. Empty: size and colour as they are."""
+    which an --image-size may follow; crop, letterbox or stretch, for images of another shape; grey or rgb;
+    skip_damaged, to go on without those that cannot be read; and 8bits to 16bits, which grey levels of 16 bits use.
+    Empty: size and colour as they are, and as many bits as all files need, of which sites must use 16."""
     augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
     """How training images are varied; auto: as the papers do on this data set."""
     normalise: Literal["own", "imagenet", "half", "none", "backbone"] = "own"
@@ -277,7 +285,7 @@ class DataSettings(FlagSettings):
         size: tuple[int, int] | None = None
         mode: Literal["auto", "crop", "letterbox", "stretch"] = "auto"
         colour: Literal["auto", "grey", "rgb"] = "auto"
-        skips = False
+        skips, bits = False, 0
         for word in filter(None, self.own_images.split(",")):
             if word in ("crop", "letterbox", "stretch") and mode == "auto":
                 mode = word
@@ -285,15 +293,18 @@ class DataSettings(FlagSettings):
                 colour = word
             elif word == "skip_damaged" and not skips:
                 skips = True
+            elif word.endswith("bits") and word[:-4] in map(str, range(8, 17)) and not bits:
+                bits = int(word[:-4])
             else:
                 sides = [
                     int(side) for side in word.split("x") if side.isdecimal() and side.isascii() and len(side) <= 4
                 ]
                 fits = len(sides) == word.count("x") + 1 <= 2 and all(1 <= side <= 4096 for side in sides)
                 known = "a size N or HxW, each from 1 to 4096, crop, letterbox or stretch, grey or rgb, skip_damaged"
-                require(fits and size is None, f"own-images of {known}, each once", own_images=self.own_images)
+                known = f"own-images of {known}, 8bits to 16bits, each once"
+                require(fits and size is None, known, own_images=self.own_images)
                 size = sides[0], sides[-1]
-        return OwnImages(size, mode, colour, skips)
+        return OwnImages(size, mode, colour, skips, bits)
 
 
 @dataclass(frozen=True)

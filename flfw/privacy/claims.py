@@ -79,8 +79,8 @@ _KNOWN = (
 )
 _CLASSES = (
     "Everybody is taken to know the classes, the size and colour of images, and the split, also where they follow from"
-    " the very examples: of labelled text, without the only example of its class the model has one output fewer, and in"
-    " a folder of grey images one in colour gives all inputs three channels (--expert own_images decides it)."
+    " the very examples: of labelled text, without the only example of its class the model has one output fewer; in a"
+    " folder of grey images one in colour gives all three channels, one of more bits darkens all (--expert own_images)."
 )
 _REPORTED = (
     "Outside the count: the losses, accuracies, gradient norms, times and numbers of examples that clients report,"

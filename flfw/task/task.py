@@ -154,7 +154,7 @@ class TaskPlan:
 def image_format(settings: DataSettings, side: int | None) -> data.ImageFormat:
     """Return the form to which images are brought, with a side; all but the side is for a user's own."""
     words = settings.image_words
-    return data.ImageFormat(side, words.size, words.mode, words.colour, skip_damaged=words.skip_damaged)
+    return data.ImageFormat(side, words.size, words.mode, words.colour, words.skip_damaged, words.bits)
 
 
 @dataclass(frozen=True)

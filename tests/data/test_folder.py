@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import sim
+from flfw.command import data_sets
 from flfw.data import ImageFormat, describe, load, names
 from flfw.data.files import cache
 from flfw.data.image_files import listing
@@ -48,14 +49,18 @@ def test_every_fifth_image_of_a_class_is_of_the_test_part(tmp_path):
     assert (card.split, card.source) == ("iid", f"images in {tmp_path / 'own'}")
 
 
-@pytest.mark.parametrize("second", ["test", "val"])
-def test_parts_of_their_own_are_kept(tmp_path, second):
-    train = write(tmp_path / "train", {"b": 3, "a": 1})
-    test = write(tmp_path / second, {"b": 1, "a": 2})
+@pytest.mark.parametrize("parts", ["train test", "train test val", "Train dev", "TRAINING eval_set"])
+def test_parts_of_their_own_are_kept(tmp_path, parts):
+    first, second, *unused = parts.split()
+    train, test = write(tmp_path / first, {"b": 3, "a": 1}), write(tmp_path / second, {"b": 1, "a": 2})
+    for third in unused:
+        write(tmp_path / third, {"b": 1, "a": 1})
     chosen = load(f"folder:{tmp_path}")
     np.testing.assert_array_equal(chosen.train_x, [train[f"{file}.png"] for file in ("a/00", "b/00", "b/01", "b/02")])
     np.testing.assert_array_equal(chosen.test_x, [test[f"{file}.png"] for file in ("a/00", "b/00", "a/01")])
     assert (chosen.train_y.tolist(), chosen.test_y.tolist()) == ([0, 1, 1, 1], [0, 1, 0])
+    note = "val with 2 images is not used." if unused else f"{first} is the training part, {second} the test part."
+    assert chosen.notes == (() if parts == "train test" else (note,))
 
 
 def test_trains_may_be_a_class(tmp_path):
@@ -63,20 +68,22 @@ def test_trains_may_be_a_class(tmp_path):
     chosen = load(f"folder:{tmp_path}")
     assert chosen.classes == 3
     assert chosen.train_y.tolist() == chosen.test_y.tolist() == [0, 1, 2]
+    assert chosen.notes == ("Read as classes, not as parts: test, train.",)
 
 
 def test_val_is_the_test_part_where_test_has_no_labels(tmp_path):
     for part in ("train", "val"):
         write(tmp_path / part, {"a": 1, "b": 1})
     save(tmp_path / "test" / "unlabelled.png", noise(3, 8, 8))
-    assert load(f"folder:{tmp_path}").test_y.tolist() == [0, 1]
+    chosen = load(f"folder:{tmp_path}")
+    assert chosen.test_y.tolist() == [0, 1] and "1 file is not read: 1 .png in no class's folder." in chosen.notes
 
 
-def test_files_are_listed_as_torchvision_does(tmp_path):
+def test_files_are_listed_as_torchvision_does(tmp_path, capsys):
     from torchvision.datasets import ImageFolder
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    assert listing.EXTENSIONS == IMG_EXTENSIONS
+    assert listing.EXTENSIONS[:9] == IMG_EXTENSIONS
     chosen, other = tmp_path / "own", tmp_path / "elsewhere"
     for file in "b/2.png|b/10.JPG|b/deep/er/1.bmp|b/deep/9.png|B/x.webp|B/a b.Png|é/1.tiff|é/2.ppm".split("|"):
         save(chosen / file, noise(3, 4, 4))
@@ -84,12 +91,16 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
     (chosen / "B" / "link").symlink_to(other)
     (chosen / "é" / "notes.txt").write_text("no image")
     (chosen / "readme.png").write_text("in no class")
+    (chosen / "b" / "Scan.Andersson").write_text("a name")
     theirs = ImageFolder(chosen)
     listed = [example for label, name in enumerate(theirs.classes) for example in listing._images(chosen / name, label)]
     assert [(str(path), label) for path, label in listed] == theirs.samples
     assert listing._folders(chosen) == theirs.classes == ["B", "b", "é"]
     card = describe(f"folder:{chosen}")
     assert {str(chosen / file) for file in card.files} == {path for path, _ in theirs.samples}
+    assert data_sets.main(["show", f"folder:{chosen}"]) == 0
+    note = "  note     3 files are not read: 1 .png in no class's folder, 1 .txt, 1 of other kinds.\n"
+    assert note in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("size", "shape", "net"), [((6, 8), (1, 6, 8), "cnn1"), ((3, 6, 8), (3, 6, 8), "cnn2")])
@@ -107,12 +118,14 @@ def test_images_that_are_not_square_are_brought_to_any_side(tmp_path, side):
     assert load(f"folder:{tmp_path}", side=side).shape == (3, side, side)
 
 
-def test_sixteen_bit_grey_is_grey(tmp_path):
-    for name in ("a/0", "a/1", "b/0", "b/1"):
-        save(tmp_path / f"{name}.png", np.full((4, 4), 0x1234, dtype=np.uint16))
-    chosen = load(f"folder:{tmp_path}")
-    assert chosen.shape == (1, 4, 4)
-    assert (chosen.train_x == 0x12).all()
+@pytest.mark.parametrize(("brightest", "bits", "level"), [(0xFFFF, 16, 0x03), (0x0FFF, 12, 0x33), (0xFF, 10, 0xCD)])
+def test_sixteen_bit_grey_is_scaled_by_what_all_files_use(tmp_path, brightest, bits, level):
+    for name, value in {"a/0.png": 0x0334, "a/1.tif": brightest, "b/0.tif": 0x0334, "b/1.png": 0x0334}.items():
+        save(tmp_path / name, np.full((4, 4), value, dtype=np.uint16))
+    chosen, fixed = (load(f"folder:{tmp_path}", image_format=ImageFormat(bits=bits)) for bits in (0, 16))
+    assert chosen.shape == (1, 4, 4) and (chosen.train_x == level).all() and (fixed.train_x == 0x03).all()
+    said = f"Grey levels of 16 bits use {bits}: {2**bits - 1} is white (--expert own_images={bits}bits)."
+    assert (chosen.notes, fixed.notes) == ((said,) if bits < 16 else (), ())
 
 
 def test_images_of_many_sizes_are_refused_unless_a_side_is_asked_for(tmp_path):
@@ -181,7 +194,14 @@ def test_the_users_own_sets_are_not_listed_but_said():
         (["a/0.png", "a/1.png"], r"two classes or more, got \S+ with a\.$"),
         (["a/0.png", "a/1.png", "b/0.png"], r"2 images or more \(.jpg, .*\) of each class, got 1 in \S+/b;"),
         (["a/0.png", "a/1.png", "b/notes.txt"], r"got 0 in \S+/b; add some or remove the folder\.$"),
-        (["train/a/0.png", "train/b/0.png"], r"got \S+/train without \S+/test; add a test part\.$"),
+        (["train/a/0.png", "train/b/0.png"], r"got \S+ with train; add parts, or rename classes\.$"),
+        (["test/a/0.png", "val/b/0.png"], r"got \S+ with test, val; add parts, or rename classes\.$"),
+        (["Train/0.png", "Train/1.png", "Test/0.png", "Test/1.png"], r"got \S+ with Test, Train; add parts"),
+        (["train/a/0.png", "Train/a/0.png", "test/a/0.png"], r"got \S+ with Train, test, train; add parts"),
+        (
+            [f"{s}/{c}/{i}.png" for s in "st" for c in "ab" for i in "01"],
+            r"got s, t in \S+, each with 2 folders .*@patient",
+        ),
         (["train/a/0.png", "train/b/0.png", "test/a/0.png", "test/c/0.png"], r"and \S+/test, got b, c in one\.$"),
         (["train/a/0.png", "train/b/0.png", "val/a/0.png", "val/b/0.txt"], r"1 images or more .* got 0 in \S+/val/b;"),
         (["train/a/0.png", "test/a/0.png"], r"two classes or more, got \S+ with a\.$"),
@@ -203,16 +223,16 @@ def test_damaged_images_are_named(tmp_path):
         load(f"folder:{tmp_path}")
     assert not (cache.user_cache() / "pixels").exists()
     (tmp_path / "a" / "00.png").write_text("no image")
-    with pytest.raises(InputError, match=r"2 that .*a/00.png \(UnidentifiedImageError.*b/01.png \(OSError.*truncated"):
-        describe(f"folder:{tmp_path}", ImageFormat())
-    with pytest.raises(InputError, match=r"/a/00.png \(UnidentifiedImageError: cannot identify image file\);"):
+    why = r"2 that .*a/00.png \(UnidentifiedImageError: cannot identify image file\);.*b/01.png \(OSError.*truncated"
+    with pytest.raises(InputError, match=why):
         describe(f"folder:{tmp_path}", ImageFormat())
 
 
-def test_clients_import_no_torchvision_for_it(tmp_path):
+def test_clients_import_no_torchvision_and_no_pydicom_for_it(tmp_path):
     write(tmp_path / "own", {"a": 2, "b": 2})
     load(f"folder:{tmp_path / 'own'}")
-    code = f"import sys, flfw.data; flfw.data.load('folder:{tmp_path / 'own'}'); print('torchvision' in sys.modules)"
+    code = f"import sys, flfw.data; flfw.data.load('folder:{tmp_path / 'own'}'); print('torchvision' in sys.modules"
+    code += " or 'pydicom' in sys.modules)"
     client = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert client.stdout == "False\n"
 

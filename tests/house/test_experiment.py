@@ -116,8 +116,9 @@ def test_what_earlier_settings_said_is_said_by_those_of_today() -> None:
 
 
 def test_own_images_are_read_in_any_order() -> None:
-    words = Experiment(own_images="skip_damaged,grey,48x64,letterbox").image_words
-    assert words == OwnImages((48, 64), "letterbox", "grey", True)
+    words = Experiment(own_images="skip_damaged,12bits,grey,48x64,letterbox").image_words
+    assert words == OwnImages((48, 64), "letterbox", "grey", True, 12) and words.others == ["skip_damaged", "12bits"]
+    assert Experiment(own_images="64").image_words.size == (64, 64) and Experiment().image_words.size is None
     with pytest.raises(InputError, match="each once, got own_images=crop,stretch"):
         Experiment(own_images="crop,stretch")
 

@@ -178,7 +178,7 @@ class DatasetCard:
         vocabulary: number of tokens of text, whose inputs are rows of them, token k of V as k / (V - 1); 0: no text.
         held_out: the domain that no client holds and that a server may distil from; empty: none.
         population: clients from whom all examples are generated on demand; None: they are in files.
-        notes: arrays that were read -> sentences on how; None: there is nothing to say.
+        notes: arrays that were read, or None before -> sentences on how; None: there is nothing to say.
         columns: plan of a table, which says what the features of a row are; None: it is not known.
         numbers: whether labels are numbers, those of a regression, of one "class".
     """
@@ -207,7 +207,7 @@ class DatasetCard:
     population: Population | None = None
     licence: str = ""
     citation: str = ""
-    notes: Callable[[DatasetArrays], tuple[str, ...]] | None = None
+    notes: Callable[[DatasetArrays | None], tuple[str, ...]] | None = None
     columns: TableSchema | None = None
     numbers: bool = False
 

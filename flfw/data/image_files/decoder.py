@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -137,7 +136,7 @@ def _levels(stored: np.ndarray, header: Any) -> np.ndarray:
 
 _FILE = re.compile(r" (<_io\.[^>]*>|'[^']*')$")  # which Pillow names again at the end of its words
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # a quarter turn exchanges height and width
-_WITH_FRAMES = ("TIFF", "WEBP", "PNG")  # a photo of a telephone may have a second frame, a preview
+_DARK = 64  # upper byte of colours that use 14 of 16 bits or fewer
 
 
 class ImageHeader(NamedTuple):
@@ -148,16 +147,18 @@ class ImageHeader(NamedTuple):
         height: as seen, after a turn that the file asks for.
         width: likewise.
         patient: a DICOM file's identifier of the patient; empty: it has none.
+        level: the greatest grey level of a file of 16 bits; 0: it has 8.
     """
 
     grey: bool
     height: int
     width: int
     patient: str = ""
+    level: int = 0
 
 
 def look(path: Path) -> ImageHeader:
-    """Return the header of a picture; no pixels are decoded.
+    """Return the header of a picture; no pixels are decoded, but those of files of 16 bits, for their scale.
 
     Raises:
         Exception: it cannot be read; a damaged file can make a decoder raise anything.
@@ -167,8 +168,23 @@ def look(path: Path) -> ImageHeader:
     from PIL import Image
 
     with path.open("rb") as file, Image.open(file) as image:
+        level = _level(image)  # first, as a look for the orientation may load a file
         width, height = _seen_size(image)
-        return ImageHeader(_is_grey(image), height, width)
+        return ImageHeader(_is_grey(image), height, width, level=level)
+
+
+def _level(image: Image) -> int:
+    """Return the greatest grey level of a picture of 16 bits, else 0; refuse levels that Pillow would lose."""
+    if images.is_deep(image):
+        levels = np.asarray(image)
+        if levels.min() < 0 or levels.max() >= 2**16:
+            raise ValueError(f"its grey levels go from {levels.min()} to {levels.max()}: save it with 0 to 65535")
+        return int(levels.max())
+    if (
+        ";16" in str(getattr(image, "tile", "")) and np.asarray(image.convert("RGB")).max() < _DARK
+    ):  # Pillow reads the upper byte
+        raise ValueError("its colours use few of 16 bits, of which only the upper 8 can be read: save it with 8 bits")
+    return 0
 
 
 def _seen_size(image: Image) -> tuple[int, int]:
@@ -201,13 +217,14 @@ def pixels(path: Path, image_format: ImageFormat, channels: int) -> np.ndarray:
     with path.open("rb") as file, Image.open(file) as image:
         if image.mode == "F":
             raise ValueError("its grey levels are fractions, which have no known range")
-        if image.format in _WITH_FRAMES and (frames := getattr(image, "n_frames", 1)) > 1:
+        # A photo of a telephone, MPO, may have a second frame, a preview.
+        if image.format != "MPO" and (frames := getattr(image, "n_frames", 1)) > 1:
             raise ValueError(f"it has {frames} frames: save each as a file of its own")
         if image.format in ("JPEG", "MPO"):
             _reduce(image, image_format)
         image.load()
         shown = ImageOps.exif_transpose(image)
-    return images.array(image_format.applied(_opaque(shown, channels).convert(mode)))
+    return images.array(image_format.applied(_opaque(shown, channels, image_format.bits or 16).convert(mode)))
 
 
 def _reduce(image: Image, image_format: ImageFormat) -> None:
@@ -217,28 +234,17 @@ def _reduce(image: Image, image_format: ImageFormat) -> None:
     image.draft(None, (width, height) if size == image.size else (height, width))
 
 
-def _opaque(image: Image, channels: int) -> Image:
+def _opaque(image: Image, channels: int, bits: int) -> Image:
     """Return a picture of 8 bits on a white ground."""
     from PIL import Image as Pillow
 
-    if not image.has_transparency_data:
-        return images.plain(image, channels)
+    if images.is_deep(image) or not image.has_transparency_data:
+        return images.plain(image, channels, bits)
     visible = image.convert("RGBA")
     return Pillow.alpha_composite(Pillow.new("RGBA", visible.size, "white"), visible)
 
 
-class Decoded(NamedTuple):
-    """Pictures of several files.
-
-    Attributes:
-        pixels: (N, C, H, W) uint8, of the files that could be read, in their order.
-        read: (M,) bool, whether each file could be read.
-        damaged: place of each other file, with the reason.
-    """
-
-    pixels: np.ndarray
-    read: np.ndarray
-    damaged: dict[int, str]
+Decoded: TypeAlias = tuple[np.ndarray, np.ndarray, dict[int, str]]
 
 
 def decode(paths: Sequence[Path], image_format: ImageFormat, channels: int, size: tuple[int, int]) -> Decoded:
@@ -251,6 +257,10 @@ def decode(paths: Sequence[Path], image_format: ImageFormat, channels: int, size
         image_format: form of the pixels.
         channels: 1 or 3.
         size: height and width of all results.
+
+    Returns:
+        Pixels (N, C, H, W) uint8 of the files that could be read, in their order; whether each file could be read,
+        (M,) bool; and the place of each other file, with the reason.
     """
     result = np.empty((len(paths), channels, *size), np.uint8)
     damaged: dict[int, str] = {}
@@ -263,12 +273,10 @@ def decode(paths: Sequence[Path], image_format: ImageFormat, channels: int, size
         except Exception as error:  # a damaged file can make a decoder raise anything
             damaged[row] = reason(error)
 
-    with ThreadPoolExecutor() as pool:  # Pillow releases the interpreter's lock while it decodes and resizes
-        for _ in images.shown(pool.map(place, range(len(paths))), len(paths)):
-            pass
+    images.for_each(place, len(paths))
     read = np.ones(len(paths), bool)
     read[list(damaged)] = False
-    return Decoded(result if read.all() else result[read], read, dict(sorted(damaged.items())))
+    return result if read.all() else result[read], read, dict(sorted(damaged.items()))
 
 
 def reason(error: Exception) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -35,6 +34,7 @@ class ImageFormat:
             both lengths are scaled by themselves; auto: crop, or stretch where a federation names the size.
         colour: grey: one channel; rgb: three; auto: grey if all pictures are grey.
         skip_damaged: whether pictures that cannot be read are left out, instead of refused.
+        bits: bits that grey levels in files of 16 bits use, 8 to 16; 0: as many as all files together need.
     """
 
     side: int | None = None
@@ -42,15 +42,11 @@ class ImageFormat:
     fit: Fit = "auto"
     colour: Colour = "auto"
     skip_damaged: bool = False
+    bits: int = 0
 
     def channels(self, all_grey: bool) -> int:
         """Return the number of channels of the inputs."""
         return {"grey": 1, "rgb": 3, "auto": 1 if all_grey else 3}[self.colour]
-
-    @property
-    def needed(self) -> tuple[int, int] | None:
-        """Height and width of the last size that a picture is brought to; None: it keeps its own."""
-        return self.size or (None if self.side is None else (self.side, self.side))
 
     def applied(self, image: Image) -> Image:
         """Return a picture in this form's size, resized bilinearly, antialiased."""
@@ -73,9 +69,10 @@ class ImageFormat:
 
         They are twice of what is needed at least, so that the antialiasing has something to average.
         """
-        if self.needed is None:
+        needed = self.size or (self.side and (self.side, self.side))
+        if not needed:
             return width, height
-        scales = self.needed[1] / width, self.needed[0] / height
+        scales = needed[1] / width, needed[0] / height
         scale = 2 * max(scales)
         return min(width, -int(-width * scale // 1)), min(height, -int(-height * scale // 1))
 
@@ -86,29 +83,14 @@ Crop: TypeAlias = "Callable[[Image], Image]"
 _MANY = 2000  # number of images from which a progress bar is shown
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Image]:
-    """Open an image file and close it afterwards."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            yield image
-    except Exception as error:  # a damaged file can make a decoder raise anything, struct.error and SyntaxError too
-        raise InputError(
-            f"Expected a readable image, got {path} ({type(error).__name__}: {' '.join(str(error).split())}); "
-            "get the file again or take it out."
-        ) from error
-
-
-def _is_deep(image: Image) -> bool:
+def is_deep(image: Image) -> bool:
     """Return whether the grey levels have 16 bits; PIL's own conversion would clip these to 8."""
     return image.mode.startswith("I")
 
 
 def is_grey(image: Image) -> bool:
     """Return whether the image is grey, or black and white."""
-    return image.mode in {"1", "L", "LA"} or _is_deep(image)
+    return image.mode in {"1", "L", "LA"} or is_deep(image)
 
 
 def center_square(image: Image, edge: int | None = None) -> Image:
@@ -122,22 +104,27 @@ def _pixels(path: Path, side: int | None, crop: Crop | None) -> np.ndarray:
     """Decode the pixels (3, H, W) uint8 of one file."""
     from PIL import Image
 
-    with _opened(path) as image:
-        if image.mode == "F":
-            raise ValueError("its grey levels are fractions, which have no known range")
-        image = plain(image, 3)
+    try:
+        with Image.open(path) as opened:
+            if opened.mode == "F":
+                raise ValueError("its grey levels are fractions, which have no known range")
+            image = plain(opened, 3)
         image = crop(image) if crop else image
-        if side is not None:
-            image = image.resize((side, side), Image.Resampling.BILINEAR)
-        return array(image)
+        return array(image if side is None else image.resize((side, side), Image.Resampling.BILINEAR))
+    except Exception as error:  # a damaged file can make a decoder raise anything, struct.error and SyntaxError too
+        raise InputError(
+            f"Expected a readable image, got {path} ({type(error).__name__}: {' '.join(str(error).split())}); "
+            "get the file again or take it out."
+        ) from error
 
 
-def plain(image: Image, channels: int) -> Image:
-    """Convert an image to 8 bits, grey (1 channel) or RGB (3); 16-bit grey levels keep their upper 8 bits."""
+def plain(image: Image, channels: int, bits: int = 16) -> Image:
+    """Convert an image to 8 bits, grey (1 channel) or RGB (3); of ``bits`` bits of grey the upper 8 are kept."""
     from PIL import Image
 
-    if _is_deep(image):
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    if is_deep(image):
+        levels = np.asarray(image).clip(0, 2**bits - 1) >> (bits - 8)
+        image = Image.fromarray(levels.astype(np.uint8))
     return image.convert("L" if channels == 1 else "RGB")
 
 
@@ -176,21 +163,22 @@ def decode(paths: Sequence[Path], side: int | None, crop: Crop | None = None) ->
             )
         images[row] = pixels
 
-    with ThreadPoolExecutor() as pool:  # PIL releases the interpreter's lock while it decodes and resizes
-        for _ in shown(pool.map(place, range(len(paths))), len(paths)):
-            pass
+    for_each(place, len(paths))
     return images
 
 
-def shown(done: Iterable[None], total: int) -> Iterable[None]:
-    """Return ``done``, with a progress bar on a terminal if ``total`` is large."""
-    if total <= _MANY:
-        return done
-    from rich.console import Console
-    from rich.progress import track
+def for_each(place: Callable[[int], None], count: int) -> None:
+    """Call a function with 0 to ``count - 1`` on all cores, with a progress bar on a terminal if these are many."""
+    with ThreadPoolExecutor() as pool:  # PIL releases the interpreter's lock while it decodes and resizes
+        done: Iterable[None] = pool.map(place, range(count))
+        if count > _MANY:
+            from rich.console import Console
+            from rich.progress import track
 
-    console = Console(stderr=True)
-    return track(done, "decoding images", total, console=console, disable=not console.is_terminal)
+            console = Console(stderr=True)
+            done = track(done, "decoding images", count, console=console, disable=not console.is_terminal)
+        for _ in done:
+            pass
 
 
 def decode_labelled(

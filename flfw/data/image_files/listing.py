@@ -11,33 +11,43 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetArrays
 from flfw.data.image_files import images
-from flfw.data.image_files.decoder import ImageHeader, decode, is_dicom, look, reason
+from flfw.data.image_files.decoder import SUFFIXES, ImageHeader, decode, is_dicom, look, reason
 from flfw.data.image_files.images import Example, ImageFormat
 from flfw.errors import InputError
 from flfw.files.typed import read_json
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""torchvision's image extensions, copied: every client process describes the folder and must not import torchvision."""
+EXTENSIONS = (
+    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".jpe", ".jfif", ".jif", ".mpo", ".apng",
+    ".gif", ".dib", ".pbm", ".pnm", ".tga", ".pcx", ".qoi", ".avif", ".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx",
+)  # fmt: skip
+"""torchvision's image extensions, then others that Pillow reads. No client process, which describes the folder, may
+import torchvision."""
 
 LAYOUT = "one folder of images per class, or train and test (or val) with one folder per class each"
-_NOBODYS = ("__MACOSX", "@eaDir")
-"""Folders of packing programs and of storage devices; they are hidden, like names that begin with a full stop."""
+_NOBODYS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
+"""What packing programs, storage devices and desktops leave; hidden, like names that begin with a full stop."""
 
-_VERSION = 1  # of what is kept; raise it when headers are read in another way
+_PARTS = re.compile(
+    "(?P<train>train|training)|(?P<test>test|testing|eval|evaluation)|(?P<val>val|valid|validation|dev)"
+)
+"""Words for parts in the names of folders, those of Hugging Face's data sets."""
+
+_VERSION = 2  # of what is kept; raise it when headers are read in another way
 
 
 @final
@@ -50,12 +60,14 @@ class HeaderIndex:
         coloured: number of pictures in colour.
         patients: number of the patient of each DICOM file that names one, by its path.
         damaged: why the others have none, by their paths.
+        bits: bits that the grey levels of all files of 16 bits together need, 8 to 16; 0: there are no such files.
     """
 
     sizes: Mapping[Path, tuple[int, int]]
     coloured: int
     patients: Mapping[Path, int]
     damaged: Mapping[Path, str]
+    bits: int = 0
 
     def in_words(self) -> str:
         """Describe the sizes: 48x64 to 3000x4000 pixels."""
@@ -82,17 +94,15 @@ def _survey(root: Path, files: tuple[Path, ...], key: str) -> HeaderIndex:
             looks = list(pool.map(_look, files))
         cache.publish(path, partial(_write, json.dumps(_as_rows(looks))))
     rows = read_json(path, list[list[int | str]], f"remove {path}, and it is made again")
-    sizes, patients, damaged, coloured = {}, {}, {}, 0
-    for file, row in zip(files, rows, strict=True):
-        if len(row) == 1:
-            damaged[file] = str(row[0])
-            continue
-        grey, height, width, patient = (int(number) for number in row)
-        sizes[file] = height, width
-        coloured += not grey
-        if patient >= 0:
-            patients[file] = patient
-    return HeaderIndex(sizes, coloured, patients, damaged)
+    read = {file: [int(number) for number in row] for file, row in zip(files, rows, strict=True) if len(row) > 1}
+    level = max((row[4] for row in read.values()), default=0)
+    return HeaderIndex(
+        {file: (row[1], row[2]) for file, row in read.items()},
+        sum(not row[0] for row in read.values()),
+        {file: row[3] for file, row in read.items() if row[3] >= 0},
+        {file: str(row[0]) for file, row in zip(files, rows, strict=True) if len(row) == 1},
+        max(8, level.bit_length()) if level else 0,
+    )
 
 
 def _write(text: str, path: Path) -> None:
@@ -109,11 +119,11 @@ def _look(path: Path) -> ImageHeader | str:
 
 
 def _as_rows(looks: Sequence[ImageHeader | str]) -> list[list[int | str]]:
-    """Return a row for each picture: grey, height, width and the patient's number or -1; or why there is no header."""
+    """Return a row for each picture: grey, height, width, patient's number or -1, level; or why there is no header."""
     names = sorted({one.patient for one in looks if isinstance(one, ImageHeader) and one.patient})
     numbers = {name: number for number, name in enumerate(names)}
     return [
-        [one] if isinstance(one, str) else [int(one.grey), one.height, one.width, numbers.get(one.patient, -1)]
+        [one] if isinstance(one, str) else [int(one.grey), *one[1:3], numbers.get(one.patient, -1), one.level]
         for one in looks
     ]
 
@@ -129,17 +139,24 @@ def _folders(path: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not _is_hidden(entry.name))
 
 
-def _images(path: Path, label: int) -> list[Example]:
-    """Return the images in and below a class's folder, in the order of `torchvision.datasets.ImageFolder`."""
-    images = []
+def _files(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the folder and the name of each file in and below a folder, without hidden ones."""
     for inside, folders, names in os.walk(path, followlinks=True):
         folders[:] = [name for name in folders if not _is_hidden(name)]
-        images += [(inside, name) for name in names if not _is_hidden(name) and _is_image(Path(inside, name))]
-    return [(Path(inside) / name, label) for inside, name in sorted(images)]
+        yield from ((inside, name) for name in names if not _is_hidden(name))
 
 
-def _is_image(path: Path) -> bool:
-    return path.name.lower().endswith(EXTENSIONS) or is_dicom(path)
+def _images(path: Path, label: int) -> list[Example]:
+    """Return the images in and below a class's folder, in the order of `torchvision.datasets.ImageFolder`."""
+    files = [file for file in _files(path) if file[1].lower().endswith(EXTENSIONS) or is_dicom(Path(*file))]
+    return [(Path(*file), label) for file in sorted(files)]
+
+
+def _kind(name: str) -> str:
+    """Return a file's ending, of 4 letters and digits at most, as a longer one may be part of a person's name."""
+    ending = re.search(r"\.(?=\d*[a-z])[a-z\d]{1,4}$", name.lower())
+    kind = ending[0] if ending else "of other kinds"
+    return f"{kind} in no class's folder" if kind in (*EXTENSIONS, *SUFFIXES) else kind
 
 
 def _by_class(path: Path, classes: Sequence[str], minimum: int) -> list[list[Example]]:
@@ -154,35 +171,74 @@ def _by_class(path: Path, classes: Sequence[str], minimum: int) -> list[list[Exa
     return examples
 
 
-def parts(path: Path, ending: str = "") -> tuple[list[str], list[Example], list[Example]]:
+class Layout(NamedTuple):
+    """Folders of the classes: of the training part; of the test part, or the same; of a part that is not used."""
+
+    train: Path
+    test: Path
+    unused: Sequence[Path] = ()
+
+
+def layout(root: Path) -> Layout:
+    """Tell parts from classes. The test part is the one for validation where there is no other.
+
+    Raises:
+        InputError: parts are incomplete, or several folders may be one.
+    """
+    names = _folders(root)
+    said = {part: [one for one in names if _part(one) == part and _folders(root / one)] for part in _PARTS.groupindex}
+    found = {part: [one for one in told if _PARTS.fullmatch(one.casefold())] or told for part, told in said.items()}
+    train, test = found["train"], found["test"] or found["val"]
+    if len(train) == len(test) == 1:
+        return Layout(root / train[0], root / test[0], [root / name for name in found["val"] if found["test"]])
+    sure = [name for name in (*train, *test) if _PARTS.fullmatch(name.casefold())]
+    alone = any(name in train or {*_folders(root / name)} <= {*names} for name in sure)
+    if alone or sum(map(bool, found.values())) > 1 or (names and all(map(_part, names))):
+        raise InputError(f"Expected {LAYOUT}, got {root} with {', '.join(names)}; add parts, or rename classes.")
+    return Layout(root, root)
+
+
+def _part(name: str) -> str:
+    """Return the part that a folder's name says, as of ``Training`` or ``test_images``; empty: none, or several."""
+    words = map(_PARTS.fullmatch, re.split(r"[\W\d_]+", name.casefold()))
+    said = {word.lastgroup or "" for word in words if word}
+    return said.pop() if len(said) == 1 else ""
+
+
+def parts(layout: Layout, ending: str = "") -> tuple[list[str], list[Example], list[Example]]:
     """Return the classes and the images of the training and the test part, each with the classes in turn.
 
     Args:
-        path: the folder.
+        layout: the folders.
         ending: who names the patients, who are in one part each: `flfw.data.files.patients.SUFFIX`, the first folder
             below a class; ``TAG``, the header of a DICOM file; or nobody.
 
     Raises:
         InputError: the folder is laid out otherwise, or a class is short of images.
     """
-    parted = _folders(path / "train")
-    classes = parted or _folders(path)
+    path, other = layout.train, layout.test
+    classes = _folders(path)
     if len(classes) < 2:
         raise InputError(f"Expected {LAYOUT}, and two classes or more, got {path} with {', '.join(classes) or 'none'}.")
-    if parted:
-        other = next((path / part for part in ("test", "val") if _folders(path / part)), None)
-        if other is None:
-            raise InputError(f"Expected {LAYOUT}, got {path / 'train'} without {path / 'test'}; add a test part.")
+    if other != path:
         if odd := sorted({*classes} ^ {*_folders(other)}):
-            raise InputError(f"Expected the same classes in {path / 'train'} and {other}, got {', '.join(odd)} in one.")
-        train, test = (_by_class(part, classes, minimum=1) for part in (path / "train", other))
+            raise InputError(f"Expected the same classes in {path} and {other}, got {', '.join(odd)} in one.")
+        train, test = (_by_class(part, classes, minimum=1) for part in (path, other))
     elif ending:
         listed = list(chain(*_by_class(path, classes, minimum=2)))
-        train, test = _by_patient(path, classes, listed, _patients(path, listed, ending))
+        train, test = _by_patient(path, classes, listed, _patients(layout, listed, ending))
     else:
         each = _by_class(path, classes, minimum=2)
         train = [[example for row, example in enumerate(listed) if row % 5 != 1] for listed in each]
         test = [listed[1::5] for listed in each]
+    same = {*_folders(path / classes[0])}.intersection(*(_folders(path / name) for name in classes[1:]))
+    directly = (file for file, _ in chain(*train) if Path(file).parent.parent == path)
+    if len(same) > 1 and ending != patients.SUFFIX and not any(directly):  # the inner folders may be the classes
+        got = f"{', '.join(classes)} in {path}, each with {len(same)} folders of the same names"
+        raise InputError(
+            f"Expected a folder of images per class, got {got}; if these are patients, end the data set's name with "
+            f"{patients.SUFFIX}; if they are the classes, exchange the levels, or call the outer ones train and test."
+        )
     return classes, images.interleaved(chain(*train)), images.interleaved(chain(*test))
 
 
@@ -204,12 +260,13 @@ def _by_patient(
     return [train], [test]
 
 
-def _patients(part: Path, examples: Sequence[Example], ending: str) -> list[str]:
+def _patients(layout: Layout, examples: Sequence[Example], ending: str) -> list[str]:
     """Return a name of each image's patient; the same in several classes is one."""
     if ending == patients.TAG:
-        return _tagged(part, [Path(file) for file, _ in examples])
+        return _tagged(layout.train, [Path(file) for file, _ in examples])
     names = []
     for file, _ in examples:
+        part = layout.train if Path(file).is_relative_to(layout.train) else layout.test
         inside: list[str] = list(Path(file).relative_to(part).parts)
         if len(inside) < 3:
             raise InputError(
@@ -229,30 +286,6 @@ def _tagged(part: Path, files: Sequence[Path]) -> list[str]:
             f"{lacking[0]}; leave {patients.TAG} out, or make a folder of each patient and take {patients.SUFFIX}."
         )
     return [f"{seen.patients[file]:012d}" if file in seen.patients else str(file) for file in files]
-
-
-def groups(path: Path, train: Sequence[Example], test: Sequence[Example], ending: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the patients of the images of both parts, as places in the sorted names of all.
-
-    Raises:
-        InputError: an image is in no patient's folder, or a patient is in both parts.
-    """
-    parted = bool(_folders(path / "train"))
-    other = Path(test[0][0]).relative_to(path).parts[0]
-    if ending == patients.TAG:  # numbers of one survey, of both parts
-        names = _tagged(path, [Path(file) for file, _ in [*train, *test]])
-        mine, theirs = names[: len(train)], names[len(train) :]
-    else:
-        mine = _patients(path / "train" if parted else path, train, ending)
-        theirs = _patients(path / other if parted else path, test, ending)
-    if both := sorted({*mine} & {*theirs}):
-        who = f"{len(both)}, whom their headers name" if ending == patients.TAG else both[0]
-        raise InputError(
-            f"Expected each patient in one part, got {who} in {path / 'train'} and in {path / other}; move all "
-            "images of a patient to one part."
-        )
-    numbers = np.unique([*mine, *theirs], return_inverse=True)[1].astype(np.int64)
-    return numbers[: len(mine)], numbers[len(mine) :]
 
 
 _NAMED = 10
@@ -281,20 +314,6 @@ def refusal(root: Path, damaged: Mapping[Path, str], private: bool = False) -> I
     )
 
 
-def in_words(lost: Mapping[str, int], files: int) -> str:
-    """Return a note on the damaged pictures that were left out.
-
-    Args:
-        lost: how many of each class, by its name.
-        files: number of all pictures.
-
-    >>> in_words({"cat": 2, "dog": 1}, 90)
-    'Images that cannot be read were left out: 3 of 90 (2 of cat, 1 of dog).'
-    """
-    each = ", ".join(f"{count} of {name}" for name, count in lost.items())
-    return f"Images that cannot be read were left out: {sum(lost.values())} of {files} ({each})."
-
-
 @final
 @dataclass(frozen=True)
 class Listing:
@@ -302,6 +321,7 @@ class Listing:
 
     Attributes:
         root: the folder.
+        layout: the folders of its parts.
         classes: names of the classes.
         train: the training images, with the classes in turn.
         test: the test images, likewise.
@@ -310,6 +330,7 @@ class Listing:
     """
 
     root: Path
+    layout: Layout
     classes: Sequence[str]
     train: Sequence[Example]
     test: Sequence[Example]
@@ -323,14 +344,48 @@ class Listing:
         Raises:
             InputError: the folder is laid out otherwise, or a class is short of images.
         """
-        classes, train, test = parts(root, ending)
+        found = layout(root)
+        classes, train, test = parts(found, ending)
+        files = [Path(file) for file, _ in [*train, *test]]
+        listing = cls(root, found, classes, train, test, ending, survey(root, files))
         if ending:
-            groups(root, train, test, ending)  # refuses what is laid out otherwise before an image is read
-        return cls(root, classes, train, test, ending, survey(root, [Path(file) for file, _ in [*train, *test]]))
+            listing.groups()  # refuses what is laid out otherwise before an image is read
+        return listing
 
-    def channels(self, image_format: ImageFormat) -> int:
-        """Return the number of channels of the inputs."""
-        return image_format.channels(not self.headers.coloured)
+    def groups(self) -> np.ndarray:
+        """Return the patients of the images of both parts, as places in the sorted names of all.
+
+        Raises:
+            InputError: an image is in no patient's folder, or a patient is in both parts.
+        """
+        names, count = _patients(self.layout, [*self.train, *self.test], self.ending), len(self.train)
+        if both := sorted({*names[:count]} & {*names[count:]}):
+            who = f"{len(both)}, whom their headers name" if self.ending == patients.TAG else both[0]
+            raise InputError(
+                f"Expected each patient in one part, got {who} in {self.layout.train} and in {self.layout.test}; move "
+                "all images of a patient to one part."
+            )
+        return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+    def require(self, image_format: ImageFormat, at_site: bool = False) -> None:
+        """Refuse damaged headers and an unclear scale.
+
+        Args:
+            image_format: form of the inputs.
+            at_site: whether a server is told of an error. A site's files may not decide on the scale, as others differ.
+
+        Raises:
+            InputError: headers cannot be read and are not to be skipped, grey levels of 16 bits exceed the bits of the
+                form, or a site's use fewer than 16 and nobody named them.
+        """
+        if self.headers.damaged and (not image_format.skip_damaged or not self.headers.sizes):
+            raise refusal(self.root, self.damaged(), private=at_site)
+        used, bits = self.headers.bits, image_format.bits
+        if used > (bits or 16) or (at_site and not bits and 0 < used < 16):
+            raise InputError(
+                f"Expected grey levels of {bits or 16} bits in files of 16 in {self.root}, got {used}; with --expert "
+                f"own_images={used}bits {2**used - 1} is white in all files, at every site."
+            )
 
     def read(self, image_format: ImageFormat, channels: int, private: bool = False) -> DatasetArrays:
         """Decode all pictures.
@@ -345,45 +400,53 @@ class Listing:
         """
         listed = [*self.train, *self.test]
         files, y = [Path(file) for file, _ in listed], np.array([label for _, label in listed], np.int64)
-        size = image_format.needed or self._only_size()
-        if image_format.side is not None:
-            size = (image_format.side, image_format.side)
-        decoded = decode(files, image_format, channels, size)
-        if decoded.damaged and not image_format.skip_damaged:
-            raise refusal(self.root, {files[row]: why for row, why in decoded.damaged.items()}, private)
-        read = decoded.read
+        side = image_format.side
+        size = (side, side) if side else image_format.size or self._only_size()
+        form = replace(image_format, bits=image_format.bits or self.headers.bits)
+        x, read, damaged = decode(files, form, channels, size)
+        if damaged and not image_format.skip_damaged:
+            raise refusal(self.root, {files[row]: why for row, why in damaged.items()}, private)
         trained = np.arange(len(listed)) < len(self.train)
         owners = (None, None)
         if self.ending:
-            together = np.concatenate(groups(self.root, self.train, self.test, self.ending))
+            together = self.groups()
             owners = together[trained & read], together[~trained & read]
         self._require_classes(y, trained, read)
         first, y = int((trained & read).sum()), y[read]
-        return DatasetArrays(
-            decoded.pixels[:first],
-            y[:first],
-            decoded.pixels[first:],
-            y[first:],
-            train_group=owners[0],
-            test_group=owners[1],
-        )
+        return DatasetArrays(x[:first], y[:first], x[first:], y[first:], train_group=owners[0], test_group=owners[1])
 
-    def notes(self, arrays: DatasetArrays, image_format: ImageFormat) -> tuple[str, ...]:
-        """Return sentences on how the pictures were read: their sizes before, and how many were left out."""
-        notes = []
-        if image_format.size is not None and self.headers.sizes:
-            how = {"letterbox": "with black bars", "stretch": "stretched"}.get(
-                image_format.fit, "scaled and cut in the middle"
-            )
+    def notes(self, arrays: DatasetArrays | None, image_format: ImageFormat) -> tuple[str, ...]:
+        """Return sentences on how the pictures are read, and on what is left out; they name no file.
+
+        Args:
+            arrays: the pictures that were read; None: none so far.
+            image_format: form of the inputs.
+        """
+        (train, test, unused), bits, size, notes = self.layout, self.headers.bits, image_format.size, []
+        if train != test and (train.name, test.name) != ("train", "test"):
+            notes.append(f"{train.name} is the training part, {test.name} the test part.")
+        third = [example for part in unused for example in _images(part, 0)]
+        if unused:
+            notes.append(f"{', '.join(part.name for part in unused)} with {len(third)} images is not used.")
+        if train == test and (odd := [name for name in self.classes if _part(name)]):
+            notes.append(f"Read as classes, not as parts: {', '.join(odd)}.")
+        used = Counter(_kind(str(file)) for file, _ in [*self.train, *self.test, *third])
+        if others := Counter(sorted(_kind(name) for _, name in _files(self.root))) - used:
+            each = ", ".join(f"{count} {kind}" for kind, count in others.most_common())
+            notes.append(f"{others.total()} file{'s are' if others.total() > 1 else ' is'} not read: {each}.")
+        if 0 < bits < 16 and not image_format.bits:
+            notes.append(f"Grey levels of 16 bits use {bits}: {2**bits - 1} is white (--expert own_images={bits}bits).")
+        if size is not None and {*self.headers.sizes.values()} - {size}:
+            fits = {"letterbox": "with black bars", "stretch": "stretched"}
             notes.append(
-                f"Images of {self.headers.in_words()} were brought to {image_format.size[0]}x{image_format.size[1]} "
-                f"({how}); these are what the network sees, and what the audit calls originals."
+                f"Images of {self.headers.in_words()} were brought to {size[0]}x{size[1]} "
+                f"({fits.get(image_format.fit, 'scaled and cut in the middle')}); these are what the network sees, and "
+                "what the audit calls originals."
             )
         held = Counter(label for _, label in [*self.train, *self.test])
-        lost = held - Counter([*arrays.train_y.tolist(), *arrays.test_y.tolist()])
-        if lost:
-            each = {self.classes[label]: count for label, count in sorted(lost.items())}
-            notes.append(in_words(each, held.total()))
+        if arrays and (lost := held - Counter([*arrays.train_y.tolist(), *arrays.test_y.tolist()])):
+            each = ", ".join(f"{count} of {self.classes[label]}" for label, count in sorted(lost.items()))
+            notes.append(f"Images that cannot be read were left out: {lost.total()} of {held.total()} ({each}).")
         return tuple(notes)
 
     def _require_classes(self, y: np.ndarray, trained: np.ndarray, read: np.ndarray) -> None:
@@ -398,8 +461,7 @@ class Listing:
         if not self.headers.sizes:
             return dict(self.headers.damaged)
         files = [Path(file) for file, _ in [*self.train, *self.test]]
-        decoded = decode(files, ImageFormat(size=(1, 1)), 3, (1, 1))
-        return {files[row]: why for row, why in decoded.damaged.items()}
+        return {files[row]: why for row, why in decode(files, ImageFormat(size=(1, 1)), 3, (1, 1))[2].items()}
 
     def _only_size(self) -> tuple[int, int]:
         """Return the height and width of all pictures; refuse several."""

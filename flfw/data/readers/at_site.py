@@ -24,7 +24,7 @@ from flfw.data.files import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.image_files.images import ImageFormat
-from flfw.data.image_files.listing import LAYOUT, Listing, refusal
+from flfw.data.image_files.listing import LAYOUT, Listing
 from flfw.data.tables import site_tables
 from flfw.data.tables.plan_file import tested
 from flfw.errors import InputError, require
@@ -61,9 +61,8 @@ def folder(path: str, image_format: ImageFormat) -> DatasetCard:
     if not path or not location.is_dir():
         raise InputError(f"Expected folder:PATH of a folder with {LAYOUT}, got folder:{path}; no folder is there.")
     listing = Listing.of(location, ending)
-    if listing.headers.damaged and (not image_format.skip_damaged or not listing.headers.sizes):
-        raise refusal(location, listing.damaged())
-    channels = listing.channels(image_format)
+    listing.require(image_format)
+    channels = image_format.channels(not listing.headers.coloured)
     size = image_format.size or next(iter(listing.headers.sizes.values()))
     shape = (channels, *size)
     made_for = NETS.get(shape, "lenet") if image_format.size else "cnn1" if channels == 1 else "cnn2"
@@ -146,9 +145,9 @@ def _look(root: Path, card: DatasetCard, image_format: ImageFormat, ending: str)
         raise InputError(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
     if len(card.shape) == 3:
         listing = _listed(root, card.classes, ending)
-        if listing.headers.damaged and (not image_format.skip_damaged or not listing.headers.sizes):
-            raise refusal(root, listing.damaged(), private=True)
+        listing.require(image_format, at_site=True)
         files, labels = [file for file, _ in [*listing.train, *listing.test]], listing.classes
+        card = replace(card, notes=partial(listing.notes, image_format=image_format))
     else:
         files, labels = _tables(root), [str(label) for label in range(card.classes)]
         for file in files:

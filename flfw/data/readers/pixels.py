@@ -115,7 +115,6 @@ def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: 
     }
     meta = {"mean": mean, "std": std, "md5_ok": _sums_ok(card, wrong), "root": str(root), "digest": _digest(kept)}
     meta["patients"] = arrays.train_group is not None
-    meta["notes"] = list(card.notes(arrays)) if card.notes else []
     cache.publish(target, lambda folder: cache.write_arrays(folder, kept, meta))
     if wrong:
         warnings.warn(
