@@ -10,7 +10,7 @@ import numpy as np
 
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.errors import InputError
+from flfw.errors import InputError, require
 
 _BLOCK = 1000  # images resized at a time, as floats need four times the memory
 
@@ -76,8 +76,10 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> DatasetA
             f"{' '.join(str(error).split())}; {_again(card)}."
         ) from error
     sizes = {card.shape} | ({(card.shape[0], side, side)} if side else set())
-    for part, x, y in (("train", arrays.train_x, arrays.train_y), ("test", arrays.test_x, arrays.test_y)):
-        x, y = np.atleast_1d(x), np.atleast_1d(y)  # a damaged file may hold a single number
+    for part in ("train", "test"):
+        x, y = (np.atleast_1d(getattr(arrays, f"{part}_{axis}")) for axis in "xy")  # a damaged file may hold one number
+        x, y = _inputs(f"{name} {part}", x, card), _labels(f"{name} {part}", y, card)
+        arrays = arrays._replace(**{f"{part}_x": x, f"{part}_y": y})
         outside = [] if card.numbers else np.unique(y[(y < 0) | (y >= card.classes)]).tolist()
         if len(x) != len(y) or x.shape[1:] not in sizes or outside:
             labels = f"{len(y)} labels" + (f", among them {', '.join(map(str, outside[:12]))}" if outside else "")
@@ -89,6 +91,38 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> DatasetA
             raise InputError(f"Expected {name} {part} inputs, got none in {root}; {_again(card)}.")
     patients.require_apart(name, arrays.train_group, arrays.test_group, (len(arrays.train_y), len(arrays.test_y)))
     return arrays
+
+
+def _inputs(name: str, x: np.ndarray, card: DatasetCard) -> np.ndarray:
+    """Return images as uint8 and rows as float32 in [0, 1]; a value that is neither is refused by its place."""
+    images = len(card.shape) == 3
+    if images and x.dtype == np.uint8:
+        return x
+    low, high, place = 0, 255 if images else 1, "pixel" if images else "column"
+    require(x.dtype.kind in "buif", f"numbers from {low} to {high} as {name} inputs", type=x.dtype)
+    if x.size and not (x.min() >= low and x.max() <= high):  # not a number if one of them is not
+        row, *at = np.argwhere(~((x >= low) & (x <= high)))[0].tolist()
+        got = f"{x[row, *at]:g} in row {row}, {place} {', '.join(map(str, at))}"
+        raise InputError(f"Expected {name} inputs from {low} to {high}, got {got}; scale them, or fill gaps.")
+    if images and x.dtype.kind == "f" and x.size:
+        whole = x.max() > 1 and all((image % 1 == 0).all() for image in x)
+        require(whole, f"{name} images of grey levels 0 to 255 (uint8)", type=x.dtype, lowest=x.min(), highest=x.max())
+    return x.astype(np.uint8 if images else np.float32, copy=False)
+
+
+def _labels(name: str, y: np.ndarray, card: DatasetCard) -> np.ndarray:
+    """Return labels (N,) as int64, or float32 for a regression; whole numbers, a column and one-hot rows are read."""
+    require(y.dtype.kind in "buif", f"numbers as {name} labels", type=y.dtype)
+    y = y[:, 0] if y.shape[1:] == (1,) else y
+    if y.shape[1:] == (card.classes,) and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
+        y = y.argmax(1)
+    require(y.ndim == 1, f"a label, or a one-hot row of {card.classes}, for each of the {name} inputs", shape=y.shape)
+    with np.errstate(invalid="ignore"):
+        odd = np.flatnonzero(~np.isfinite(y) if card.numbers else y % 1 != 0)
+    if len(odd):
+        kind = "finite numbers" if card.numbers else "classes (or numbers=True on the card, for a regression)"
+        raise InputError(f"Expected {kind} as {name} labels, got {y[odd[0]]:g} in row {odd[0]}.")
+    return y.astype(np.float32 if card.numbers else np.int64, copy=False)
 
 
 def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: Path) -> None:

@@ -156,7 +156,8 @@ class PerExample:
                 output = forward(*inputs, **named)
                 tensors = isinstance(output, Tensor) and inputs and all(isinstance(value, Tensor) for value in inputs)
                 if not tensors:
-                    raise _no_gradients(layer, place, "it is not called with tensors alone, or does not return one")
+                    why = "it is not called with tensors alone, or does not return one; dp_fedavg clips updates instead"
+                    raise _no_gradients(layer, place, why)
                 if output.requires_grad:
                     # The edge, not the tensor: later layers may change the tensor in place.
                     uses.append(_Use(place, inputs, get_gradient_edge(output)))
