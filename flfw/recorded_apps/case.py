@@ -82,7 +82,7 @@ class ForeignCase:
 
     @cached_property
     def _draws(self) -> bool:
-        return is_random(self.fresh("random"), self.inputs, "train")
+        return is_random(self.fresh("random"), self.inputs)
 
     def fresh(self, purpose: str) -> nn.Module:
         """Build a network with the attacker's own seed.

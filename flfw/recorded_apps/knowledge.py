@@ -104,9 +104,8 @@ def _names(net: nn.Module, shapes: Sequence[torch.Size]) -> Sequence[str]:
     """Return the names of numbered tensors: all, the parameters, the trained ones, or what is outside of BatchNorm."""
     state = net.state_dict()
     parameters = [name for name, _ in net.named_parameters()]
-    for names in ([*state], parameters):
-        if len(names) == len(shapes):
-            return names
+    if whole := next((names for names in ([*state], parameters) if len(names) == len(shapes)), None):
+        return whole
     normed = {name for name, layer in net.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
     trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     outside = [[name for name in names if name.rpartition(".")[0] not in normed] for names in ([*state], trained)]
@@ -177,7 +176,7 @@ def knowledge(
     model = victim(net, named(net, observation), space, description.mode)
     wanted = training is not None and training.known and needs_steps(training, batch)
     through = stepped(model, description, batch) if wanted and len(description.batches(batch)) <= most_steps else None
-    result = granted(model, description, batch, known, is_random(net, space, description.mode), through)
+    result = granted(model, description, batch, known, description.mode == "train" and is_random(net, space), through)
     return result if public is None else with_public(result, public)
 
 
@@ -224,15 +223,12 @@ def classes(net: nn.Module, inputs: InputSpec) -> int:
         message = (str(error).splitlines() or [""])[0]
         raise InputError(f"Expected a network for inputs of shape {inputs.shape}, got {kind}: {message}") from error
     fits = isinstance(scores, Tensor) and scores.dim() == 2 and scores.shape[1] > 1
-    got = f"{kind} with {tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__} for one input"
-    require(fits, "a network that gives scores (batch, classes), of two classes or more", net=got)
+    require(fits, "a network that gives scores (batch, classes), of two classes or more", net=kind)
     return scores.shape[1]
 
 
-def is_random(net: nn.Module, inputs: InputSpec, mode: str) -> bool:
+def is_random(net: nn.Module, inputs: InputSpec) -> bool:
     """Return whether a network in training draws random numbers, as dropout does, by a trial."""
-    if mode == "eval":
-        return False
     with initialising(0, "inputs of a network that may draw"):
         x = inputs.normalise(torch.rand(8, *inputs.shape))
     return draws_in_training(net, x)

@@ -156,8 +156,7 @@ class PerExample:
                 output = forward(*inputs, **named)
                 tensors = isinstance(output, Tensor) and inputs and all(isinstance(value, Tensor) for value in inputs)
                 if not tensors:
-                    why = "it is not called with tensors alone, or does not return one; dp_fedavg clips updates instead"
-                    raise _no_gradients(layer, place, why)
+                    raise _no_gradients(layer, place, "it takes or gives more than a tensor; try dp_fedavg")
                 if output.requires_grad:
                     # The edge, not the tensor: later layers may change the tensor in place.
                     uses.append(_Use(place, inputs, get_gradient_edge(output)))
