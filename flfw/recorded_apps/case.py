@@ -76,12 +76,9 @@ class ForeignCase:
         """Number of classes of the network."""
         return classes(self.fresh("classes"), self.inputs)
 
-    def is_random(self, mode: str) -> bool:
-        """Return whether training in a mode draws random numbers within the network."""
-        return mode == "train" and self._draws
-
     @cached_property
-    def _draws(self) -> bool:
+    def draws(self) -> bool:
+        """Whether the network draws random numbers in training; in evaluation it draws none."""
         return is_random(self.fresh("random"), self.inputs)
 
     def fresh(self, purpose: str) -> nn.Module:

@@ -111,11 +111,9 @@ def _names(net: nn.Module, shapes: Sequence[torch.Size]) -> Sequence[str]:
     outside = [[name for name in names if name.rpartition(".")[0] not in normed] for names in ([*state], trained)]
     fitting = {tuple(names) for names in (trained, *outside) if [state[name].shape for name in names] == shapes}
     if len(fitting) != 1:
-        raise InputError(
-            f"Expected {len(state)} numbered tensors (all of {type(net).__name__}) or {len(parameters)} (its "
-            f"parameters), got {len(shapes)}, which fit {len(fitting) or 'no'} other parts of it; freeze what was not "
-            "sent, or send ArrayRecord(net.state_dict()), which has names."
-        )
+        expected = f"{len(state)} numbered tensors (all of {type(net).__name__}) or {len(parameters)} (its parameters)"
+        way = f"fit {len(fitting) or 'no'} other parts of it; send ArrayRecord(net.state_dict()), which has names"
+        raise InputError(f"Expected {expected}, got {len(shapes)}, which {way}.")
     return fitting.pop()
 
 

@@ -254,6 +254,7 @@ def _write(
                 "digest": task.dataset.digest or None,
                 "licence": card.licence or UNKNOWN,
                 "citation": card.citation or UNKNOWN,
+                **{name: getattr(task.dataset, name) for name in ("classes", "mean", "std")},
             },
             "weights": _weights(run_plan.experiment, audited["weights"]),
             "tuned_on": audited["tuned_on"],
