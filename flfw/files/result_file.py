@@ -300,10 +300,11 @@ def to_json(content: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError: a field has another type.
     """
-    content = finite(content, dropped := [])
+    result = finite(content, dropped := [])
     if dropped:
-        content["notes"] = [*(content.get("notes") or []), f"Not finite, so left empty: {', '.join(dropped)}."]
-    checked = ResultFields.model_validate(json.loads(json.dumps(content)))
+        note = f"Not finite, so left empty: {', '.join(dropped[:8])}{' and others' * (len(dropped) > 8)}."
+        result["notes"] = [*(result.get("notes") or []), note]
+    checked = ResultFields.model_validate(json.loads(json.dumps(result)))
     return json.dumps(checked.model_dump(by_alias=True, exclude_unset=True), indent=1, allow_nan=False).encode()
 
 

@@ -243,7 +243,7 @@ def refuse_untold_types(model: nn.Module) -> None:
     """
     tensors: dict[str, object] = model.state_dict()
     for name, value in tensors.items():
-        if is_lazy(value):
+        if isinstance(value, Tensor) and is_lazy(value):
             raise InputError(f"Expected a network of known sizes, got {name} of a lazy layer; state its sizes.")
         kind = value.dtype if isinstance(value, Tensor) else None
         if kind is not None and (kind not in _NUMPYS if kind.is_floating_point else kind.is_complex):

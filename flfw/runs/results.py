@@ -295,8 +295,8 @@ def _privacy(run_plan: RunPlan, task: Task, training: dict[str, Any]) -> tuple[l
     from flfw.dp import canary_audit
 
     experiment = run_plan.experiment
-    scores = np.nan_to_num(np.array(training["scores"], float))  # one that is not finite tells nothing, as 0
-    bound = canary_audit.lower(scores, task.canaries, experiment.delta)
+    # A score that is not finite tells nothing, as 0.
+    bound = canary_audit.lower(np.nan_to_num(np.array(training["scores"], float)), task.canaries, experiment.delta)
     bound |= {"residual": training["residual"]}
     shift = canary_audit.claimed_shift(accountant.mechanism, accountant.others("example")[0])
     return canary_audit.beside_the_claims(entries, bound, experiment.delta, experiment.rounds, shift)
