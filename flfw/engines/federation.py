@@ -25,6 +25,7 @@ from flfw.engines.layout import registered_nodes
 from flfw.errors import InputError, RunError
 from flfw.files.progress import Steps
 from flfw.files.provenance import code_hash
+from flfw.files.result_file import finite
 from flfw.files.sealed import drop_unfinished, write_atomic
 from flfw.messages.client_info import too_few_volunteered
 from flfw.messages.inprocess import has_one_disk, representatives
@@ -284,7 +285,7 @@ class Federation:
             self._strategy.history.probes.append({"round": done, **asdict(failure)})
 
     def _write(self, **more: Any) -> None:
-        training = {**self._strategy.history.lists(), **more}
+        training = finite({**self._strategy.history.lists(), **more}, [])
         write_atomic(self._folder / "training.json", json.dumps(training).encode())
 
 

@@ -44,7 +44,7 @@ JsonNumber: TypeAlias = Annotated[int | float | Literal["inf", "-inf"] | None, P
 ControlName: TypeAlias = Annotated[str, AfterValidator(lambda name: CONTROLS.get(name, name))]
 CauseName: TypeAlias = Annotated[str, AfterValidator(lambda name: CAUSES.get(name, name))]
 CurveName: TypeAlias = Annotated[str, AfterValidator(lambda name: CURVES.get(name, name))]
-Interval: TypeAlias = Annotated[list[float], Len(2, 2)]
+Interval: TypeAlias = Annotated[list[JsonNumber], Len(2, 2)]
 
 
 def _all_names(key: str) -> AliasChoices:
@@ -102,9 +102,9 @@ class ControlFigures(ResultModel):
 class ColumnFigures(ResultModel):
     """Feature of records."""
 
-    p: float
-    floor: float
-    share: float
+    p: JsonNumber
+    floor: JsonNumber
+    share: JsonNumber
     name: str = ""
 
 
@@ -170,8 +170,8 @@ class PresenceFigures(ResultModel):
     """Inferred classes of clients."""
 
     clients: Int = 0
-    correct: float = 0.0
-    null: float = 0.0
+    correct: JsonNumber = 0.0
+    null: JsonNumber = 0.0
 
 
 class ComparedFigures(ResultModel):
@@ -187,7 +187,7 @@ class ComparedFigures(ResultModel):
     gain_high: JsonNumber
     better: Int
     worse: Int
-    p: float
+    p: JsonNumber
     true_rate: JsonNumber = None
     true_interval: Interval | None = None
     false_rate: JsonNumber = None
@@ -378,9 +378,9 @@ class LayerFigures(ResultModel):
     """Shares of a layer's coordinates."""
 
     coordinates: Int
-    share: float
-    independent: float
-    untouched: float
+    share: JsonNumber
+    independent: JsonNumber
+    untouched: JsonNumber
     layer: str
 
 
@@ -388,9 +388,9 @@ class ExposureFigures(ResultModel):
     """Shares of all coordinates of a round."""
 
     coordinates: Int
-    share: float
-    independent: float
-    untouched: float
+    share: JsonNumber
+    independent: JsonNumber
+    untouched: JsonNumber
     layers: list[LayerFigures]
 
 
@@ -401,8 +401,8 @@ class HeadFigures(ResultModel):
     clients: Int
     width: Int
     rank: Int
-    largest_angle: float
-    angle_by_chance: float
+    largest_angle: JsonNumber
+    angle_by_chance: JsonNumber
     recovered: bool
 
 
@@ -427,7 +427,7 @@ class NoiseFigures(ResultModel):
     """Noise of a client's separated update."""
 
     client: Int
-    factor: float
+    factor: JsonNumber
 
 
 class IsolationFigures(ResultModel):
@@ -445,7 +445,7 @@ class ParticipationFigures(ResultModel):
     clients: Int
     smallest_group: Int
     rank: Int | None
-    smallest_singular: float | None
+    smallest_singular: JsonNumber
     separable: Int | None
     noise: list[NoiseFigures] | None
     isolated: Int
@@ -458,8 +458,8 @@ class CheckFigures(ResultModel):
 
     round: Int
     client: Int
-    largest_difference: float
-    largest_change: float
+    largest_difference: JsonNumber
+    largest_change: JsonNumber
 
 
 class PeerFigures(ConcludedFields):

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +66,15 @@ class FinalFigures(ResultModel):
 
     acc_global: JsonNumber = None
     acc_local: JsonNumber = None
-    acc_global_interval: list[float] | None = None
-    acc_local_interval: list[float] | None = None
+    acc_global_interval: list[JsonNumber] | None = None
+    acc_local_interval: list[JsonNumber] | None = None
     acc_central: JsonNumber = None
     acc_protected: JsonNumber = None
     acc_global_validation: JsonNumber = None
     acc_validation: JsonNumber = None
     mae_global: JsonNumber = None
     mae_local: JsonNumber = None
-    best_validation: dict[str, float] | None = None
+    best_validation: dict[str, JsonNumber] | None = None
     per_client: list[dict[str, JsonNumber]] | None = None
 
 
@@ -81,7 +82,7 @@ class LowerFigures(ResultModel):
     """Lower bound from canaries."""
 
     epsilon: JsonNumber
-    confidence: float = 0.0
+    confidence: JsonNumber = 0.0
     canaries: Int = 0
     guesses: Int = 0
     correct: Int = 0
@@ -259,7 +260,7 @@ class TrainingFields(ResultModel):
     probes: list[ProbeFields]
     final: list[dict[str, JsonNumber]]
     final_failed: list[FailureFields]
-    central: float | None = None
+    central: JsonNumber = None
     code: str
     resumed: list[CodeFields]
     requested_rounds: list[Int]
@@ -268,17 +269,42 @@ class TrainingFields(ResultModel):
     budget_spent: bool
     engine: str
     without_gpu: bool
-    scores: list[float] | None = None
+    scores: list[JsonNumber] | None = None
     residual: dict[str, Any] | None = None
 
 
+def finite(content: Any, dropped: list[str], name: str = "") -> Any:
+    """Return a value with None in place of each number that is not finite, so that JSON can hold all others.
+
+    Args:
+        content: mappings, lists and values.
+        dropped: list to which the places of such numbers are added.
+        name: place of the value itself; empty: it is the whole.
+
+    >>> finite({"a": [1.5, float("inf")]}, dropped := []), dropped
+    ({'a': [1.5, None]}, ['a[1] (inf)'])
+    """
+    if isinstance(content, Mapping):
+        return {key: finite(value, dropped, f"{name}.{key}" if name else key) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value, dropped, f"{name}[{index}]") for index, value in enumerate(content)]
+    if isinstance(content, float) and not isfinite(content):
+        dropped.append(f"{name} ({content})")
+        return None
+    return content
+
+
 def to_json(content: Mapping[str, Any]) -> bytes:
-    """Return a result as the content of result.json.
+    """Return a result as the content of result.json; a note names the numbers that are not finite, which are empty.
 
     Raises:
         ValueError: a field has another type.
     """
-    checked = ResultFields.model_validate(json.loads(json.dumps(content, allow_nan=False)))
+    result = finite(content, dropped := [])
+    if dropped:
+        note = f"Not finite, so left empty: {', '.join(dropped[:8])}{' and others' * (len(dropped) > 8)}."
+        result["notes"] = [*(result.get("notes") or []), note]
+    checked = ResultFields.model_validate(json.loads(json.dumps(result)))
     return json.dumps(checked.model_dump(by_alias=True, exclude_unset=True), indent=1, allow_nan=False).encode()
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parameter import is_lazy
 
 from flfw.errors import InputError
 from flfw.rng import initialising
@@ -235,13 +236,15 @@ def mixes_examples(model: nn.Module, x: Tensor, training: bool = True) -> bool:
 
 
 def refuse_untold_types(model: nn.Module) -> None:
-    """Refuse a model with tensors that no message can hold, or of which a server computes no mean.
+    """Refuse a model with tensors that no message can hold, or of which a server computes no mean; and without sizes.
 
     Raises:
         InputError: naming the first.
     """
     tensors: dict[str, object] = model.state_dict()
     for name, value in tensors.items():
+        if isinstance(value, Tensor) and is_lazy(value):
+            raise InputError(f"Expected a network of known sizes, got {name} of a lazy layer; state its sizes.")
         kind = value.dtype if isinstance(value, Tensor) else None
         if kind is not None and (kind not in _NUMPYS if kind.is_floating_point else kind.is_complex):
             got = f"{name} of {str(kind).removeprefix('torch.')}"

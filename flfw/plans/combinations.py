@@ -14,7 +14,8 @@ from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.experiment.training import RoundSettings
 from flfw.files.tensor_names import matches
 from flfw.nets.malicious_model import ModelModification
-from flfw.nets.net import mixes_examples, refuse_tied
+from flfw.nets.net import losses, mixes_examples, refuse_tied
+from flfw.nets.training.per_example import PerExample
 from flfw.plans.run_plan import AuditPlan
 from flfw.plugins import split_assignment
 from flfw.rng import initialising
@@ -226,7 +227,8 @@ def _require_scores(plan: ClientPlan) -> None:
 def _require_separate(plan: ClientPlan) -> None:
     """Refuse a user's own network that mixes the examples of a batch, where each one's gradient is clipped.
 
-    One example would change the gradients of others, which no bound on its own covers; so with private metrics.
+    One example would change the gradients of others, which no bound on its own covers; so with private metrics. Layers
+    that are not called with tensors alone are refused as well.
     """
     network = plan.task.network.name
     if ":" not in network or not getattr(plan.settings, "on_steps", False):
@@ -236,8 +238,10 @@ def _require_separate(plan: ClientPlan) -> None:
         model, shape = plan.build_model(), plan.task.input_space[0]
         sizes = sorted({*_TRIED, min(plan.local.batch_size or _LARGEST, _LARGEST)})
         mixed = any(mixes_examples(model, torch.rand(size, *shape), mode) for size in sizes for mode in modes)
-    on = f"a network that computes each example's scores from that example alone, for method={plan.name}"
-    require(not mixed, f"{on}, which clips single examples", net=network)
+        on = f"a network that computes each example's scores from that example alone, for method={plan.name}"
+        require(not mixed, f"{on}, which clips single examples", net=network)
+        x, y = torch.rand(2, *shape), torch.zeros(2, dtype=torch.float32 if _regression(plan) else torch.int64)
+        PerExample(model, plan.sharing.uploads).clipped_sum(lambda: losses(model(x), x, y), 1.0)
 
 
 def _require_numbers(plan: ClientPlan) -> None:

@@ -224,8 +224,8 @@ def audit(
         recordings: the folder of the recorder.
         net: builds a fresh network, as `knowledge` takes it.
         attacks: by the name under which they are reported; names alone: those attacks with their usual settings.
-        truth: gives a client's training data by its number in the recordings; None: unknown, the client is left out.
-            An example's ``indices`` name it among all clients' examples.
+        truth: gives a client's training data by its number in the recordings, also as arrays or lists; None: unknown,
+            the client is left out. An example's ``indices`` name it among all clients' examples.
         public: data that an attacker may hold, and uses if it can; a client's in ``truth`` are left out of them.
         inputs: the input space.
         name: the app's name, for the report; empty: that of the folder of the recordings.

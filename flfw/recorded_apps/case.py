@@ -9,7 +9,7 @@ from typing import TypeAlias, final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flfw.adversary.attack import Attack
 from flfw.audit.jobs import Exchange
@@ -76,13 +76,10 @@ class ForeignCase:
         """Number of classes of the network."""
         return classes(self.fresh("classes"), self.inputs)
 
-    def is_random(self, mode: str) -> bool:
-        """Return whether training in a mode draws random numbers within the network."""
-        return mode == "train" and self._draws
-
     @cached_property
-    def _draws(self) -> bool:
-        return is_random(self.fresh("random"), self.inputs, "train")
+    def draws(self) -> bool:
+        """Whether the network draws random numbers in training; in evaluation it draws none."""
+        return is_random(self.fresh("random"), self.inputs)
 
     def fresh(self, purpose: str) -> nn.Module:
         """Build a network with the attacker's own seed.
@@ -103,17 +100,19 @@ class ForeignCase:
         return training if truth.steps is None else replace(training, order=truth.steps)
 
     def checked(self, client: int, truth: Truth, batch: int | None) -> Truth:
-        """Check that a client's truth can be its training data, and return it."""
-        owner, count = f"client {client}", len(truth.labels)
-        shape, low, high = tuple(truth.samples.shape), float(truth.samples.min()), float(truth.samples.max())
+        """Check that a client's truth can be its training data, and return it as tensors."""
+        given = (truth.samples, truth.labels, truth.indices)  # arrays are copied, as a reversed one fits no tensor
+        x, y, at = (part if isinstance(part, Tensor) else torch.tensor(np.array(part, order="C")) for part in given)
+        owner, count = f"client {client}", len(y)
         require(count > 0 and batch in (None, count), f"{batch or 'some'} examples of {owner}", examples=count)
+        shape, low, high = tuple(x.shape), float(x.min()), float(x.max())
         require(shape == (count, *self.inputs.shape), f"inputs of {owner} in {self.inputs.shape}", shape=shape)
         require(low >= 0 and high <= 1, f"inputs of {owner} within [0, 1]", lowest=low, highest=high)
-        labels, indices = truth.labels.tolist(), truth.indices.tolist()
-        require(all(0 <= y < self.classes for y in labels), f"0 <= labels < {self.classes} of {owner}", labels=labels)
-        require(len(set(indices)) == count, f"a place of its own for every example of {owner}", indices=indices)
-        parts = (truth.samples.float(), truth.labels, truth.indices)
-        return Truth(*(part.contiguous() for part in parts), order=truth.order)
+        require(y.dim() == 1, f"a class for each example of {owner}", shape=tuple(y.shape))
+        labels, places, classes = y.tolist(), at.tolist(), range(self.classes)
+        require(all(label in classes for label in labels), f"0 <= labels < {self.classes} of {owner}", labels=labels)
+        require(len(set(places)) == count, f"a place of its own for every example of {owner}", indices=places)
+        return Truth(*(part.contiguous() for part in (x.float(), y.long(), at.long())), order=truth.order)
 
 
 @final

@@ -382,7 +382,7 @@ class Consistency:
         return ""
 
     def _draws(self, training: TrainingDescription, truth: Truth) -> bool:
-        return training.is_random(len(truth.labels)) or self._case.is_random(training.mode)
+        return training.is_random(len(truth.labels)) or (training.mode == "train" and self._case.draws)
 
     def _moved(self, observed: Observation, training: TrainingDescription) -> Tensors:
         trained = {name for name, parameter in self._net.named_parameters() if parameter.requires_grad}
@@ -420,7 +420,7 @@ class Consistency:
         pointing, nearest, tried = "", (0.8 * given.off, ""), False  # much nearer than the given one
         rounding = given.tolerance - TOLERANCE
         modes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._net.modules())
-        modes = modes or self._case.is_random("train")
+        modes = modes or self._case.draws
         explaining: list[tuple[bool, float, str, Agreement]] = []
         for other in _alternatives(training, truth, self._case.inputs, others, modes):
             for name, more_steps, numbers in self._tried(observed, other, training, rounding):

@@ -184,7 +184,7 @@ class Grants:
             same = (id(models[index]), count, training)
             if unrolled and same not in through:
                 through[same] = stepped(models[index], training, count)
-            random = self._case.is_random(training.mode)
+            random = training.mode == "train" and self._case.draws
             knowledge = granted(models[index], training, count, v.truth.labels.clone(), random, through.get(same), why)
             pairs.append((observation, self.beside(replace(knowledge, batch=len(v.truth.labels)), attack, _beside(v))))
             explained = training.known and not training.is_random(count) and not v.sampled

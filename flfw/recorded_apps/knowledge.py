@@ -88,14 +88,8 @@ def _named(net: nn.Module, tensors: Tensors) -> Tensors:
     state, kind = net.state_dict(), type(net).__name__
     _refuse_bytes(tensors, kind)
     if not set(tensors) <= set(state) and all(name.isdecimal() for name in tensors):
-        parameters = [name for name, _ in net.named_parameters()]
-        names = next((names for names in ([*state], parameters) if len(names) == len(tensors)), None)
-        if names is None:
-            raise InputError(
-                f"Expected {len(state)} numbered tensors (all of {kind}) or {len(parameters)} (its parameters), "
-                f"got {len(tensors)}; build the network that the clients trained."
-            )
-        tensors = dict(zip(names, (tensors[number] for number in sorted(tensors, key=int)), strict=True))
+        values = [tensors[number] for number in sorted(tensors, key=int)]
+        tensors = dict(zip(_names(net, [value.shape for value in values]), values, strict=True))
     for name in sorted(tensors.keys() - state.keys()):
         raise InputError(f"Expected tensors of {kind} ({', '.join(state)}), got {name}; build the clients' network.")
     in_order = {name: tensors[name] for name in state if name in tensors}  # files may have another order
@@ -104,6 +98,23 @@ def _named(net: nn.Module, tensors: Tensors) -> Tensors:
             shapes = tuple(state[name].shape), tuple(value.shape)
             raise InputError(f"Expected {name} of {kind} in shape {shapes[0]}, got {shapes[1]}; build their network.")
     return {name: value.to(state[name].dtype) for name, value in in_order.items()}
+
+
+def _names(net: nn.Module, shapes: Sequence[torch.Size]) -> Sequence[str]:
+    """Return the names of numbered tensors: all, the parameters, the trained ones, or what is outside of BatchNorm."""
+    state = net.state_dict()
+    parameters = [name for name, _ in net.named_parameters()]
+    if whole := next((names for names in ([*state], parameters) if len(names) == len(shapes)), None):
+        return whole
+    normed = {name for name, layer in net.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    outside = [[name for name in names if name.rpartition(".")[0] not in normed] for names in ([*state], trained)]
+    fitting = {tuple(names) for names in (trained, *outside) if [state[name].shape for name in names] == shapes}
+    if len(fitting) != 1:
+        expected = f"{len(state)} numbered tensors (all of {type(net).__name__}) or {len(parameters)} (its parameters)"
+        way = f"fit {len(fitting) or 'no'} other parts of it; send ArrayRecord(net.state_dict()), which has names"
+        raise InputError(f"Expected {expected}, got {len(shapes)}, which {way}.")
+    return fitting.pop()
 
 
 def _refuse_bytes(tensors: Tensors, kind: str) -> None:
@@ -163,7 +174,7 @@ def knowledge(
     model = victim(net, named(net, observation), space, description.mode)
     wanted = training is not None and training.known and needs_steps(training, batch)
     through = stepped(model, description, batch) if wanted and len(description.batches(batch)) <= most_steps else None
-    result = granted(model, description, batch, known, is_random(net, space, description.mode), through)
+    result = granted(model, description, batch, known, description.mode == "train" and is_random(net, space), through)
     return result if public is None else with_public(result, public)
 
 
@@ -209,15 +220,13 @@ def classes(net: nn.Module, inputs: InputSpec) -> int:
     except (RuntimeError, ValueError, TypeError) as error:
         message = (str(error).splitlines() or [""])[0]
         raise InputError(f"Expected a network for inputs of shape {inputs.shape}, got {kind}: {message}") from error
-    fits = isinstance(scores, Tensor) and scores.dim() == 2
-    require(fits, "a network that gives scores (batch, classes)", net=kind)
+    fits = isinstance(scores, Tensor) and scores.dim() == 2 and scores.shape[1] > 1
+    require(fits, "a network that gives scores (batch, classes), of two classes or more", net=kind)
     return scores.shape[1]
 
 
-def is_random(net: nn.Module, inputs: InputSpec, mode: str) -> bool:
+def is_random(net: nn.Module, inputs: InputSpec) -> bool:
     """Return whether a network in training draws random numbers, as dropout does, by a trial."""
-    if mode == "eval":
-        return False
     with initialising(0, "inputs of a network that may draw"):
         x = inputs.normalise(torch.rand(8, *inputs.shape))
     return draws_in_training(net, x)

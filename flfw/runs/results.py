@@ -254,6 +254,7 @@ def _write(
                 "digest": task.dataset.digest or None,
                 "licence": card.licence or UNKNOWN,
                 "citation": card.citation or UNKNOWN,
+                **{name: getattr(task.dataset, name) for name in ("classes", "mean", "std")},
             },
             "weights": _weights(run_plan.experiment, audited["weights"]),
             "tuned_on": audited["tuned_on"],
@@ -294,7 +295,8 @@ def _privacy(run_plan: RunPlan, task: Task, training: dict[str, Any]) -> tuple[l
     from flfw.dp import canary_audit
 
     experiment = run_plan.experiment
-    bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
+    # A score that is not finite tells nothing, as 0.
+    bound = canary_audit.lower(np.nan_to_num(np.array(training["scores"], float)), task.canaries, experiment.delta)
     bound |= {"residual": training["residual"]}
     shift = canary_audit.claimed_shift(accountant.mechanism, accountant.others("example")[0])
     return canary_audit.beside_the_claims(entries, bound, experiment.delta, experiment.rounds, shift)

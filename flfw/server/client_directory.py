@@ -202,7 +202,8 @@ class ClientDirectory:
         hopeless = failure.reason == DIED and not self.tolerance.replaces_the_dead
         if self.tolerance.on_failure == "fail" or hopeless:
             who = f"client {failure.client}" if failure.client >= 0 else "a client"
-            raise RunError(f"{who} failed in {when}: {failure.reason}")
+            way = "; if the loss grew, lower --lr" if failure.reason.endswith("with NaN or infinite values") else ""
+            raise RunError(f"{who} failed in {when}: {failure.reason}{way}")
         failed.append(failure)
 
 

@@ -46,6 +46,9 @@ def test_a_network_that_mixes_examples_is_refused_where_single_ones_are_clipped(
 def test_it_may_train_where_whole_updates_are_clipped_or_nothing_is() -> None:
     checked(f"{ODD}:centred_inputs", "dp_fedavg", "unit=client")
     checked(f"{ODD}:centred_inputs", "fedavg")
+    checked(f"{ODD}:recurrent", "dp_fedavg", "unit=client")
+    with pytest.raises(InputError, match=r"LSTM at extractor\.1; not from tensors to one tensor; dp_fedavg with unit="):
+        checked(f"{ODD}:recurrent", "fed_cdp")
 
 
 def test_in_evaluation_only_private_metrics_are_in_the_way() -> None:

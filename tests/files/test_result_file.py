@@ -82,6 +82,14 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
         read_model(tmp_path, list[SessionFields])
 
 
+def test_a_number_that_is_not_finite_is_left_empty_and_named() -> None:
+    odd = {**ATTACK, "share_interval": [0.0, float("inf")], "more": {"ratio": [float("nan"), 1.5]}}
+    written = json.loads(to_json({"notes": ["a"], "audit": [odd]}))
+    assert written["audit"] == [{**ATTACK, "share_interval": [0.0, None], "more": {"ratio": [None, 1.5]}}]
+    note = "Not finite, so left empty: audit[0].share_interval[1] (inf), audit[0].more.ratio[0] (nan)."
+    assert written["notes"] == ["a", note]
+
+
 def test_a_result_that_no_reader_takes_is_not_written() -> None:
     with pytest.raises(ValueError, match="round"):
         to_json({"rounds": [{"round": "two"}]})

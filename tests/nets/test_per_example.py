@@ -572,7 +572,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "a recurrent layer": (
         lambda: nn.LSTM(4, 3, batch_first=True),
         (2, 4),
-        "LSTM at the model itself; it is not called with tensors alone, or does not return one",
+        "LSTM at the model itself; not from tensors to one tensor; dp_fedavg with unit=client trains it",
     ),
 }
 

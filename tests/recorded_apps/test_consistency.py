@@ -228,6 +228,12 @@ def test_an_error_in_the_loss_makes_the_check_impossible_and_not_passed(tmp_path
     assert "it cannot be recomputed (ZeroDivisionError: by nothing)" in control(result)["failure_reason"]
 
 
+@pytest.mark.slow
+def test_an_update_that_the_truth_explains_as_zero_gets_a_verdict(tmp_path: Path) -> None:
+    result = checked(tmp_path, Local(), training=replace(PLAIN, loss=lambda scores, labels: 0 * scores.sum()))
+    assert result["verdict"] == "undecided" and result["consistency"][0]["ratio"] is None
+
+
 # --- random trainings ---------------------------------------------------------------------------------------------
 
 

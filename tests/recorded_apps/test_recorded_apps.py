@@ -82,15 +82,21 @@ def deep() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 3), *(nn.Linear(3, 3) for _ in range(5)))
 
 
+def held() -> nn.Module:
+    net = dense()
+    net.get_submodule("1").requires_grad_(False)
+    return net
+
+
 @pytest.mark.parametrize(
-    ("build", "alone"),
-    [(Convolutional, False), (Convolutional, True), (deep, False)],
-    ids=["state_dict", "parameters", "more than ten of a shape"],
+    ("build", "left_out"),
+    [(Convolutional, "none"), (Convolutional, ".run .num"), (deep, "none"), (Convolutional, "norm"), (held, "1.")],
+    ids=["state_dict", "parameters", "more than ten of a shape", "without BatchNorm", "trained"],
 )
-def test_numbered_tensors_are_taken_in_the_networks_order(build: Callable[[], nn.Module], alone: bool) -> None:
+def test_numbered_tensors_are_taken_in_the_networks_order(build: Callable[[], nn.Module], left_out: str) -> None:
     net = fresh(build)
     update, _, _ = an_update(net)
-    wanted = [name for name, _ in net.named_parameters()] if alone else list(net.state_dict())
+    wanted = [name for name in net.state_dict() if not any(word in name for word in left_out.split())]
 
     def numbered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         pairs = [(str(i), tensors[name]) for i, name in enumerate(wanted)]
@@ -117,7 +123,7 @@ def test_the_first_tensor_that_does_not_fit_is_named() -> None:
     with pytest.raises(InputError, match=r"^Expected tensors of Convolutional \(stem.weight, .*\), got head.bias;"):
         named(net, replace(update, sent=update.sent | {"head.bias": torch.zeros(3)}))
     few = {"0": torch.zeros(3), "1": torch.zeros(3)}
-    with pytest.raises(InputError, match=r"^Expected 9 numbered tensors .* or 6 \(its parameters\), got 2; "):
+    with pytest.raises(InputError, match=r"^Expected 9 numbered tensors .* or 6 \(its .*, got 2, which fit no "):
         named(net, replace(update, received=few))
 
 
@@ -308,8 +314,9 @@ def test_only_so_many_clients_and_only_those_of_whom_something_is_known_are_audi
 
 def test_public_examples_that_are_a_clients_do_not_hide_its_leak(leaking: Path, tmp_path: Path) -> None:
     x, y = (torch.cat(parts) for parts in zip(*(examples(1, seed) for seed in (0, 1, 9)), strict=True))
-    public = PublicData.from_arrays(x.double().numpy(), y.numpy())
-    (result,) = ask(leaking, tmp_path / "audit", rounds=[1], public=public)["audit"]
+    public, given = PublicData.from_arrays(x.double().numpy(), y.numpy()), truth_of(1)
+    truth = lambda client: Truth(*(part.double().numpy() for part in list(vars(given(client)).values())[:3]))  # noqa: E731
+    (result,) = ask(leaking, tmp_path / "audit", rounds=[1], public=public, truth=truth)["audit"]
     assert (result["verdict"], result["share_recovered"]) == ("leaks", 1.0)
     assert result["floors"]["nearest_public"] < 20
     with pytest.raises(InputError, match="no client's, got public=2"):
@@ -330,6 +337,8 @@ def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
         ({"truth": one_truth(labels=torch.tensor([3]))}, r"^Expected 0 <= labels < 3 of client 1, got labels=\[3\]"),
         ({"truth": one_truth(samples=torch.full((1, 1, 6, 6), 2.0))}, r"^Expected inputs of client 1 within \[0, 1\]"),
         ({"truth": one_truth(samples=torch.zeros(1, 6, 6))}, r"^Expected inputs of client 1 in \(1, 6, 6\), got"),
+        ({"truth": one_truth(labels=torch.eye(3)[:1])}, r"^Expected a class for each example of client 1, got shape="),
+        ({"net": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 1))}, r"^Expected .* of two classes or more, got"),
         ({"net": Convolutional}, r"^Expected tensors of Convolutional \(stem.weight, .*got 1.bias;"),
         ({"attacks": {}}, "^Expected at least one attack"),
         ({"attacks": {"told": Membership()}}, "^Expected attacks that reconstruct examples: .* got attack=told"),

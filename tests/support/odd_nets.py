@@ -67,7 +67,12 @@ def branching(shape: Shape, classes: int) -> Net:
 
 
 def recurrent(shape: Shape, classes: int) -> Net:
-    return Net(nn.Sequential(nn.Flatten(), nn.LSTM(prod(shape), 4), First()), nn.Linear(4, classes))
+    lstm = nn.LSTM(prod(shape[1:]), 4, batch_first=True)
+    return Net(nn.Sequential(nn.Flatten(2), lstm, First(), nn.Flatten()), nn.Linear(4 * shape[0], classes))
+
+
+def lazy(shape: Shape, classes: int) -> Net:
+    return Net(nn.Flatten(), nn.LazyLinear(classes))
 
 
 def half(shape: Shape, classes: int) -> Net:

@@ -86,11 +86,10 @@ def adult(root: Path, side: int | None) -> DatasetArrays:
     """
     table = np.array([row for file in ADULT.files for row in _rows(root / file)], dtype=np.float64)
     table = table[numpy_generator(0, "adult cut").permutation(len(table))]
-    x, y, cut = table[:, :-1], table[:, -1].astype(np.int64), len(table) * 3 // 4
+    x, y, cut = table[:, :-1], table[:, -1], len(table) * 3 // 4
     low, high = x[:cut, _NUMERIC].min(axis=0), x[:cut, _NUMERIC].max(axis=0)
     # Whole numbers: 1 apart or equal.
     x[:, _NUMERIC] = np.clip((x[:, _NUMERIC] - low) / np.maximum(high - low, 1), 0, 1)
-    x = x.astype(np.float32)
     return DatasetArrays(x[:cut], y[:cut], x[cut:], y[cut:])
 
 

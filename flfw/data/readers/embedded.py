@@ -23,7 +23,7 @@ def digits(root: Path, side: int | None) -> DatasetArrays:
     """
     table = np.loadtxt(root / _DIGITS_FILE, delimiter=",")
     x = np.rint(table[:, :64] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
-    y = table[:, 64].astype(np.int64)
+    y = table[:, 64]
     return DatasetArrays(x[:_DIGITS_TRAIN], y[:_DIGITS_TRAIN], x[_DIGITS_TRAIN:], y[_DIGITS_TRAIN:])
 
 
@@ -35,9 +35,9 @@ def cancer(root: Path, side: int | None) -> DatasetArrays:
     """
     table = np.loadtxt(root / _CANCER_FILE, delimiter=",", skiprows=1)
     table = table[numpy_generator(0, "cancer cut").permutation(len(table))]
-    x, y = table[:, :30], table[:, 30].astype(np.int64)
+    x, y = table[:, :30], table[:, 30]
     low, high = x[:_CANCER_TRAIN].min(axis=0), x[:_CANCER_TRAIN].max(axis=0)
-    x = np.clip((x - low) / (high - low), 0, 1).astype(np.float32)
+    x = np.clip((x - low) / (high - low), 0, 1)
     return DatasetArrays(x[:_CANCER_TRAIN], y[:_CANCER_TRAIN], x[_CANCER_TRAIN:], y[_CANCER_TRAIN:])
 
 

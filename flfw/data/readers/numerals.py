@@ -38,8 +38,7 @@ def _idx(
             for kind, axes in (("images-idx3", 3), ("labels-idx1", 1))
         )
         train_x, test_x = ((x.swapaxes(1, 2) if transposed else x)[:, None] for x in images)
-        train_y, test_y = (y.astype(np.int64) for y in labels)
-        return DatasetArrays(train_x, train_y, test_x, test_y)
+        return DatasetArrays(train_x, labels[0], test_x, labels[1])
 
     return read
 

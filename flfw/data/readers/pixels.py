@@ -10,7 +10,7 @@ import numpy as np
 
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.errors import InputError
+from flfw.errors import InputError, require
 
 _BLOCK = 1000  # images resized at a time, as floats need four times the memory
 
@@ -76,19 +76,46 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> DatasetA
             f"{' '.join(str(error).split())}; {_again(card)}."
         ) from error
     sizes = {card.shape} | ({(card.shape[0], side, side)} if side else set())
-    for part, x, y in (("train", arrays.train_x, arrays.train_y), ("test", arrays.test_x, arrays.test_y)):
-        x, y = np.atleast_1d(x), np.atleast_1d(y)  # a damaged file may hold a single number
-        outside = [] if card.numbers else np.unique(y[(y < 0) | (y >= card.classes)]).tolist()
-        if len(x) != len(y) or x.shape[1:] not in sizes or outside:
-            labels = f"{len(y)} labels" + (f", among them {', '.join(map(str, outside[:12]))}" if outside else "")
+    for part in ("train", "test"):
+        x, y = (np.atleast_1d(getattr(arrays, f"{part}_{axis}")) for axis in "xy")  # a damaged file may hold one number
+        require({x.dtype.kind, y.dtype.kind} <= {*"buif"}, f"numbers in {name} {part}", types=(x.dtype, y.dtype))
+        y = _in_one_column(y, card.classes)
+        odd = ~np.isfinite(y) if card.numbers else ~np.isin(y, np.arange(card.classes))
+        if y.shape != (len(x),) or x.shape[1:] not in sizes or odd.any():
+            among = ", ".join(map(str, np.unique(y[odd])[:12].tolist()))
+            labels = f"{'x'.join(map(str, y.shape))} labels" + (f", among them {among}" if among else "")
             raise InputError(
                 f"Expected {name} {part} inputs of shape {card.shape} with labels 0-{card.classes - 1}, got "
                 f"{x.shape} with {labels}; {_again(card)}."
             )
         if not len(x):
             raise InputError(f"Expected {name} {part} inputs, got none in {root}; {_again(card)}.")
+        inputs, labels = _in_range(f"{name} {part}", x), y.astype(np.float32 if card.numbers else np.int64, copy=False)
+        arrays = arrays._replace(**{f"{part}_x": inputs, f"{part}_y": labels})
     patients.require_apart(name, arrays.train_group, arrays.test_group, (len(arrays.train_y), len(arrays.test_y)))
     return arrays
+
+
+def _in_one_column(y: np.ndarray, classes: int) -> np.ndarray:
+    """Return labels (N,) of a column (N, 1) or of one-hot rows (N, classes); others as they are."""
+    if classes > 1 and y.shape[1:] == (classes,) and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
+        return y.argmax(1)
+    return y[:, 0] if y.shape[1:] == (1,) else y
+
+
+def _in_range(name: str, x: np.ndarray) -> np.ndarray:
+    """Return images (N, C, H, W) as uint8, rows (N, d) as float32 in [0, 1]; another value is refused by its place."""
+    images = x.ndim == 4
+    if images and x.dtype == np.uint8:
+        return x
+    high, place = (255, "pixel") if images else (1, "column")
+    if not (x.min() >= 0 and x.max() <= high):  # not a number if one of them is not
+        row, *at = np.argwhere(~((x >= 0) & (x <= high)))[0].tolist()
+        got = f"{x[row, *at]:g} in row {row}, {place} {', '.join(map(str, at))}"
+        raise InputError(f"Expected {name} inputs from 0 to {high}, got {got}; scale them, or fill gaps.")
+    levels = not images or x.dtype.kind != "f" or (x.max() > 1 and all((image % 1 == 0).all() for image in x))
+    require(levels, f"{name} images of whole levels 0 to 255", type=x.dtype, lowest=x.min(), highest=x.max())
+    return x.astype(np.uint8 if images else np.float32, copy=False)
 
 
 def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: Path) -> None:

@@ -156,7 +156,9 @@ class PerExample:
                 output = forward(*inputs, **named)
                 tensors = isinstance(output, Tensor) and inputs and all(isinstance(value, Tensor) for value in inputs)
                 if not tensors:
-                    raise _no_gradients(layer, place, "it is not called with tensors alone, or does not return one")
+                    raise _no_gradients(
+                        layer, place, "not from tensors to one tensor; dp_fedavg with unit=client trains it"
+                    )
                 if output.requires_grad:
                     # The edge, not the tensor: later layers may change the tensor in place.
                     uses.append(_Use(place, inputs, get_gradient_edge(output)))
