@@ -163,8 +163,7 @@ class Membership(MembershipAttack):
             "loss_drop": excess_loss_drop(before, drops[0], torch.stack(drops[1:])) if drops[1:] else before - drops[0],
         }
         if len(updates) > 2:
-            others = torch.stack([cosine(other) for other in products[1:]])
-            scores["fedmia"] = fedmia(scores["cosine"], others)
+            scores["fedmia"] = fedmia(scores["cosine"], torch.stack([cosine(other) for other in products[1:]]))
         if self.settings.shadows and not self._without_shadows(view, victim):
             shadows = self._shadows(view, victim, torch_generator(seed, "shadows", one.round, view.client))
             inside = shadows.sets.inside

@@ -80,8 +80,7 @@ def scores(model: nn.Module, layer: str, x: Tensor) -> Tensor:
         layer: name of a fully connected layer with d inputs.
         x: network inputs (B, ...).
     """
-    r = representation(model, layer, x)
-    return (row_norms(model, layer, x) / (r + _OFFSET)).sum(0)
+    return (row_norms(model, layer, x) / (representation(model, layer, x) + _OFFSET)).sum(0)
 
 
 def _layers(model: nn.Module, uploads: Sequence[str]) -> list[str]:

@@ -105,8 +105,7 @@ def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | N
         InputError: the clients did not all receive the same tensors, so that their sum is of no single model.
     """
     first = _of_one_model(members)
-    total = _sum(members, weights, protocol)
-    mean = {name: value.double() / len(members) for name, value in total.items()}
+    mean = {name: value.double() / len(members) for name, value in _sum(members, weights, protocol).items()}
     if weights:
         mean = {name: first.received[name].double() + value for name, value in mean.items()}
     return replace(first, sent={name: value.to(first.sent[name].dtype) for name, value in mean.items()})

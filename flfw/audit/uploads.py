@@ -78,8 +78,7 @@ def joined_truth(parts: Sequence[Truth], file: Path, out: Path, name: str) -> tu
 def write_truth(folder: Path, server_round: int, client: int, noted: Noted, varied: bool) -> None:
     """Write the truth of an upload into the client's own folder; nothing where the client used no example."""
     if any(len(chosen) for chosen, _, _ in noted):
-        truth = truth_of_upload(noted, varied)
-        truth.write(folder, upload_key(server_round, client))
+        truth_of_upload(noted, varied).write(folder, upload_key(server_round, client))
 
 
 def uploads_probe_set(server_round: int, truths: Sequence[Truth]) -> ProbeSet:

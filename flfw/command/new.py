@@ -66,8 +66,7 @@ def _write(kind: str, folder: Path) -> list[str]:
     name, example = folder.name, _EXAMPLES[kind]
     block = rf"^```python\n# mylab/{example}\.py\n(.*?)^```$.*?^python sim\.py (.*?)$"
     ((text, command),) = re.findall(block, _PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    renamed = {f"mylab.{example}": f"{name}.{kind}", rf"\b{_camel(example)}": _camel(name)}
-    for old, new in renamed.items():
+    for old, new in {f"mylab.{example}": f"{name}.{kind}", rf"\b{_camel(example)}": _camel(name)}.items():
         text, command = re.sub(old, new, text), re.sub(old, new, command)
     (folder / name).mkdir(parents=True)
     (folder / "pyproject.toml").write_text(_PROJECT.format(name=name))

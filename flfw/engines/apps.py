@@ -439,8 +439,7 @@ def _reply(message: Message, validator: MessageValidator, sent: Tensors, metrics
     The numbers beside them are chosen by `FederatedClient._reported`; a site's policy looks at both.
     """
     validator.check_sent(sent)
-    content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
-    return Message(content, reply_to=message)
+    return Message(RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)}), reply_to=message)
 
 
 def _plan_of(context: Context) -> RunPlan:

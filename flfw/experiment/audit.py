@@ -95,8 +95,7 @@ class ProbeSettings(FlagSettings):
         Args:
             per_round: clients that take part in a round.
         """
-        target = self.sum_size or min(self.images, per_round)
-        return tuple(dict.fromkeys((target, *groups(self.curve))))
+        return tuple(dict.fromkeys((self.sum_size or min(self.images, per_round), *groups(self.curve))))
 
 
 @dataclass(frozen=True)

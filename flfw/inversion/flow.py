@@ -396,5 +396,4 @@ def flow_recipes(
     opening = tuple(replace(stage, descent=plugged(stage.descent)) for stage in config.opening)
     plug_and_play = replace(config, descent=plugged(config.descent), opening=opening)
     flow = GuidedFlow(velocity, inputs, settings.flow_steps, settings.flow_guidance)
-    guided = replace(config, opening=(replace(config.stages[0], descent=flow), *config.opening))
-    return plug_and_play, guided
+    return plug_and_play, replace(config, opening=(replace(config.stages[0], descent=flow), *config.opening))

@@ -307,10 +307,9 @@ class _Run:
         inputs = self._victim.inputs
         samples = (best.guess["x"] * inputs.std + inputs.mean).clamp(*self._box)
         for i, problem in enumerate(problems):
-            labels = problem.labels if problem.labels is not None else best.guess["labels"][i].argmax(-1)
             yield SearchResult(
                 samples[i] if went[i] else torch.full_like(samples[i], torch.nan),
                 float(best.matched[i]) if went[i] else inf,
-                labels,
+                problem.labels if problem.labels is not None else best.guess["labels"][i].argmax(-1),
                 None if not went[i] or bool(best.unsolved[i]) else before + int(best.iterations[i]),
             )

@@ -70,8 +70,7 @@ def questions(
     single = [setting for setting in messages if not sees_sums(setting)]
     sums = [setting for setting in settings if sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
-    told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
-    summed = _summed(sums, told_of_sums, unit)
+    summed = _summed(sums, [row for row in membership if row["vantage"] == AGGREGATE], unit)
     return [_seen(single, sums, unit), _membership(singly, unit), _with_figures(summed, figures) if figures else summed]
 
 
@@ -195,8 +194,7 @@ def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuest
     unit = "patients" if row and row.get("unit") == "patient" else unit
     requested = "Can anyone tell whose data were used?", f"membership of single {unit}"
     if row is None:
-        nobody = "No attack tried to tell members from others."
-        return PageQuestion(*requested, _UNTRIED, nobody)
+        return PageQuestion(*requested, _UNTRIED, "No attack tried to tell members from others.")
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     right = f"is right in {percent(share_right(row), 0)} of comparisons (a coin: 50\u00a0%)"
@@ -212,8 +210,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     who = "a server behind secure aggregation" + ", or another client," * peers
     requested = "What does a sum hide?", f"{who} sees only sums over clients"
     if not settings and not membership:
-        words = "No attack was tried on sums over clients."
-        return PageQuestion(*requested, _UNTRIED, words)
+        return PageQuestion(*requested, _UNTRIED, "No attack was tried on sums over clients.")
     sentences, found = [], [setting.outcome for setting in settings]
     largest = _largest(settings)
     if largest is not None:

@@ -165,7 +165,6 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
         notice.cancel()
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if training.epoch_s > LONG_S else ""
-    files = 2 * _taking_part(experiment) if training.private else 0
     return Estimate(
         experiment,
         seconds(experiment, actors, training, audit),
@@ -173,7 +172,7 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
         int(training.message),
         disk_bytes(experiment, training, audit),
         origin,
-        files,
+        2 * _taking_part(experiment) if training.private else 0,
     )
 
 

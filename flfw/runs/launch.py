@@ -181,7 +181,6 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
     run_config, address = experiment.to_run_config(), experiment.ray_address
     with ray_start.started(address, site, partial(store_bytes, run_plan)) as options:
         actors, shares = machine.actors_and_shares(experiment, experiment.attack_gpus, available_resources(address))
-        sums = _summable(run_plan)
         grid = RayGrid(
             apps.client,
             experiment.clients,
@@ -193,7 +192,7 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
             one_disk=not experiment.ray_address and machine.is_alone(),  # else actors may be on other machines
             stateful=False,
             cohorts=_cohorts(run_plan.client),
-            uploads=run_plan.client.sharing.uploads if sums else (),
+            uploads=run_plan.client.sharing.uploads if _summable(run_plan) else (),
         )
         try:
             federate(grid, run_plan)

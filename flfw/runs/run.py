@@ -268,8 +268,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     run_plan.client.method.check_task(task, run_plan.client.settings)
     if run_plan.client.defence and experiment.defended_partitions:
         defended = (one for one in looked_at(task.split.train) if one in experiment.defended_partitions)
-        held = task.defended_data(defended, experiment.batch_size)
-        run_plan.client.defence.check_data(held)
+        run_plan.client.defence.check_data(task.defended_data(defended, experiment.batch_size))
     _check_clients(run_plan, task)
     _require_metrics(run_plan)
     _require_average(run_plan)

@@ -161,8 +161,7 @@ class ClientDirectory:
         late = f"did not answer within {self.tolerance.deadline:g} s"
 
         def origin(reply: Message) -> int:
-            node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-            return client_of(node)
+            return client_of(node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id))
 
         for reply in sorted(replies, key=origin) if isinstance(replies, Sequence) else replies:
             partition = origin(reply)

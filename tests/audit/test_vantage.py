@@ -313,8 +313,7 @@ def test_a_client_that_sends_it_all_the_same_fails(tmp_path: Path, monkeypatch: 
     answer = probe.answer
 
     def chatty(config: dict[str, Any], *rest: Any) -> Tensors:
-        sent = answer(config, *rest)
-        return {"classifier.bias": torch.zeros(10)} if "vantage" in config else sent
+        return {"classifier.bias": torch.zeros(10)} if "vantage" in config else answer(config, *rest)
 
     monkeypatch.setattr(probe, "answer", chatty)
     with pytest.raises(RunError, match=r"^client 0 failed in a probe at round 0: sent arrays, which were to"):
@@ -462,8 +461,7 @@ def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) 
     at_server = next(job for job in jobs if job.vantage == SERVER)
     heal(first)
     assert (usable("examples", first), usable("examples", second)) == (3, 0)
-    one = dataclasses.replace(second, exchanges=second.exchanges[:1])
-    heal(one)
+    heal(dataclasses.replace(second, exchanges=second.exchanges[:1]))
     assert (usable("examples", first), usable("examples", second)) == (0, 1)
     lines = Recordings(copy / "examples").lines
     assert {line["config"]["own_slot"] for line in lines} == {"poisoned"} and all("place" in line for line in lines)

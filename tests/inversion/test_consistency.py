@@ -139,8 +139,7 @@ def test_without_a_weight_it_changes_nothing() -> None:
     for one, other in zip(searched(weight=0.0), alone, strict=True):
         assert torch.equal(one.samples, other.samples)
     torch.manual_seed(0)
-    drawn = searched(weight=1.0)
-    assert not torch.allclose(drawn[0].samples, alone[0].samples, atol=1e-3)
+    assert not torch.allclose(searched(weight=1.0)[0].samples, alone[0].samples, atol=1e-3)
 
 
 @pytest.mark.slow

@@ -236,8 +236,7 @@ def p_of_normal(noise: Tensor) -> float:
     flat = noise.flatten()
     few = flat[:: max(1, len(flat) // 500_000)].numpy()
     by_distribution = stats.kstest(few, "norm").pvalue
-    by_kurtosis = stats.kurtosistest(few).pvalue
-    return min(1.0, 2 * float(min(by_distribution, by_kurtosis)))
+    return min(1.0, 2 * float(min(by_distribution, stats.kurtosistest(few).pvalue)))
 
 
 def _between_entries(noise: Tensors) -> Iterator[str]:

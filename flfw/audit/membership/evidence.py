@@ -187,9 +187,8 @@ def weigh(scored: Sequence[ScoredClient], tests: int, delta: float = 0.0) -> Pai
         for one in scored
     ]
     worst = max(clients, key=lambda one: (one.guessed.low, one.guessed.correct), default=None)
-    pairs = sum(len(one.members) for one in scored)
     return PairEvidence(
-        pairs=pairs,
+        pairs=sum(len(one.members) for one in scored),
         guessed=guessed,
         tail=_tail(scored, part),
         worst=worst,
@@ -260,8 +259,7 @@ def _tail(scored: Sequence[ScoredClient], confidence: float) -> OperatingPoint |
     if not count or (rate := smallest_fpr(count)) >= 1:
         return None
     members = np.concatenate([one.members for one in scaled])
-    held_out = np.concatenate([one.held_out for one in scaled])
-    return at_rate(members, held_out, rate, confidence)
+    return at_rate(members, np.concatenate([one.held_out for one in scaled]), rate, confidence)
 
 
 def _epsilon(scored: Sequence[ScoredClient], confidence: float, delta: float) -> float:

@@ -202,8 +202,7 @@ class MembershipAudit:
         rounds = tuple(r for r in self._audit.audited_by(last) if r)
         lines = tuple(line for r in rounds for line in recordings.update_lines(r))
         require(bool(lines), f"recorded uploads of rounds {self._audit.probes.audit_rounds} for {attack}", uploads=0)
-        took_part = {line["client"] for line in lines}
-        self._say_who_is_missing(attack, len(took_part), len(self._targets(lines)))
+        self._say_who_is_missing(attack, len({line["client"] for line in lines}), len(self._targets(lines)))
         points = vantage_points(self._audit.probes.vantage, self._audit.sum_sizes)
         shared = self._controls_of(tuple(self._targets(lines)))
         kinds = dict.fromkeys(OUTSIDER if vantage == OUTSIDER else "server" for vantage, _ in points)

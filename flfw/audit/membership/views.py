@@ -72,8 +72,7 @@ def game_views(
         brought.append(replace(one, sent=on_device(one.sent, device), received=received))
     held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
     known = InformedAttacker(plan, adaptation, game, attack, job.vantage)
-    of_sums = partial(protocol, plan.seed)
-    for view in views(game, held, brought, public, model, local, of_sums):
+    for view in views(game, held, brought, public, model, local, partial(protocol, plan.seed)):
         yield known.with_operators(view) if job.adaptive else view
 
 

@@ -324,8 +324,7 @@ class ControlRunner:
             return []
         uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
         adaptation, attack = self._audit.settings.adaptation, self._audit.reconstructions[job.attack]
-        granted = grant(replace(job, device="cpu"), clients, adaptation, attack, seen, uploads)
-        pairs = zip(*granted, strict=True)
+        pairs = zip(*grant(replace(job, device="cpu"), clients, adaptation, attack, seen, uploads), strict=True)
         names = {exchange.slot: truth_keys(job.probe_set, exchange) for exchange in job.exchanges}
         opened = []
         for o, knowledge in pairs:

@@ -262,8 +262,7 @@ class Scorer:
         row |= {"db": db, "rmsd": metrics.rmsd(true, guess), "gain": recovery.gain(db, floors)}
         row["succeeded"] = recovery.succeeded(true, guess)
         if len(alike):
-            ranked = recovery.identification(true, guess, self._public.samples[alike])
-            row["rank"], row["candidates"] = ranked
+            row["rank"], row["candidates"] = recovery.identification(true, guess, self._public.samples[alike])
         row["recovered"] = self._recovered(true, guess, label)
         if true.ndim > 1:
             row["recovered"] = row["recovered"] and row["gain"] >= recovery.GAIN_DB

@@ -100,7 +100,6 @@ def frontier(rows: Rows, title: str) -> Figure:
                 continue
             ends = [_ends(row, utility.column), _ends(row, column)]
             fill = ink if row["on_frontier"] else "white"
-            name = f"{row['run']} ({row['letters']})"
             axes.errorbar(
                 row[utility.column],
                 row[column],
@@ -109,7 +108,7 @@ def frontier(rows: Rows, title: str) -> Figure:
                 fmt=mark,
                 color=ink,
                 markerfacecolor=fill,
-                label=name,
+                label=f"{row['run']} ({row['letters']})",
                 **_BAR,
             )
         axes.set(title=words, xlabel=f"{utility.name}{utility.direction}".replace(" (", "\n("))
