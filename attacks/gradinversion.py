@@ -33,19 +33,11 @@ from typing import Literal, final
 
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.bounds import BoundedSettings, NonNegativeFinite, NonNegativeInt, PositiveFinite, PositiveInt
+from flfw.inversion import priors
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.consistency import GroupConsistency
 from flfw.inversion.matching import gaussian_likelihood, tensor_distances
-from flfw.inversion.priors import (
-    LayerStatistics,
-    energy,
-    neighbour_differences,
-    received_statistics,
-    sent_statistics,
-    total_variation,
-    weighted,
-)
 from flfw.inversion.search import SearchConfig, SearchResult
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
@@ -87,9 +79,9 @@ class GradInversion(GradientMatching):
     def prior_constants(self, observation: Observation, knowledge: Knowledge) -> Tensors:
         """Return the statistics of BatchNorm's inputs, of the client's batch where they are revealed."""
         model = knowledge.model.model
-        received = received_statistics(model, observation.received)
+        received = priors.received_statistics(model, observation.received)
         return (
-            {**received, **sent_statistics(model, observation.received, observation.sent)}
+            {**received, **priors.sent_statistics(model, observation.received, observation.sent)}
             if self._revealed(knowledge)
             else received
         )
@@ -99,9 +91,9 @@ class GradInversion(GradientMatching):
     ) -> Sequence[SearchConfig]:
         """Leave the statistics out of half of the starts where they may be those of other data."""
         model, held, all_of_them = knowledge.model.model, knowledge.model.known, self.recipe(operator)
-        received, without = received_statistics(model, held), self.settings.restarts // 2
+        received, without = priors.received_statistics(model, held), self.settings.restarts // 2
         # A layer with a cumulative mean does not reveal its batch's.
-        of_the_batch = self._revealed(knowledge) and sent_statistics(model, held, held).keys() == received.keys()
+        of_the_batch = self._revealed(knowledge) and priors.sent_statistics(model, held, held).keys() == received.keys()
         noisy = operator is not None and operator.noise is not None
         if of_the_batch or noisy or not (received and without and self.settings.bn):
             return [all_of_them]
@@ -131,12 +123,12 @@ class GradInversion(GradientMatching):
         chosen, noise = self.settings, None if operator is None else operator.noise
         warmup = min(chosen.warmup_iterations, chosen.iterations // 2)
         descent = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine", warmup=warmup)
-        smooth = weighted((chosen.tv, total_variation), (chosen.l2, energy))
+        smooth = priors.weighted((chosen.tv, priors.total_variation), (chosen.l2, priors.energy))
         return SearchConfig(
             tensor_distances if noise is None else gaussian_likelihood(noise),
             descent,
-            smooth if noise is None else neighbour_differences(_NEIGHBOURS),
+            smooth if noise is None else priors.neighbour_differences(_NEIGHBOURS),
             restarts=chosen.restarts,
-            model_prior=LayerStatistics(chosen.bn, chosen.first) if chosen.bn else None,
+            model_prior=priors.LayerStatistics(chosen.bn, chosen.first) if chosen.bn else None,
             together=GroupConsistency(chosen.restarts, chosen.group),
         )

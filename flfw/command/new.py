@@ -72,12 +72,8 @@ def _write(kind: str, folder: Path) -> list[str]:
     (folder / "pyproject.toml").write_text(_PROJECT.format(name=name))
     (folder / name / "__init__.py").touch()
     (folder / name / f"{kind}.py").write_text(text)
-    return [
-        str(folder / name / f"{kind}.py"),
-        "",
-        f"PYTHONPATH={folder} flfw run {command}",
-        f"pip install -e {folder}",
-    ]
+    run = f"PYTHONPATH={folder} flfw run {command}"
+    return [str(folder / name / f"{kind}.py"), "", run, f"pip install -e {folder}"]
 
 
 def _write_app(folder: Path) -> list[str]:

@@ -176,17 +176,12 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
         nobody = "No attack tried to recover data from single messages."
         leaks = any(one.outcome in verdicts.POSITIVE for one in sums)
         return PageQuestion(*requested, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
-    verdict = verdicts.in_words(shown.entry)
     told = shown.entry.get("protected_by") or shown.entry.get("defence")
     by = f"attack {shown.title.replace(f' told of {told}', '')}"
     by = f"an attacker who knows {told}: {by}" if shown.informed else by
-    return PageQuestion(
-        *requested,
-        _SEEN.get(shown.outcome, _OPEN),
-        f"{shown.recovered} of {shown.total} recovered by {by}. Verdict: {verdict}.",
-        "results",
-        shown.outcome in verdicts.POSITIVE,
-    )
+    words = f"{shown.recovered} of {shown.total} recovered by {by}. Verdict: {verdicts.in_words(shown.entry)}."
+    leaks = shown.outcome in verdicts.POSITIVE
+    return PageQuestion(*requested, _SEEN.get(shown.outcome, _OPEN), words, "results", leaks)
 
 
 def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
