@@ -182,8 +182,7 @@ class Membership(MembershipAttack):
         """
         key = (one.round, id(one.received), id(view.public.samples), seed)
         if key not in self._whitenings:
-            public = public_examples(view, self.settings.public)
-            fitted = Whitening.fit(gradient_sketches(gradient, sketch, *public))
+            fitted = Whitening.fit(gradient_sketches(gradient, sketch, *public_examples(view, self.settings.public)))
             if seed is None:
                 return fitted
             self._whitenings[key] = view, one, fitted
@@ -205,7 +204,6 @@ class Membership(MembershipAttack):
     def _shadows(self, view: MembershipView, victim: VictimModel, rng: torch.Generator) -> ShadowClients:
         candidates, public = view.candidates, view.public
         assert view.local is not None, "it is granted"
-        count = self.settings.shadows
-        sets = ShadowSets.draw(len(candidates.labels), len(public.labels), view.examples, count, rng)
+        sets = ShadowSets.draw(len(candidates.labels), len(public.labels), view.examples, self.settings.shadows, rng)
         both = (torch.cat([getattr(each, part) for each in (candidates, public)]) for part in ("samples", "labels"))
         return ShadowClients.train(victim, view.local, sets, Examples(*both), rng)

@@ -260,8 +260,7 @@ class LowResolution(BoundedSettings):
     @cached_property
     def matrices(self) -> tuple[Tensor, Tensor]:
         """Matrices R (H, h) and C (W, w), in float64."""
-        sides = zip(self.small[1:], self.shape[1:], strict=True)
-        rows, columns = (enlarging(small, large) for small, large in sides)
+        rows, columns = (enlarging(small, large) for small, large in zip(self.small[1:], self.shape[1:], strict=True))
         return rows, columns
 
     def enlarged(self, small: Tensor) -> Tensor:

@@ -48,8 +48,7 @@ class HyperFLClient(BatchableClient):
         """
         before = self._theta()
         classifier_loss = self.train_classifier()
-        epochs = self.ctx.local.local_epochs
-        loss = yield TrainingPhase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
+        loss = yield TrainingPhase(self.train_hypernetwork, joint_hypernetworks, self.ctx.local.local_epochs, _STEP_B)
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         theta = self._theta()

@@ -40,8 +40,7 @@ class Protocol:
 
     def sum(self, messages: Sequence[Tensors], names: Sequence[str]) -> Tensors:
         """Compute the sums in float64 that a server recovers, of tensors that are in all messages."""
-        mean = self.mean(messages, names, [1] * len(messages))
-        return {name: value * len(messages) for name, value in mean.items()}
+        return {name: value * len(messages) for name, value in self.mean(messages, names, [1] * len(messages)).items()}
 
     def mean(self, messages: Sequence[Tensors], names: Sequence[str], weights: Sequence[int]) -> Tensors:
         """Compute the weighted means in float64 that a server recovers, of tensors that are in all messages.

@@ -84,8 +84,7 @@ def write_truth(folder: Path, server_round: int, client: int, noted: Noted, vari
 def uploads_probe_set(server_round: int, truths: Sequence[Truth]) -> ProbeSet:
     """Return the probe set of a round's uploads, with the largest numbers of examples and of steps among them."""
     batch = max(len(truth.labels) for truth in truths)
-    steps = max(len(truth.steps or ((),)) for truth in truths)
-    return ProbeSet("target", server_round, "", batch, steps, UPLOAD)
+    return ProbeSet("target", server_round, "", batch, max(len(truth.steps or ((),)) for truth in truths), UPLOAD)
 
 
 def opened(folder: Path, key: str) -> Truth:

@@ -489,13 +489,12 @@ def write_policy(path: Path, experiment: Experiment, policy: Policy | None, larg
     maximum = round(1.1 * largest_mb + 0.1, 3)
     allowed = policy or Policy(("any",), (), maximum, metrics="none" if experiment.metrics == "none" else "all")
     uploads = plan(experiment).client.sharing.uploads
-    foreign = tuple(dict.fromkeys((*allowed.allowed_plugins, *plugins_of(experiment.to_run_config()))))
     pinned = replace(
         allowed,
         allowed_apps=(bundle_hash(),),
         allowed_uploads=uploads,
         max_upload_mb=maximum,
-        allowed_plugins=foreign,
+        allowed_plugins=tuple(dict.fromkeys((*allowed.allowed_plugins, *plugins_of(experiment.to_run_config())))),
         run=pins_of(experiment, experiment.dataset),
     )
     if pinned.max_messages == inf and not pinned.allow_recording:

@@ -305,8 +305,7 @@ def _training_answer(
     site, ctx = Site.from_config(context.node_config, worker.ctx.run), worker.ctx
     sent, metrics = result
     if site.truth is not None and worker.noted is not None:
-        varied = ctx.plan.task.data.augment != "none"
-        uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, varied)
+        uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, ctx.plan.task.data.augment != "none")
     return _reply(message, validator, sent, metrics)
 
 

@@ -233,8 +233,7 @@ class Federation:
 
     def _is_last(self, server_round: int) -> bool:
         """Return whether no round follows. While a round is under way: whether it may be the last."""
-        clients = self._strategy.history.clients
-        return server_round == self._rounds or self._patience.is_over(clients, server_round)
+        return server_round == self._rounds or self._patience.is_over(self._strategy.history.clients, server_round)
 
     def _audited(self, server_round: int) -> tuple[int, ...]:
         """Return the audited rounds as they are known in a round, since it may be an early last one."""
@@ -284,8 +283,7 @@ class Federation:
             self._strategy.history.probes.append({"round": done, **asdict(failure)})
 
     def _write(self, **more: Any) -> None:
-        training = {**self._strategy.history.lists(), **more}
-        write_atomic(self._folder / "training.json", json.dumps(training).encode())
+        write_atomic(self._folder / "training.json", json.dumps({**self._strategy.history.lists(), **more}).encode())
 
 
 class _Ended(Exception):

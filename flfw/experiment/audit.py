@@ -83,8 +83,7 @@ class ProbeSettings(FlagSettings):
         Raises:
             InputError: a round is no whole number, or beyond ``rounds``.
         """
-        words = self.audit_rounds.split(",")
-        numbers = {last if word == "last" else integer(word, "audit-rounds") for word in words}
+        numbers = {last if word == "last" else integer(word, "audit-rounds") for word in self.audit_rounds.split(",")}
         fits = all(number <= rounds for number in numbers)
         require(fits, f"0 <= audit-rounds <= rounds={rounds}", audit_rounds=self.audit_rounds)
         return tuple(number for number in sorted(numbers) if number <= last)

@@ -312,8 +312,7 @@ class GuidedFlow(BoundedSettings, SearchOptimiser):
         """Follow the flow; the denoised guess with the lowest objective counts."""
         best, x = Best(guess, solved), guess["x"]
         for done in steps(self.iterations):
-            t = torch.full(x.shape[:2], done / self.iterations, device=x.device)
-            u = _each(self.velocity, x, t, self.labels)
+            u = _each(self.velocity, x, torch.full(x.shape[:2], done / self.iterations, device=x.device), self.labels)
             here = {**guess, "x": _to_inputs(x + (1 - done / self.iterations) * u, self.inputs)}
             if box:
                 here["x"] = here["x"].clamp(*box)

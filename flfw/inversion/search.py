@@ -118,8 +118,7 @@ class SearchConfig:
     def stages(self) -> tuple[Stage, ...]:
         """The opening stages, the one described here, and the closing ones; the distance in the last one counts."""
         closing = [stage for one in self.closing for stage in one.stages]
-        here = Stage(self.distance, self.descent, self.prior, model_prior=self.model_prior)
-        return *self.opening, here, *closing
+        return *self.opening, Stage(self.distance, self.descent, self.prior, model_prior=self.model_prior), *closing
 
 
 @dataclass(frozen=True)

@@ -393,8 +393,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         silent = claims and (experiment.federation is not None or bool(secure))
         experiment = replace(experiment, metrics="none" if silent else "all")
     if experiment.defence_randomness == "auto":
-        draws = "seed" if experiment.federation is None else "secure"
-        experiment = replace(experiment, defence_randomness=draws)
+        experiment = replace(experiment, defence_randomness="seed" if experiment.federation is None else "secure")
     experiment = _for_the_data(experiment)
     if automatic:
         more = (_CLOSED_FORM,) if not methods and _is_read_off(experiment) else ()

@@ -230,8 +230,7 @@ def lines(expected: Estimate) -> str:
     count = f"{'at most ' if expected.experiment.patience else ''}{rounds} rounds"
     spent = f"training {_time(time.training)} ({count} of {_time(time.round)}), audit {_time(time.audit)}"
     clients = f"clients {memory.actors} x {memory.actor_gib:.1f} GiB"
-    most = f", at most {expected.state_files:,} files of clients' private state"
-    files = most if expected.state_files else ""
+    files = f", at most {expected.state_files:,} files of clients' private state" if expected.state_files else ""
     server = (
         f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
     )

@@ -130,8 +130,7 @@ class ClientDirectory:
 
     def address(self, partition: int, content: RecordDict, kind: str, group: str) -> Message:
         """Build a message to a client; Flower forgets it some time after the deadline."""
-        ttl = self.tolerance.deadline + GRACE_S
-        return Message(content, self.nodes[partition], kind, group_id=group, ttl=ttl)
+        return Message(content, self.nodes[partition], kind, group_id=group, ttl=self.tolerance.deadline + GRACE_S)
 
     def receive(
         self,

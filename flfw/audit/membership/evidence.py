@@ -186,12 +186,11 @@ def weigh(scored: Sequence[ScoredClient], tests: int, delta: float = 0.0) -> Pai
         ClientGuesses(one.client, len(one.members), pair_guesses([one], corrected(tests * _PARTS * len(scored))))
         for one in scored
     ]
-    worst = max(clients, key=lambda one: (one.guessed.low, one.guessed.correct), default=None)
     return PairEvidence(
         pairs=sum(len(one.members) for one in scored),
         guessed=guessed,
         tail=_tail(scored, part),
-        worst=worst,
+        worst=max(clients, key=lambda one: (one.guessed.low, one.guessed.correct), default=None),
         clients=len(scored),
         epsilon_low=_epsilon(scored, corrected(tests * _PARTS * len(_BOLD)), delta),
     )
@@ -238,8 +237,7 @@ def rejected_epsilon(pairs: int, guesses: int, right: int, delta: float, confide
     """
 
     def rejected(epsilon: float) -> bool:
-        replaced = min(1.0, (1 + exp(epsilon)) * delta)
-        return p_value(pairs, guesses, right, 2 * epsilon, replaced) < 1 - confidence
+        return p_value(pairs, guesses, right, 2 * epsilon, min(1.0, (1 + exp(epsilon)) * delta)) < 1 - confidence
 
     if not guesses or not rejected(0.0):
         return 0.0

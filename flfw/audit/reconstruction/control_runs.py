@@ -192,8 +192,7 @@ class ControlRunner:
 
     def _cut(self, job: AttackJob) -> bool:
         """Return whether secure aggregation clips any message of a job's sums."""
-        ids = [id_ for exchange in job.exchanges for id_ in exchange.summed]
-        seen = Recordings(job.recordings).observations(ids)
+        seen = Recordings(job.recordings).observations([id_ for exchange in job.exchanges for id_ in exchange.summed])
         return Protocol(0).cuts([one.sent for one in seen if one is not None])
 
     def lost(self, job: AttackJob) -> bool:

@@ -99,7 +99,6 @@ def frontier(rows: Rows, title: str) -> Figure:
             if row[column] is None:
                 continue
             ends = [_ends(row, utility.column), _ends(row, column)]
-            fill = ink if row["on_frontier"] else "white"
             axes.errorbar(
                 row[utility.column],
                 row[column],
@@ -107,7 +106,7 @@ def frontier(rows: Rows, title: str) -> Figure:
                 ends[0],
                 fmt=mark,
                 color=ink,
-                markerfacecolor=fill,
+                markerfacecolor=ink if row["on_frontier"] else "white",
                 label=f"{row['run']} ({row['letters']})",
                 **_BAR,
             )
