@@ -423,16 +423,12 @@ def sums(plan: ClientPlan, recordings: Recordings, folder: Path) -> dict[str, An
     known = took_part(folder)
     one_model = sends_one_model(plan.method)
     everyone = known or cohorts
+    means = sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious)
     return {
         "rounds": [_of_round(plan.model, recordings, number) for number in numbers],
         "same_for_all": one_model,
         "participation": participation(everyone) | {"recorded_only": not known},
-        "peer": peers(
-            recordings,
-            everyone,
-            sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious),
-            plan.task.clients,
-        ),
+        "peer": peers(recordings, everyone, means, plan.task.clients),
     }
 
 

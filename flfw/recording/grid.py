@@ -198,12 +198,10 @@ class RecordingGrid(GridWrapper):
         }
         self._stored = {row[way]["file"] for row in exchanges for way in ("sent_to_client", "sent_by_client")}
         file_format.sweep(self._folder, self._stored)
-        self._bytes = sum((self._folder / file).stat().st_size for file in self._stored if self._has(file))
+        files = filter(Path.is_file, (self._folder / file for file in self._stored))
+        self._bytes = sum(file.stat().st_size for file in files)
         self._numbers = Counter((row["round"], row["client"]) for row in exchanges)
         self._skipped = sum("skipped" in row for row in rows)
-
-    def _has(self, file: str) -> bool:
-        return (self._folder / file).is_file()
 
     @property
     def mark(self) -> JournalMark:

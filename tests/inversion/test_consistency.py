@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flfw.attacks.gradinversion import GroupConsistency, registered
 from flfw.errors import InputError
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.consistency import GroupConsistency, registered
 from flfw.inversion.matching import Guess, squared_distance
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch

@@ -177,9 +177,7 @@ def _levels(axes: Axes, measure: str) -> None:
 def _ends(row: Mapping[str, Any], column: str) -> list[list[float]] | None:
     """Return the lengths of an interval below and above its mark; None: there is none."""
     value, low, high = row[column], row.get(f"{column}_low"), row.get(f"{column}_high")
-    if low is None or high is None:
-        return None
-    return [[max(0.0, value - low)], [max(0.0, high - value)]]
+    return None if low is None or high is None else [[max(0.0, value - low)], [max(0.0, high - value)]]
 
 
 def _known(rows: Rows, column: str) -> bool:
