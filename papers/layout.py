@@ -289,18 +289,8 @@ def csv(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> str:
     import pandas as pd
 
     columns = ["table", "row", *table.columns_by, "metric", "published", "published_deviation"]
-    columns += [
-        "measured",
-        "measured_deviation",
-        "seeds",
-        "scale",
-        "status",
-        "reason",
-        "also",
-        "uninformative",
-        "folders",
-        "code",
-    ]
+    columns += ["measured", "measured_deviation", "seeds", "scale", "status", "reason"]
+    columns += ["also", "uninformative", "folders", "code"]
     rows = [
         {
             "table": table.name,

@@ -207,11 +207,8 @@ def plan(experiment: Experiment) -> RunPlan:
         same = [one for one in experiment.attacks if short_name(one) == defence]
         return frozenset[str]().union(*map(attack_fields, same))
 
-    defences = DefencePlan(
-        defence_stages(experiment.defences, assignments, of_attacks),
-        experiment.defended_partitions,
-        experiment.defence_randomness,
-    )
+    stages = defence_stages(experiment.defences, assignments, of_attacks)
+    defences = DefencePlan(stages, experiment.defended_partitions, experiment.defence_randomness)
     network = NetworkPlan(
         name=experiment.net,
         init=experiment.init,

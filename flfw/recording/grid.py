@@ -360,11 +360,8 @@ class _Request:
         """Return the identity of the exchange. A client is its partition if the server gives it, else its node."""
         node = self.message.metadata.dst_node_id
         group = self.message.metadata.group_id
-        rounds = (
-            self.config.get("round"),
-            self.config.get("server-round"),
-            int(group) if group.isdecimal() and len(group) < _DIGITS else None,
-        )
+        of_group = int(group) if group.isdecimal() and len(group) < _DIGITS else None
+        rounds = (self.config.get("round"), self.config.get("server-round"), of_group)
         clients = [source.get(self.records.client) for source in (self.config, metrics)]
         return {
             "type": self.records.type_of(self.message.metadata.message_type),

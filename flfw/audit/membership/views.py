@@ -110,11 +110,8 @@ class InformedAttacker:
     def missed(self, client: int) -> str:
         """Name the parts that the model of a client's messages leaves out; empty: none."""
         protection, operator = self._protection(client, 1), self.operator(client, 1)
-        parts = [
-            protection.unmodelled_part,
-            protection.beside,
-            operator.unmodelled_clause if isinstance(operator, MethodOperator) else "",
-        ]
+        unmodelled = operator.unmodelled_clause if isinstance(operator, MethodOperator) else ""
+        parts = [protection.unmodelled_part, protection.beside, unmodelled]
         if protection.how != "nothing to adapt to" and operator is None:
             parts += [f"what {name} does" for name in (protection.before, protection.by) if name]
         if kept := hidden(self.plan):

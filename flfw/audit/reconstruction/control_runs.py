@@ -145,11 +145,8 @@ class ControlRunner:
         if planner is None:
             protection_name = self._client_plan.defences.name
             protection_name = self._client_plan.name if protection_name == "none" else protection_name
-            return ControlResult(
-                None,
-                None,
-                failure_reason=f"{protection_name} has no settings for this control: write `weakest_settings`",
-            )
+            reason = f"{protection_name} has no settings for this control: write `weakest_settings`"
+            return ControlResult(None, None, failure_reason=reason)
         if beside is None or not beside.exchanges:
             return ControlResult(None, None, failure_reason="its probes were not recorded")
         result, rows = self._attempt(planner, beside)
