@@ -313,7 +313,8 @@ def test_a_client_that_sends_it_all_the_same_fails(tmp_path: Path, monkeypatch: 
     answer = probe.answer
 
     def chatty(config: dict[str, Any], *rest: Any) -> Tensors:
-        return {"classifier.bias": torch.zeros(10)} if "vantage" in config else answer(config, *rest)
+        sent = answer(config, *rest)
+        return {"classifier.bias": torch.zeros(10)} if "vantage" in config else sent
 
     monkeypatch.setattr(probe, "answer", chatty)
     with pytest.raises(RunError, match=r"^client 0 failed in a probe at round 0: sent arrays, which were to"):
