@@ -197,9 +197,13 @@ def _of_method(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantage: 
         on_client=vantage == "client_example",
         shared=cls.descended(plan.model, settings),
     )
-    operator = plugins.load_class(plugins.ADAPTATION, name, MethodOperator)(asdict(settings), circumstances)
+    operator = _written(name)(asdict(settings), circumstances)
     how: How = "written" if adaptation == "auto" and not operator.unsupported_reason else "none"
     return Protection(*at, how=how if operator.acts else "nothing to adapt to", by=name, method=True, operator=operator)
+
+
+def _written(method: str) -> type[MethodOperator]:
+    return plugins.load_class(plugins.ADAPTATION, method, MethodOperator)
 
 
 def sent_names(plan: ClientPlan, model: nn.Module, fresh: bool = False) -> list[str]:
