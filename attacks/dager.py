@@ -133,8 +133,7 @@ class DAGER(ClosedFormAttack):
         for candidates in indices:
             count = len(candidates)
             grown = torch.cat([prefixes.repeat_interleave(count, 0), candidates.repeat(len(prefixes))[:, None]], 1)
-            residuals = _residuals(network, spans, grown, last=True)[..., 0]
-            costs = self._costs(costs.repeat_interleave(count), residuals)
+            costs = self._costs(costs.repeat_interleave(count), _residuals(network, spans, grown, last=True)[..., 0])
             likely = (
                 self.settings.beams if self._beam else max(_SLACK * batch, int((costs < self.settings.second).sum()))
             )

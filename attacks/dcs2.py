@@ -189,8 +189,7 @@ class DCS2Inversion(Attack):
         chosen = self.settings
         for starts in (chosen.starts, 4 * chosen.starts):
             options = {"mixture": chosen.mixture, "starts": starts, "steps": chosen.separation_iterations}
-            results = [separate(*message, mask, rng, **options) for mask in masks]
-            best = min(results, key=lambda result: result.error)
+            best = min([separate(*message, mask, rng, **options) for mask in masks], key=lambda result: result.error)
             if best.error < SOLVED:
                 return best.examples.view(-1, *shape)
         return None

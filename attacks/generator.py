@@ -120,11 +120,10 @@ class GenerativeInversion(GradientMatching):
         """Use the chosen distance and the total variation of the images; for known noise the likelihood."""
         noise = None if operator is None else operator.noise
         distance = cosine_distance if self.settings.distance == "cosine" else mean_squared_distance
-        smooth = weighted((self.settings.tv, total_variation))
         return SearchConfig(
             distance if noise is None else gaussian_likelihood(noise),
             AdamSearch(self.settings.iterations, self.settings.lr),
-            smooth,
+            weighted((self.settings.tv, total_variation)),
         )
 
     def reconstruct(

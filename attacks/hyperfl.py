@@ -52,7 +52,7 @@ from flfw.inversion.private.extractor import (
     read_off,
     search,
 )
-from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, Stage, invert
 from flfw.inversion.search_optimisers import LBFGS, AdamSearch
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
@@ -180,7 +180,7 @@ class HyperFLInversion(Attack):
         recipe = SearchConfig(cosine_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
         targets = [_labelled(*case) for case in zip(sent, knowledge, rngs, strict=True)]
         batch = invert(victim, targets, recipe, box=knowledge[0].box, compute=self.compute)
-        return [_reconstruction(result) for result in batch]
+        return [Reconstruction(one.samples, one.matching_loss, one.iterations, one.labels) for one in batch]
 
 
 def _behind(observation: Observation, knowledge: Knowledge) -> Tensors:
@@ -208,7 +208,3 @@ def require_reading(victim: VictimModel) -> None:
 def _labelled(sent: Tensors, knowledge: Knowledge, rng: torch.Generator) -> SearchTarget:
     assert knowledge.labels is not None, "refused before"
     return SearchTarget(sent, knowledge.labels, rng)
-
-
-def _reconstruction(result: SearchResult) -> Reconstruction:
-    return Reconstruction(result.samples, result.matching_loss, result.iterations, result.labels)

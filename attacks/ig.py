@@ -161,8 +161,7 @@ class IG(GradientMatching):
         public = knowledge.public
         if public is None or labels is None or not len(public.labels):
             raise NotApplicableError("start=class_mean needs public data")
-        means = [_mean_example(public, int(label)) for label in labels]
-        return knowledge.model.inputs.normalise(torch.stack(means))
+        return knowledge.model.inputs.normalise(torch.stack([_mean_example(public, int(label)) for label in labels]))
 
     def recipes(
         self, knowledge: Knowledge, operator: Operator | DifferentiableDefence | None

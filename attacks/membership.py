@@ -163,8 +163,7 @@ class Membership(MembershipAttack):
             "loss_drop": excess_loss_drop(before, drops[0], torch.stack(drops[1:])) if drops[1:] else before - drops[0],
         }
         if len(updates) > 2:
-            others = torch.stack([cosine(other) for other in products[1:]])
-            scores["fedmia"] = fedmia(scores["cosine"], others)
+            scores["fedmia"] = fedmia(scores["cosine"], torch.stack([cosine(other) for other in products[1:]]))
         if self.settings.shadows and not self._without_shadows(view, victim):
             shadows = self._shadows(view, victim, torch_generator(seed, "shadows", one.round, view.client))
             inside = shadows.sets.inside
@@ -183,8 +182,7 @@ class Membership(MembershipAttack):
         """
         key = (one.round, id(one.received), id(view.public.samples), seed)
         if key not in self._whitenings:
-            public = public_examples(view, self.settings.public)
-            fitted = Whitening.fit(gradient_sketches(gradient, sketch, *public))
+            fitted = Whitening.fit(gradient_sketches(gradient, sketch, *public_examples(view, self.settings.public)))
             if seed is None:
                 return fitted
             self._whitenings[key] = view, one, fitted
@@ -206,7 +204,6 @@ class Membership(MembershipAttack):
     def _shadows(self, view: MembershipView, victim: VictimModel, rng: torch.Generator) -> ShadowClients:
         candidates, public = view.candidates, view.public
         assert view.local is not None, "it is granted"
-        count = self.settings.shadows
-        sets = ShadowSets.draw(len(candidates.labels), len(public.labels), view.examples, count, rng)
+        sets = ShadowSets.draw(len(candidates.labels), len(public.labels), view.examples, self.settings.shadows, rng)
         both = (torch.cat([getattr(each, part) for each in (candidates, public)]) for part in ("samples", "labels"))
         return ShadowClients.train(victim, view.local, sets, Examples(*both), rng)

@@ -146,8 +146,7 @@ class ROG(GradientMatching):
     ) -> list[Reconstruction]:
         """Search for small images, and enlarge them; then the post-processor corrects them, if there is one."""
         space = LowResolution(knowledge.model.inputs.shape, self.settings.sf)
-        victim = LowResolutionVictim(knowledge.model, space)
-        results = self._searched(victim, targets, operator)
+        results = self._searched(LowResolutionVictim(knowledge.model, space), targets, operator)
         images = [space.enlarged(result.samples).clamp(*knowledge.box) for result in results]
         if self.settings.post == "none":
             return [_reconstruction(*case) for case in zip(images, results, strict=True)]
@@ -230,8 +229,7 @@ def enlarging(small: int, large: int) -> Tensor:
     [[1.0, 0.0], [0.0, 1.0]]
     """
     columns = torch.eye(small, dtype=torch.float64)[:, None, :, None].expand(-1, -1, -1, 4)
-    enlarged = interpolate(columns, size=(large, 4), mode="bicubic", align_corners=False)
-    return enlarged[:, 0, :, 0].T
+    return interpolate(columns, size=(large, 4), mode="bicubic", align_corners=False)[:, 0, :, 0].T
 
 
 @dataclass(frozen=True)
@@ -262,8 +260,7 @@ class LowResolution(BoundedSettings):
     @cached_property
     def matrices(self) -> tuple[Tensor, Tensor]:
         """Matrices R (H, h) and C (W, w), in float64."""
-        sides = zip(self.small[1:], self.shape[1:], strict=True)
-        rows, columns = (enlarging(small, large) for small, large in sides)
+        rows, columns = (enlarging(small, large) for small, large in zip(self.small[1:], self.shape[1:], strict=True))
         return rows, columns
 
     def enlarged(self, small: Tensor) -> Tensor:

@@ -68,14 +68,8 @@ class SPEAR(ClosedFormAttack):
             labels = torch.arange(victim.classes, device=x.device)
             return torch.stack([compute(x, label.expand(len(x)))[bias] for label in labels], dim=1).cpu()
 
-        separated = separate_rectified(
-            (gradient[weight], gradient[bias]),
-            (victim.known[weight], victim.known[bias]),
-            knowledge.batch,
-            rng,
-            responses,
-            self.settings.sets,
-        )
+        slopes, layer = ((of[weight], of[bias]) for of in (gradient, victim.known))
+        separated = separate_rectified(slopes, layer, knowledge.batch, rng, responses, self.settings.sets)
         if separated is not None:
             samples[: len(separated.inputs)] = _raw(victim, separated.inputs.to(samples))
         return Reconstruction(samples.clamp(*knowledge.box))

@@ -48,8 +48,7 @@ class HyperFLClient(BatchableClient):
         """
         before = self._theta()
         classifier_loss = self.train_classifier()
-        epochs = self.ctx.local.local_epochs
-        loss = yield TrainingPhase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
+        loss = yield TrainingPhase(self.train_hypernetwork, joint_hypernetworks, self.ctx.local.local_epochs, _STEP_B)
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         theta = self._theta()
@@ -57,8 +56,7 @@ class HyperFLClient(BatchableClient):
         if self._last is not None:
             if self._last.any():  # not in its first round
                 last = self._last.to(theta.device)
-                between = (theta - last).norm() / last.norm()
-                measures["theta_change_between_rounds"] = float(between)
+                measures["theta_change_between_rounds"] = float((theta - last).norm() / last.norm())
             self._last.copy_(theta)
         return {"loss": loss, "classifier_loss": classifier_loss, **measures}
 
@@ -73,9 +71,8 @@ class HyperFLClient(BatchableClient):
                 features = self.net.features(self.ctx.task.inputs.normalise(x), theta)
             return along(self.penalised(self.net.classifier(features), y), parameters)
 
-        classifier = {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()}
         return self.train_epochs(
-            classifier,
+            {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()},
             settings.classifier_epochs,
             settings.optimiser_at(settings.classifier_lr),
             purpose="classifier",

@@ -57,8 +57,7 @@ class ScaffoldClient(FederatedClient):
 
     def upload_tensors(self) -> Tensors:
         """Return y_i, and c + c_i+ - c_i."""
-        renewed = self._renewed()
-        change = {name: self._control[name] + value - self._before[name] for name, value in renewed.items()}
+        change = {name: self._control[name] + value - self._before[name] for name, value in self._renewed().items()}
         return {**super().upload_tensors(), **{n.replace("net.", "control.", 1): value for n, value in change.items()}}
 
     def _look(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

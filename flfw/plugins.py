@@ -167,7 +167,7 @@ def build_settings(
     if form is None or not form.frozen:
         raise InputError(f"Expected the settings of {plugin} in a frozen dataclass, got {cls.__name__}.")
     values: dict[str, Any] = {}
-    hints = _hints(cls)
+    hints = {name: kind for name, kind in get_type_hints(cls).items() if get_origin(kind) is not ClassVar}
     for target, text in map(split_assignment, assignments):
         prefix, _, name = target.rpartition(".")
         if not (prefix == plugin or (bare and not prefix)):
@@ -187,10 +187,6 @@ def unknown_field(plugin: str, known: Collection[str], target: str) -> InputErro
 
 
 @lru_cache(maxsize=256)  # each message of a run needs them
-def _hints(cls: type) -> dict[str, Any]:
-    return {name: kind for name, kind in get_type_hints(cls).items() if get_origin(kind) is not ClassVar}
-
-
 def split_assignment(assignment: str) -> tuple[str, str]:
     """Split ``"prune.ratio=0.9"`` into ``("prune.ratio", "0.9")``."""
     target, equals, text = assignment.partition("=")

@@ -126,8 +126,7 @@ def normal(shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype | No
 
 def _secret_uniform(count: int, digits: int) -> np.ndarray:
     """Draw whole multiples (count,) of 2^-digits in [0, 1) that nobody can repeat, in float64."""
-    words = np.frombuffer(secret_bytes(8 * count), np.uint64) >> np.uint64(64 - digits)
-    return words * 2.0**-digits
+    return (np.frombuffer(secret_bytes(8 * count), np.uint64) >> np.uint64(64 - digits)) * 2.0**-digits
 
 
 def secret_bytes(count: int) -> memoryview:
@@ -158,8 +157,7 @@ def secret_choices(count: int, options: int) -> np.ndarray:
     >>> secret_choices(3, 1).tolist()
     [0, 0, 0]
     """
-    words = np.frombuffer(secret_bytes(8 * count), np.uint64)
-    return (words % np.uint64(options)).astype(np.int64)
+    return (np.frombuffer(secret_bytes(8 * count), np.uint64) % np.uint64(options)).astype(np.int64)
 
 
 @contextmanager

@@ -148,8 +148,7 @@ def asked(table: str, cell: str, scale: Scale, given: Experiment) -> Reproductio
     name = table or cell.partition("/")[0]
     whole = published.table(name)
     measure = published.outside(name).presets if ":" in name else presets(whole.name)
-    out = (given.out or OUT).absolute()
-    return Reproduction(whole, measure, scale, given, out)
+    return Reproduction(whole, measure, scale, given, (given.out or OUT).absolute())
 
 
 def run(reproduction: Reproduction, cell: str) -> int:

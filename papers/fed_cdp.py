@@ -275,6 +275,8 @@ def figures(vantage: str) -> dict[str, tuple[ResultMetric, ...]]:
     entry, informed = (f"audit.vantage={vantage},adaptation{sign}None" for sign in ("=", "!="))
     success, distance, iterations = (f"distance.{name}" for name in ("success", "rmsd", "iterations"))
     adaptive = "the same of the attack that knows of the noise"
+    deviation = "root mean square deviation of an example, mean over those with a reconstruction"
+    steps = "steps of L-BFGS, mean over the examples with a reconstruction"
     return {
         "succeed": (
             ResultMetric(f"{entry}.{success}", "whether at least half of the examples were found, below 0.3", 1, HALF),
@@ -282,23 +284,11 @@ def figures(vantage: str) -> dict[str, tuple[ResultMetric, ...]]:
             ResultMetric(f"{informed}.{success}", adaptive, 1, absent=""),
         ),
         "reconstruction_distance": (
-            ResultMetric(
-                f"{entry}.{distance}",
-                "root mean square deviation of an example, mean over those with a reconstruction",
-                1,
-                absent="none",
-            ),
+            ResultMetric(f"{entry}.{distance}", deviation, 1, absent="none"),
             ResultMetric(f"{entry}.failures", "examples without a reconstruction", 1),
             ResultMetric(f"{informed}.{distance}", adaptive, 1, absent=""),
         ),
-        "attack_iterations": (
-            ResultMetric(
-                f"{entry}.{iterations}",
-                "steps of L-BFGS, mean over the examples with a reconstruction",
-                1,
-                absent="none",
-            ),
-        ),
+        "attack_iterations": (ResultMetric(f"{entry}.{iterations}", steps, 1, absent="none"),),
     }
 
 

@@ -140,13 +140,8 @@ def accuracies(cell: Cell, scale: Scale) -> Preset:
 def attacked(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table 2; both numbers of a row come from the same runs."""
     before = trained(cell, scale)
-    run = replace(
-        before,
-        attack=(PAPERS, ADAPTIVE),
-        audit_rounds="last",
-        images=4 if scale == "quick" else 20,
-        set=(*before.set, *BUDGETS[scale]),
-    )
+    images, budget = 4 if scale == "quick" else 20, (*before.set, *BUDGETS[scale])
+    run = replace(before, attack=(PAPERS, ADAPTIVE), audit_rounds="last", images=images, set=budget)
     if cell.metric == "accuracy":
         return Preset((_seeds(run, scale),), _accuracy(cell, scale))
     entry = f"audit.attack={PAPERS},adaptation=None"

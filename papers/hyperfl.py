@@ -170,15 +170,11 @@ def preset(cell: Cell, scale: Scale, before: Experiment) -> Preset:
     if cell.keys["method"] == "HyperFL":
         closed = [(f"closed form, {words}", (*_CLOSED, *settings)) for words, settings in [("factor 4", ()), *others]]
         others = [others[0], *closed]
-    further = [one for words, settings in others for one in _beside(words, _changed(run, settings), name)]
+    further = [one for words, new in others for one in _beside(words, replace(run, set=(*run.set, *new)), name)]
     further += _at_128(run, name)
     words = f"{name.upper()} of what rog reconstructs, factor 4, mean over the images"
     also = (_ceiling("factor 4"),) if name == "psnr" else ()
     return Preset(((run,),), ResultMetric(f"{_AT}.{name}.mean", words, 1), also=also, further=tuple(further))
-
-
-def _changed(run: Experiment, settings: tuple[str, ...]) -> Experiment:
-    return replace(run, set=(*run.set, *settings))
 
 
 def _beside(text: str, run: Experiment, name: str) -> list[Further]:

@@ -72,13 +72,9 @@ def sheet(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> Sheet:
     }
     columns = tuple(dict.fromkeys(column for _, column in entries))
     rows = dict.fromkeys(row for row, _ in entries)
+    meaning = [f"Columns: {', '.join(table.columns_by)}; numbers: {', '.join(metrics)}"] if one_metric else []
     return Sheet(
-        heading=(
-            f"{table.name}  {table.title}",
-            table.paper,
-            *([f"Columns: {', '.join(table.columns_by)}; numbers: {', '.join(metrics)}"] if one_metric else []),
-            *_heading(table, outcomes, scale),
-        ),
+        heading=(f"{table.name}  {table.title}", table.paper, *meaning, *_heading(table, outcomes, scale)),
         corner=", ".join(table.rows_by),
         columns=columns,
         rows=tuple((" ".join(row), tuple(entries.get((row, column)) for column in columns)) for row in rows),
@@ -293,18 +289,8 @@ def csv(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> str:
     import pandas as pd
 
     columns = ["table", "row", *table.columns_by, "metric", "published", "published_deviation"]
-    columns += [
-        "measured",
-        "measured_deviation",
-        "seeds",
-        "scale",
-        "status",
-        "reason",
-        "also",
-        "uninformative",
-        "folders",
-        "code",
-    ]
+    columns += ["measured", "measured_deviation", "seeds", "scale", "status", "reason"]
+    columns += ["also", "uninformative", "folders", "code"]
     rows = [
         {
             "table": table.name,

@@ -45,9 +45,7 @@ class ResultMetric:
 
     def printed(self, mean: float) -> float | str:
         """Return the table entry for a mean over the seeds, in the paper's unit."""
-        if self.yes is None:
-            return mean
-        return "Y" if mean >= self.yes else "N"
+        return mean if self.yes is None else "Y" if mean >= self.yes else "N"
 
 
 @dataclass(frozen=True)

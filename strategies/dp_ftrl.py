@@ -85,7 +85,6 @@ class DPFTRL(DPStrategy):
         sent, settings = self.last_broadcast, self.settings
         sums = clipped_sum(updates, sent, settings)
         noise = settings.noise(self.seed, "server noise", self.round)
-        std = settings.sum_deviation
-        released, self.state = correlated(sums, self.state, self.coefficients, std, noise)
+        released, self.state = correlated(sums, self.state, self.coefficients, settings.sum_deviation, noise)
         cohort = self.sample or self.expected_cohort_size / settings.bands
         return shifted(sent, released, settings.server_lr / cohort)

@@ -36,10 +36,6 @@ class FedCDPAdaptation(Clipped):
         return True
 
     @property
-    def _rounds_done(self) -> int:
-        return max(0, min(self.at.round, self.at.rounds) - 1)
-
-    @property
     def _reads_bound(self) -> bool:
         return self.settings["bound"] == "median"
 
@@ -55,7 +51,8 @@ class FedCDPAdaptation(Clipped):
     @property
     def bound(self) -> float:
         """The clipping bound C(t)."""
-        first, last, done = self.settings["clip"], self.settings["last_clip"], self._rounds_done
+        first, last = self.settings["clip"], self.settings["last_clip"]
+        done = max(0, min(self.at.round, self.at.rounds) - 1)
         if self.settings["bound"] == "decay":
             return first + (last - first) * done / max(1, self.at.rounds - 1)
         return first * self.settings["lr_decay"] ** done if self.settings["bound"] == "lr" else first

@@ -63,7 +63,7 @@ class Soteria(Defence):
 
     def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
         """Zero the columns of the units whose scores are lowest."""
-        name = self.settings.layer or _last(step)
+        name = self.settings.layer or (_layers(step.model, tuple(step.gradients)) or [""])[-1]
         weight = step.gradients.get(f"{name}.weight")
         if weight is None:  # a step on other tensors, such as a private head's
             return step.gradients
@@ -80,18 +80,13 @@ def scores(model: nn.Module, layer: str, x: Tensor) -> Tensor:
         layer: name of a fully connected layer with d inputs.
         x: network inputs (B, ...).
     """
-    r = representation(model, layer, x)
-    return (row_norms(model, layer, x) / (r + _OFFSET)).sum(0)
+    return (row_norms(model, layer, x) / (representation(model, layer, x) + _OFFSET)).sum(0)
 
 
 def _layers(model: nn.Module, uploads: Sequence[str]) -> list[str]:
     """Name the fully connected layers that data pass through and whose weight is shared, in order."""
     named = [(name, one) for name, one in model.named_modules() if name.partition(".")[0] in _PARTS]
     return [name for name, one in named if isinstance(one, nn.Linear) and matches(f"{name}.weight", uploads)]
-
-
-def _last(step: LocalStep) -> str:
-    return (_layers(step.model, tuple(step.gradients)) or [""])[-1]
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -16,14 +16,8 @@ from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.choose_operator import alike, choose_operator
 from flfw.inversion.client_models.operator import DataOperator, Operator
+from flfw.inversion.closed_form import linear
 from flfw.inversion.closed_form.labels import NoLabels, recovered
-from flfw.inversion.closed_form.linear import (
-    feature_victim,
-    features_range,
-    features_shape,
-    first_linear,
-    read_features,
-)
 from flfw.inversion.fit import Fit, fits
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.priors import energy
@@ -253,10 +247,10 @@ class FeatureSearch(GradientMatching):
             rngs: generators of the searches.
         """
         model, inputs = knowledge[0].model.model, knowledge[0].model.inputs
-        first, shape = first_linear(model), features_shape(model, inputs)
+        first, shape = linear.first_linear(model), linear.features_shape(model, inputs)
         if first and knowledge[0].batch == 1 and not knowledge[0].operator:
             gradients = [mean_gradient(o, k) for o, k in zip(observations, knowledge, strict=True)]
-            return [read_features(g[f"{first}.weight"], g[f"{first}.bias"]).view(1, *shape) for g in gradients]
-        victim, box = feature_victim(knowledge[0].model), features_range(model)
+            return [linear.read_features(g[f"{first}.weight"], g[f"{first}.bias"]).view(1, *shape) for g in gradients]
+        victim, box = linear.feature_victim(knowledge[0].model), linear.features_range(model)
         results = self.run(observations, [replace(k, model=victim, box=box) for k in knowledge], rngs)
         return [one.samples for one in results]

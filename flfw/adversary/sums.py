@@ -40,8 +40,7 @@ class Protocol:
 
     def sum(self, messages: Sequence[Tensors], names: Sequence[str]) -> Tensors:
         """Compute the sums in float64 that a server recovers, of tensors that are in all messages."""
-        mean = self.mean(messages, names, [1] * len(messages))
-        return {name: value * len(messages) for name, value in mean.items()}
+        return {name: value * len(messages) for name, value in self.mean(messages, names, [1] * len(messages)).items()}
 
     def mean(self, messages: Sequence[Tensors], names: Sequence[str], weights: Sequence[int]) -> Tensors:
         """Compute the weighted means in float64 that a server recovers, of tensors that are in all messages.
@@ -105,8 +104,7 @@ def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | N
         InputError: the clients did not all receive the same tensors, so that their sum is of no single model.
     """
     first = _of_one_model(members)
-    total = _sum(members, weights, protocol)
-    mean = {name: value.double() / len(members) for name, value in total.items()}
+    mean = {name: value.double() / len(members) for name, value in _sum(members, weights, protocol).items()}
     if weights:
         mean = {name: first.received[name].double() + value for name, value in mean.items()}
     return replace(first, sent={name: value.to(first.sent[name].dtype) for name, value in mean.items()})

@@ -123,8 +123,7 @@ def _solve(job: AttackJob, clients: ClientPlan, audit: AuditPlan, drawn: Protoco
     results = map(restored, reconstructions, knowledge)
     by_slot = {o.slot: result for o, result in zip(observations, results, strict=True)}
     stopped = None if observations else "none of its recordings could be used"
-    everything = [None if o is None else by_slot[o.slot] for o in seen]
-    return solved(job, everything, seconds, stopped=stopped, **extra)
+    return solved(job, [None if o is None else by_slot[o.slot] for o in seen], seconds, stopped=stopped, **extra)
 
 
 def _scored(job: AttackJob, game: MembershipGame, clients: ClientPlan, audit: AuditPlan) -> JobResult:

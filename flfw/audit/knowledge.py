@@ -191,8 +191,7 @@ def granted_uploads(job: AttackJob, plan: ClientPlan, observations: Sequence[Obs
     models, granted = dict[int, VictimModel](), []
     for upload in observations:
         if (like := id(upload.received)) not in models:
-            received = on_device(upload.received, device)
-            models[like] = _what_the_method_shares(job, plan, upload, received, inputs)
+            models[like] = _what_the_method_shares(job, plan, upload, on_device(upload.received, device), inputs)
             normalise_by_instance(models[like])
         moved = replace(upload, sent=on_device(upload.sent, device))
         granted.append(Upload(moved, models[like], _training(plan, numbers.get(upload.client, 0)), public))

@@ -181,8 +181,7 @@ class Queue:
 
     def next(self) -> AttackJob | None:
         """Return the earliest job that is neither solved nor at work; None if there is none."""
-        paths = sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age)
-        for path in paths:
+        for path in sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age):
             job = _job(path)
             if not self._started(job.name).exists() and not self._is_solved(job):
                 return job

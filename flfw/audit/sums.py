@@ -144,8 +144,7 @@ def remainder(before: Tensors, after: Tensors, change: Tensors, weights: tuple[f
 
 def _next_broadcast(recordings: Recordings, server_round: int) -> Tensors | None:
     """Return the tensors that clients receive after a round, with the next message for training or with a probe."""
-    lines = [*_first_lines(recordings, server_round + 1), *recordings.probe_lines("target", server_round)]
-    for line in lines:
+    for line in [*_first_lines(recordings, server_round + 1), *recordings.probe_lines("target", server_round)]:
         try:
             return recordings.observation(line["id"]).received
         except InputError:
@@ -264,8 +263,7 @@ class HeadSum:
         span = span_of(self._sum)
         width, clients = self._sum.shape[1], len(self._own)
         maximum = min(clients, span.rank)
-        basis = EmbeddingSpan(leading(self._sum, maximum), span.values)
-        angles = largest_angles(basis, torch.stack(self._own))
+        angles = largest_angles(EmbeddingSpan(leading(self._sum, maximum), span.values), torch.stack(self._own))
         by_chance = acos(sqrt(maximum / width))
         return {
             "head": self._name,
@@ -425,16 +423,12 @@ def sums(plan: ClientPlan, recordings: Recordings, folder: Path) -> dict[str, An
     known = took_part(folder)
     one_model = sends_one_model(plan.method)
     everyone = known or cohorts
+    means = sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious)
     return {
         "rounds": [_of_round(plan.model, recordings, number) for number in numbers],
         "same_for_all": one_model,
         "participation": participation(everyone) | {"recorded_only": not known},
-        "peer": peers(
-            recordings,
-            everyone,
-            sends_mean(plan.method, plan.rounds.robust_rule, plan.task.network.malicious),
-            plan.task.clients,
-        ),
+        "peer": peers(recordings, everyone, means, plan.task.clients),
     }
 
 

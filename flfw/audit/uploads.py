@@ -78,15 +78,13 @@ def joined_truth(parts: Sequence[Truth], file: Path, out: Path, name: str) -> tu
 def write_truth(folder: Path, server_round: int, client: int, noted: Noted, varied: bool) -> None:
     """Write the truth of an upload into the client's own folder; nothing where the client used no example."""
     if any(len(chosen) for chosen, _, _ in noted):
-        truth = truth_of_upload(noted, varied)
-        truth.write(folder, upload_key(server_round, client))
+        truth_of_upload(noted, varied).write(folder, upload_key(server_round, client))
 
 
 def uploads_probe_set(server_round: int, truths: Sequence[Truth]) -> ProbeSet:
     """Return the probe set of a round's uploads, with the largest numbers of examples and of steps among them."""
     batch = max(len(truth.labels) for truth in truths)
-    steps = max(len(truth.steps or ((),)) for truth in truths)
-    return ProbeSet("target", server_round, "", batch, steps, UPLOAD)
+    return ProbeSet("target", server_round, "", batch, max(len(truth.steps or ((),)) for truth in truths), UPLOAD)
 
 
 def opened(folder: Path, key: str) -> Truth:

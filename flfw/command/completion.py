@@ -54,14 +54,13 @@ def _names() -> dict[str, tuple[str, ...]]:
     from flfw.papers.published import names as tables
 
     methods, attacks, defences = map(plugins.names, (plugins.METHOD, plugins.ATTACK, plugins.DEFENCE))
-    open_ended = tuple(f"{prefix}:" for prefix in sorted(data.PREFIXES))
     return {
         "method": methods,
         "attack": (*attacks, "auto", "none"),
         "defence": (*defences, "none"),
         "malicious-server": attacks,
         "net": ("auto", *networks()),
-        "dataset": (*data.names(), *open_ended),
+        "dataset": (*data.names(), *(f"{prefix}:" for prefix in sorted(data.PREFIXES))),
         "split": ("auto", *schemes()),
         "table": (*tables(), FRONTIER),
         "list": tuple(dict.fromkeys([*methods, *defences, *attacks, *networks(), *data.names(), *schemes()])),

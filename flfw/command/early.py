@@ -147,8 +147,7 @@ def check_assignments(experiment: Experiment, methods: Sequence[str] = ()) -> No
             elif plugin in schemes():
                 plugins.build_settings(scheme(plugin), plugin, (f"{target}={text}",))
             elif plugin not in (*known, *others):
-                expected = "--set FIELD=VALUE or PLUGIN.FIELD=VALUE"
-                raise unknown(expected, f"{target} for no plug-in", plugin, known)
+                raise unknown("--set FIELD=VALUE or PLUGIN.FIELD=VALUE", f"{target} for no plug-in", plugin, known)
 
 
 def _check_field(records: Sequence[tuple[PluginKind, str]], field: str, text: str, target: str) -> None:

@@ -66,19 +66,14 @@ def _write(kind: str, folder: Path) -> list[str]:
     name, example = folder.name, _EXAMPLES[kind]
     block = rf"^```python\n# mylab/{example}\.py\n(.*?)^```$.*?^python sim\.py (.*?)$"
     ((text, command),) = re.findall(block, _PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    renamed = {f"mylab.{example}": f"{name}.{kind}", rf"\b{_camel(example)}": _camel(name)}
-    for old, new in renamed.items():
+    for old, new in {f"mylab.{example}": f"{name}.{kind}", rf"\b{_camel(example)}": _camel(name)}.items():
         text, command = re.sub(old, new, text), re.sub(old, new, command)
     (folder / name).mkdir(parents=True)
     (folder / "pyproject.toml").write_text(_PROJECT.format(name=name))
     (folder / name / "__init__.py").touch()
     (folder / name / f"{kind}.py").write_text(text)
-    return [
-        str(folder / name / f"{kind}.py"),
-        "",
-        f"PYTHONPATH={folder} flfw run {command}",
-        f"pip install -e {folder}",
-    ]
+    run = f"PYTHONPATH={folder} flfw run {command}"
+    return [str(folder / name / f"{kind}.py"), "", run, f"pip install -e {folder}"]
 
 
 def _write_app(folder: Path) -> list[str]:

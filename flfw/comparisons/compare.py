@@ -135,8 +135,7 @@ def _leakages(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
         header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[settings[0][0]]}, dB"]
         parts.append(_aligned(header, [[*row, _NONE] if len(row) < len(header) else row for row in rows]))
     if not kinds:
-        answered = any(run.result.get("membership") for run in runs)
-        return [] if answered else ["leakage: none of them was attacked"]
+        return [] if any(run.result.get("membership") for run in runs) else ["leakage: none of them was attacked"]
     return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
 
 

@@ -77,10 +77,9 @@ def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) ->
             low, high = worst.psnr.low, worst.psnr.high
             along = None if low is None or high is None else (low, high)
             close.append(PlotMark(combination.name, x, across, worst.psnr.mean, along, leaks))
-    title = "Closeness, −20 log RMSD, dB" if records else "PSNR, dB"
     panels = (
         Scatter(f"{'Records' if records else 'Images'} recovered", utility, tuple(share), percent=True),
-        Scatter(title, utility, tuple(close), percent=False),
+        Scatter("Closeness, −20 log RMSD, dB" if records else "PSNR, dB", utility, tuple(close), percent=False),
     )
     return Markup("").join(Markup("<div>{}</div>").format(draw(panel)) for panel in panels if panel.marks)
 

@@ -114,11 +114,8 @@ def _drawn(panel: Scatter, width: int) -> Markup:
     for mark in panel.marks:
         axes.plot(chart_style.dots([mark.x]), chart_style.dots([mark.y]), color=_tone(mark), linewidth=_MARK, zorder=3)
     named = zip(panel.marks, names, strict=True)
-    chart_style.name_ends(
-        axes,
-        [chart_style.End(mark.x, mark.y, name, chart_style.SOFT, _tone(mark)) for mark, name in named],
-        12 / across,
-    )
+    ends = [chart_style.End(mark.x, mark.y, name, chart_style.SOFT, _tone(mark)) for mark, name in named]
+    chart_style.name_ends(axes, ends, 12 / across)
     alt = f"{panel.title}, by {panel.utility.words}. " + "; ".join(mark.name for mark in panel.marks)
     return chart_style.inline_svg(figure, alt)
 

@@ -117,8 +117,7 @@ class Matrix:
             out = folder / "-".join((*map(folder_name, (method, defence)), f"s{seed}"))
             varied = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
             cell = replace(experiment, **varied)
-            assignments = self._assignments(experiment, {method, *cell.defences})
-            cells.append(MatrixCell(replace(cell, set=assignments)))
+            cells.append(MatrixCell(replace(cell, set=self._assignments(experiment, {method, *cell.defences}))))
         require(len({cell.folder for cell in cells}) == len(cells), "names that give different folders", matrix=self)
         return tuple(cells)
 

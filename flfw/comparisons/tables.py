@@ -79,8 +79,7 @@ def _ranking_in_latex(record: Mapping[str, Any], where: str) -> tuple[str, str]:
         mean = means.get(name, _NONE)
         cells = [*map(_escaped, (name, mean, _share(each), _decibels(each["closeness"]), each["letters"]))]
         rows.append([*cells[:2], *(f"\\textbf{{{cell}}}" if name in best else cell for cell in cells[2:])])
-    best_result = f"{_closeness(record)} (dB), best"
-    head = ["combination", utility.heading, "recovered by any", best_result, "group"]
+    head = ["combination", utility.heading, "recovered by any", f"{_closeness(record)} (dB), best", "group"]
     caption = f"Leakage under all attacks together{where}. Combinations that share a letter do not differ at 5\\,\\%."
     return tabular("lrrrl", [_escaped(capital(name)) for name in head], [rows]), caption
 
@@ -89,8 +88,7 @@ def _tests(record: Mapping[str, Any]) -> list[str]:
     """Return the notes below the ranking: the test, the number of examples, and the meaning of bold figures."""
     ranking = record["ranking"]
     tests, standings = ranking["tests"], ranking["standings"]
-    counts = sorted({each["images"] for each in standings})
-    examples = " or ".join(map(str, counts))
+    examples = " or ".join(map(str, sorted({each["images"] for each in standings})))
     messages = sorted({test["messages"] for test in tests})
     shared = f"; the pairs share {_span(messages)} messages" if messages else ""
     lines = [
@@ -170,8 +168,7 @@ def _listing(lines: Sequence[str]) -> str:
 def _head(record: Mapping[str, Any], closeness: str) -> list[str]:
     """Return the names of the columns of `_attack_rows`."""
     names = ["method", "defence", shown(record["combinations"]).heading, *["epsilon at most"] * _is_private(record)]
-    in_decibels = closeness.format(_closeness(record))
-    return [*names, "attack", "recovered", in_decibels, "identified", "verdict"]
+    return [*names, "attack", "recovered", closeness.format(_closeness(record)), "identified", "verdict"]
 
 
 def _attack_rows(record: Mapping[str, Any]) -> list[list[list[str]]]:
@@ -242,12 +239,11 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
     from flfw.comparisons.page import render
 
     finished, states = _read(cells, failed)
-    keys = dict.fromkeys((cell.method, cell.defence) for cell in cells if cell.folder.name in finished)
     combinations = [
         combine(
             *key, (finished[c.folder.name] for c in cells if (c.method, c.defence) == key and c.folder.name in finished)
         )
-        for key in keys
+        for key in dict.fromkeys((cell.method, cell.defence) for cell in cells if cell.folder.name in finished)
     ]
     compared, columns = comparisons(combinations), _columns(finished.values())
     ranking = ranked({one.name: strongest(one.runs, (leak.setting for leak in one.leaks)) for one in combinations})

@@ -91,8 +91,7 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    layout = FederationLayout.read(args.folder)
-    up(layout)
+    up(FederationLayout.read(args.folder))
     return _status(args)
 
 

@@ -416,8 +416,7 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     if (budget := policy.budget) is None or replace(policy, run=None).run_rejection(named):
         return []
     try:
-        clients = plan(experiment).client
-        mechanism, metrics = cost(clients, TRAIN, {}, examples)
+        mechanism, metrics = cost(plan(experiment).client, TRAIN, {}, examples)
     except BudgetExceededError as error:
         return [f"The policy refuses these settings: {error}."]
     entry = MessageEntry("", 0, TRAIN, experiment.method, mechanism, examples, metrics=metrics, held=examples)
@@ -487,18 +486,15 @@ def write_policy(path: Path, experiment: Experiment, policy: Policy | None, larg
 
     experiment = without_auto(without_attacks(experiment))
     maximum = round(1.1 * largest_mb + 0.1, 3)
-    metrics = "none" if experiment.metrics == "none" else "all"
-    allowed = policy or Policy(("any",), (), maximum, metrics=metrics)
+    allowed = policy or Policy(("any",), (), maximum, metrics="none" if experiment.metrics == "none" else "all")
     uploads = plan(experiment).client.sharing.uploads
-    foreign = tuple(dict.fromkeys((*allowed.allowed_plugins, *plugins_of(experiment.to_run_config()))))
-    pins = pins_of(experiment, experiment.dataset)
     pinned = replace(
         allowed,
         allowed_apps=(bundle_hash(),),
         allowed_uploads=uploads,
         max_upload_mb=maximum,
-        allowed_plugins=foreign,
-        run=pins,
+        allowed_plugins=tuple(dict.fromkeys((*allowed.allowed_plugins, *plugins_of(experiment.to_run_config())))),
+        run=pins_of(experiment, experiment.dataset),
     )
     if pinned.max_messages == inf and not pinned.allow_recording:
         pinned = replace(pinned, max_messages=2 * (experiment.rounds + 1))  # each round, and the evaluation at the end

@@ -136,8 +136,7 @@ class CanaryScorer:
         weight, steps, std = self._steps(len(others) + len(positions) / 2)
         names, row_of, rows_of = self.gradients.names, self.gradients.row_of, self.gradients.rows
         change = row_of({n: (sent[n] - update.tensors[n]) / self._local.lr for n in names})
-        decay = steps * getattr(self._settings, "weight_decay", 0.0)
-        change -= decay * row_of(sent)
+        change -= steps * getattr(self._settings, "weight_decay", 0.0) * row_of(sent)
         change /= self._gain(steps)
         examples = max(1, _AT_ONCE // len(change))
         for rows in rows_of(sent, others, examples):
@@ -147,8 +146,7 @@ class CanaryScorer:
             change -= weight / 2 * rows.sum(0)
         for start, rows in enumerate(blocks or rows_of(sent, indices, examples)):
             block = positions[start * examples : (start + 1) * examples]
-            scores = _detected(rows, change, weight, std)
-            self.scores[block] += scores
+            self.scores[block] += _detected(rows, change, weight, std)
 
     def _steps(self, examples: float) -> tuple[float, int, float]:
         """Compute a, the number of steps, and s, for a client's round with about this many examples."""
@@ -177,8 +175,7 @@ def _detected(rows: Tensor, change: Tensor, weight: float, std: float) -> Tensor
     noise = max(std**2, _LEAST_NOISE * share, torch.finfo(torch.float32).tiny)
     inside = products.mul_(weight**2 / 4)
     inside.diagonal().add_(noise)
-    factor = torch.linalg.cholesky(inside)
-    return weight * torch.cholesky_solve(along.unsqueeze(1), factor).squeeze(1)
+    return weight * torch.cholesky_solve(along.unsqueeze(1), torch.linalg.cholesky(inside)).squeeze(1)
 
 
 def lower(scores: np.ndarray, canaries: Canaries, delta: float) -> dict[str, Any]:

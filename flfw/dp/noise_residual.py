@@ -213,8 +213,7 @@ class ResidualTest:
         for rows in gradients.rows(sent, mine, max(1, _AT_ONCE // len(start))):
             total += rows.sum(0)
         decayed = start * (1 - local.lr * self._settings.weight_decay)
-        row = (decayed - end) * unit - total / std
-        self.noise.add(row, total)
+        self.noise.add((decayed - end) * unit - total / std, total)
 
 
 def is_testable(plan: ClientPlan, task: Task, model: nn.Module) -> bool:

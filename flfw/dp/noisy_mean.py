@@ -44,8 +44,7 @@ def noisy_mean(
         std: of the noise on the sum, >= 0.
         noise: source of the noise.
     """
-    noisy = noise.add(clipped_sum(updates, sent, settings), std)
-    return shifted(sent, noisy, 1 / cohort)
+    return shifted(sent, noise.add(clipped_sum(updates, sent, settings), std), 1 / cohort)
 
 
 def clipped_sum(updates: Iterable[Update], sent: Tensors, settings: DPSettings | None) -> Tensors:
@@ -89,8 +88,7 @@ def quantile_mean(
     model = {name: value for name, value in sent.items() if name != FACTOR}
     mean = noisy_mean(counting(), model, cohort, here, settings.server_multiplier * here.clip, noise)
     count = noise.add({FACTOR: counted}, settings.quantile_noise * settings.noise_multiplier)[FACTOR]
-    share = float(count) / cohort + 0.5
-    renewed = updated_factor(factor, share, settings.quantile, settings.quantile_lr)
+    renewed = updated_factor(factor, float(count) / cohort + 0.5, settings.quantile, settings.quantile_lr)
     return {name: renewed if name == FACTOR else mean[name] for name in sent}
 
 

@@ -147,8 +147,7 @@ def _require_noise_of_others(accountant: RunAccountant) -> None:
     if not colluding:
         return
     noisy, rest = getattr(plan.settings, "update_deviation", 0.0) > 0, "counts no noise of other clients in a sum"
-    by_method = f"colluding-clients=0 with method={plan.name}, which {rest}"
-    require(noisy, by_method, colluding_clients=colluding)
+    require(noisy, f"colluding-clients=0 with method={plan.name}, which {rest}", colluding_clients=colluding)
     beside = f"colluding-clients=0 with defence={plan.defences.name}, beside which a claim {rest}"
     counted = isinstance(accountant.counted, str) or accountant.others("client")[0].colluding > 0
     require(counted, beside, colluding_clients=colluding)

@@ -210,8 +210,7 @@ class RunAccountant:
     @cached_property
     def schedules(self) -> list[ClientSchedule]:
         """Schedules of the run's clients."""
-        again = self.again if getattr(self.plan.settings, "secure", True) else 0
-        return schedules(self.plan, self.split, again)
+        return schedules(self.plan, self.split, self.again if getattr(self.plan.settings, "secure", True) else 0)
 
     @cached_property
     def counted(self) -> list[CountedClient] | str | None:
@@ -284,8 +283,7 @@ class RunAccountant:
             return examples, clients, _PATIENTS.format(examples=examples, clients=clients)
         counted = patients.most_at_a_client(split.patients, split.train)
         if privacy.metrics == "private" and split.test_patients is not None:  # a patient is in one part alone
-            tests = [*split.test, *split.validation]
-            counted = max(counted, patients.most_at_a_client(split.test_patients, tests))
+            counted = max(counted, patients.most_at_a_client(split.test_patients, [*split.test, *split.validation]))
         given, sites = privacy.patient
         enough = given == 0 or given >= counted
         limit = f"patient-examples >= {counted}, as many as one patient has at a client, or none to have them counted"

@@ -294,8 +294,7 @@ def clipped_change(change: Tensors, bound: float, grouping: Grouping, clipping: 
     """
     clipped: Tensors = {}
     for members in grouped(change, grouping).values():
-        squares = [change[name].double().square().sum() for name in members]
-        norm = torch.stack(squares).sum().sqrt()
+        norm = torch.stack([change[name].double().square().sum() for name in members]).sum().sqrt()
         scale = float(factors(norm, torch.full_like(norm, bound), clipping))
         clipped |= {n: change[n] * scale if isfinite(norm) else torch.zeros_like(change[n]) for n in members}
     return {name: clipped[name] for name in change}

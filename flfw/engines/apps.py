@@ -308,8 +308,7 @@ def _training_answer(
     site, ctx = Site.from_config(context.node_config, worker.ctx.run), worker.ctx
     sent, metrics = result
     if site.truth is not None and worker.noted is not None:
-        varied = ctx.plan.task.data.augment != "none"
-        uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, varied)
+        uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, ctx.plan.task.data.augment != "none")
     return _reply(message, validator, sent, metrics)
 
 
@@ -442,8 +441,7 @@ def _reply(message: Message, validator: MessageValidator, sent: Tensors, metrics
     The numbers beside them are chosen by `FederatedClient._reported`; a site's policy looks at both.
     """
     validator.check_sent(sent)
-    content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
-    return Message(content, reply_to=message)
+    return Message(RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)}), reply_to=message)
 
 
 def _plan_of(context: Context) -> RunPlan:

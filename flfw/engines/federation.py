@@ -234,8 +234,7 @@ class Federation:
 
     def _is_last(self, server_round: int) -> bool:
         """Return whether no round follows. While a round is under way: whether it may be the last."""
-        clients = self._strategy.history.clients
-        return server_round == self._rounds or self._patience.is_over(clients, server_round)
+        return server_round == self._rounds or self._patience.is_over(self._strategy.history.clients, server_round)
 
     def _audited(self, server_round: int) -> tuple[int, ...]:
         """Return the audited rounds as they are known in a round, since it may be an early last one."""

@@ -113,8 +113,7 @@ class FederationLayout(BoundedSettings):
         path = folder.absolute() / _FILE
         if not path.is_file():
             raise InputError(f"Expected a federation's folder with {_FILE}, got {folder}; make one with init.")
-        table = {**read_toml(path, _WAY_OUT), "folder": str(folder.absolute())}
-        return fitted(table, cls, path, _WAY_OUT)
+        return fitted({**read_toml(path, _WAY_OUT), "folder": str(folder.absolute())}, cls, path, _WAY_OUT)
 
     def write(self) -> None:
         """Write the file of this layout."""

@@ -107,8 +107,7 @@ def nodes_of_ray() -> Resources:
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    nodes = tuple(Node(float(has.get("CPU", 0)), float(has.get("GPU", 0))) for has in alive)
-    return Resources(nodes, "the cluster's")
+    return Resources(tuple(Node(float(has.get("CPU", 0)), float(has.get("GPU", 0))) for has in alive), "the cluster's")
 
 
 def check(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> None:

@@ -173,7 +173,6 @@ def _shares(clients: int, cpus: float, gpus: float) -> str:
 
 
 def _variables(home: Path) -> dict[str, str]:
-    scripts = sysconfig.get_path("scripts")
     return {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -184,7 +183,7 @@ def _variables(home: Path) -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's servers on the loopback interface only
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the behaviour to come; silences its notice
         # Flower starts its programs by name.
-        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
         # Where the user's own plug-ins are found. Flower puts the app's folder before it.
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
         "PYTHONUNBUFFERED": "1",

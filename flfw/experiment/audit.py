@@ -83,8 +83,7 @@ class ProbeSettings(FlagSettings):
         Raises:
             InputError: a round is no whole number, or beyond ``rounds``.
         """
-        words = self.audit_rounds.split(",")
-        numbers = {last if word == "last" else integer(word, "audit-rounds") for word in words}
+        numbers = {last if word == "last" else integer(word, "audit-rounds") for word in self.audit_rounds.split(",")}
         fits = all(number <= rounds for number in numbers)
         require(fits, f"0 <= audit-rounds <= rounds={rounds}", audit_rounds=self.audit_rounds)
         return tuple(number for number in sorted(numbers) if number <= last)
@@ -95,8 +94,7 @@ class ProbeSettings(FlagSettings):
         Args:
             per_round: clients that take part in a round.
         """
-        target = self.sum_size or min(self.images, per_round)
-        return tuple(dict.fromkeys((target, *groups(self.curve))))
+        return tuple(dict.fromkeys((self.sum_size or min(self.images, per_round), *groups(self.curve))))
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ def escaped(text: str) -> str:
     >>> escaped('50 % of "dp_gaussian"')
     "50 \\% of ``dp\\_gaussian''"
     """
-    quoted = re.sub('"([^"]*)"', r"``\1''", text)
-    return quoted.translate(str.maketrans(_SIGNS))
+    return re.sub('"([^"]*)"', r"``\1''", text).translate(str.maketrans(_SIGNS))
 
 
 def tabular(columns: str, head: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> str:

@@ -177,8 +177,7 @@ class Journal:
     def append(self, row: dict[str, Any]) -> None:
         """Append a row and force it to disk; `rows` does not get it."""
         data = json.dumps(row).encode() + b"\n"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "ab") as file:
+        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

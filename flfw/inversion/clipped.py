@@ -199,8 +199,7 @@ class Clipped(MethodOperator, ABC):
         unit = 1.0 if self.on_steps else self.lr * self.at.steps  # of an update, in steps along a gradient
         factor = 1.0 if self.on_steps else float(received.get(FACTOR, torch.ones(1)))
         bound, stability = factor * self.bound / unit, self.stability and self.stability / unit
-        victim = super().victim(plain, received, local)
-        return ClippedVictim(victim, bound, self.grouping, self.bounds, stability)
+        return ClippedVictim(super().victim(plain, received, local), bound, self.grouping, self.bounds, stability)
 
     def residual(self, sent: Tensors) -> ResidualMechanism:
         """Return the rest of an example: its clipped gradient, or one scaled as the whole update is."""

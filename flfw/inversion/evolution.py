@@ -121,8 +121,7 @@ class CMAES(BoundedSettings, SearchOptimiser):
         strategies = [_Strategy(one, self, box) for one in start]
         self._see(best, start.repeat_interleave(self.candidates, 0), others, evaluate)
         for _ in steps(self.iterations):
-            requested = torch.cat([strategy.ask() for strategy in strategies])
-            objective = self._see(best, requested, others, evaluate)
+            objective = self._see(best, torch.cat([strategy.ask() for strategy in strategies]), others, evaluate)
             for strategy, values in zip(strategies, objective.split(self.candidates), strict=True):
                 strategy.tell(values)
             best.count()

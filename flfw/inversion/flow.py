@@ -312,8 +312,7 @@ class GuidedFlow(BoundedSettings, SearchOptimiser):
         """Follow the flow; the denoised guess with the lowest objective counts."""
         best, x = Best(guess, solved), guess["x"]
         for done in steps(self.iterations):
-            t = torch.full(x.shape[:2], done / self.iterations, device=x.device)
-            u = _each(self.velocity, x, t, self.labels)
+            u = _each(self.velocity, x, torch.full(x.shape[:2], done / self.iterations, device=x.device), self.labels)
             here = {**guess, "x": _to_inputs(x + (1 - done / self.iterations) * u, self.inputs)}
             if box:
                 here["x"] = here["x"].clamp(*box)
@@ -396,5 +395,4 @@ def flow_recipes(
     opening = tuple(replace(stage, descent=plugged(stage.descent)) for stage in config.opening)
     plug_and_play = replace(config, descent=plugged(config.descent), opening=opening)
     flow = GuidedFlow(velocity, inputs, settings.flow_steps, settings.flow_guidance)
-    guided = replace(config, opening=(replace(config.stages[0], descent=flow), *config.opening))
-    return plug_and_play, guided
+    return plug_and_play, replace(config, opening=(replace(config.stages[0], descent=flow), *config.opening))

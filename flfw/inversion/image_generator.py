@@ -337,8 +337,7 @@ class OfImages:
     def __call__(self, victim: VictimModel, x: Tensor, unknown: Tensors, constants: Tensors) -> Tensor:
         """Compute the prior of the images at ``x`` (B, ...)."""
         assert isinstance(victim, GeneratedImages), "only such a client has a space"
-        raw = x * victim.inputs.std + victim.inputs.mean
-        return self.prior(victim.normalised(raw, constants[LABELS]))
+        return self.prior(victim.normalised(x * victim.inputs.std + victim.inputs.mean, constants[LABELS]))
 
 
 def unlike_normal(z: Tensor) -> Tensor:

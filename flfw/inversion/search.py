@@ -118,8 +118,7 @@ class SearchConfig:
     def stages(self) -> tuple[Stage, ...]:
         """The opening stages, the one described here, and the closing ones; the distance in the last one counts."""
         closing = [stage for one in self.closing for stage in one.stages]
-        here = Stage(self.distance, self.descent, self.prior, model_prior=self.model_prior)
-        return *self.opening, here, *closing
+        return *self.opening, Stage(self.distance, self.descent, self.prior, model_prior=self.model_prior), *closing
 
 
 @dataclass(frozen=True)
@@ -307,10 +306,9 @@ class _Run:
         inputs = self._victim.inputs
         samples = (best.guess["x"] * inputs.std + inputs.mean).clamp(*self._box)
         for i, problem in enumerate(problems):
-            labels = problem.labels if problem.labels is not None else best.guess["labels"][i].argmax(-1)
             yield SearchResult(
                 samples[i] if went[i] else torch.full_like(samples[i], torch.nan),
                 float(best.matched[i]) if went[i] else inf,
-                labels,
+                problem.labels if problem.labels is not None else best.guess["labels"][i].argmax(-1),
                 None if not went[i] or bool(best.unsolved[i]) else before + int(best.iterations[i]),
             )

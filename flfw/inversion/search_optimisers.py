@@ -177,8 +177,7 @@ class AdamSearch(BoundedSettings, SearchOptimiser):
                 scale = (square[name] / unbiased_square).sqrt_().add_(_EPSILON)
                 value.addcdiv_(mean[name], scale, value=-self.rate(done) / unbiased)
             if self.ball < inf:
-                radius = self.ball * start.flatten(2).abs().sum(-1)
-                guess["x"] = start + within(guess["x"] - start, radius)
+                guess["x"] = start + within(guess["x"] - start, self.ball * start.flatten(2).abs().sum(-1))
             if self.proximal and (done + 1) % self.proximal.every == 0:
                 guess["x"] = self.proximal.moved(guess["x"], (done + 1) / self.iterations)
             if box:

@@ -95,8 +95,7 @@ class MessageValidator:
         """
         for name in sent:
             if name not in self.factor_names:
-                refused = f"client {self.client} would send {name}"
-                self._require_shared(name, self.sharing.uploads, refused, "uploads")
+                self._require_shared(name, self.sharing.uploads, f"client {self.client} would send {name}", "uploads")
 
     def _require_shared(self, name: str, patterns: Sequence[str], refused: str, verb: str) -> None:
         if not matches(name, patterns):

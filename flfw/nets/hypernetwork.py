@@ -123,8 +123,7 @@ class GeneratedNet(nn.Module):
         copy = deepcopy(self.extractor, {id(value): value for value in self.extractor.buffers()})
         for name, shape in self.hypernet.targets.items():
             path, _, inner = name.rpartition(".")
-            place = nn.Parameter(torch.empty(shape, device="meta"))
-            copy.get_submodule(path).register_parameter(inner, place)
+            copy.get_submodule(path).register_parameter(inner, nn.Parameter(torch.empty(shape, device="meta")))
         return copy
 
     def features(self, x: Tensor, weights: Tensors) -> Tensor:

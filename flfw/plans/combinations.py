@@ -202,8 +202,7 @@ def _require_scores(plan: ClientPlan) -> None:
     Scores of three dimensions are those of the next token at every place: other labels would be taken for tokens.
     """
     name, dataset = plan.task.network.name, plan.task.data.dataset
-    card = nets.card(name)
-    if ":" not in name or card.architecture is not None:
+    if ":" not in name or nets.card(name).architecture is not None:
         return
     (shape, classes), held = plan.task.input_space, data.describe(dataset)
     try:

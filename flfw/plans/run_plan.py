@@ -207,11 +207,8 @@ def plan(experiment: Experiment) -> RunPlan:
         same = [one for one in experiment.attacks if short_name(one) == defence]
         return frozenset[str]().union(*map(attack_fields, same))
 
-    defences = DefencePlan(
-        defence_stages(experiment.defences, assignments, of_attacks),
-        experiment.defended_partitions,
-        experiment.defence_randomness,
-    )
+    stages = defence_stages(experiment.defences, assignments, of_attacks)
+    defences = DefencePlan(stages, experiment.defended_partitions, experiment.defence_randomness)
     network = NetworkPlan(
         name=experiment.net,
         init=experiment.init,
@@ -393,8 +390,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         silent = claims and (experiment.federation is not None or bool(secure))
         experiment = replace(experiment, metrics="none" if silent else "all")
     if experiment.defence_randomness == "auto":
-        draws = "seed" if experiment.federation is None else "secure"
-        experiment = replace(experiment, defence_randomness=draws)
+        experiment = replace(experiment, defence_randomness="seed" if experiment.federation is None else "secure")
     experiment = _for_the_data(experiment)
     if automatic:
         more = (_CLOSED_FORM,) if not methods and _is_read_off(experiment) else ()

@@ -198,12 +198,10 @@ class RecordingGrid(GridWrapper):
         }
         self._stored = {row[way]["file"] for row in exchanges for way in ("sent_to_client", "sent_by_client")}
         file_format.sweep(self._folder, self._stored)
-        self._bytes = sum((self._folder / file).stat().st_size for file in self._stored if self._has(file))
+        files = filter(Path.is_file, (self._folder / file for file in self._stored))
+        self._bytes = sum(file.stat().st_size for file in files)
         self._numbers = Counter((row["round"], row["client"]) for row in exchanges)
         self._skipped = sum("skipped" in row for row in rows)
-
-    def _has(self, file: str) -> bool:
-        return (self._folder / file).is_file()
 
     @property
     def mark(self) -> JournalMark:
@@ -362,11 +360,8 @@ class _Request:
         """Return the identity of the exchange. A client is its partition if the server gives it, else its node."""
         node = self.message.metadata.dst_node_id
         group = self.message.metadata.group_id
-        rounds = (
-            self.config.get("round"),
-            self.config.get("server-round"),
-            int(group) if group.isdecimal() and len(group) < _DIGITS else None,
-        )
+        of_group = int(group) if group.isdecimal() and len(group) < _DIGITS else None
+        rounds = (self.config.get("round"), self.config.get("server-round"), of_group)
         clients = [source.get(self.records.client) for source in (self.config, metrics)]
         return {
             "type": self.records.type_of(self.message.metadata.message_type),

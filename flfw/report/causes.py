@@ -133,8 +133,7 @@ def fallen(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _filled(clauses: Mapping[str, str], setting: AuditEntry, unit: str) -> str:
-    clause = clauses.get(_variant(setting), "")
-    return clause.format_map(_values(setting, unit))
+    return clauses.get(_variant(setting), "").format_map(_values(setting, unit))
 
 
 def _variant(setting: AuditEntry) -> str:

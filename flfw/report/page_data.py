@@ -231,8 +231,7 @@ def first_screen(failures: Iterable[FailureLine]) -> str:
         "client": ("client’s answer missing", "clients’ answers missing"),
         "recording": ("recording refused or left out", "recordings refused or left out"),
     }
-    parts = [f"{counts[kind]} {words[kind][counts[kind] != 1]}" for kind in words if counts.get(kind)]
-    return ", ".join(parts)
+    return ", ".join([f"{counts[kind]} {words[kind][counts[kind] != 1]}" for kind in words if counts.get(kind)])
 
 
 @final

@@ -70,8 +70,7 @@ def questions(
     single = [setting for setting in messages if not sees_sums(setting)]
     sums = [setting for setting in settings if sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
-    told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
-    summed = _summed(sums, told_of_sums, unit)
+    summed = _summed(sums, [row for row in membership if row["vantage"] == AGGREGATE], unit)
     return [_seen(single, sums, unit), _membership(singly, unit), _with_figures(summed, figures) if figures else summed]
 
 
@@ -177,17 +176,12 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
         nobody = "No attack tried to recover data from single messages."
         leaks = any(one.outcome in verdicts.POSITIVE for one in sums)
         return PageQuestion(*requested, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
-    verdict = verdicts.in_words(shown.entry)
     told = shown.entry.get("protected_by") or shown.entry.get("defence")
     by = f"attack {shown.title.replace(f' told of {told}', '')}"
     by = f"an attacker who knows {told}: {by}" if shown.informed else by
-    return PageQuestion(
-        *requested,
-        _SEEN.get(shown.outcome, _OPEN),
-        f"{shown.recovered} of {shown.total} recovered by {by}. Verdict: {verdict}.",
-        "results",
-        shown.outcome in verdicts.POSITIVE,
-    )
+    words = f"{shown.recovered} of {shown.total} recovered by {by}. Verdict: {verdicts.in_words(shown.entry)}."
+    leaks = shown.outcome in verdicts.POSITIVE
+    return PageQuestion(*requested, _SEEN.get(shown.outcome, _OPEN), words, "results", leaks)
 
 
 def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
@@ -195,8 +189,7 @@ def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuest
     unit = "patients" if row and row.get("unit") == "patient" else unit
     requested = "Can anyone tell whose data were used?", f"membership of single {unit}"
     if row is None:
-        nobody = "No attack tried to tell members from others."
-        return PageQuestion(*requested, _UNTRIED, nobody)
+        return PageQuestion(*requested, _UNTRIED, "No attack tried to tell members from others.")
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     right = f"is right in {percent(share_right(row), 0)} of comparisons (a coin: 50\u00a0%)"
@@ -212,8 +205,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     who = "a server behind secure aggregation" + ", or another client," * peers
     requested = "What does a sum hide?", f"{who} sees only sums over clients"
     if not settings and not membership:
-        words = "No attack was tried on sums over clients."
-        return PageQuestion(*requested, _UNTRIED, words)
+        return PageQuestion(*requested, _UNTRIED, "No attack was tried on sums over clients.")
     sentences, found = [], [setting.outcome for setting in settings]
     largest = _largest(settings)
     if largest is not None:

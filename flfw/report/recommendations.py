@@ -411,10 +411,5 @@ def _of_classes(one: Mapping[str, Any]) -> OpinionFacts:
     answer = "it can be told" if one["verdict"] == verdicts.LEAKS else "not answered"
     kinds = f"Which kinds of examples a client holds: {answer}."
     requested = f"{_MODEL} {kinds}" if place == OUTSIDER else UNASKED
-    return OpinionFacts(
-        str(one.get("attack")),
-        kinds,
-        f"{capital(IN_PLACE.get(place, place))}.",
-        requested,
-        "Not measured for one person.",
-    )
+    means = f"{capital(IN_PLACE.get(place, place))}."
+    return OpinionFacts(str(one.get("attack")), kinds, means, requested, "Not measured for one person.")

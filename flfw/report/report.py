@@ -73,8 +73,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     """
     from flfw.report import charts  # matplotlib takes long to load: whoever writes no report does without
 
-    source = folder / "result.json"
-    if not source.is_file():
+    if not (folder / "result.json").is_file():
         raise InputError(f"{folder} holds no result.json: a report is written from a finished run.")
     result = read_result(folder)
     config = result.get("config") or {}

@@ -178,11 +178,8 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
         headline = f"No leak was found of which {what} were used."
         high = number((row.get("correct") or {}).get("high"))
         seen = f"The test could have seen more than {percent(high, 0)} right guesses; a coin gives 50\u00a0%. "
-        return LeakFinding(
-            Severity.NOT_FOUND,
-            headline,
-            f"This is no proof of safety. {seen if high is not None else ''}A smaller effect may be there.",
-        )
+        meaning = f"This is no proof of safety. {seen if high is not None else ''}A smaller effect may be there."
+        return LeakFinding(Severity.NOT_FOUND, headline, meaning)
     headline = f"It is not known whether anyone can tell which {what} were used."
     return LeakFinding(Severity.UNKNOWN, headline, f"The test gave no answer. {_NO_PROOF}")
 

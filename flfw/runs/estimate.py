@@ -165,7 +165,6 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
         notice.cancel()
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if training.epoch_s > LONG_S else ""
-    files = 2 * _taking_part(experiment) if training.private else 0
     return Estimate(
         experiment,
         seconds(experiment, actors, training, audit),
@@ -173,7 +172,7 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
         int(training.message),
         disk_bytes(experiment, training, audit),
         origin,
-        files,
+        2 * _taking_part(experiment) if training.private else 0,
     )
 
 
@@ -231,8 +230,7 @@ def lines(expected: Estimate) -> str:
     count = f"{'at most ' if expected.experiment.patience else ''}{rounds} rounds"
     spent = f"training {_time(time.training)} ({count} of {_time(time.round)}), audit {_time(time.audit)}"
     clients = f"clients {memory.actors} x {memory.actor_gib:.1f} GiB"
-    most = f", at most {expected.state_files:,} files of clients' private state"
-    files = most if expected.state_files else ""
+    files = f", at most {expected.state_files:,} files of clients' private state" if expected.state_files else ""
     server = (
         f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
     )

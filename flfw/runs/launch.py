@@ -56,7 +56,8 @@ def resolve_batched_clients(run_plan: RunPlan) -> tuple[RunPlan, list[str]]:
     if experiment.together:
         require(not reason, f"--batched-clients 1 with {reason}", batched_clients=experiment.batched_clients)
         return run_plan, []
-    maximum = _ON_GPU if _on_gpu(run_plan) else run_plan.client_class.cohort_on_cpu(run_plan.client.model)
+    on_gpu = bool(experiment.gpus_per_client) and torch.cuda.is_available()
+    maximum = _ON_GPU if on_gpu else run_plan.client_class.cohort_on_cpu(run_plan.client.model)
     if not reason and maximum == 1:
         reason = "a method and a network whose joint steps take as long on a CPU"
     number = 1 if reason else _number(run_plan, maximum)
@@ -87,10 +88,6 @@ def _tried(run_plan: RunPlan) -> str:
     shape, _ = run_plan.task.input_space
     with initialising(0, "network with stacked weights"):
         return unstackable(run_plan.client.build_model(), torch.rand(_TRIED, *shape))
-
-
-def _on_gpu(run_plan: RunPlan) -> bool:
-    return bool(run_plan.experiment.gpus_per_client) and torch.cuda.is_available()
 
 
 def _number(run_plan: RunPlan, maximum: int) -> int:
@@ -181,7 +178,6 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
     run_config, address = experiment.to_run_config(), experiment.ray_address
     with ray_start.started(address, site, partial(store_bytes, run_plan)) as options:
         actors, shares = machine.actors_and_shares(experiment, experiment.attack_gpus, available_resources(address))
-        sums = _summable(run_plan)
         grid = RayGrid(
             apps.client,
             experiment.clients,
@@ -193,7 +189,7 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
             one_disk=not experiment.ray_address and machine.is_alone(),  # else actors may be on other machines
             stateful=False,
             cohorts=_cohorts(run_plan.client),
-            uploads=run_plan.client.sharing.uploads if sums else (),
+            uploads=run_plan.client.sharing.uploads if _summable(run_plan) else (),
         )
         try:
             federate(grid, run_plan)

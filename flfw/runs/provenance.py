@@ -87,8 +87,7 @@ def _code(kind: str, name: str) -> OutsideCode | None:
     file = Path(place)
     depth = module.count(".") + (file.name == "__init__.py")
     root = file.parents[depth]
-    paths = {file, *_with_imports(module, file, root)}
-    sums = {str(path.relative_to(root)): _sum(path) for path in sorted(paths)}
+    sums = {str(path.relative_to(root)): _sum(path) for path in sorted({file, *_with_imports(module, file, root)})}
     return {
         "kind": kind,
         "name": name,
@@ -335,8 +334,7 @@ def begin(folder: Path, outside: Sequence[OutsideCode]) -> None:
         InputError: the file of earlier entries is damaged.
     """
     rounds = [int(stem.removeprefix(_ROUND)) for stem, _ in sealed(folder / "checkpoint", f"{_ROUND}*")]
-    entry = {"after_round": max(rounds, default=None), **describe_session(folder, outside)}
-    _write(folder, [*_read(folder), entry])
+    _write(folder, [*_read(folder), {"after_round": max(rounds, default=None), **describe_session(folder, outside)}])
 
 
 def end(folder: Path) -> list[dict[str, Any]]:

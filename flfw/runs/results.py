@@ -77,21 +77,11 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
     training = read_training(folder)
     last = last_round(training, experiment)
     exact = experiment.metrics == "all" and any("loss" in row for row in training["clients"])
-    learning = notes_on_learning(training["rounds"] if exact else [], finals(experiment, training), task)
-    notes = [
-        *notes,
-        *notes_on_training(experiment, training),
-        *notes_on_end(experiment, last, training["budget_spent"]),
-        *learning,
-    ]
-    audited: dict[str, Any] = {
-        "audit": [],
-        "membership": [],
-        "inference": [],
-        "recordings": None,
-        "secure_aggregation": None,
-    }
-    audited |= {"weights": None, "tuned_on": []}
+    notes = [*notes, *notes_on_training(experiment, training)]
+    notes += notes_on_end(experiment, last, training["budget_spent"])
+    notes += notes_on_learning(training["rounds"] if exact else [], finals(experiment, training), task)
+    audited: dict[str, Any] = {"audit": [], "membership": [], "inference": []}
+    audited |= {"recordings": None, "secure_aggregation": None, "weights": None, "tuned_on": []}
     privacy, privacy_notes = _privacy(run_plan, task, training)
     stopped = None
     if auditor:
@@ -102,14 +92,8 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
             notes.append(f"The audit was stopped: {error}")
     elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
-    _write(
-        folder,
-        run_plan,
-        task,
-        training,
-        audited | {"privacy": privacy},
-        [*notes, *left_out(experiment.split, task), *privacy_notes],
-    )
+    every_note = [*notes, *left_out(experiment.split, task), *privacy_notes]
+    _write(folder, run_plan, task, training, audited | {"privacy": privacy}, every_note)
     if stopped:  # once the cause is removed, a resumed run repeats the audit
         raise RunError(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated

@@ -44,15 +44,8 @@ from flfw.runs.reach import first_weights, foreseen
 from flfw.runs.run_notes import notes_on_data
 from flfw.runs.tracking.following import tracked
 from flfw.runs.tracking.tracker import check as check_trackers
+from flfw.server import checkpoint
 from flfw.server.central import sends_one_model
-from flfw.server.checkpoint import (
-    awaits_audit,
-    ensure_experiment,
-    is_complete,
-    locked,
-    require_same_data,
-    stored_experiment,
-)
 from flfw.task.method import Method
 from flfw.task.task import Task
 
@@ -73,9 +66,9 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     experiment, folder = run_plan.experiment, run_plan.experiment.out
     assert folder is not None, "check names the folder"
     plan_file.keep(task.dataset.columns, folder)
-    ensure_experiment(folder, experiment)
-    require_same_data(folder, task.dataset.digest)
-    with locked(folder / "checkpoint" / ".run"):
+    checkpoint.ensure_experiment(folder, experiment)
+    checkpoint.require_same_data(folder, task.dataset.digest)
+    with checkpoint.locked(folder / "checkpoint" / ".run"):
         with tracked(experiment, folder), audit as auditor:
             provenance.begin(folder, outside_of(run_plan))
             with _told_how_to_go_on(folder):
@@ -133,17 +126,17 @@ def resume(experiment: Experiment) -> Path:
     assert folder is not None, "the folder of the run to go on with"
     run_plan, task, notes = check(experiment, new=False)
     experiment = run_plan.experiment
-    stored_experiment(folder).require_same(experiment, folder)
-    require_same_data(folder, task.dataset.digest)
-    with locked(folder / "checkpoint" / ".run"):
-        if is_complete(folder):
+    checkpoint.stored_experiment(folder).require_same(experiment, folder)
+    checkpoint.require_same_data(folder, task.dataset.digest)
+    with checkpoint.locked(folder / "checkpoint" / ".run"):
+        if checkpoint.is_complete(folder):
             results.tidy(experiment)
             return folder
         _warn(notes)
         provenance.begin(folder, outside_of(run_plan))
         audit = auditing(run_plan.client, run_plan.audit, task, folder)
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
-            if not awaits_audit(folder):
+            if not checkpoint.awaits_audit(folder):
                 launch.check_resources(experiment)
                 launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
@@ -194,9 +187,9 @@ def audit_recordings(source: Path, earlier: Experiment, experiment: Experiment) 
         )
     rounds = ",".join(map(str, came)) or experiment.audit_rounds
     require_recorded(run_plan.replaced(audit_rounds=rounds), earlier, source)
-    require_same_data(source, task.dataset.digest)
+    checkpoint.require_same_data(source, task.dataset.digest)
     audit = auditing(run_plan.client, run_plan.audit, task, out, source)
-    with locked(source / "checkpoint" / ".run"):
+    with checkpoint.locked(source / "checkpoint" / ".run"):
         make_folder(out)
         plan_file.keep(task.dataset.columns, out)
         with tracked(experiment, out, source), audit as auditor:
@@ -212,7 +205,7 @@ def stored(folder: Path) -> Experiment:
     Raises:
         InputError: there is nothing to go on from, or it is damaged.
     """
-    return dataclasses.replace(stored_experiment(folder).experiment, out=folder.absolute())
+    return dataclasses.replace(checkpoint.stored_experiment(folder).experiment, out=folder.absolute())
 
 
 def reopened(folder: Path, data_root: Path | None = None) -> tuple[Experiment, Task]:
@@ -225,10 +218,10 @@ def reopened(folder: Path, data_root: Path | None = None) -> tuple[Experiment, T
     Raises:
         InputError: the run or its data are not there.
     """
-    experiment = stored_experiment(folder).experiment
+    experiment = checkpoint.stored_experiment(folder).experiment
     requested = dataclasses.replace(experiment, out=folder, data_root=data_root or experiment.data_root)
     run_plan, task, _ = check(requested, new=False)
-    require_same_data(folder, task.dataset.digest)
+    checkpoint.require_same_data(folder, task.dataset.digest)
     return run_plan.experiment, task
 
 
@@ -268,8 +261,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[RunPlan, Task, l
     run_plan.client.method.check_task(task, run_plan.client.settings)
     if run_plan.client.defence and experiment.defended_partitions:
         defended = (one for one in looked_at(task.split.train) if one in experiment.defended_partitions)
-        held = task.defended_data(defended, experiment.batch_size)
-        run_plan.client.defence.check_data(held)
+        run_plan.client.defence.check_data(task.defended_data(defended, experiment.batch_size))
     _check_clients(run_plan, task)
     _require_metrics(run_plan)
     _require_average(run_plan)

@@ -208,8 +208,7 @@ def _of_tables(
 
 def _interval(table: Mapping[str, Any], key: str, path: str, examples: float) -> _Interval | None:
     """Return the interval of a number, from the keys beside it; None: there is none."""
-    value = table[key]
-    if not _is_number(value):
+    if not _is_number(table[key]):
         return None
     if key in _ACCURACIES:
         return _binomial(table, key, path, examples)

@@ -53,8 +53,7 @@ def _changed_plugins(result: Mapping[str, Any]) -> list[str]:
     """Compare the files of the result's plug-ins from outside with those now in their places; nothing is imported."""
     lines = []
     for code in _last_session(result).get("external_plugins") or []:
-        file = Path(code["file"])
-        root = _root(file, code["files"])
+        root = _root(Path(code["file"]), code["files"])
         for name, before in code["files"].items():
             path = root / name
             if not path.is_file():
@@ -369,7 +368,6 @@ def _short(value: Any) -> str:
 def _write(
     repeated: Path, folder: Path, differs: Mapping[str, Sequence[str]], compared: Sequence[ComparedValue], verdict: str
 ) -> None:
-    moved = [one for one in compared if one.outcome != EQUAL]
     content = {
         "result": str(folder),
         "repeated_in": str(repeated),
@@ -377,7 +375,7 @@ def _write(
         "differs": differs,
         "verdict": verdict,
         "counts": {word: sum(one.outcome == word for one in compared) for word in (EQUAL, WITHIN, DIFFERENT)},
-        "moved": [one.as_dict() for one in moved],
+        "moved": [one.as_dict() for one in compared if one.outcome != EQUAL],
         "not_compared": list(NOT_COMPARED),
     }
     write_atomic(repeated / "verify.json", json.dumps(content, indent=1, allow_nan=False).encode())

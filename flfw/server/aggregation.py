@@ -191,9 +191,7 @@ class BranchSums:
     def _memory(self, name: str, shape: torch.Size) -> Tensor:
         """Return a tensor for a sum, of any values."""
         free = self._free.get(name)
-        if free and free[-1].shape == shape:
-            return free.pop()
-        return torch.empty(shape, dtype=torch.float64)
+        return free.pop() if free and free[-1].shape == shape else torch.empty(shape, dtype=torch.float64)
 
 
 def update_of(partition: int, tensors: Tensors | WeightedSum, metrics: Mapping[str, Any]) -> Update:

@@ -61,6 +61,5 @@ def central_accuracy(ctx: ServerContext, arrays: ArrayRecord) -> float | None:
     with torch.no_grad(), one_thread():
         for start in range(0, len(tests), _AT_ONCE):
             x, y = task.examples("test", tests[start : start + _AT_ONCE])
-            scores = model(task.inputs.normalise(x.to(ctx.device)))
-            right += float(hits(scores.cpu(), x, y).sum())
+            right += float(hits(model(task.inputs.normalise(x.to(ctx.device))).cpu(), x, y).sum())
     return right / len(tests)

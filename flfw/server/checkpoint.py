@@ -125,8 +125,7 @@ class Checkpoints:
         self.resumed: list[dict[str, Any]] = []
         self.last, self._journal = self._load()
         if self.last:
-            now = {"after_round": self.last.round, "code": code_hash(), "engine": experiment.engine}
-            self.resumed.append(now)
+            self.resumed.append({"after_round": self.last.round, "code": code_hash(), "engine": experiment.engine})
         self.history = self._journal.rows
 
     def save(self, snapshot: Snapshot, rows: dict[str, Any]) -> None:

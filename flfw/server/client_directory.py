@@ -130,8 +130,7 @@ class ClientDirectory:
 
     def address(self, partition: int, content: RecordDict, kind: str, group: str) -> Message:
         """Build a message to a client; Flower forgets it some time after the deadline."""
-        ttl = self.tolerance.deadline + GRACE_S
-        return Message(content, self.nodes[partition], kind, group_id=group, ttl=ttl)
+        return Message(content, self.nodes[partition], kind, group_id=group, ttl=self.tolerance.deadline + GRACE_S)
 
     def receive(
         self,
@@ -161,8 +160,7 @@ class ClientDirectory:
         late = f"did not answer within {self.tolerance.deadline:g} s"
 
         def origin(reply: Message) -> int:
-            node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-            return client_of(node)
+            return client_of(node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id))
 
         for reply in sorted(replies, key=origin) if isinstance(replies, Sequence) else replies:
             partition = origin(reply)

@@ -61,8 +61,7 @@ class TrainingServer(FederatedStrategy, ABC):
         """Continue an optimiser from the round before; at the end its memory becomes the server's state."""
         optimiser.recall(parameters, self.state)
         yield
-        memory = optimiser.memory(parameters)
-        self.state = {name: value.detach().cpu().clone() for name, value in memory.items()}
+        self.state = {name: value.detach().cpu().clone() for name, value in optimiser.memory(parameters).items()}
 
     def on_device(self, batches: Iterable[GeneratorInputs]) -> Iterator[GeneratorInputs]:
         """Move batches to the server's device; they are drawn on the CPU, so that every device gets the same draws."""

@@ -131,16 +131,14 @@ class HypernetworkServer(FederatedStrategy, ABC):
 
     def hypernet(self, parameters: Tensors, partitions: list[int]) -> Tensors:
         """Generate the tensors (m, ...) of m clients by name, with given parameters."""
-        chosen = torch.tensor(partitions, device=self._device)
-        return functional_call(self._blank, parameters, (chosen,))
+        return functional_call(self._blank, parameters, (torch.tensor(partitions, device=self._device),))
 
     def parameters(self) -> Tensors:
         """Return the hypernetwork's present parameters on the server's device, as drawn before the first round."""
         if not self.state:
             with initialising(self.seed, "hypernetwork"):
                 drawn = {name: value.detach() for name, value in self._built().named_parameters()}
-            memory = SGD(0.0, self.settings.server_momentum).memory(drawn)
-            self.state = {**drawn, **memory}
+            self.state = {**drawn, **SGD(0.0, self.settings.server_momentum).memory(drawn)}
         return {name: self.state[name].to(self._device) for name, _ in self._blank.named_parameters()}
 
     @cached_property

@@ -63,8 +63,7 @@ class ReplyReader:
         if self._factors:
             read = self._factors(reply)
         else:
-            copied = self._sums is None
-            read = read_update(reply, self._uploads, self._arrays, counted=self._counted, copied=copied)
+            read = read_update(reply, self._uploads, self._arrays, counted=self._counted, copied=self._sums is None)
         self._check(read[1])
         return read
 

@@ -131,8 +131,7 @@ class TaskPlan:
             return False
         whole, given = data.describe(name).split, self.data.split
         require(given == whole, f"split={whole} for {name}, as each site has its own", split=given)
-        test = f"test=own for {name}, as each site has its own"
-        require(self.data.test == "own", test, test=self.data.test)
+        require(self.data.test == "own", f"test=own for {name}, as each site has its own", test=self.data.test)
         elsewhere = f"canaries=0 for {name}, as the server would need the data to find canaries"
         require(not self.canaries, elsewhere, canaries=self.canaries)
         pairs = f"membership-pairs=none for {name}, as the server would need the data to draw them"

@@ -43,8 +43,7 @@ def marks(given: Experiment) -> Iterator[Mark]:
     """
     for method, unit in (("Fed-CDP", "example"), ("Fed-SDP", "client")):
         cell = _cell(f"fed_cdp.2/{method}/100/0.1")
-        how = fed_cdp.shared_out(method, 100, 0.1, "full")
-        yield from _mark(cell, "MNIST", method, unit, how, given)
+        yield from _mark(cell, "MNIST", method, unit, fed_cdp.shared_out(method, 100, 0.1, "full"), given)
     for data in ("CIFAR-10", "Adult"):
         cell = _cell(f"fed_cdp.5/{data}/{fed_cdp.SIGMA:g}")
         yield from _mark(cell, data, "Fed-CDP", "example", fed_cdp.trained("Fed-CDP", data, "full"), given)

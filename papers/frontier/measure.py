@@ -92,8 +92,7 @@ def _experiment(cell: Cell, trial: Trial, scale: Scale) -> Experiment:
 
 
 def _tuning(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
-    preset = Preset(((_experiment(cell, trial, scale),),), line_of(cell).validation)
-    return cells.placed(preset, given, folder)
+    return cells.placed(Preset(((_experiment(cell, trial, scale),),), line_of(cell).validation), given, folder)
 
 
 def _reported(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
@@ -113,11 +112,10 @@ def _point(
     """Return the point; its epsilons are the largest over the seeds, and its accuracy is their mean."""
     assert isinstance(final.value, float), "it was measured"
     ended = max((run.out / "result.json").stat().st_mtime for run in final.runs if run.out)
-    epsilons = [cells.numbers((run,), line.epsilon)[0] for run in final.runs]
     return replace(
         missing(cell, ""),
         status="measured",
-        epsilon=max(epsilons),
+        epsilon=max(cells.numbers((run,), line.epsilon)[0] for run in final.runs),
         with_tuning=max(together([*tuning, run], line) for run in final.runs),
         accuracy=final.value,
         deviation=final.deviation,

@@ -62,8 +62,7 @@ def test_the_recovered_mean_is_the_weighted_mean_within_the_rounding():
 
 def test_rounding_is_right_on_average():
     rng, quantiser = np.random.RandomState(2), Quantiser(quantization_range=16)
-    many = np.full(40_000, 0.3, np.float32)
-    sent = quantiser.quantise([many], 1000, rng)
+    sent = quantiser.quantise([np.full(40_000, 0.3, np.float32)], 1000, rng)
     steps = (0.3 + 8) / quantiser.step
     assert set(np.unique(sent.arrays[0]).tolist()) == {int(steps), int(steps) + 1}
     assert sent.arrays[0].mean() == pytest.approx(steps, abs=4 * 0.5 / 40_000**0.5)

@@ -16,8 +16,7 @@ def _drawn(rounds: int, clients: int, cohort: int, seed: int = 0) -> np.ndarray:
 
 
 def test_two_rounds_that_differ_by_one_client_isolate_it():
-    participation = np.array([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
-    groups = separation(participation)
+    groups = separation(np.array([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]))
     assert (groups.rank, groups.smallest) == (2, 0.0)
     assert groups.noise[2] == pytest.approx(2**0.5)  # a difference of two sums
     assert np.isinf(groups.noise[:2]).all()

@@ -68,8 +68,7 @@ def test_known_noise_makes_directions_quiet_that_it_drowns():
 
 
 def test_gradients_that_are_all_alike_give_no_score_and_no_error():
-    fitted = Whitening.fit(torch.ones(3, 2))
-    assert fitted.scores(torch.ones(2, 2), torch.ones(2)).tolist() == [0, 0]
+    assert Whitening.fit(torch.ones(3, 2)).scores(torch.ones(2, 2), torch.ones(2)).tolist() == [0, 0]
 
 
 def test_values_out_of_range_are_refused():

@@ -93,8 +93,7 @@ def test_images_are_read_off_without_labels() -> None:
     for side, bound in ((8, 1e-5), (28, 0.02)):
         x, y = digits(5, side=side)
         observations, knowledge = attackable("vit_plain", side, (x, y))
-        blind = [dataclasses.replace(knowledge[0], labels=None)]
-        (result,) = APRIL().run(observations, blind, generators(1))
+        (result,) = APRIL().run(observations, [dataclasses.replace(knowledge[0], labels=None)], generators(1))
         assert error(x, result) < bound and (result.matching_loss or 1) < 1e-5
 
 

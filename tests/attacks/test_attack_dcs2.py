@@ -198,8 +198,7 @@ def test_and_out_of_one_that_was_projected() -> None:
     g = gradient(net, INPUTS, x, torch.tensor([3]))
     # No such factor.
     assert separated(net, {name: value - 0.2 * g[name] for name, value in sent.items()}).error > SOLVED
-    moved = {name: value + 0.8 * g[name] for name, value in sent.items()}
-    result = separated(net, moved)
+    result = separated(net, {name: value + 0.8 * g[name] for name, value in sent.items()})
     assert result.error < 1e-5 and result.factor == pytest.approx(0.8, abs=1e-4)
     assert worst(result.examples, f_s) < 1e-4 and worst(result.concealed, f_c) < 1e-4
 

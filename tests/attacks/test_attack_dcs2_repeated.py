@@ -48,8 +48,7 @@ def answers(
     net: nn.Module, x: Tensor, y: Tensor, times: int, first: int = 0, **settings: object
 ) -> list[dict[str, Tensor]]:
     """Messages of the defence; each has a generator of its own, as each round of a client has."""
-    rng = torch_generator(0, "public")
-    public = torch.rand(40, *INPUTS.shape, generator=rng), torch.arange(40) % 10
+    public = torch.rand(40, *INPUTS.shape, generator=torch_generator(0, "public")), torch.arange(40) % 10
     step = LocalStep(undefended(net, x, y), x, y, net, INPUTS, lambda: public, torch.arange(len(y)))
     defence = DCS2(DCS2Settings(**{"steps": 10, "stop": "never", **settings}))  # type: ignore[arg-type]
     return [defence.step(step, torch_generator(ask, "answer")) for ask in range(first, first + times)]

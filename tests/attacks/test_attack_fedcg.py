@@ -163,8 +163,7 @@ def test_features_of_small_batches_are_found_through_the_known_classifier(batch:
 
 
 def test_what_is_known_of_features() -> None:
-    inputs = digits()[0]
-    assert features_shape(small(), inputs) == (6, 4, 4) and features_range(small()) == (0.0, 1.0)
+    assert features_shape(small(), digits()[0]) == (6, 4, 4) and features_range(small()) == (0.0, 1.0)
     assert features_range(Net(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2))) == (0.0, torch.inf)
     assert features_range(Net(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2))) == (-torch.inf, torch.inf)
 
@@ -357,8 +356,7 @@ def audited(folder: Path, **details: Any) -> tuple[Path, dict[int, dict[str, Any
 
 def jobs(folder: Path) -> list[AttackJob]:
     """What the run's auditor asks for."""
-    stored = dataclasses.replace(whole.stored(folder), out=folder)
-    run_plan, task, _ = whole.check(stored, new=False)
+    run_plan, task, _ = whole.check(dataclasses.replace(whole.stored(folder), out=folder), new=False)
     auditor = Auditor(*clients_and_audit(run_plan), task, folder, folder / "again")
     return [job for probe_set in auditor.probe_sets() for job in auditor.jobs(probe_set)]
 

@@ -30,8 +30,7 @@ def largest_errors(x: Tensor, result: Reconstruction) -> Tensor:
 def test_a_batch_is_read_off_exactly_without_labels(count: int) -> None:
     x, y = digits(5, count=count)
     observations, knowledge = attackable("mlp", 28, (x, y))
-    blind = [dataclasses.replace(knowledge[0], labels=None)]
-    result = SPEAR().run(observations, blind, generators(1))[0]
+    result = SPEAR().run(observations, [dataclasses.replace(knowledge[0], labels=None)], generators(1))[0]
     assert float(largest_errors(x, result).max()) < 1e-4
     assert result.matching_loss is None
 

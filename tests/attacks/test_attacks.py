@@ -39,8 +39,7 @@ pytestmark = pytest.mark.early
 def test_analytic_reads_a_digit_off_softmax_regression(side: int) -> None:
     batches = [digits(i, side=side) for i in range(3)]
     observations, knowledge = attackable("linear", side, *batches)
-    result = Analytic().run(observations, knowledge, generators(3))
-    for (x, _), one in zip(batches, result, strict=True):
+    for (x, _), one in zip(batches, Analytic().run(observations, knowledge, generators(3)), strict=True):
         assert one.samples.dtype == torch.float32 and one.samples.shape == x.shape
         assert db(x, one) > 100
         assert one.matching_loss is None

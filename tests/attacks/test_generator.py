@@ -171,8 +171,7 @@ def test_the_generator_is_learnt_from_public_images_only(tmp_path: Path, monkeyp
     entry = next(one for one in json.loads((folder / "result.json").read_text())["audit"])
     assert 5 < entry["floors"]["unguided"] < 20 and entry["identification_rate"] is not None
     assert "makes without the message" in (folder / "report.html").read_text()
-    run_plan = plan(run)
-    task = run_plan.task.load(None)
+    task = plan(run).task.load(None)
     allowed = {image.tobytes() for image in task.dataset.test_x[task.split.public]}
     victims = [Truth.read(folder / "truth", path.stem).samples for path in (folder / "truth").glob("*.safetensors")]
     shown = {image.tobytes() for lesson in lessons for image in (lesson.samples * 255).round().byte().numpy()}

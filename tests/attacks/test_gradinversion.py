@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackCost, NotApplicableError
-from flfw.attacks.gradinversion import GradInversion, GradInversionSettings
+from flfw.attacks.gradinversion import GradInversion, GradInversionSettings, GroupConsistency
 from flfw.audit.measures.recovery import assign
 from flfw.inversion.client_models.batch_statistics import normalise_by_batch
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.victim import PlainVictim
-from flfw.inversion.consistency import GroupConsistency
 from flfw.inversion.matching import tensor_distances
 from flfw.inversion.search import SearchResult
 from flfw.nets.net import Net, Tensors, tensors

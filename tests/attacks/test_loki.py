@@ -271,8 +271,7 @@ def test_a_sum_is_that_of_a_loop_and_groups_are_by_turns() -> None:
 def test_nothing_but_the_sum_matters_to_the_result() -> None:
     """All of it sent by client 0, and nothing by the others, gives the same images."""
     model, received = sent_by(Loki(), 3)
-    held = batches(3, 4)
-    true = observed(model, received, held)
+    true = observed(model, received, batches(3, 4))
     total = summed(true, weights=False)[0].sent
     nothing = {name: torch.zeros_like(value) for name, value in total.items()}
     moved = [replace(o, sent=total if o.client == 0 else nothing) for o in true]

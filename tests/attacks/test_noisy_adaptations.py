@@ -271,8 +271,7 @@ def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
     for given in (exchange("fed_cdp", "compress=before"), exchange("fed_cdp", "bound=median", "compress=after")):
         victim, informed = given.victim(), given.informed
         x = torch.rand(3, 1, 1, 8, 8, generator=torch_generator(0, "x"))
-        sent = given.sent()
-        observed, constants = victim.observed(sent)
+        observed, constants = victim.observed(given.sent())
         constants = {**constants, **informed.read(observed)}
 
         def objective(

@@ -101,8 +101,7 @@ def generated_case(net: str = "cnn1") -> tuple[Tensor, Case]:
     model = hyperfl.generated(net)
     received = hyperfl.hypernet(model)
     victim = GeneratedVictim(hyperfl.generated(net, seed=9), received, hyperfl.inputs_of(net))
-    sent = hyperfl.sent_by(model, net, x, y)
-    return x, ([seen(sent, received)], [Knowledge(victim, 1, y)])
+    return x, ([seen(hyperfl.sent_by(model, net, x, y), received)], [Knowledge(victim, 1, y)])
 
 
 @pytest.mark.nightly  # a search for a hypernetwork's embedding and classifier

@@ -125,8 +125,7 @@ def test_secure_aggregation_adds_its_rounding_and_no_more_though_it_clips_the_de
     """The dead biases of -1000 are clipped to -8, as the server knows; each of 5 clients adds a step at most."""
     members, step = messages(5, 4), 16 / 4194304
     for name, value in read(members, 4, Protocol(0)).sent.items():
-        distance = float((value - members[0].sent[name]).abs().max())
-        assert 0 < distance <= 5 * step + 1e-6, name
+        assert 0 < float((value - members[0].sent[name]).abs().max()) <= 5 * step + 1e-6, name
 
 
 def test_one_digit_of_ten_clients_is_read_off_a_suppressed_sum_and_not_off_an_honest_one() -> None:
@@ -157,8 +156,7 @@ def test_one_digit_of_ten_clients_is_read_off_a_suppressed_sum_and_not_off_an_ho
 
 
 def leaky(slope: float) -> Net:
-    extractor = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.LeakyReLU(slope))
-    return Net(extractor, nn.Linear(3, 2))
+    return Net(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.LeakyReLU(slope)), nn.Linear(3, 2))
 
 
 REFUSED: list[tuple[Net, str]] = [

@@ -73,8 +73,7 @@ def asked(**changes: Any) -> Experiment:
 
 
 def audited(out: Path, **changes: Any) -> list[dict[str, Any]]:
-    folder = whole.run(asked(out=out, **changes))
-    return json.loads((folder / "result.json").read_text())["audit"]
+    return json.loads((whole.run(asked(out=out, **changes)) / "result.json").read_text())["audit"]
 
 
 @pytest.mark.nightly
@@ -327,7 +326,6 @@ def test_an_attack_that_is_told_keeps_to_one_model_of_what_stands_between() -> N
     pruned = [dataclasses.replace(o, sent=own_prune.update(o.sent, torch_generator(0, "x"))) for o in observations]
     attack = IG(IG.Settings(iterations=5))
     both = attack.run([*pruned, *pruned], [*knowledge, *informed], [*generators(2), *generators(2)])
-    alone = attack.run(pruned, informed, generators(2))
-    for one, other in zip(both[2:], alone, strict=True):
+    for one, other in zip(both[2:], attack.run(pruned, informed, generators(2)), strict=True):
         torch.testing.assert_close(one.samples, other.samples, rtol=0, atol=1e-4)
     assert not torch.equal(both[0].samples, both[2].samples)

@@ -118,8 +118,7 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
 
     def job(attack: type[Attack] | str) -> AttackJob:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
-        requested = dataclasses.replace(experiment, attack=(name,))
-        run_plan, task, _ = whole.check(requested, new=False)
+        run_plan, task, _ = whole.check(dataclasses.replace(experiment, attack=(name,)), new=False)
         (results,) = Auditor(run_plan.client, run_plan.audit, task, folder, tmp_path).jobs(EASY)
         return results
 

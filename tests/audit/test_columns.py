@@ -42,8 +42,7 @@ def test_with_one_row_a_message_it_is_mcnemars_exact_test() -> None:
     for column, rate in enumerate(column_rates(matches, floors)):
         only, other = (matches & ~floors)[:, column].sum(), (floors & ~matches)[:, column].sum()
         assert rate.p == pytest.approx(binomtest(int(only), int(only + other), 0.5, "greater").pvalue)
-    same = column_rates(matches, matches)
-    assert [rate.p for rate in same] == [1.0] * 5
+    assert [rate.p for rate in column_rates(matches, matches)] == [1.0] * 5
 
 
 def test_rows_of_one_message_are_flipped_together() -> None:

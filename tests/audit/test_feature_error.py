@@ -42,8 +42,7 @@ FLAGS = "--clients 2 --rounds 1 --local-epochs 1 --attack ig --images 2 --engine
 
 
 def _audited(folder: Path, method: str, net: str) -> tuple[dict, list[dict[str, str]]]:
-    flags = f"--method {method} --net {net} {FLAGS} --audit-rounds 0 --out {folder}"
-    assert sim.main(flags.split()) == 0
+    assert sim.main(f"--method {method} --net {net} {FLAGS} --audit-rounds 0 --out {folder}".split()) == 0
     with (folder / "audit.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]
     entry = next(e for e in json.loads((folder / "result.json").read_text())["audit"] if e["round"] == 0)

@@ -170,8 +170,7 @@ def test_pairs_of_one_class_have_a_floor_of_one_half() -> None:
 
 
 def test_numbers_are_those_of_a_count_by_hand() -> None:
-    one = ScoredClient(3, np.array([3.0, 1.0, 2.0]), np.array([0.0, 2.0, 2.0]))
-    result = judged([one])
+    result = judged([ScoredClient(3, np.array([3.0, 1.0, 2.0]), np.array([0.0, 2.0, 2.0]))])
     # Right, wrong and a tie; of the nine comparisons 3 beats 3, 1 beats 1, 2 beats 1 and ties with 2.
     assert (result["correct"]["guesses"], result["correct"]["correct"]) == (2, 1)
     assert result["auc"] == pytest.approx((3 + 1 + 1 + 2 / 2) / 9)

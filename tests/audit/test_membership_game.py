@@ -93,8 +93,7 @@ def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell
 
 def test_pairs_of_the_null_control_are_mixed_with_the_games_own_and_sorted_apart() -> None:
     task = plan(plan(tiny(split="iid")).experiment).task.load(None)
-    null = {0: MemberPairs(np.array([20, 21, 22]), np.array([30, 31, 32]))}
-    drawn = GameCandidates.of(task, PAIRS, null)
+    drawn = GameCandidates.of(task, PAIRS, {0: MemberPairs(np.array([20, 21, 22]), np.array([30, 31, 32]))})
     assert drawn.clients.tolist() == [0] * 10 + [2] * 2
     there = [3, 5, 20, 21, 22, 4, 8, 30, 31, 32]
     scores = [float(there[index]) for index in drawn.owners[drawn.clients == 0]]
@@ -206,8 +205,7 @@ def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tm
         *_, (requested, job) = Auditor(*clients_and_audit(run_plan), variant, run, tmp_path / name).membership_jobs()
         assert job.game is not None and job.public is not None
         inputs.append((Path(job.game.file).read_bytes(), Path(job.public[0]).read_bytes()))
-        job_of = replace(job, game=replace(job.game, file=""), public=("", job.public[1]))
-        inputs.append(job_of.to_json())
+        inputs.append(replace(job, game=replace(job.game, file=""), public=("", job.public[1])).to_json())
         results.append((requested, scores_of(run_plan, job)))
     assert inputs[0] == inputs[2] and inputs[1] == inputs[3]
     (requested, scores), (other, same) = results

@@ -206,8 +206,7 @@ def test_a_control_learns_its_members_and_not_their_partners(one_run: tuple[Task
     assert (learnt.kind, single.kind, single.game.steps) == ("easy", "one_step", (1,) * 12)
     assert len(learnt.game.clients) == 8 and min(learnt.game.steps) >= 50
     for client in learnt.game.clients:
-        mine = learnt.candidates.clients == client
-        given = learnt.candidates.labels[mine]
+        given = learnt.candidates.labels[learnt.candidates.clients == client]
         assert given.bincount(minlength=10).tolist() == [2] * 10  # each class once among the ten members
     assert np.array_equal(np.asarray(task.dataset.train_y), labels)  # the run's own stay as they are
 

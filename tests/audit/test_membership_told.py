@@ -56,8 +56,7 @@ def test_a_pruned_update_is_attacked_by_one_who_is_told_and_by_one_who_is_not(tm
 
 @pytest.mark.nightly
 def test_of_noise_in_several_steps_it_is_said_what_is_not_modelled(tmp_path: Path) -> None:
-    items = rows(tmp_path, method="fed_cdp", batch_size=20, set=("noise_multiplier=3",))
-    row = items["whitened", True]
+    row = rows(tmp_path, method="fed_cdp", batch_size=20, set=("noise_multiplier=3",))["whitened", True]
     assert not row["adaptive"] and row["protected_by"] == "fed_cdp"
     assert row["cause"] == "static" and "that the noise of a step moves the weights" in row["reason"]
 

@@ -70,8 +70,7 @@ def test_groups_follow_who_takes_part_in_each_round() -> None:
 
 def test_a_sum_of_which_a_message_is_missing_is_left_out_and_no_group_moves_up() -> None:
     seen = [upload(client, [float(client), 0.0]) for client in (1, 2, 3)]  # the file of client 0 is damaged
-    known = values(in_sums(seen, {1: dict.fromkeys(range(4), 1)}, 2, protocol))
-    assert known.keys() == {(1, 2), (1, 3)}
+    assert values(in_sums(seen, {1: dict.fromkeys(range(4), 1)}, 2, protocol)).keys() == {(1, 2), (1, 3)}
 
 
 def test_clients_with_models_of_their_own_have_no_sum() -> None:

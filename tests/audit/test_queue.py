@@ -241,8 +241,7 @@ def test_a_result_whose_tensors_are_torn_counts_as_none(queue: Queue) -> None:
     queue.put(job())
     queue.solve(job(), solved(job(), guesses(), 1.0))
     tensors = queue.folder / f"{job().name}.safetensors"
-    whole = tensors.read_bytes()
-    for damaged in (whole[:-3], b"", b"nonsense"):
+    for damaged in (tensors.read_bytes()[:-3], b"", b"nonsense"):
         tensors.unlink()
         tensors.write_bytes(damaged)
         result = queue.solution(job())

@@ -41,8 +41,7 @@ SETTINGS: dict[str, Any] = {"attack": ("imprint",), "malicious_server": "imprint
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one round, with probes before and after it."""
-    out = tmp_path_factory.mktemp("tampered") / "run"
-    return whole.run(tiny(out, **SETTINGS, set=("imprint.bins=64",)))
+    return whole.run(tiny(tmp_path_factory.mktemp("tampered") / "run", **SETTINGS, set=("imprint.bins=64",)))
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +186,7 @@ def test_the_settings_of_the_attack_are_accepted_without_the_attack() -> None:
     requested = Experiment.from_run_config(
         tiny(**{**SETTINGS, "attack": ("none",)}, set=("imprint.bins=8",)).to_run_config()
     )
-    names = imposed_names(plan(requested).client.model)
-    assert {name.rpartition("imposed.")[2] for name in names} == {
+    assert {name.rpartition("imposed.")[2] for name in imposed_names(plan(requested).client.model)} == {
         "measure.weight", "measure.bias", "back.weight", "back.bias",
     }  # fmt: skip
     assert imposed_names(plan(tiny(image_size=8)).client.model) == []

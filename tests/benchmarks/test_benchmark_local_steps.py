@@ -34,8 +34,7 @@ def test_a_ratio_is_the_median_of_the_turns_own(monkeypatch: pytest.MonkeyPatch)
         return [[1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 8.0, 2.0], [10.0, 30.0, 10.0, 10.0]]
 
     monkeypatch.setattr(local_steps, "in_turns", in_turns)
-    result = local_steps.measure("Cancer", 3, 8)
-    assert result == {
+    assert local_steps.measure("Cancer", 3, 8) == {
         "non-private": (1.0, 2.0),
         "Fed-SDP": (2.0, 2.0),  # of 2, 1 and 3
         "Fed-CDP": (3.0, 8.0),

@@ -99,8 +99,7 @@ def test_it_says_on_stderr_what_it_will_do_before_it_begins(
     if benchmark in (flow_prior, hyperfl_upload, spear):
         monkeypatch.setattr(data, "load", lambda *_: None)
     others = {same_results: ["--against", str(ROOT)], gpu: ["--device", "cpu", "--out", str(tmp_path / "gpu.json")]}
-    needed = others.get(benchmark, [])
-    monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json", *needed])
+    monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json", *others.get(benchmark, [])])
     with pytest.raises(Stopped):
         benchmark.main()
     text = capsys.readouterr()

@@ -113,8 +113,7 @@ class Clock:
 
 def budgeted(monkeypatch: pytest.MonkeyPatch, out: Path, clock: Clock, minutes: int = 9) -> dict[str, Any]:
     """Measure all parts with a budget, by the clock."""
-    words = ["gpu", "--device", "cpu", "--budget", str(minutes), "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cpu", "--budget", str(minutes), "--out", str(out)])
     flags = output.parser("")
     flags.add_argument("--device"), flags.add_argument("--out", type=Path), flags.add_argument("--budget", type=int)
     flags.set_defaults(again=False, threads=1, turns=1)

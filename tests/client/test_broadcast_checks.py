@@ -190,8 +190,7 @@ def _imprinted(attack: Imprint) -> tuple[nets.Net, Tensors]:
 
 
 def test_alarms_by_hand() -> None:
-    rng = torch_generator(0, "by hand")
-    sound = torch.randn(20, 16, generator=rng)
+    sound = torch.randn(20, 16, generator=torch_generator(0, "by hand"))
     assert broadcast_alarms({"w": sound.numpy(), "b": np.zeros(3, np.float32), "n": np.array(3)}) == []
     rows = sound.clone()
     rows[1:5] = -2 * rows[:1]  # opposite and longer: five parallel rows have four neighbours

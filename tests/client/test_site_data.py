@@ -286,8 +286,7 @@ def stepped(root: Path, numbers: Sequence[int], seed: int) -> tuple[list[torch.T
     y = torch.tensor([int(name == "dog") for name, _ in files])
     with initialising(seed, "model"):
         net = nets.build("linear", (1, 6, 8), 2)
-    loss = cross_entropy(net((x - 0.5) / 0.5), y)
-    result = torch.autograd.grad(loss, list(net.parameters()))
+    result = torch.autograd.grad(cross_entropy(net((x - 0.5) / 0.5), y), list(net.parameters()))
     return [p.detach() - 0.5 * g for p, g in zip(net.parameters(), result, strict=True)], len(files)
 
 
@@ -433,8 +432,7 @@ def test_what_takes_the_numbers_of_examples_is_refused(
 def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> None:
     experiment = asked(tmp_path, method="fed_cdp", split="dataset_per_client")
     known = plan(experiment).task.load(written(tmp_path / "own")).split
-    run_plan = plan(experiment)
-    settled = resolve_noise(run_plan, known)[0]
+    settled = resolve_noise(plan(experiment), known)[0]
     assert settled.experiment.set == (*experiment.set, "noise_source=secure") and settled.experiment.rounds == 1
 
 

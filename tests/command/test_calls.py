@@ -41,8 +41,7 @@ print(loaded, result.verdict, result.final["acc_local"])
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The result of a small audited run."""
-    out = tmp_path_factory.mktemp("api") / "run"
-    return run(**SMALL, attack="analytic", engine="inproc", out=out)
+    return run(**SMALL, attack="analytic", engine="inproc", out=tmp_path_factory.mktemp("api") / "run")
 
 
 def figures(folder: Path) -> dict[str, object]:

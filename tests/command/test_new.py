@@ -34,8 +34,7 @@ def test_the_command_that_is_printed_runs_what_was_written(
     environment = {**os.environ, "PYTHONPATH": str(folder / python_path.removeprefix("PYTHONPATH="))}
     words += [*SMALL.split(), *["--set", "ig.iterations=20"] * ("ig" in words)]
     subprocess.run([sys.executable, "-m", "flfw", *words], check=True, env=environment)
-    config = json.loads(Path("first/result.json").read_text())["config"]
-    assert f"my_own.{kind}:MyOwn" in json.dumps(config)
+    assert f"my_own.{kind}:MyOwn" in json.dumps(json.loads(Path("first/result.json").read_text())["config"])
 
 
 def test_an_app_has_its_new_name_everywhere() -> None:

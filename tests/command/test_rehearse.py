@@ -228,8 +228,7 @@ def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(chosen
         "iid",
         "lenet",
     )
-    oblong = planned(chosen, **settings, dataset="site:3x8x9:4").experiment
-    assert oblong.own_images == "8x9,stretch,rgb"
+    assert planned(chosen, **settings, dataset="site:3x8x9:4").experiment.own_images == "8x9,stretch,rgb"
 
 
 @pytest.mark.parametrize(

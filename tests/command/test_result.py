@@ -39,8 +39,7 @@ def test_tables_have_a_row_for_each_round_client_attack_image_and_statistic(audi
     assert len(targets) == 4 and targets["recovered"].all() and (targets["psnr"] > 100).all()
     assert {"cosine", "lira"} <= {*audited.membership["statistic"]}
     assert audited.inference.empty and audited.failures.empty
-    mean = audited.clients["acc_local"].mean()
-    assert audited.rounds["acc_local"].tolist() == [pytest.approx(mean)]
+    assert audited.rounds["acc_local"].tolist() == [pytest.approx(audited.clients["acc_local"].mean())]
 
 
 @pytest.mark.slow
@@ -64,8 +63,7 @@ def test_final_settings_and_notes_are_those_of_the_file(audited: Result) -> None
 
 @pytest.mark.slow
 def test_changing_a_copy_changes_nothing(audited: Result) -> None:
-    table = audited.rounds
-    table["loss"] = 0.0
+    audited.rounds["loss"] = 0.0
     audited.config["method"] = "other"
     audited.final["acc_local"] = -1.0
     assert audited.rounds["loss"].tolist()[0] > 0 and audited.config["method"] == "fedavg"
@@ -85,8 +83,7 @@ def test_each_question_has_its_verdict_and_the_gravest_is_the_run_s(audited: Res
 def test_a_leak_of_membership_is_a_leak_though_nothing_was_rebuilt(unaudited: Result) -> None:
     row = {"vantage": "server", "defence": "none", "rounds": [1], "auc": 0.9, "verdict": "leaks", "cause": None}
     mild = {**row, "auc": 0.5, "verdict": "no leak found"}
-    found = conclusions(unaudited.path, {"audit": [], "membership": [mild, row]})
-    assert found == {"membership": row}
+    assert conclusions(unaudited.path, {"audit": [], "membership": [mild, row]}) == {"membership": row}
 
 
 @pytest.mark.slow

@@ -24,8 +24,7 @@ def lines(text: str, start: str) -> list[str]:
 def test_only_what_differs_in_the_configurations_is_shown(tmp_path: Path) -> None:
     one = written(tmp_path / "one", [], [], defence="none", set=[], method_settings={"mu": 1}, out="one")
     two = written(tmp_path / "two", [], [], defence="d", set=["a=1", "b=2"], method_settings={"mu": 2}, out="two")
-    result = [line.split() for line in lines(table([one, two]), "configuration")]
-    assert result == [
+    assert [line.split() for line in lines(table([one, two]), "configuration")] == [
         ["configuration", "one", "two"],
         ["defence", "none", "d"],
         ["set", "–", "a=1,b=2"],

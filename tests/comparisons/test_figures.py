@@ -506,8 +506,7 @@ def test_a_gap_stays_a_gap_and_a_line_is_named_where_it_ends() -> None:
     rows = [{**row, "loss": loss} for row, loss in zip(course("a"), (2.0, 1.0, None), strict=True)]
     above, _ = drawing.training(rows, "title").axes
     assert lines(above) == [[(1, 2.0), (2, 1.0)]] and [note.xy for note in notes(above)] == [(2, 1.0)]
-    nothing = [{**row, "loss": None} for row in rows]
-    assert notes(drawing.training(nothing, "title").axes[0]) == []
+    assert notes(drawing.training([{**row, "loss": None} for row in rows], "title").axes[0]) == []
 
 
 def test_a_measure_starts_at_zero_unless_it_goes_below() -> None:
@@ -529,8 +528,7 @@ def test_every_group_has_a_form_and_every_client_a_number() -> None:
     forms = {np.asarray(marks.get_paths()[0].vertices).tobytes() for marks in axes.collections}
     assert len(forms) == 3
     assert {(note.get_text(), note.xy) for note in notes(axes)} == {(str(r["client"]), (r["x"], r["y"])) for r in rows}
-    crowd = [{**rows[0], "client": i} for i in range(41)]
-    assert notes(drawing.embeddings(crowd, "title").axes[0]) == []
+    assert notes(drawing.embeddings([{**rows[0], "client": i} for i in range(41)], "title").axes[0]) == []
 
 
 @pytest.mark.nightly

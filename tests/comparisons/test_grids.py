@@ -278,10 +278,9 @@ def test_real_runs_give_the_numbers_and_images_of_their_audits(real: list[Path],
     assert [(r["row"], r["probe_slot"]) for r in rows] == [(name, str(slot)) for name in names for slot in range(3)]
     audits = {folder.name: table(folder / "audit.csv") for folder in real}
     for row in rows:
-        audit = audits["plain" if row["run"] == "fedavg" else "pruned"]
         (source,) = [
             r
-            for r in audit
+            for r in audits["plain" if row["run"] == "fedavg" else "pruned"]
             if (r["attack"], r["rung"], r["round"], r["probe_slot"]) == ("ig", "target", "0", row["probe_slot"])
             and bool(r["adaptation"]) == (row["informed"] == "True")
         ]

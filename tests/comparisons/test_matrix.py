@@ -94,8 +94,7 @@ def test_an_axis_that_is_not_given_stands_at_what_the_experiment_has(tmp_path: P
 
 def test_cells_differ_in_nothing_but_their_axes_and_the_settings_of_those(tmp_path: Path) -> None:
     given = replace(SMALL, set=("lr=1", "prune.ratio=0.5", "analytic.x=1"))
-    whole = Matrix(("a", "b.c:D"), ("none", "prune"), ("analytic",), (0,))
-    cells = whole.cells(given, tmp_path)
+    cells = Matrix(("a", "b.c:D"), ("none", "prune"), ("analytic",), (0,)).cells(given, tmp_path)
     assert [cell.folder.name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
     assert cells[0].experiment.set == ("lr=1", "analytic.x=1")
     assert cells[1].experiment.set == given.set
@@ -128,8 +127,7 @@ def test_all_combinations_meet_the_same_searches() -> None:
     assert all(cell.experiment.set == equal.set for cell in matrix.cells(equal, Path("m")))
     chosen = replace(requested, set=("ig.searches=own",))
     assert matrix.with_equal_attackers(chosen).set == ("ig.searches=own", "april.searches=both")
-    alone = Matrix(("fedavg",), ("prune",), ("ig",), (0, 1))
-    assert alone.with_equal_attackers(requested) == requested
+    assert Matrix(("fedavg",), ("prune",), ("ig",), (0, 1)).with_equal_attackers(requested) == requested
     nothing = Matrix(("fedavg", "fedper"), ("none",), ("none",), (0,))
     assert nothing.with_equal_attackers(requested) == requested
 
@@ -626,8 +624,7 @@ def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None
     plain = written(tmp_path / "plain", *eight)
     weak = [entry(verdict="static", images=8)], [row(n, 9.5 + n / 2) for n in range(8)]
     better = written(tmp_path / "better", *weak)
-    message = headline(page_of(tmp_path, {"none": plain, "x": better}))
-    assert message == (
+    assert headline(page_of(tmp_path, {"none": plain, "x": better})) == (
         "fedavg without a defence leaks most, 8 of 8 images (29.5 dB) at 80.0 % accuracy; fedavg with x least, "
         "0 of 8 images (11.2 dB) at 80.0 % accuracy: undecided (static)."
     )

@@ -158,8 +158,7 @@ def simulated(rng: np.random.Generator, gains: Mapping[str, float], images: int)
 def test_where_nothing_differs_a_rank_is_given_at_most_as_often_as_said() -> None:
     rng, draws, wrong = numpy_generator(1, "null"), 150, 0
     for _ in range(draws):
-        ranking = ranked(simulated(rng, dict.fromkeys("abcd", 0.0), 16))
-        wrong += any(test.significant for test in ranking.tests)
+        wrong += any(test.significant for test in ranked(simulated(rng, dict.fromkeys("abcd", 0.0), 16)).tests)
     assert 0 < wrong <= binom.ppf(0.999, draws, ALPHA)  # of 150 at most 16, were the rate 5 %
 
 

@@ -116,8 +116,7 @@ def test_the_tables_have_errors_beside_the_accuracies_that_nobody_measured(writt
 
 
 def test_markdown_and_latex_have_a_column_of_errors(written_matrix: Path) -> None:
-    record = read_matrix(written_matrix / "matrix.json")
-    lines = markdown({"": record}).splitlines()
+    lines = markdown({"": read_matrix(written_matrix / "matrix.json")}).splitlines()
     assert lines[0].startswith("| method | defence | mean absolute error | attack |")
     assert lines[2].startswith("| fedavg | none | 42.0 | ig") and lines[3].startswith("| fedavg | x | 1,234 | ig")
     assert f"- {REMARK}" in lines

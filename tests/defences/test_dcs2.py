@@ -127,8 +127,7 @@ def test_a_later_step_searches_with_its_own_weights_and_samples() -> None:
     later = batch(net, (5, 0))
     sent.append(defence.step(later, torch_generator(2, "s")))
     assert len(defence._traced) == 1  # one trace for both
-    fresh = DCS2(defence.settings).step(later, torch_generator(2, "s"))
-    for name, value in fresh.items():
+    for name, value in DCS2(defence.settings).step(later, torch_generator(2, "s")).items():
         torch.testing.assert_close(sent[1][name], value)
         assert not torch.allclose(sent[0][name], value)
 

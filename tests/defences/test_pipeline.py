@@ -124,8 +124,7 @@ def test_every_hook_calls_the_stages_in_order_and_their_figures_are_merged() -> 
 
 
 def test_a_stage_of_steps_sees_the_gradients_of_the_stage_before() -> None:
-    net = network()
-    step = example(net)
+    step = example(network())
     sent = pipeline(Adds(), Soteria(SoteriaSettings(0.5))).step(step, torch.Generator())
     hidden = (Soteria(SoteriaSettings(0.5)).step(step, torch.Generator())["classifier.weight"] == 0).all(0)
     expected = (step.gradients["classifier.weight"] + 1).masked_fill(hidden, 0.0)
@@ -298,8 +297,7 @@ def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(name
     assert composed is not None
     on_update = composed.update({n: factor * g for n, g in composed.step(step, rng).items()}, rng)
     sent = {name: value / factor for name, value in on_update.items()}
-    again = operator.apply(step.gradients, operator.undo(sent), operator.read(sent))
-    torch.testing.assert_close(again, sent)
+    torch.testing.assert_close(operator.apply(step.gradients, operator.undo(sent), operator.read(sent)), sent)
 
 
 class Shifted(Operator):

@@ -168,8 +168,7 @@ def test_who_computes_the_noise_explains_one_example_exactly() -> None:
 def test_of_several_examples_the_layers_before_the_bottleneck_are_compared() -> None:
     operator, net = adaptation(), network()
     sent = sent_by(net, pictures(3), torch.arange(3))
-    left = operator.undo(sent)
-    kept = {name for name, value in left.items() if bool(value.any())}
+    kept = {name for name, value in operator.undo(sent).items() if bool(value.any())}
     assert kept == {name for name in sent if name.startswith("extractor.")}
     assert float(operator.read(sent)["compared"]) == 0
     assert float(operator.read(sent_by(net, pictures(1), torch.arange(1)))["compared"]) == 1
@@ -189,8 +188,7 @@ def test_several_steps_are_simulated_without_noise() -> None:
     net = network()
     local = LocalSteps(lr=0.1, steps=2)
     plain = PlainVictim(net, tensors(net), ("*",), INPUTS)
-    victim = adaptation().victim(plain, tensors(net), local)
-    seen, constants = victim.observed(tensors(net))
+    seen, constants = adaptation().victim(plain, tensors(net), local).observed(tensors(net))
     assert constants == {} and all(not bool(value.any()) for value in seen.values())
 
 

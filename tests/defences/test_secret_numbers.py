@@ -30,8 +30,7 @@ def test_what_is_sent_does_not_follow_from_the_generators_state(defence: Defence
     sent = {"w": torch.linspace(-1, 1, 1001)}
     one, other = (defence.update(sent, rng)["w"] for rng in twins())
     assert not torch.equal(one, other)
-    seeded = [defence.update(sent, torch.Generator().manual_seed(3))["w"] for _ in range(2)]
-    assert torch.equal(*seeded)
+    assert torch.equal(*[defence.update(sent, torch.Generator().manual_seed(3))["w"] for _ in range(2)])
 
 
 def test_a_bottlenecks_noise_does_not_either() -> None:

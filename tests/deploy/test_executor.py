@@ -88,8 +88,7 @@ def test_training_imports_no_library_that_the_fork_does_not_have(method: str, tm
 
 
 def test_a_site_is_asked_for_client_apps_alone() -> None:
-    capacity = executor.ForkingExecutor(1).get_eligible_capacity(set(TaskType))
-    assert capacity == ({TaskType.CLIENT_APP}, set())
+    assert executor.ForkingExecutor(1).get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
 
 
 def spec(task_id: int) -> ExecutionSpec:

@@ -195,8 +195,7 @@ def test_what_makes_a_simulations_clients_answer_any_probe_is_left_out_of_a_site
     )
     assert "truth=None, examples=None" in done.stdout and done.stdout.endswith("/data\n")
     for name in ("FLFW_TRUTH", "FLFW_EXAMPLES"):
-        line = f"flfw.deploy.guard: {name} of the environment is for simulations, and ignored\n"
-        assert line in done.stderr
+        assert f"flfw.deploy.guard: {name} of the environment is for simulations, and ignored\n" in done.stderr
 
 
 def test_the_words_of_an_exception_stay_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,8 +249,7 @@ def test_the_guard_imports_no_torch() -> None:
 
 
 def test_a_run_that_is_recorded_is_announced_at_the_site(capsys: pytest.CaptureFixture[str]) -> None:
-    one = Site(replace(POLICY, allow_recording=True), SuperLink(record=True))
-    assert one.pull() == RUN
+    assert Site(replace(POLICY, allow_recording=True), SuperLink(record=True)).pull() == RUN
     assert "guard: the server records what this site sends" in capsys.readouterr().err
 
 
@@ -355,8 +353,7 @@ def test_a_message_that_cannot_be_read_at_all_is_passed_over(capsys: pytest.Capt
         def receive(self) -> tuple[Message, ObjectTree] | None:
             raise IndexError("no tree")
 
-    one = Site(POLICY, Garbled())
-    assert one.pull() is None
+    assert Site(POLICY, Garbled()).pull() is None
     assert "takes nothing that cannot be read: IndexError" in capsys.readouterr().err
 
 
@@ -401,8 +398,7 @@ def test_a_server_that_says_something_else_when_asked_again_is_asked_once() -> N
 
 
 def test_what_a_server_writes_moves_no_cursor_in_the_sites_log(capsys: pytest.CaptureFixture[str]) -> None:
-    one = site(dataset="folder:\x1b[2J\nall is well")
-    one.pull()
+    site(dataset="folder:\x1b[2J\nall is well").pull()
     message = capsys.readouterr().err
     assert "folder:?[2J?all is well" in message and message.count("\n") == 1
 

@@ -216,8 +216,7 @@ def test_the_database_keeps_keys_and_dates_and_no_byte_of_an_array(
 
 def test_by_age_the_young_stays(fed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, young = fed / "superlink" / "superlink.db", ids(fed, tmp_path)["over"]
-    file = next((fed / "site-0" / "state" / young).rglob("*.safetensors"))
-    aged(file, 2)
+    aged(next((fed / "site-0" / "state" / young).rglob("*.safetensors")), 2)
     lines = purge(fed, capsys, "--older-than", "5")
     assert (fed / "site-0" / "state" / young).exists() and not (fed / "site-1" / "state" / young).exists()
     assert any(line.startswith(f"stays  site-0/state/{young}") and "within 5 days" in line for line in lines)
@@ -290,8 +289,7 @@ def test_a_real_federation_is_tidied_and_goes_on(tmp_path: Path, capsys: pytest.
         over, cut = (stored_experiment(tmp_path / name).id for name in ("over", "cut"))
         before = leftovers.size(layout.superlink / "superlink.db")
         capsys.readouterr()
-        lines = purge(fed, capsys)
-        assert lines[0].startswith("ended 3 processes")
+        assert purge(fed, capsys)[0].startswith("ended 3 processes")
         assert leftovers.size(layout.superlink / "superlink.db") < before / 2
         assert not (layout.site(0) / "state" / over).exists() and (layout.site(0) / "state" / cut).exists()
         assert not any((folder / "tmp").exists() for folder in (layout.superlink, layout.site(0), layout.site(1)))

@@ -264,8 +264,7 @@ def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> 
     words += f"{foreign}; name it in allowed_plugins to trust it"
     agreed = replace(POLICY, allow_malicious_server=True, allow_seeded_defence=True)
     assert agreed.run_rejection(config(**named)) == words
-    pinned = replace(agreed, run=pins_of(Experiment(**named), "digits"))
-    assert pinned.run_rejection(config(**named)) == words
+    assert replace(agreed, run=pins_of(Experiment(**named), "digits")).run_rejection(config(**named)) == words
     assert replace(agreed, allowed_plugins=("d.e:F", foreign)).run_rejection(config(**named)) is None
     assert replace(agreed, allowed_plugins=(f"x.{foreign}",)).run_rejection(config(**named)) == words
 

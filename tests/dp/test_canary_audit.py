@@ -346,10 +346,9 @@ def test_the_shift_that_is_claimed() -> None:
     assert claimed_shift(Mechanism(3.0, 36, max_participations=9)) == pytest.approx(1.0)
     assert claimed_shift(Mechanism(3.0, 9, groups=4)) == pytest.approx(2.0)
     assert claimed_shift(Mechanism(3.0, 9), Others(max_copies=4)) == pytest.approx(2.0)
-    sampled = Mechanism(3.0, 36, sampling_rate=0.1, poisson=True)
     others = (
         None,
-        sampled,
+        Mechanism(3.0, 36, sampling_rate=0.1, poisson=True),
         Mechanism(0.0, 1),
         Mechanism(3.0, 1, clipping_norm=inf),
         Mechanism(3.0, 1, clipped="client"),

@@ -58,8 +58,7 @@ def told(residuals: Sequence[Tensor]) -> int:
 
 def share_told(send: Callable[[int], Tensor], parts: Sequence[Tensor]) -> float:
     """Share of messages of which the server says rightly which part, of two, is in them."""
-    rng = np.random.default_rng(0)
-    truths = rng.integers(0, 2, TRIES)
+    truths = np.random.default_rng(0).integers(0, 2, TRIES)
     return float(np.mean([told([send(int(truth)) - part for part in parts]) == truth for truth in truths]))
 
 

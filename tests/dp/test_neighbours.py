@@ -85,8 +85,7 @@ def test_a_claim_for_patients_says_at_how_many_clients_one_is() -> None:
     """A patient of two clients changes two updates, and its examples would count together."""
     for unit in ("example", "client"):
         run_plan = private(set=(f"unit={unit}",), patient_examples="3")
-        split = run_plan.task.load(None).split
-        for one in RunAccountant(run_plan.client, split).claims():
+        for one in RunAccountant(run_plan.client, run_plan.task.load(None).split).claims():
             assert any("examples at no more than 1 of the clients" in words for words in one.assumptions) == (
                 one.unit == "patient" and one.epsilon < inf
             )

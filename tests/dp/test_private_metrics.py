@@ -321,8 +321,7 @@ def test_tiny_parts_are_reported_as_others_are(left: int) -> None:
     size = len(client_of(run_plan).indices("test"))
     client = client_of(run_plan, {"test": size - left})
     assert len(client.indices("validation")) == 0
-    numbers = client.fit_named(initial(run_plan), 0)[1]
-    assert set(numbers) == set(PRIVATE_METRICS)
+    assert set(client.fit_named(initial(run_plan), 0)[1]) == set(PRIVATE_METRICS)
     assert client.evaluate_named(initial(run_plan), 0)["num-examples"] >= 1
     assert set(client_of(run_plan.replaced(patience=0)).fit_named(initial(run_plan), 0)[1]) == {*PRIVATE_METRICS} - {
         "acc_validation"
@@ -617,8 +616,7 @@ def test_a_site_counts_the_numbers_of_each_message() -> None:
 
 def test_a_unit_counts_as_often_as_it_is_in_the_numbers() -> None:
     """A site of 8 examples, 5 of them for training; a patient of 3; an example twice."""
-    metrics = Mechanism(1.0, 1)
-    entry = replace(ONE, mechanism=None, metrics=metrics, examples=5, held=8)
+    entry = replace(ONE, mechanism=None, metrics=Mechanism(1.0, 1), examples=5, held=8)
     expected = {"example": 1, "patient": 3, "client": 8}
     for unit, copies in expected.items():
         budget = replace(BUDGET, epsilon=1e4, unit=unit, patient_examples=3)  # type: ignore[arg-type]

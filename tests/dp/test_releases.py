@@ -79,8 +79,7 @@ def test_a_killed_first_round_counts_though_no_round_is_kept(small_sdp: Experime
 
 @pytest.mark.slow
 def test_seeded_noise_is_the_same_again_and_is_no_other_release(small_sdp: Experiment) -> None:
-    seeded = dataclasses.replace(small_sdp, set=small_sdp.set[:-1])
-    folder = killed(seeded, 2, 2)
+    folder = killed(dataclasses.replace(small_sdp, set=small_sdp.set[:-1]), 2, 2)
     assert sim.main(["--resume", str(folder)]) == 0
     assert epsilon_of_clients(folder) == gaussian(6, 3)
     assert {entry["noise_source"] for entry in result_of(folder)["privacy"]} == {"seed"}
@@ -90,8 +89,7 @@ def test_seeded_noise_is_the_same_again_and_is_no_other_release(small_sdp: Exper
 def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     """Five rounds fit; three are spent on the second one, so that the fourth is the last."""
     budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
-    experiment = dataclasses.replace(small_sdp, rounds=9, epsilon_budget=budget, audit_rounds="0")
-    folder = killed(experiment, 2, 2)
+    folder = killed(dataclasses.replace(small_sdp, rounds=9, epsilon_budget=budget, audit_rounds="0"), 2, 2)
     assert sim.main(["--resume", str(folder)]) == 0
     result = result_of(folder)
     assert result["provenance"]["requested_rounds"] == [1, 2, 2, 2, 3]
@@ -121,8 +119,7 @@ def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) 
 def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_it(small_sdp: Experiment) -> None:
     """Five messages left for rounds 1, 2 and three times 3; there is none for a fourth try."""
     budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
-    experiment = dataclasses.replace(small_sdp, rounds=9, epsilon_budget=budget, audit_rounds="0")
-    folder = killed(experiment, 3, 3)
+    folder = killed(dataclasses.replace(small_sdp, rounds=9, epsilon_budget=budget, audit_rounds="0"), 3, 3)
     assert sim.main(["--resume", str(folder)]) == 0
     result = result_of(folder)
     assert result["provenance"]["requested_rounds"] == [1, 2, 3, 3, 3] and len(result["rounds"]) == 2

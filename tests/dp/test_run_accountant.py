@@ -284,8 +284,7 @@ def test_one_servers_noise_on_copies_is_one_larger_step() -> None:
     experiment = asked("fed_sdp", "noise_multiplier=6", "noised_by=server")
     assert against(experiment, "client", copies, OTHERS) == epsilon(6 / sqrt(3), 1, 5)
     assert against(experiment, "example", copies, OTHERS) == epsilon(6 / sqrt(3) / 4, 1, 5)
-    chosen = asked("fed_sdp", "noise_multiplier=6")
-    assert against(chosen, "example", copies) == epsilon(6 / sqrt(3) / 2, 1, 10)
+    assert against(asked("fed_sdp", "noise_multiplier=6"), "example", copies) == epsilon(6 / sqrt(3) / 2, 1, 10)
 
 
 # --- where nothing can be claimed ---
@@ -339,8 +338,7 @@ def test_what_reads_the_data_besides_is_no_claim(assignments: tuple[str, ...], w
 
 def test_methods_without_a_mechanism_claim_nothing() -> None:
     for method in ("fedavg", "hyperfl", "fedper"):
-        experiment = asked(method, accountant="paper")
-        accountant = RunAccountant(plan(experiment).client, UNEVEN)
+        accountant = RunAccountant(plan(asked(method, accountant="paper")).client, UNEVEN)
         assert accountant.claims() == accountant.entries() == []
 
 
@@ -473,8 +471,7 @@ def test_a_budget_ends_training_with_the_last_round_that_keeps_it(method: str, c
 
 
 def test_a_budget_by_the_papers_count() -> None:
-    experiment = asked("fed_cdp", rounds=60, epsilon_budget=0.12, accountant="paper")
-    settled, _ = settled_as(experiment, UNEVEN)
+    settled, _ = settled_as(asked("fed_cdp", rounds=60, epsilon_budget=0.12, accountant="paper"), UNEVEN)
     assert 1 < settled.rounds < 60
 
     def counted(rounds: int) -> float:

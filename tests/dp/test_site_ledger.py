@@ -217,8 +217,7 @@ def test_a_message_beyond_the_budget_is_refused_and_not_entered(tmp_path: Path) 
         assert str(caught.value) == f"{whole}{at_most(four)} is spent, and this message would make it {at_most(five)}"
     assert read(path, budget) == site_ledger.Spent(four, 4, 1)
     charge(path, budget, replace(ONE, run="run2", kind=EVALUATE, mechanism=None))
-    line = read(path, budget).of(budget)
-    assert line == f"{budget}; {at_most(four)} is spent, messages 5, runs 2"
+    assert read(path, budget).of(budget) == f"{budget}; {at_most(four)} is spent, messages 5, runs 2"
     with pytest.raises(BudgetExceededError):  # a lower budget than what is spent
         charge(path, EpsilonBudget(four / 2, DELTA), replace(ONE, kind=EVALUATE, mechanism=None))
 

@@ -54,5 +54,4 @@ def test_flower_carries_every_module_of_the_repository(tmp_path: Path) -> None:
 
 def test_flower_carries_every_module_of_a_bundle(tmp_path: Path) -> None:
     write_bundle(tmp_path, {"seed": 0})
-    packed = ZipFile(BytesIO(build_fab_from_disk(tmp_path))).namelist()
-    assert _modules(REPOSITORY) - set(packed) == set()
+    assert _modules(REPOSITORY) - set(ZipFile(BytesIO(build_fab_from_disk(tmp_path))).namelist()) == set()

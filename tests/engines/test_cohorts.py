@@ -140,8 +140,7 @@ def test_a_run_in_cohorts_resumes_to_the_same_bits(tmp_path: Path) -> None:
     cut_short(dataclasses.replace(experiment, out=tmp_path / "cut"), after_round=1)
     run.resume(dataclasses.replace(run.stored(tmp_path / "cut")))
     assert torch.equal(*(torch.cat([v.flatten() for v in model(tmp_path / f).values()]) for f in ("whole", "cut")))
-    stored = json.loads((tmp_path / "whole" / "result.json").read_text())
-    assert stored["config"]["batched_clients"] == "2"
+    assert json.loads((tmp_path / "whole" / "result.json").read_text())["config"]["batched_clients"] == "2"
 
 
 def test_a_run_goes_on_with_its_own_cohort_alone(tmp_path: Path) -> None:

@@ -61,8 +61,7 @@ def test_all_are_asked_where_one_actor_says_anything_else(
 
 
 def test_all_are_asked_where_every_actor_has_trouble(introductions: list[tuple[Message, Message]]) -> None:
-    replies = [changed(pair, trouble="no data here") for pair in introductions[:2]]
-    assert answer_for_all(replies) is None
+    assert answer_for_all([changed(pair, trouble="no data here") for pair in introductions[:2]]) is None
 
 
 def test_all_are_asked_where_an_actor_died_or_answers_otherwise(introductions: list[tuple[Message, Message]]) -> None:

@@ -129,8 +129,7 @@ def test_this_machine_is_asked(small: Experiment) -> None:
 
 
 def test_nothing_is_written_when_a_share_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--cpus-per-client", "1000", "--out", str(tmp_path / "run")]
-    assert sim.main(flags) == 2
+    assert sim.main(["--cpus-per-client", "1000", "--out", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err == f"sim.py: Expected cpus-per-client <= {CORES}, this machine's; got 1000.\n"
     assert list(tmp_path.iterdir()) == []
 

@@ -119,8 +119,7 @@ def sent(messages: Sequence[Message]) -> list[int]:
 
 
 def test_a_branch_of_which_all_fail_sends_its_failures() -> None:
-    replies = answers(asked([0, 1], raising=[0, 1]), summed=True)
-    assert [reply.has_error() for reply in replies] == [True, True]
+    assert [reply.has_error() for reply in answers(asked([0, 1], raising=[0, 1]), summed=True)] == [True, True]
 
 
 @pytest.mark.parametrize("lost", [0, 3])
@@ -131,8 +130,7 @@ def test_a_sum_without_one_of_its_replies_is_not_used(lost: int) -> None:
 
 
 def test_a_server_that_does_not_ask_for_sums_refuses_them() -> None:
-    replies = answers(asked(range(2)), summed=True)
-    for reply in replies:
+    for reply in answers(asked(range(2)), summed=True):
         with pytest.raises(UnusableReplyError):
             reader(summed=False)(reply)
 

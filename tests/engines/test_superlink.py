@@ -155,8 +155,7 @@ def test_what_the_keeper_started_ends_with_its_owner_however_that_ends(tmp_path:
         f"subprocess.Popen([*command, {nested!r}], stdin=subprocess.PIPE)\n"
         "time.sleep(600)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment) as owner:
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}) as owner:
         wait_for(lambda: sum(line == "sleep 600 " for line in survivors(mark)) == 4)
         owner.send_signal(signal.SIGKILL)
     wait_for(lambda: survivors(mark) == [])

@@ -52,8 +52,7 @@ def rewritten(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], 
 
 def forged(lines: list[bytes]) -> list[bytes]:
     """Another last line that follows the one before."""
-    row = json.loads(lines[-1])
-    return [*lines[:-1], json.dumps({**row, "number": 7}).encode() + b"\n"]
+    return [*lines[:-1], json.dumps({**json.loads(lines[-1]), "number": 7}).encode() + b"\n"]
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {

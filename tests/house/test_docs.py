@@ -123,8 +123,7 @@ def runnable(module: str) -> bool:
 
 def here(place: str, page: Path) -> bool:
     """Tell whether a path, from the checkout or the page's folder, exists; a pattern or a NAME must match something."""
-    pattern = re.sub(r"[A-Z]{3,}", "*", place.rstrip("/"))
-    return any(ROOT.glob(pattern)) or (page.parent / place).exists()
+    return any(ROOT.glob(re.sub(r"[A-Z]{3,}", "*", place.rstrip("/")))) or (page.parent / place).exists()
 
 
 def unknown_names(page: Path, root: Path) -> Iterator[str]:
@@ -182,8 +181,7 @@ def unknown_flags_and_keys(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", WITH_NAMES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_flags_keys_names_and_files_on_the_pages_exist(page: Path) -> None:
-    text = page.read_text()
-    assert list(unknown_flags_and_keys(text)) == []
+    assert list(unknown_flags_and_keys(page.read_text())) == []
     assert list(unknown_names(page, ROOT)) == []
 
 

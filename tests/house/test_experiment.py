@@ -72,8 +72,7 @@ def test_whole_numbers_are_read_back_as_floats_where_floats_are_meant() -> None:
 
 
 def test_another_apps_keys_are_left_alone() -> None:
-    config = {**UNUSUAL.to_run_config(), "fraction-fit": 0.1}
-    assert Experiment.from_run_config(config) == UNUSUAL
+    assert Experiment.from_run_config({**UNUSUAL.to_run_config(), "fraction-fit": 0.1}) == UNUSUAL
 
 
 def test_earlier_names_are_refused_with_those_of_today() -> None:

@@ -301,7 +301,6 @@ def undefended(tmp_path_factory) -> list[float]:
 )
 def test_a_defence_from_a_users_own_repository_reaches_the_clients(tmp_path, undefended, place) -> None:
     flags = ("--defence", "mylab.shield:Shield", "--set", "Shield.keep=0")
-    shielded = accuracies(tmp_path, *flags, path=place(tmp_path))
     # Nothing was let through, so that the broadcast model never moved.
-    assert shielded == [undefended[0]] * 3
+    assert accuracies(tmp_path, *flags, path=place(tmp_path)) == [undefended[0]] * 3
     assert undefended[1] != undefended[0]

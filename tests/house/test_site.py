@@ -128,8 +128,7 @@ def test_the_site_has_the_docstrings_and_what_pages_link_outside_docs(site: Path
     experiment = (site / "api" / "experiment.html").read_text()
     assert "local_epochs" in experiment and "Passes over a client's own data in each round." in experiment
     assert "Hooks of a client-side defence" in (site / "api" / "defences.html").read_text()
-    code = (site / "code.html").read_text()
-    assert 'href="source/strategies/hyperfl.py.html"' in code
+    assert 'href="source/strategies/hyperfl.py.html"' in (site / "code.html").read_text()
     assert "Guo et al." in (site / "source" / "strategies" / "hyperfl.py.html").read_text()
     assert 'href="../running.html#engines"' in (site / "source" / "CHANGELOG.html").read_text()
 

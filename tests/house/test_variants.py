@@ -92,8 +92,7 @@ def test_the_halves_of_a_batch_are_compared_whatever_their_labels() -> None:
 
 def test_glorots_start_has_its_bounds_and_no_biases() -> None:
     torch.manual_seed(0)
-    net = nets.glorot(nets.build("cnn1", (1, 28, 28), 10))
-    for module in net.modules():
+    for module in nets.glorot(nets.build("cnn1", (1, 28, 28), 10)).modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             area = module.weight[0, 0].numel()
             bound = (6 / (module.weight.shape[0] * area + module.weight.shape[1] * area)) ** 0.5

@@ -103,8 +103,7 @@ def test_an_installed_app_has_the_checkouts_code(installed: Installed) -> None:
 
 @pytest.mark.nightly
 def test_the_main_job_runs(installed: Installed) -> None:
-    printed = installed("flfw", "run", "--out", "main")
-    assert printed.splitlines()[-1].endswith("report.html")
+    assert installed("flfw", "run", "--out", "main").splitlines()[-1].endswith("report.html")
     result = json.loads((installed.folder / "main" / "result.json").read_text())
     assert result["config"]["engine"] == "ray" and len(result["rounds"]) == 10
     assert result["audit"] and result["final"]["acc_local"] > 0.5

@@ -185,8 +185,7 @@ def test_entries_that_were_kept_back_are_seen_in_what_was_sent() -> None:
     sent = OneInTwo().update(gradient, rng())
     informed = choose_operator(DifferentiableDefence(OneInTwo()), model, sent, torch.tensor([3]), 1, rng())
     assert isinstance(informed, AsSelection)
-    result = informed.apply(gradient, sent, informed.read(sent))
-    torch.testing.assert_close(result, sent)
+    torch.testing.assert_close(informed.apply(gradient, sent, informed.read(sent)), sent)
 
 
 class LastLayerNoise(Defence):
@@ -271,8 +270,7 @@ def test_the_factor_of_a_selection_is_known_or_fitted(defence: Defence, factor: 
     informed = choose_operator(DifferentiableDefence(defence), model, sent, torch.tensor([3]), 1, rng())
     assert isinstance(informed, AsSelection)
     assert informed.factor == factor if isinstance(factor, str) else informed.factor == pytest.approx(factor)
-    result = informed.apply(gradient, sent, informed.read(sent))
-    torch.testing.assert_close(result, sent)
+    torch.testing.assert_close(informed.apply(gradient, sent, informed.read(sent)), sent)
 
 
 class OffsetElsewhere(Defence):

@@ -104,8 +104,7 @@ def crafted_for(net: nn.Module, places: tuple[int, ...] = PLACES) -> CraftedAdap
 @pytest.mark.slow
 def test_tokens_pass_and_units_measure_one_place(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = built(monkeypatch, file), images(3, "batch")
-    crafted = crafted_for(net)
-    body_of(net).load_state_dict(crafted.tensors)
+    body_of(net).load_state_dict(crafted_for(net).tensors)
     tokens: list[Tensor] = []
     for number in (0, 10):
         watch(body_of(net), f"blocks.{number}.mlp.layer", tokens)

@@ -113,8 +113,7 @@ def test_a_network_is_trained_once_for_the_same_images_and_again_for_others() ->
     few = FlowTraining(width=8, iterations=2, batch=2)
     first, again = (trained_flow(PublicImages.of(x.clone(), y.clone()), 10, few) for _ in range(2))
     assert first is again
-    other = trained_flow(PublicImages.of(1 - x, y), 10, few)
-    assert other is not first
+    assert trained_flow(PublicImages.of(1 - x, y), 10, few) is not first
     trained_flow.cache_clear()
     repeated = trained_flow(PublicImages.of(x, y), 10, few)
     assert repeated is not first

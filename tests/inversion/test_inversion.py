@@ -250,8 +250,7 @@ def target(sent: Tensors, y: Tensor, given: int) -> SearchTarget:
 
 
 def run(victim: VictimModel, targets: Sequence[SearchTarget], descent: AdamSearch) -> list[SearchResult]:
-    prior = weighted((1e-3, total_variation))
-    return invert(victim, targets, SearchConfig(cosine_distance, descent, prior))
+    return invert(victim, targets, SearchConfig(cosine_distance, descent, weighted((1e-3, total_variation))))
 
 
 def assert_found_alike(result: SearchResult, other: SearchResult, atol: float = 1e-4) -> None:

@@ -130,8 +130,7 @@ def test_counts_of_a_network_use_its_mean_softmax_on_normal_inputs() -> None:
     client, y = victim(model), torch.tensor([2, 2, 1, 2, 0, 1, 1])
     result = recovered(client, sent(client, y), 7, "counts", torch_generator(0, "softmax"))
     assert result.tolist() == [0, 1, 1, 1, 2, 2, 2]
-    bias = sent(client, y)["classifier.bias"]
-    assert counts(bias, torch.full((4,), 0.25), 7).tolist() != result.tolist()
+    assert counts(sent(client, y)["classifier.bias"], torch.full((4,), 0.25), 7).tolist() != result.tolist()
 
 
 def test_random_inputs_reach_the_network_as_they_are_drawn() -> None:

@@ -100,8 +100,7 @@ def test_one_step_of_plain_sgd_changes_the_weights_by_the_gradient() -> None:
 def test_what_was_sent_is_read_as_change_over_step_size_and_steps() -> None:
     start = {name: torch.full_like(value, 3.0) for name, value in known(net()).items()}
     sent = {name: torch.full_like(value, 2.0) for name, value in start.items()}
-    victim = stepped(start, LocalSteps(0.25, 2), ("extractor.*",))
-    observed, constants = victim.observed(sent)
+    observed, constants = stepped(start, LocalSteps(0.25, 2), ("extractor.*",)).observed(sent)
     assert constants == {} and list(observed) == ["extractor.0.weight", "extractor.0.bias"]
     assert all(bool((value == 2).all()) for value in observed.values())  # (3 - 2) / (0.25 * 2)
 

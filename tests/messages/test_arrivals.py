@@ -89,8 +89,7 @@ def question(node: int) -> Message:
 
 def replies(grid: Stored, timeout: float = 5.0) -> list[tuple[int, str]]:
     """Ask three nodes; of each reply the node and the reason of its failure."""
-    requested = [question(node) for node in (1, 2, 3)]
-    got = list(StreamingGrid(grid).send_and_receive(requested, timeout=timeout))
+    got = list(StreamingGrid(grid).send_and_receive([question(node) for node in (1, 2, 3)], timeout=timeout))
     return [(reply.metadata.src_node_id, str(reply.error.reason) if reply.has_error() else "") for reply in got]
 
 

@@ -104,8 +104,7 @@ def test_a_grid_around_another_passes_everything_on() -> None:
     outer = GridWrapper(inner)
     assert list(outer.get_node_ids()) == [1, 2, 3]
     assert outer.run is inner.run
-    ids = list(outer.push_messages([message(2)]))
-    assert partitions(outer.pull_messages(ids)) == [2]
+    assert partitions(outer.pull_messages(list(outer.push_messages([message(2)])))) == [2]
     assert partitions(outer.send_and_receive([message(1), message(0)])) == [1, 0]
 
 
@@ -145,8 +144,7 @@ def test_messages_are_sent_before_anybody_asks_for_a_reply() -> None:
 
 
 def test_error_replies_keep_their_place() -> None:
-    grid = StreamingGrid(InProcessGrid(app, 10, {}))
-    replies = list(grid.send_and_receive([message(p) for p in (1, 9, 2)]))
+    replies = list(StreamingGrid(InProcessGrid(app, 10, {})).send_and_receive([message(p) for p in (1, 9, 2)]))
     assert [reply.has_error() for reply in replies] == [False, True, False]
 
 

@@ -205,8 +205,7 @@ def test_a_servers_past_is_of_the_last_rounds_and_is_not_sent(asked: Experiment)
     kept = []
     for now in range(1, 6):
         update = Update((now - 1) % BANDS, 1, {"w": torch.full((5,), 0.1 * now)})
-        result = strategy.aggregate_round(pack(model), iter([update]), now)
-        assert set(result) == {"w"}
+        assert set(strategy.aggregate_round(pack(model), iter([update]), now)) == {"w"}
         kept.append({name: value.clone() for name, value in strategy.state.items()})
     assert [sorted(one) for one in kept[:3]] == [
         ["released.1.w", "sum.1.w"],
@@ -230,8 +229,7 @@ def test_a_clients_rounds_are_far_apart_and_counted(asked: Experiment, sample: i
             config: Any = message.content.config_records["config"]
             taken.setdefault(config["client"], []).append(now)
     assert all(b - a >= BANDS for many in taken.values() for a, b in pairwise(many))
-    run_plan = plan(experiment)
-    mechanism = RunAccountant(run_plan.client, plan(experiment).task.load(None).split).mechanism
+    mechanism = RunAccountant(plan(experiment).client, plan(experiment).task.load(None).split).mechanism
     assert mechanism is not None and not mechanism.amplified
     assert mechanism.max_participations == max(map(len, taken.values())) <= 7
     if not sample:

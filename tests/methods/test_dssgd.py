@@ -50,8 +50,7 @@ def server(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def kept(folder: Path, partition: int, server_round: int) -> dict[str, Tensor]:
-    result = next((folder / "state").glob(f"*/*/client-{partition:04d}/round-{server_round:05d}-*"))
-    return load_file(result)
+    return load_file(next((folder / "state").glob(f"*/*/client-{partition:04d}/round-{server_round:05d}-*")))
 
 
 # --- the loop: one vector of all entries, Python's own sort, torch's own optimiser ---
@@ -210,8 +209,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(small: Experiment, tmp_path: P
         patch.setattr(DSSGD, "aggregate", die)
         with pytest.raises(Killed):
             run(experiment, halved)
-    again = server(run(experiment, halved))
-    for result, expected in zip(again, whole, strict=True):
+    for result, expected in zip(server(run(experiment, halved)), whole, strict=True):
         assert result.keys() == expected.keys()
         assert all(torch.equal(result[name], expected[name]) for name in expected)
 

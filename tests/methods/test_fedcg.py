@@ -225,8 +225,7 @@ def test_the_networks_are_the_papers(small: Experiment) -> None:
 
 @pytest.mark.slow
 def test_what_is_private_is_kept_and_never_travels(small: Experiment, tmp_path: Path) -> None:
-    experiment = asked(small)
-    result = rounds.play(experiment, tmp_path, 2)
+    result = rounds.play(asked(small), tmp_path, 2)
     kept = ClientStore(tmp_path, "test", 1).load(2)
     assert {name.partition(".")[0].partition("/")[0] for name in kept} == {
         *("extractor", "discriminator", "adam", "adam_generator", "adam_discriminator")

@@ -568,8 +568,7 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
 
 @pytest.mark.slow
 def test_poisson_batches_are_independent_coins(tiny: Experiment, tmp_path: Path) -> None:
-    experiment = of(tiny, "fed_cdp", "batches=poisson", batch_size=5)
-    client, held = client_of(experiment, 0, tmp_path), []
+    client, held = client_of(of(tiny, "fed_cdp", "batches=poisson", batch_size=5), 0, tmp_path), []
     chosen, _ = client.examples("train", client.indices("train"))
     for _ in range(1000):
         for x, _ in client.batches(torch.Generator()):

@@ -156,8 +156,7 @@ def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> Non
     assert "Never came, and so were not audited: rounds 7." in results["notes"]
     assert all(entry["failures"] == 0 for entry in results["audit"])
     assert not (ended / "failures.csv").exists()
-    lines = Recordings(ended / "observations").lines
-    assert sorted({line["round"] for line in lines}) == [0, 2, 4]
+    assert sorted({line["round"] for line in Recordings(ended / "observations").lines}) == [0, 2, 4]
 
 
 @pytest.mark.slow

@@ -200,8 +200,7 @@ def test_three_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, method: st
         assert len(strategy.state) == len(expected) * (2 if strategy.settings.server_momentum else 1)
         for i, client in clients.items() if method == "pfedhn_pc" else ():
             kept = {name.removeprefix("classifier."): client.model.state_dict()[name] for name in client.private_names}
-            drawn = Loop(experiment).classifiers[i]
-            assert rounds.error(kept, loop.classifiers[i], drawn) < CLOSE
+            assert rounds.error(kept, loop.classifiers[i], Loop(experiment).classifiers[i]) < CLOSE
 
 
 # --- numbers that can be checked by hand ---
@@ -356,8 +355,7 @@ def test_an_attacker_of_pfedhn_computes_the_gradient_that_a_client_sends(asked: 
     model, cls = rounds.fresh(asked, 7), plan(asked).client.method
     victim = cls.victim_model(model, known, one.ctx.task.inputs, one.ctx.settings)
     assert not victim.unknown
-    computed = victim.gradient(x, y, {}, victim.observed(sent)[1])
-    torch.testing.assert_close(computed, sent)
+    torch.testing.assert_close(victim.gradient(x, y, {}, victim.observed(sent)[1]), sent)
     steps = cls.local_steps(one.ctx.settings, 0.5, 3)
     assert steps is not None and (steps.clip, steps.momentum) == (50.0, 0.5)
     private = plan(dataclasses.replace(asked, method="pfedhn_pc")).client

@@ -142,8 +142,7 @@ def test_a_round_equals_a_loop_and_sends_what_is_trained(
         result = rounds.play(experiment, tmp_path)
     states = [net.state_dict() for net in nets]
     for client, state in zip(result.clients, states, strict=True):
-        trained = client.model.state_dict()
-        assert rounds.error(trained, state, start) < 1e-10
+        assert rounds.error(client.model.state_dict(), state, start) < 1e-10
         assert digest(frozen(client.model)) == body
     kept = [name for name in running_statistics(nets[0]) if ".adapter." in name]
     assert bool(kept) == (train == "adapter")
@@ -160,8 +159,7 @@ def test_a_round_equals_a_loop_and_sends_what_is_trained(
 
 
 def test_the_loop_of_the_test_is_the_network(small: Experiment) -> None:
-    experiment = asked(small, "fedavg", "adapter")
-    net = rounds.fresh(experiment).train()
+    net = rounds.fresh(asked(small, "fedavg", "adapter")).train()
     names = {n.removeprefix("extractor.body.").replace(".adapter.", "."): p for n, p in net.named_parameters()}
     x = torch.randn(5, 1, 8, 8)
     expected = scores({**constants(net), **names}, fresh_statistics(net), x)
@@ -170,8 +168,7 @@ def test_the_loop_of_the_test_is_the_network(small: Experiment) -> None:
 
 def test_generated_adapters_that_are_never_loaded_change_no_score(small: Experiment) -> None:
     settings = ("embedding=4", "hidden=6")
-    experiment = asked(small, "hyperfl_lpm", "adapter", *settings, variant="authors")
-    model = rounds.fresh(experiment).eval()
+    model = rounds.fresh(asked(small, "hyperfl_lpm", "adapter", *settings, variant="authors")).eval()
     x = torch.randn(5, 1, 8, 8)
     before = model(x)
     with torch.no_grad():
@@ -211,8 +208,7 @@ def test_an_identity_start_generates_adapters_that_change_little(small: Experime
 @pytest.mark.slow
 def test_a_hypernetwork_has_the_papers_size(small: Experiment) -> None:
     for net, numbers in (("vit_small", 30.4e6), ("resnet18_imagenet", 45.4e6)):
-        experiment = asked(small, "hyperfl_lpm", "adapter", net=net)
-        run_plan = plan(experiment)
+        run_plan = plan(asked(small, "hyperfl_lpm", "adapter", net=net))
         sent = [
             p.numel()
             for n, p in run_plan.client.model.named_parameters()

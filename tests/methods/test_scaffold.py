@@ -142,8 +142,7 @@ def test_a_probe_is_the_corrected_direction_and_the_attacker_takes_c_for_c_i(ask
         zeros = {name: torch.zeros_like(value) for name, value in sent.items()}
         assert rounds.error(sent, {n: g + gap[n] for n, g in plain.items()}, zeros) < CLOSE
         known = {name: torch.tensor(value) for name, value in received.items()}
-        model = rounds.fresh(asked)
-        victim = Scaffold.victim_model(model, known, client.ctx.task.inputs, client.ctx.settings)
+        victim = Scaffold.victim_model(rounds.fresh(asked), known, client.ctx.task.inputs, client.ctx.settings)
         assert not victim.unknown and set(victim.shared) == set(sent)
         victim.precision = torch.float64
         assert rounds.error(victim.gradient(x, y, {}, {}), plain, zeros) < 1e-6

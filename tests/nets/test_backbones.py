@@ -136,8 +136,7 @@ def test_batch_norm_of_adapters_keeps_statistics_or_none() -> None:
 
 
 def test_a_transformers_block_is_its_formula() -> None:
-    net = tuned("vit_tiny", "adapter")
-    body: nn.Module = net.extractor.get_submodule("body")
+    body: nn.Module = tuned("vit_tiny", "adapter").extractor.get_submodule("body")
     block: nn.Module = body.get_submodule("blocks.3")
     w = {**dict(block.named_parameters()), **dict(block.named_buffers())}
     x = torch.randn(2, 7, 192, generator=torch_generator(0, "tokens"))
@@ -250,8 +249,7 @@ def test_a_frozen_batch_norm_uses_its_running_statistics_in_either_mode() -> Non
 def test_fixed_features_have_the_same_bits_in_any_batch_and_before_and_after_the_cache() -> None:
     net, x = tuned("efficientnet_lite0" if _stand_in() else "vit_tiny", "linear_probe"), images(5)
     together = net.extractor(x)
-    again = net.extractor(x[[3, 1]])
-    assert torch.equal(again, together[[3, 1]])
+    assert torch.equal(net.extractor(x[[3, 1]]), together[[3, 1]])
     uncached = torch.cat([net.extractor._features(one[None]) for one in x])  # type: ignore[operator, union-attr]
     assert torch.equal(uncached, together)
     torch.testing.assert_close(net.extractor._features(x), together, rtol=1e-4, atol=1e-4)  # type: ignore[operator]

@@ -88,8 +88,7 @@ def test_other_stacks_are_left_alone() -> None:
     holes = nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2))
     groups = nn.Sequential(nn.ConvTranspose2d(2, 2, 3, groups=2))
     flat = nn.Sequential(nn.ReLU())
-    model = swift(nn.ModuleList([pooling, holes, groups, flat]))
-    assert all(type(stack) is nn.Sequential for stack in model)
+    assert all(type(stack) is nn.Sequential for stack in swift(nn.ModuleList([pooling, holes, groups, flat])))
     with pytest.raises(AssertionError, match="Expected a layer that is written out"):
         BatchLast(nn.AvgPool2d(2))
 

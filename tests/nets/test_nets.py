@@ -293,8 +293,7 @@ def test_one_example_whose_maps_are_one_pixel_is_normalised_by_the_running_stati
     one = torch.full((1, 512, 1, 1), 2.5)
     torch.testing.assert_close(norm(one), torch.full((1, 512, 1, 1), 2.0 / (4 + norm.eps) ** 0.5))
     assert float(norm.running_mean[0]) == 0.5 and int(norm.num_batches_tracked) == 0
-    both = norm(torch.cat([one, -one]))
-    torch.testing.assert_close(both.mean(0), torch.zeros(512, 1, 1))
+    torch.testing.assert_close(norm(torch.cat([one, -one])).mean(0), torch.zeros(512, 1, 1))
     assert float(norm.running_mean[0]) == pytest.approx(0.45) and int(norm.num_batches_tracked) == 1
     net(x[:1]).sum().backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in net.parameters())
@@ -411,8 +410,7 @@ def test_a_generated_net_computes_what_a_plain_net_with_those_weights_computes(n
     plain.extractor.load_state_dict(net.extractor_weights())
     plain.classifier.load_state_dict(net.classifier.state_dict())
     torch.testing.assert_close(net(x), plain(x))
-    features = net.features(x, net.extractor_weights())
-    torch.testing.assert_close(features, plain.extractor(x))
+    torch.testing.assert_close(net.features(x, net.extractor_weights()), plain.extractor(x))
 
 
 def test_a_generated_net_changes_with_its_embedding() -> None:

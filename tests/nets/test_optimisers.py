@@ -127,8 +127,7 @@ def test_clipping_is_torchs(bound) -> None:
 
 def test_clipping_by_hand_scales_all_gradients_together_and_in_place() -> None:
     values = {"a": torch.tensor([3.0]), "b": torch.tensor([[0.0], [4.0]])}  # joint norm 5
-    returned = clip_norm(values, 2.5)
-    assert returned is values
+    assert clip_norm(values, 2.5) is values
     assert values["a"].tolist() == pytest.approx([1.5], rel=1e-6)
     assert values["b"].flatten().tolist() == pytest.approx([0.0, 2.0], rel=1e-6)
 

@@ -188,8 +188,7 @@ def test_any_number_of_examples(examples: int) -> None:
 
 def test_no_example() -> None:
     model = made(convolution())
-    tested = PerExample(model)
-    result = clipped(tested, model, *batch(0, (4, 8, 7)), 1.0)
+    result = clipped(PerExample(model), model, *batch(0, (4, 8, 7)), 1.0)
     assert {n: s.shape for n, s in result.sums.items()} == {n: p.shape for n, p in model.named_parameters()}
     assert all(not s.any() for s in result.sums.values())
     assert (result.norms.shape, result.scales.shape, result.losses.shape) == ((0, 2), (0, 2), (0,))
@@ -257,8 +256,7 @@ def test_the_fixed_way_goes_by_the_channels_and_the_width(
 
 def test_only_what_is_chosen_takes_part() -> None:
     model = made(lambda: nets.build("mlp", (12,), 3))
-    tested = PerExample(model, ["extractor.*", "classifier.bias"])
-    assert tested.groups == {
+    assert PerExample(model, ["extractor.*", "classifier.bias"]).groups == {
         "extractor.1": ("extractor.1.weight", "extractor.1.bias"),
         "extractor.3": ("extractor.3.weight", "extractor.3.bias"),
         "classifier": ("classifier.bias",),

@@ -91,8 +91,7 @@ def test_an_example_whose_gradient_overflows_is_left_out(
 
 def test_nothing_is_left_of_a_batch_at_weights_that_are_not_finite() -> None:
     model = scaled("mlp", lambda i, n: inf if i == 0 else 1.0)
-    tested = PerExample(model)
-    result = summed(tested, model, *examples((12,)), 1.0)
+    result = summed(PerExample(model), model, *examples((12,)), 1.0)
     assert not any(value.any() for value in result.sums.values())
     assert not result.scales.any()
 

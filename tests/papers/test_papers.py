@@ -669,8 +669,7 @@ def test_flags_that_decide_numbers_are_refused_beside_a_table(tmp_path: Path) ->
 
 def test_flags_that_decide_none_reach_the_runs(tmp_path: Path) -> None:
     given = Experiment(engine="inproc", round_deadline=77, out=tmp_path / "ignored")
-    placed = cells.placed(tiny(cell("fedavg"), "quick"), given, tmp_path / "cells")
-    for run in placed.experiments:
+    for run in cells.placed(tiny(cell("fedavg"), "quick"), given, tmp_path / "cells").experiments:
         assert (run.engine, run.round_deadline) == ("inproc", 77)
         assert run.out is not None and run.out.parent == tmp_path / "cells"
 

@@ -51,8 +51,7 @@ def test_sampling_is_credited_and_never_more_than_by_the_accountant(one: Mechani
     known = compute_epsilon([one.phase()], DELTA, "rdp").epsilon
     bare = compute_epsilon([one.phase(amplified=False)], DELTA / 2, "prv").epsilon
     for share in (0.5, 0.9, 1.0, 1.2, 2.0, 5.0):
-        result = spent([(one, 1)], share * known, DELTA)
-        assert known <= result <= bare
+        assert known <= spent([(one, 1)], share * known, DELTA) <= bare
     assert spent([(one, 1)], 1.25 * known, DELTA) <= 1.25 * known  # the price of choices that react to answers
 
 

@@ -537,8 +537,7 @@ def test_a_small_group_of_a_sampled_mechanism_by_group_privacy() -> None:
 
 
 def test_a_large_group_of_a_sampled_mechanism_sets_half_of_delta_aside() -> None:
-    one = sampled(6, 0.01, 100)
-    made = claim(one, "client", "server", DELTA, 1, examples=500)
+    made = claim(sampled(6, 0.01, 100), "client", "server", DELTA, 1, examples=500)
     assert told(made, "No more than 21 of the group")
     assert 100 * binom.sf(21, 500, 0.01) <= DELTA / 2 < 100 * binom.sf(20, 500, 0.01)
     bound = compute_epsilon([GaussianEvent(6 / 21, 1 - 0.99**500, 100)], DELTA / 2, "prv").epsilon

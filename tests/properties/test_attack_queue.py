@@ -127,8 +127,7 @@ def test_a_changed_file_of_the_queue_is_noticed_or_valid(
 
 
 def test_a_job_and_its_result_are_read_as_they_were_put(readers: dict[str, Reader]) -> None:
-    job = readers["job"].read(readers["job"].folder.lay())
-    assert plain(job) == plain(JOB)
+    assert plain(readers["job"].read(readers["job"].folder.lay())) == plain(JOB)
     got: Any = readers["result"].read(readers["result"].folder.lay())
     assert plain(got.reconstructions) == plain(FOUND) and (got.seconds, got.refused) == (1.5, ("a file",))
 

@@ -139,8 +139,7 @@ def test_a_checkpoint_is_gone_on_from_as_it_was_saved(
     place = readers["checkpoint"].folder.lay()
     saved = snapshot(number, {"a": torch.tensor(value)})
     Checkpoints(place, EXPERIMENT).save(saved, {"rounds": [{"round": number}], "clients": [], "probes": []})
-    last = Checkpoints(place, EXPERIMENT).last
-    assert plain(last) == plain(saved)
+    assert plain(Checkpoints(place, EXPERIMENT).last) == plain(saved)
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=5))

@@ -244,8 +244,7 @@ def test_a_broadcast_is_stored_once_also_after_a_resumption(tmp_path: Path) -> N
     again = RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, compression="compact", mark=first.mark)
     list(again.send_and_receive(asked(1)))
     assert len(list((tmp_path / "received").iterdir())) == 1 and len(rows(tmp_path)) == 6
-    plain = RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, mark=again.mark)
-    list(plain.send_and_receive(asked(1)))
+    list(RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, mark=again.mark).send_and_receive(asked(1)))
     seen = Recordings(tmp_path)
     assert len(seen.updates(1)) == 9 and seen.refused == []  # the lines say how each file is stored
     assert len(list((tmp_path / "received").iterdir())) == 2
@@ -278,7 +277,6 @@ def test_a_limit_counts_the_compact_files(tmp_path: Path) -> None:
 
 def test_rounds_are_forgotten_with_their_files(tmp_path: Path) -> None:
     recorded(tmp_path, (1, 2))
-    gone = keep_last(tmp_path, 1)
-    assert len(gone) == 4 and len(list(tmp_path.glob("*/*"))) == 4
+    assert len(keep_last(tmp_path, 1)) == 4 and len(list(tmp_path.glob("*/*"))) == 4
     seen = Recordings(tmp_path).updates(2)
     assert [one.client for one in seen] == [0, 1, 2] and seen[0].received["w"].equal(W * 2)

@@ -486,8 +486,7 @@ def test_a_record_in_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
 def test_only_their_owner_reads_the_recordings_also_in_a_folder_that_was_there(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     list(RecordingGrid(grid(), tmp_path).send_and_receive([message(1)]))
-    modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
-    assert modes == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()} == {0o600}
 
 
 def test_an_app_without_checkpoints_has_its_lines_counted_too(tmp_path: Path) -> None:
@@ -500,8 +499,7 @@ def test_an_app_without_checkpoints_has_its_lines_counted_too(tmp_path: Path) ->
 
 def test_an_exchange_without_its_round_is_not_gone_on_from(tmp_path: Path) -> None:
     """As where somebody wrote the journal anew, with a mark that fits."""
-    first = RecordingGrid(grid(), tmp_path)
-    list(first.send_and_receive([message(1)]))
+    list(RecordingGrid(grid(), tmp_path).send_and_receive([message(1)]))
     path = tmp_path / "manifest.jsonl"
     data = re.sub(rb'"round": \d+, ', b"", path.read_bytes())
     path.write_bytes(data)

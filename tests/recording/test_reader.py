@@ -158,8 +158,7 @@ def test_lines_of_probes_are_found_without_their_tensors(tmp_path: Path) -> None
     record(tmp_path, probe(1, 1.0), probe(0, 2.0))
     for path in tmp_path.rglob("*.safetensors"):
         path.unlink()
-    lines = Recordings(tmp_path).probe_lines("target", 1)
-    assert [line["config"]["slot"] for line in lines] == [0, 1]
+    assert [line["config"]["slot"] for line in Recordings(tmp_path).probe_lines("target", 1)] == [0, 1]
 
 
 def test_what_is_stored_and_what_was_skipped_is_said(tmp_path: Path) -> None:

@@ -57,8 +57,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     assert out is not None
     federation.federate(sites(recorded, tmp_path, ["3 1", "0 2", "5 4"]), plan(recorded))
     assert f"warning: what clients send in rounds 0,last is recorded in {out}" in capsys.readouterr().err
-    recordings = Recordings(out / "observations")
-    kinds = {(line["type"], line["config"].get("control")) for line in recordings.lines}
+    kinds = {(line["type"], line["config"].get("control")) for line in Recordings(out / "observations").lines}
     assert kinds == {("train.probe", control) for control in ("analytic", "easy", "target")} | {("train", None)}
     task = plan(recorded).task.load(None)
     for client, indices in enumerate([(3, 1), (0, 2), (5, 4)]):
@@ -91,8 +90,7 @@ def test_where_one_gives_too_little_away_nobody_is_probed(
         capsys.readouterr().err
     )
     assert recorded.out is not None
-    recordings = Recordings(recorded.out / "observations")
-    assert {line["type"] for line in recordings.lines} == {"train"}
+    assert {line["type"] for line in Recordings(recorded.out / "observations").lines} == {"train"}
     assert not list(tmp_path.glob("truth-*"))
 
 

@@ -72,6 +72,5 @@ def test_the_page_shows_every_feature(tmp_path: Path, chance: float | None) -> N
 
 def test_the_page_shows_a_probe_beside_an_upload(tmp_path: Path) -> None:
     upload = full_entry("ig", 0, False, source="update", batch=150, steps=3, share_recovered=0.0, verdict="undecided")
-    folder = a_run(tmp_path / "run", entries=[full_entry("ig", 0, False), upload])
-    words = read(folder).text
+    words = read(a_run(tmp_path / "run", entries=[full_entry("ig", 0, False), upload])).text
     assert "A probe beside what training sent" in words

@@ -404,8 +404,7 @@ def test_the_largest_sum_answers_for_membership_and_smaller_ones_are_controls() 
     twelve = member_row("cosine", "undecided", vantage="aggregate", sum_size=12, cause="few")
     assert presence([alone, twelve], "images").level is UNKNOWN
     assert presence([alone], "images").level is LEAKS
-    single = member_row("cosine", "leaks")
-    assert presence([single, twelve], "images").level is LEAKS
+    assert presence([member_row("cosine", "leaks"), twelve], "images").level is LEAKS
 
 
 def test_a_leak_through_a_wrong_description_carries_a_caveat(tmp_path: Path) -> None:

@@ -192,8 +192,7 @@ def test_caveats_stand_on_the_first_screen(tmp_path: Path) -> None:
 def test_records_without_pixels_are_drawn_as_features(tmp_path: Path) -> None:
     page = read(a_run(tmp_path / "run", tabular=True))
     assert not page.every("img")
-    strips = [figure for figure in page.every("svg") if figure.get("class") == "strip"]
-    assert len(strips) == 4 * 3 + 1
+    assert len([figure for figure in page.every("svg") if figure.get("class") == "strip"]) == 4 * 3 + 1
     assert "recovered 2 of 3 training records" in page.heading
     assert "closest at a distance of 0.010 RMSD" in page.heading
 
@@ -364,15 +363,13 @@ def test_every_failure_is_named(tmp_path: Path) -> None:
 
 
 def test_run_without_failures_mentions_none(tmp_path: Path) -> None:
-    page = read(a_run(tmp_path / "run", attacks=()))
-    assert {"href": "#failures"} not in page.every("a")
+    assert {"href": "#failures"} not in read(a_run(tmp_path / "run", attacks=())).every("a")
     assert first_screen([]) == ""
     assert first_screen([FailureLine("client", "", "", "")]) == "1 client’s answer missing"
 
 
 def test_every_sample_has_all_its_figures(tmp_path: Path) -> None:
-    page = read(a_full_run(tmp_path / "run"))
-    gallery = section(page, "All reconstructions Original", "Failures 1 attack")
+    gallery = section(read(a_full_run(tmp_path / "run")), "All reconstructions Original", "Failures 1 attack")
     for text in ("rank of the true one 3 of 100 candidates", "matching loss 0.01", "floor: uniform noise 8.0 dB"):
         assert text in gallery
     assert "attack ig adaptive, batch 16" in gallery
@@ -533,8 +530,7 @@ def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> None:
     static, informed = twin("static", "undecided")
-    folder = a_run(tmp_path / "run", entries=[static, informed | {"failures": 0, "cause": "outdone"}])
-    page = read(folder)
+    page = read(a_run(tmp_path / "run", entries=[static, informed | {"failures": 0, "cause": "outdone"}]))
     assert (
         "but it got further without knowing of the defence, so its failure is not evidence of protection" in page.text
     )
@@ -609,8 +605,7 @@ def test_forms_of_an_attack_have_lines_of_their_own_on_a_curve(tmp_path: Path) -
     forms = r"ig 0 1 undecided \(static\) .* ig told of prune 0 1 leaks .* ig 0 4 .* ig told of prune 0 4 leaks"
     assert re.search(forms, curve)
     # Where nobody can adapt to the larger probes, the plain target of who was told is no point of their curve.
-    hidden = twin("static", "static", adaptive=False)
-    alone = read(a_run(tmp_path / "alone", entries=[*hidden, larger[0]]))
+    alone = read(a_run(tmp_path / "alone", entries=[*twin("static", "static", adaptive=False), larger[0]]))
     assert "told of" not in section(alone, "By batch size", "What the attacker had")
 
 

@@ -111,8 +111,7 @@ def test_controls_and_objective_are_read_without_moving_the_page(opened: Callabl
 @pytest.mark.parametrize("name", ["images", "records", "bare"])
 def test_gallery_is_walked_by_keyboard(opened: Callable[..., Any], name: str) -> None:
     page = opened(name, 1280)
-    gallery = page.locator("[data-gallery]").first
-    samples = gallery.locator(".sample > summary")
+    samples = page.locator("[data-gallery]").first.locator(".sample > summary")
     scores = [score.inner_text() for score in samples.locator("b").all()]
     assert len(scores) == 3
     samples.first.focus()
@@ -148,8 +147,7 @@ def test_gallery_is_walked_by_touch(opened: Callable[..., Any]) -> None:
 
 
 def test_everything_can_be_read_without_script(opened: Callable[..., Any]) -> None:
-    page = opened("images", 1280, java_script_enabled=False)
-    sample = page.locator(".sample").first
+    sample = opened("images", 1280, java_script_enabled=False).locator(".sample").first
     facts = sample.locator(".facts")
     assert not facts.is_visible()
     sample.locator("summary").click()
@@ -182,8 +180,7 @@ def test_a_link_to_a_folded_part_unfolds_it(opened: Callable[..., Any], width: i
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_facts_beside_the_opinion_fit_the_screen(opened: Callable[..., Any], width: int) -> None:
-    page = opened("images", width)
-    cells = page.get_by_role("region", name="Facts beside EDPB").locator("tbody td").all()
+    cells = opened("images", width).get_by_role("region", name="Facts beside EDPB").locator("tbody td").all()
     assert len(cells) == 8  # two attacks, four facts each
     for box in (cell.bounding_box() for cell in cells):
         assert box["x"] >= 0 and box["x"] + box["width"] <= width

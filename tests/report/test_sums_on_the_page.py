@@ -61,8 +61,7 @@ def test_every_cause_of_sums_has_words_in_brief_and_in_plain(cause: str) -> None
 
 def test_one_outside_answers_no_question_and_is_nobodys_headline(tmp_path: Path) -> None:
     outside = full_entry("ig", 0, False, vantage="outsider", verdict="undecided")
-    server = full_entry("ig", 0, False, **nothing())
-    settings = read_settings(tmp_path, [outside, server], pictures=False)
+    settings = read_settings(tmp_path, [outside, full_entry("ig", 0, False, **nothing())], pictures=False)
     assert [one.entry["vantage"] for one in worst_first(settings)] == ["server", "outsider"]
     assert questions(settings[:1], [])[0].answer == "Not tested"
 

@@ -359,8 +359,7 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run", entries=[{**full_entry("ig", 0, False), **one} for one in entries])
     result = json.loads((folder / "result.json").read_text())
     assert [one["cause"] for one in result["audit"]] == ["search", "identified", "nothing"]
-    lines = summary(folder).splitlines()[1:4]
-    assert lines == [
+    assert summary(folder).splitlines()[1:4] == [
         "attack ig told of prune at round 0: undecided (0% recovered, best 31.2 dB): its search ended short of the "
         "true data in 6 of 8 messages",
         "attack dlg told of prune at round 0: leaks (identified, 0% recovered, best 31.2 dB, 88% identified among "

@@ -44,8 +44,7 @@ def test_the_records_answer_the_printed_command(dataset: str) -> None:
         {k: v for k, v in question.items() if k != "experiment"}
     )
     assert len(stored["cells"]) == 21 and {cell["state"] for cell in stored["cells"]} == {"complete"}
-    images = {leak["images"] for one in stored["combinations"] for leak in one["attacks"]}
-    assert images == {150}
+    assert {leak["images"] for one in stored["combinations"] for leak in one["attacks"]} == {150}
 
 
 def test_each_told_search_has_the_budget_of_the_untold_one() -> None:

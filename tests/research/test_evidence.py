@@ -281,8 +281,7 @@ def test_one_seed_that_agrees_is_marked_and_what_no_paper_has_is_counted_apart()
 
 def test_what_is_not_finite_is_written_as_json_and_printed(tmp_path: Path) -> None:
     endless = record(math.inf, also={"final.acc_local": math.inf})
-    path = endless.write(tmp_path)
-    assert "Infinity" not in path.read_text() and read(tmp_path) == [endless]
+    assert "Infinity" not in endless.write(tmp_path).read_text() and read(tmp_path) == [endless]
     assert "| inf | diverged |" in page.text([endless])
 
 

@@ -25,8 +25,7 @@ def test_permuted_membership_gives_uniform_p_values() -> None:
 
 def test_a_trained_network_fits_its_examples() -> None:
     x, y = (part[:100] for part in membership.examples("digits"))
-    net = membership.trained(0, x, y, epochs=5)
-    assert (net(x).argmax(1) == y).float().mean() > 0.6
+    assert (membership.trained(0, x, y, epochs=5)(x).argmax(1) == y).float().mean() > 0.6
 
 
 def test_without_mnist_the_digits_are_used_and_named(monkeypatch, tmp_path) -> None:
@@ -55,8 +54,7 @@ def test_a_view_grants_what_the_client_did_and_marks_no_member() -> None:
     assert (seen.examples, seen.local) == (4, training.local)
     assert torch.equal(seen.candidates.samples, draw.samples[:8])
     assert torch.equal(seen.public.samples, draw.samples[16:])
-    victim = seen.model(only.received)
-    gradient = victim.gradient(draw.samples[:4], draw.labels[:4], {}, {})
+    gradient = seen.model(only.received).gradient(draw.samples[:4], draw.labels[:4], {}, {})
     one = membership_attack.view(membership.network, draw, ClientTraining(4, 1), 0, clients=3).rounds[0]
     for name, value in gradient.items():
         torch.testing.assert_close((one.received[name] - one.sent[0][name]) / 0.1, value, atol=1e-5, rtol=1e-4)

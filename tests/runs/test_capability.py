@@ -249,8 +249,7 @@ FEW = tuple(
 @pytest.mark.nightly
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method: str) -> None:
-    folder = finished(tmp_path / "run", method=method, net="mlp")
-    for one in check(folder, DISCOVERED, FEW):
+    for one in check(finished(tmp_path / "run", method=method, net="mlp"), DISCOVERED, FEW):
         assert one.same, f"{one} Use only `sent` and `received` of an Observation, and the Knowledge that is granted."
     assert {"analytic", "ig"} <= set(DISCOVERED)
 
@@ -292,8 +291,7 @@ def test_an_attack_on_text_keeps_to_its_grants(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_an_attack_on_a_vision_transformer_keeps_to_its_grants(tmp_path: Path) -> None:
-    folder = finished(tmp_path / "run", method="fedavg", net="vit_plain", attack=("april",))
-    (one,) = check(folder, ["april"])
+    (one,) = check(finished(tmp_path / "run", method="fedavg", net="vit_plain", attack=("april",)), ["april"])
     assert one.same and one.compared > 0
 
 
@@ -328,6 +326,5 @@ def test_what_cannot_be_checked_is_bad_input(
         check(run, ["telepathy"])
     with pytest.raises(InputError):
         check(tmp_path / "nowhere", ["ig"])
-    unaudited = whole.run(small)
-    assert capability.main([str(unaudited), "--attack", "ig"]) == 2
+    assert capability.main([str(whole.run(small)), "--attack", "ig"]) == 2
     assert "Expected recordings" in capsys.readouterr().err

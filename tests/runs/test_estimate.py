@@ -59,8 +59,7 @@ def shown(experiment: Experiment, spent_s: module.Seconds, sent: int = 1, disk: 
 def test_within_a_factor_of_one_and_a_half_of_what_running_it_takes_and_leaves_nothing_behind(
     audited: Experiment, tmp_path: Path, engine: str
 ) -> None:
-    experiment = dataclasses.replace(audited, rounds=3, local_epochs=3, engine=engine)
-    run_plan, _, _ = check(experiment)
+    run_plan, _, _ = check(dataclasses.replace(audited, rounds=3, local_epochs=3, engine=engine))
     checked = run_plan.experiment
     threads, random, cwd, temporary = torch.get_num_threads(), torch.get_rng_state(), Path.cwd(), tempfile.gettempdir()
     before = set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*"))
@@ -90,8 +89,7 @@ def test_a_membership_audit_is_within_the_same_factor(small: Experiment, defence
     flags = "--method fedavg --clients 3 --rounds 3 --engine inproc --attack membership --audit-rounds 1,2,3"
     flags += f" --defence {defence}"
     game = {"attack": ("membership",), "membership_pairs": "auto", "audit_rounds": "1,2,3", "defence": defence}
-    experiment = dataclasses.replace(small, rounds=3, **game)
-    checked = check(experiment)[0].experiment
+    checked = check(dataclasses.replace(small, rounds=3, **game))[0].experiment
     result, folder = estimate(plan(checked)), checked.out
     assert folder is not None
     _, took, _ = spent(f"{flags} --local-epochs 1 --dataset {checked.dataset} --out {folder}")

@@ -117,8 +117,7 @@ def test_only_uploads_of_audited_rounds_are_recorded_and_the_last_ones_kept(play
 def test_uploads_that_did_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     each = 4 * 10 * 65
     monkeypatch.setattr(federation, "_RECORDED_BYTES", 2 * each + 600)  # a broadcast and an upload
-    flags = f"{RUN} {ATTACK}"
-    assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
+    assert sim.main([*f"{RUN} {ATTACK}".split(), "--out", str(tmp_path / "run")]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["recordings"]["exchanges"] < 6 and result["recordings"]["skipped"] > 0
     assert any("Exchanges that were not recorded" in note for note in result["notes"])

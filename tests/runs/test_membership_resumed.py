@@ -122,15 +122,13 @@ def test_killed_after_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.nightly
 def test_the_process_of_the_attacks_gives_the_same_scores(whole: Path, tmp_path: Path) -> None:
-    folder = run.run(replace(asked(tmp_path / "run"), attack_process="after"))
-    assert membership(folder) == membership(whole)
+    assert membership(run.run(replace(asked(tmp_path / "run"), attack_process="after"))) == membership(whole)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["ray", "flwr-sim", "flwr"])
 def test_every_engine_gives_the_same_scores(whole: Path, tmp_path: Path, engine: Any) -> None:
-    folder = run.run(replace(asked(tmp_path / "run"), engine=engine))
-    assert membership(folder) == membership(whole)
+    assert membership(run.run(replace(asked(tmp_path / "run"), engine=engine))) == membership(whole)
 
 
 def test_a_share_of_a_gpu_is_refused_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

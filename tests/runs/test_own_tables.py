@@ -183,8 +183,7 @@ def test_claims_need_a_plan_that_was_public(table: Path, tmp_path: Path) -> None
     experiment = asked(table, "cost", attack=(), method="fed_cdp")
     _, task, _ = check(experiment)
     assert task.dataset.columns is not None and not data.has_public_constants(task.dataset.name)
-    text = plan_file.text(replace(task.dataset.columns, public=True))
-    (tmp_path / "plan.toml").write_text(text)
+    (tmp_path / "plan.toml").write_text(plan_file.text(replace(task.dataset.columns, public=True)))
     public = replace(experiment, set=(f"csv.columns={tmp_path / 'plan.toml'}",))
     assert data.has_public_constants(plan(public).experiment.dataset)
 

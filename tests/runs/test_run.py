@@ -127,8 +127,7 @@ def test_a_method_that_sends_nothing_is_said_to_have_nothing_to_attack(tmp_path:
 @pytest.mark.slow
 def test_tabular_data_are_audited_by_distance(tmp_path: Path) -> None:
     flags = "--method fedavg --dataset cancer --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1"
-    result = run(tmp_path / "run", f"{flags} --attack analytic --images 2 --audit-rounds 0")
-    (entry,) = result["audit"]
+    (entry,) = run(tmp_path / "run", f"{flags} --attack analytic --images 2 --audit-rounds 0")["audit"]
     assert entry["psnr"] is None and entry["verdict"] == "leaks" and entry["share_recovered"] == 1
     assert entry["distance"]["rmsd"] < 1e-4
 
@@ -173,8 +172,7 @@ def test_accuracy_at_the_best_validation_by_hand() -> None:
         ]
     ]  # fmt: skip
     # Client 0: round 2, the first of two with 0.7. Client 1: round 2.
-    result = best_validation(history)
-    assert result == pytest.approx({"round": 2, "accuracy": 0.3, "validation": 0.8})
+    assert best_validation(history) == pytest.approx({"round": 2, "accuracy": 0.3, "validation": 0.8})
     assert best_validation([{"round": 1, "client": 0, "acc_local": 1.0}]) is None
 
 

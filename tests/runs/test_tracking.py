@@ -76,8 +76,7 @@ def test_rounds_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_record_after_the_rounds_it_has(tmp_path: Path) -> None:
-    experiment = tiny(tmp_path / "run", rounds=3, track=(NOTING,))
-    folder = cut_short(experiment, 2)
+    folder = cut_short(tiny(tmp_path / "run", rounds=3, track=(NOTING,)), 2)
     assert [call[:2] for call in calls(folder)[1:]] == [["round", 1], ["round", 2], ["end", "failed"]]
     run.resume(run.stored(folder))
     again = calls(folder)[4:]
@@ -115,8 +114,7 @@ def test_a_tracker_that_does_not_come_to_its_end_costs_no_other_one_its_figures(
 
 @pytest.mark.slow
 def test_a_tracker_that_is_slow_to_begin_holds_up_no_round(tmp_path: Path) -> None:
-    folder = run.run(tiny(tmp_path / "run", rounds=3, track=(UNANSWERED,)))
-    start, seen, *rest = calls(folder)
+    start, seen, *rest = calls(run.run(tiny(tmp_path / "run", rounds=3, track=(UNANSWERED,))))
     assert start[0] == "start" and seen == ["has round 3", True]
     assert [call[:2] for call in rest[:3]] == [["round", 1], ["round", 2], ["round", 3]]
     assert [call[0] for call in rest[3:]] == ["audit", "end"]
@@ -145,8 +143,7 @@ def test_the_tracker_of_the_docs_page_works(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mylab" / "lines.py").write_text(block)
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = run.run(tiny(tmp_path / "run", track=("mylab.lines:Lines",)))
-    lines = (folder / "lines.txt").read_text().splitlines()
-    begun, one, before, after, end = lines
+    begun, one, before, after, end = (folder / "lines.txt").read_text().splitlines()
     assert begun == "run begins" and one.startswith("round 1: {'loss': ") and end.startswith("finished: {'final/acc_")
     assert (before, after) == ("analytic at round 0: leaks", "analytic at round 1: leaks")
 

@@ -56,8 +56,7 @@ def test_blocks_change_no_bit(kind: torch.dtype, size: tuple[int, ...]) -> None:
 
 def test_the_mean_by_hand() -> None:
     one = Update(0, 1, {"w": torch.tensor([0.0, 8.0]), "n": torch.tensor(3)})
-    other = Update(1, 3, {"w": torch.tensor([4.0, -8.0]), "n": torch.tensor(6)})
-    mean = weighted_mean([one, other])
+    mean = weighted_mean([one, Update(1, 3, {"w": torch.tensor([4.0, -8.0]), "n": torch.tensor(6)})])
     assert mean["w"].tolist() == [3.0, -4.0]
     assert mean["n"].tolist() == 5  # 5.25, rounded
 

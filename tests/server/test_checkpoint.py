@@ -263,8 +263,7 @@ def test_what_the_server_keeps_for_itself_is_resumed(
     (tmp_path / "kept_momentum.py").write_text(MOMENTUM)
     monkeypatch.syspath_prepend(str(tmp_path))
     experiment = dataclasses.replace(small, method="kept_momentum:Momentum", net="lenet", rounds=3)
-    full = dataclasses.replace(experiment, out=tmp_path / "whole")
-    run.run(full)
+    run.run(dataclasses.replace(experiment, out=tmp_path / "whole"))
     cut_short(experiment, 2)
     run.resume(experiment)
     models = [load_file(next((tmp_path / name / "checkpoint").glob("round-00003-*"))) for name in ("whole", "run")]
@@ -322,8 +321,7 @@ def test_what_was_saved_is_loaded(kept: Checkpoints, tmp_path: Path) -> None:
 def test_only_the_last_round_is_kept_and_for_its_owner_alone(kept: Checkpoints, tmp_path: Path) -> None:
     for server_round in range(3):
         kept.save(some(server_round), {})
-    names = [name for name, _ in sealed.sealed(tmp_path / "checkpoint")]
-    assert names == ["experiment", "round-00002"]
+    assert [name for name, _ in sealed.sealed(tmp_path / "checkpoint")] == ["experiment", "round-00002"]
     assert (tmp_path / "checkpoint").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o077 == 0 for _, path in sealed.sealed(tmp_path / "checkpoint"))
 

@@ -318,8 +318,7 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
             return Message(Error(0, f"no {node}"), reply_to=message) if node > 1 else super()._answer(message)
 
     directory, grid = ClientDirectory(FailurePolicy("drop")), Two(apps.client, 3, small.to_run_config())
-    answers = NodeAssignment(grid, directory, 3, wait=10).begin()
-    assert [answer.partition for answer in answers] == [0]
+    assert [answer.partition for answer in NodeAssignment(grid, directory, 3, wait=10).begin()] == [0]
     assert directory.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
     assert sorted(directory.nodes) == [0, 1, 2]  # a cohort is drawn from all
 

@@ -121,8 +121,7 @@ def given(small: Experiment) -> Experiment:
 
 
 def results(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    made = run.run(dataclasses.replace(experiment, out=folder))
-    return json.loads((made / "result.json").read_text())
+    return json.loads((run.run(dataclasses.replace(experiment, out=folder)) / "result.json").read_text())
 
 
 @pytest.mark.slow

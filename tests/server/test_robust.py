@@ -135,8 +135,7 @@ def test_a_number_of_examples_that_is_a_lie_counts_for_nothing(name: RobustName)
 @pytest.mark.parametrize("name", RULES)
 def test_equal_updates_are_their_own_mean_in_any_order(name: RobustName) -> None:
     values = honest(1) * 5
-    result = combined(name, updates(values), 1)
-    torch.testing.assert_close(result, values[0])
+    torch.testing.assert_close(combined(name, updates(values), 1), values[0])
     mixed = updates(honest(6, seed=4))
     ordered, turned = combined(name, mixed, 1), combined(name, mixed[::-1], 1)
     torch.testing.assert_close(ordered, turned)
@@ -164,8 +163,7 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
     for name in received:
         expected = torch.stack([one[name] for one in sent]).median(0).values
         torch.testing.assert_close(model[f"model/{name}"], expected, rtol=1e-6, atol=1e-7)
-    config = json.loads((tmp_path / "run" / "result.json").read_text())["config"]
-    assert config["robust"] == "median"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["config"]["robust"] == "median"
 
 
 @pytest.mark.parametrize(

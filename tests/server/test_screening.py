@@ -88,8 +88,7 @@ def test_a_client_that_tells_more_examples_in_a_later_round_is_left_out_of_it(
     )
     strategy, start = asked_by(experiment)
     for number, count in enumerate([40, 30, 40, 41], start=1):
-        replies = answers(strategy, number, start, [0.1] * 3, [count, 40, 40])
-        strategy.aggregate_train(number, replies)
+        strategy.aggregate_train(number, answers(strategy, number, start, [0.1] * 3, [count, 40, 40]))
         clients = [row["client"] for row in strategy.history.clients if row["round"] == number]
         assert clients == (used if number == 4 else [0, 1, 2])
 
@@ -111,8 +110,7 @@ def test_a_round_on_real_sites_is_screened(federation: str | None, used: list[in
         method="fedavg", net="linear", split="iid", clients=3, federation=Path(federation) if federation else None
     )
     strategy, start = asked_by(experiment)
-    replies = answers(strategy, 1, start, [1e30, 0.1, 0.1], [10] * 3)
-    arrays, _ = strategy.aggregate_train(1, replies)
+    arrays, _ = strategy.aggregate_train(1, answers(strategy, 1, start, [1e30, 0.1, 0.1], [10] * 3))
     assert arrays is not None and [row["client"] for row in strategy.history.clients] == used
     failed = strategy.history.rounds[0]["failed"]
     assert [failure["client"] for failure in failed] == [client for client in range(3) if client not in used]

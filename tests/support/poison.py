@@ -77,10 +77,9 @@ def _without_grants(line: Line) -> Line:
     """Return a manifest's line with poison in all entries that are not needed to read the exchange."""
     config = {key: value if key in _READ_BY_JOBS else _POISON for key, value in line["config"].items()}
     others = {key: _POISON for key in ("node", "group") if key in line}
-    metrics = dict.fromkeys(line.get("metrics", {}), _POISON)
     return {
         **{key: value for key, value in line.items() if key not in ("id", "place")},
         **others,
         "config": config,
-        "metrics": metrics,
+        "metrics": dict.fromkeys(line.get("metrics", {}), _POISON),
     }

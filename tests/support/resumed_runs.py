@@ -35,8 +35,7 @@ def outcome(folder: Path) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
         for side in ("sent_to_client", "sent_by_client"):
             line[side] = line[side]["plain_sha256"]  # files depend on how a machine computes, and not what is in them
     (model,) = (folder / "checkpoint").glob("round-*.safetensors")
-    result = without_times(json.loads((folder / "result.json").read_text()))
-    return result, observed, load_file(model)
+    return without_times(json.loads((folder / "result.json").read_text())), observed, load_file(model)
 
 
 def assert_same(one: Path, two: Path) -> None:

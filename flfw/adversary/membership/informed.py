@@ -167,8 +167,7 @@ def effective_dimension(whitening: Whitening, others: Tensor, noise: Tensor | fl
     count = len(rows) * (len(rows) - 1)
     of_examples = float(products.sum() - products.diagonal().sum()) / count
     back = torch.linalg.solve_triangular(whitening.factor.T, rows.T, upper=True).T
-    of_noise = float((back**2 * noise / shares).sum(1).mean())
-    variance = of_examples + of_noise
+    variance = of_examples + float((back**2 * noise / shares).sum(1).mean())
     return float(squares.mean()) / variance if variance > 0 else 0.0
 
 

@@ -69,8 +69,7 @@ class ShadowSets:
         parts = max(2, -(-candidates // examples))
         inside, indices = torch.zeros(shadows, candidates, dtype=torch.bool), list[Tensor]()
         while len(indices) < shadows:
-            order = torch.randperm(candidates, generator=rng)
-            for part in order.tensor_split(parts)[: shadows - len(indices)]:
+            for part in torch.randperm(candidates, generator=rng).tensor_split(parts)[: shadows - len(indices)]:
                 inside[len(indices), part] = True
                 more = torch.randperm(public, generator=rng)[: examples - len(part)] + candidates
                 indices.append(torch.cat([part, more]))
@@ -106,8 +105,7 @@ def confidence(scores: Tensor, labels: Tensor) -> Tensor:
         return -loss(scores.double(), labels.double(), "none").clamp(min=_LEAST_ERROR).log()
     logs = torch.log_softmax(scores.double(), 1)
     logarithm = logs.gather(1, labels[:, None])[:, 0]
-    others = logs.scatter(1, labels[:, None], -torch.inf)
-    return logarithm - torch.logsumexp(others, 1)
+    return logarithm - torch.logsumexp(logs.scatter(1, labels[:, None], -torch.inf), 1)
 
 
 def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor) -> Tensor:

@@ -73,13 +73,11 @@ class Whitening:
         added = (ridge * covariance.trace() / size + noise).expand(size)
         # Examples that are all alike have no covariance; the least positive number keeps the factor defined.
         added = added.clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
-        factor = torch.linalg.cholesky(covariance + torch.diag(added))
-        return cls(rows.mean(0), factor)
+        return cls(rows.mean(0), torch.linalg.cholesky(covariance + torch.diag(added)))
 
     def whitened(self, sketches: Tensor) -> Tensor:
         """Compute ``factor^-1 (sketch - mean)`` of sketches (N, width), in float64."""
-        centred = (sketches.double() - self.mean).T
-        return torch.linalg.solve_triangular(self.factor, centred, upper=False).T
+        return torch.linalg.solve_triangular(self.factor, (sketches.double() - self.mean).T, upper=False).T
 
     def scores(self, sketches: Tensor, update: Tensor) -> Tensor:
         """Compute T for candidates.

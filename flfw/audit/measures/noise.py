@@ -111,8 +111,7 @@ def _outputs(act: Act, message: Tensors, count: int, numbers: int) -> Tensors:
     chosen = _chosen(message, numbers)
     outputs: list[Tensors] = []
     for draw in range(count):
-        copy = {name: value.clone() for name, value in message.items()}
-        sent = act(copy, torch_generator(draw, "draws of noise"))
+        sent = act({name: value.clone() for name, value in message.items()}, torch_generator(draw, "draws of noise"))
         outputs.append({name: sent[name].flatten()[places] for name, places in chosen.items()})
     return {name: torch.stack([one[name] for one in outputs]).double() for name in message}
 
@@ -236,8 +235,7 @@ def p_of_normal(noise: Tensor) -> float:
     flat = noise.flatten()
     few = flat[:: max(1, len(flat) // 500_000)].numpy()
     by_distribution = stats.kstest(few, "norm").pvalue
-    by_kurtosis = stats.kurtosistest(few).pvalue
-    return min(1.0, 2 * float(min(by_distribution, by_kurtosis)))
+    return min(1.0, 2 * float(min(by_distribution, stats.kurtosistest(few).pvalue)))
 
 
 def _between_entries(noise: Tensors) -> Iterator[str]:

@@ -220,7 +220,6 @@ class Extractors:
         received = self._recordings.received(exchange, tuple(names)) if names else None
         if received is None:
             return None
-        weights = {inner: received[name] for name, inner in names.items()}
-        extractor = Extractor(self._model, weights, self._inputs)
+        extractor = Extractor(self._model, {inner: received[name] for name, inner in names.items()}, self._inputs)
         blank = torch.zeros(1, *self._inputs.shape)
         return extractor if torch.equal(extractor.features(blank), extractor.features(blank)) else None

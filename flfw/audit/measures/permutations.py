@@ -205,10 +205,9 @@ def exchanged(attempts: Sequence[GuessedBatch], turn: int = 1) -> list[GuessedBa
     require(len(shapes) <= 1, "batches of one shape", shapes=sorted(shapes))
     if len(attempts) < 2:
         return []
-    others = [*attempts[turn:], *attempts[:turn]]
     return [
         GuessedBatch(attempt.truth, other.guesses, attempt.labels, attempt.lookalikes)
-        for attempt, other in zip(attempts, others, strict=True)
+        for attempt, other in zip(attempts, [*attempts[turn:], *attempts[:turn]], strict=True)
     ]
 
 

@@ -133,8 +133,7 @@ def column_matches(truth: np.ndarray, reconstruction: np.ndarray, binary: np.nda
         return truth == reconstruction
     guess = np.clip(reconstruction, 0, 1).astype(np.float64)
     same = (guess >= 0.5) == (truth >= 0.5)
-    near = np.abs(guess - truth) <= FEATURE_TOLERANCE + _ROUNDING
-    return np.where(binary, same & ~np.isnan(guess), near)
+    return np.where(binary, same & ~np.isnan(guess), np.abs(guess - truth) <= FEATURE_TOLERANCE + _ROUNDING)
 
 
 def matched_features(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> float:

@@ -118,8 +118,7 @@ def _by_message(
     if messages is None:
         return values, np.ones(len(values), int), seeds
     names = np.unique(messages, return_inverse=True)[1].ravel()
-    pairs = seeds * (names.max() + 1) + names
-    _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(seeds * (names.max() + 1) + names, return_index=True, return_inverse=True)
     numbers = first.argsort().argsort()[inverse.ravel()]
     return np.bincount(numbers, values), np.bincount(numbers), seeds[np.sort(first)]
 

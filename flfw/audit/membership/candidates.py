@@ -132,8 +132,7 @@ class GameCandidates:
         """
         parts, pairs, untrained, null = [], {}, {}, null or {}
         for client, played in games.items():
-            mixed = [played, *([null[client]] if client in null else [])]
-            places, owners, each = _mixed(mixed)
+            places, owners, each = _mixed([played, *([null[client]] if client in null else [])])
             for side, one in zip((pairs, untrained), each, strict=False):
                 side[client] = one
             samples, labels = task.examples("train", places)

@@ -186,13 +186,11 @@ def weigh(scored: Sequence[ScoredClient], tests: int, delta: float = 0.0) -> Pai
         ClientGuesses(one.client, len(one.members), pair_guesses([one], corrected(tests * _PARTS * len(scored))))
         for one in scored
     ]
-    worst = max(clients, key=lambda one: (one.guessed.low, one.guessed.correct), default=None)
-    pairs = sum(len(one.members) for one in scored)
     return PairEvidence(
-        pairs=pairs,
+        pairs=sum(len(one.members) for one in scored),
         guessed=guessed,
         tail=_tail(scored, part),
-        worst=worst,
+        worst=max(clients, key=lambda one: (one.guessed.low, one.guessed.correct), default=None),
         clients=len(scored),
         epsilon_low=_epsilon(scored, corrected(tests * _PARTS * len(_BOLD)), delta),
     )
@@ -239,8 +237,7 @@ def rejected_epsilon(pairs: int, guesses: int, right: int, delta: float, confide
     """
 
     def rejected(epsilon: float) -> bool:
-        replaced = min(1.0, (1 + exp(epsilon)) * delta)
-        return p_value(pairs, guesses, right, 2 * epsilon, replaced) < 1 - confidence
+        return p_value(pairs, guesses, right, 2 * epsilon, min(1.0, (1 + exp(epsilon)) * delta)) < 1 - confidence
 
     if not guesses or not rejected(0.0):
         return 0.0
@@ -260,8 +257,7 @@ def _tail(scored: Sequence[ScoredClient], confidence: float) -> OperatingPoint |
     if not count or (rate := smallest_fpr(count)) >= 1:
         return None
     members = np.concatenate([one.members for one in scaled])
-    held_out = np.concatenate([one.held_out for one in scaled])
-    return at_rate(members, held_out, rate, confidence)
+    return at_rate(members, np.concatenate([one.held_out for one in scaled]), rate, confidence)
 
 
 def _epsilon(scored: Sequence[ScoredClient], confidence: float, delta: float) -> float:

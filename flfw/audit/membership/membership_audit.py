@@ -202,8 +202,7 @@ class MembershipAudit:
         rounds = tuple(r for r in self._audit.audited_by(last) if r)
         lines = tuple(line for r in rounds for line in recordings.update_lines(r))
         require(bool(lines), f"recorded uploads of rounds {self._audit.probes.audit_rounds} for {attack}", uploads=0)
-        took_part = {line["client"] for line in lines}
-        self._say_who_is_missing(attack, len(took_part), len(self._targets(lines)))
+        self._say_who_is_missing(attack, len({line["client"] for line in lines}), len(self._targets(lines)))
         points = vantage_points(self._audit.probes.vantage, self._audit.sum_sizes)
         shared = self._controls_of(tuple(self._targets(lines)))
         kinds = dict.fromkeys(OUTSIDER if vantage == OUTSIDER else "server" for vantage, _ in points)
@@ -308,8 +307,7 @@ class MembershipAudit:
         probed = {plan.defence_of(slot % plan.rounds.clients) for slot in images}
         tests = len(tried) * len(probed) or 1
         played = ((o, scores[o.controls, o.adaptive] | scores[o.place, o.adaptive]) for o in targets)
-        items = [item for one, by in played for item in self.entries(one, by, tests, privacy)]
-        return with_min_safe_sum_size(items)
+        return with_min_safe_sum_size([item for one, by in played for item in self.entries(one, by, tests, privacy)])
 
     def entries(
         self, request: MembershipRequest, scores: Mapping[str, Scores], tests: int, privacy: Sequence[Mapping[str, Any]]
@@ -408,6 +406,5 @@ def _is_right(victim: VictimModel, task: Task, indices: np.ndarray) -> np.ndarra
     parts = []
     for some in np.array_split(indices, -(-len(indices) // 500)):  # examples of one pass
         x, y = task.examples("train", some)
-        scores = functional_call(victim.model, victim.known, (victim.inputs.normalise(x),))
-        parts.append(hits(scores, x, y).numpy())
+        parts.append(hits(functional_call(victim.model, victim.known, (victim.inputs.normalise(x),)), x, y).numpy())
     return np.concatenate(parts)

@@ -72,8 +72,7 @@ def game_views(
         brought.append(replace(one, sent=on_device(one.sent, device), received=received))
     held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
     known = InformedAttacker(plan, adaptation, game, attack, job.vantage)
-    of_sums = partial(protocol, plan.seed)
-    for view in views(game, held, brought, public, model, local, of_sums):
+    for view in views(game, held, brought, public, model, local, partial(protocol, plan.seed)):
         yield known.with_operators(view) if job.adaptive else view
 
 
@@ -111,11 +110,8 @@ class InformedAttacker:
     def missed(self, client: int) -> str:
         """Name the parts that the model of a client's messages leaves out; empty: none."""
         protection, operator = self._protection(client, 1), self.operator(client, 1)
-        parts = [
-            protection.unmodelled_part,
-            protection.beside,
-            operator.unmodelled_clause if isinstance(operator, MethodOperator) else "",
-        ]
+        unmodelled = operator.unmodelled_clause if isinstance(operator, MethodOperator) else ""
+        parts = [protection.unmodelled_part, protection.beside, unmodelled]
         if protection.how != "nothing to adapt to" and operator is None:
             parts += [f"what {name} does" for name in (protection.before, protection.by) if name]
         if kept := hidden(self.plan):

@@ -145,11 +145,8 @@ class ControlRunner:
         if planner is None:
             protection_name = self._client_plan.defences.name
             protection_name = self._client_plan.name if protection_name == "none" else protection_name
-            return ControlResult(
-                None,
-                None,
-                failure_reason=f"{protection_name} has no settings for this control: write `weakest_settings`",
-            )
+            reason = f"{protection_name} has no settings for this control: write `weakest_settings`"
+            return ControlResult(None, None, failure_reason=reason)
         if beside is None or not beside.exchanges:
             return ControlResult(None, None, failure_reason="its probes were not recorded")
         result, rows = self._attempt(planner, beside)
@@ -192,8 +189,7 @@ class ControlRunner:
 
     def _cut(self, job: AttackJob) -> bool:
         """Return whether secure aggregation clips any message of a job's sums."""
-        ids = [id_ for exchange in job.exchanges for id_ in exchange.summed]
-        seen = Recordings(job.recordings).observations(ids)
+        seen = Recordings(job.recordings).observations([id_ for exchange in job.exchanges for id_ in exchange.summed])
         return Protocol(0).cuts([one.sent for one in seen if one is not None])
 
     def lost(self, job: AttackJob) -> bool:
@@ -324,8 +320,7 @@ class ControlRunner:
             return []
         uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
         adaptation, attack = self._audit.settings.adaptation, self._audit.reconstructions[job.attack]
-        granted = grant(replace(job, device="cpu"), clients, adaptation, attack, seen, uploads)
-        pairs = zip(*granted, strict=True)
+        pairs = zip(*grant(replace(job, device="cpu"), clients, adaptation, attack, seen, uploads), strict=True)
         names = {exchange.slot: truth_keys(job.probe_set, exchange) for exchange in job.exchanges}
         opened = []
         for o, knowledge in pairs:

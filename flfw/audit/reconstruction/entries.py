@@ -149,7 +149,6 @@ def _conclusion(evidence: ReconstructionEvidence, attack: str, stopped: str | No
 
 def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
     images = any(row["psnr"] is not None for row in rows)
-    tabular = any(row["floor_features"] is not None for row in rows)
     return {
         **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
         "ceiling": _mean(rows, "ceiling"),
@@ -157,7 +156,7 @@ def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
         "lpips": _spread(rows, "lpips", seed, end="min"),
         "feature_error": _spread(rows, "feature_error", seed, end="min"),
         "gain": _spread(rows, "gain", seed),
-        "exact_match": _exact(rows) if tabular else None,
+        "exact_match": _exact(rows) if any(row["floor_features"] is not None for row in rows) else None,
         "rouge": _rouge(rows) if any("floor_rouge_1" in row for row in rows) else None,
     }
 

@@ -154,8 +154,7 @@ class Scorer:
         if not any(row["recovered"] for row in rows):
             return [row | {"chance_match": False} for row in rows]
         fit = lambda truth, guess: self._fit(batches[truth], batches[guess])  # noqa: E731
-        rng = numpy_generator(self._seed, "exchanged", job.probe_set.round)
-        outcome = luck(batches, fit, self._public, rng)
+        outcome = luck(batches, fit, self._public, numpy_generator(self._seed, "exchanged", job.probe_set.round))
         by_luck = [
             row["recovered"] and outcome.p > CONTROLLED and min(row["db"], MOST_DB) < outcome.beyond for row in rows
         ]
@@ -250,8 +249,7 @@ class Scorer:
         row |= {f"floor_{name}": value for name, value in floors.items()}
         row |= dict.fromkeys(("floor_features", "floor_cells"))
         if true.ndim == 1:
-            typical = self._public.typical(label)
-            row["floor_features"] = recovery.matched_features(true, typical, self._public.binary)
+            row["floor_features"] = recovery.matched_features(true, self._public.typical(label), self._public.binary)
             row["floor_cells"] = self._cells(true, self._public.usual(label))
         if metrics.is_text(true):
             rng = numpy_generator(self._seed, "random text", index)
@@ -262,8 +260,7 @@ class Scorer:
         row |= {"db": db, "rmsd": metrics.rmsd(true, guess), "gain": recovery.gain(db, floors)}
         row["succeeded"] = recovery.succeeded(true, guess)
         if len(alike):
-            ranked = recovery.identification(true, guess, self._public.samples[alike])
-            row["rank"], row["candidates"] = ranked
+            row["rank"], row["candidates"] = recovery.identification(true, guess, self._public.samples[alike])
         row["recovered"] = self._recovered(true, guess, label)
         if true.ndim > 1:
             row["recovered"] = row["recovered"] and row["gain"] >= recovery.GAIN_DB
@@ -283,8 +280,7 @@ class Scorer:
         true, label = self._public.compared(truth.samples[i].numpy()), int(truth.labels[i])
         known = label, true.tobytes()
         if known not in self._floors:  # a victim is probed in every audited round
-            rng = numpy_generator(self._seed, "floors", int(truth.indices[i]))
-            floors = self._public.floors(true, label, rng)
+            floors = self._public.floors(true, label, numpy_generator(self._seed, "floors", int(truth.indices[i])))
             text = metrics.is_text(true)  # no token is the mean of others
             self._floors[known] = floors | ({} if text else {"normalisation": metrics.psnr(true, centre)})
         return self._floors[known]

@@ -85,8 +85,7 @@ def frame(
     kinds = {name: kind for name, kind in columns(form).items() if name.partition(".")[0] not in {*left_out}}
     nothing = {name for name in form.model_fields if name not in kinds}
     kept = ({n: v for n, v in row.items() if not (n in left_out or (v is None and n in nothing))} for row in rows or ())
-    flat = [_flat(row, kinds) for row in kept]
-    return typed(flat, kinds)
+    return typed([_flat(row, kinds) for row in kept], kinds)
 
 
 def typed(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pd.DataFrame:

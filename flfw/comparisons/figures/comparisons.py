@@ -44,8 +44,7 @@ def privacy(runs: Mapping[str, FinishedRun]) -> Rows:
     for name, one in runs.items():
         claims = _claims(one)
         labels = {"run": name, "kind": kind(one)}
-        units = list(dict.fromkeys(claim["unit"] for claim in claims)) or [""]
-        for unit in units:
+        for unit in list(dict.fromkeys(claim["unit"] for claim in claims)) or [""]:
             unit_claims = [claim for claim in claims if claim["unit"] == unit]
             true = [
                 claim

@@ -99,8 +99,6 @@ def frontier(rows: Rows, title: str) -> Figure:
             if row[column] is None:
                 continue
             ends = [_ends(row, utility.column), _ends(row, column)]
-            fill = ink if row["on_frontier"] else "white"
-            name = f"{row['run']} ({row['letters']})"
             axes.errorbar(
                 row[utility.column],
                 row[column],
@@ -108,8 +106,8 @@ def frontier(rows: Rows, title: str) -> Figure:
                 ends[0],
                 fmt=mark,
                 color=ink,
-                markerfacecolor=fill,
-                label=name,
+                markerfacecolor=ink if row["on_frontier"] else "white",
+                label=f"{row['run']} ({row['letters']})",
                 **_BAR,
             )
         axes.set(title=words, xlabel=f"{utility.name}{utility.direction}".replace(" (", "\n("))
@@ -179,9 +177,7 @@ def _levels(axes: Axes, measure: str) -> None:
 def _ends(row: Mapping[str, Any], column: str) -> list[list[float]] | None:
     """Return the lengths of an interval below and above its mark; None: there is none."""
     value, low, high = row[column], row.get(f"{column}_low"), row.get(f"{column}_high")
-    if low is None or high is None:
-        return None
-    return [[max(0.0, value - low)], [max(0.0, high - value)]]
+    return None if low is None or high is None else [[max(0.0, value - low)], [max(0.0, high - value)]]
 
 
 def _known(rows: Rows, column: str) -> bool:

@@ -62,8 +62,7 @@ class Trainee:
     def __init__(self, experiment: Experiment, task: Task) -> None:
         self._client = plan(experiment).client_class(ClientContext(plan(experiment).client, task, 0, 1, None, None))
         self._start = {name: value.clone() for name, value in self._client.model.state_dict().items()}
-        received = {name: self._start[name].numpy() for name in self._client.download_names}
-        self._client.load_received(received, 0)
+        self._client.load_received({name: self._start[name].numpy() for name in self._client.download_names}, 0)
         self.steps = experiment.local_epochs * ceil(len(task.split.train[0]) / experiment.batch_size)
 
     def turn(self) -> float:

@@ -84,8 +84,7 @@ class Restored:
             InputError: its private tensors are not there, or damaged.
         """
         store = ClientStore(self.folder / "state", self.id, client)
-        now = self.last.round + 1
-        ctx = ClientContext(plan(self.experiment).client, self.task, client, now, None, store)
+        ctx = ClientContext(plan(self.experiment).client, self.task, client, self.last.round + 1, None, store)
         made = plan(replace(self.experiment, gpus_per_client=0.0)).client_class(ctx)
         received = {name: value.numpy() for name, value in unpack(self.last.arrays).items()}
         try:
@@ -242,8 +241,7 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
     Raises:
         InputError: the run, its state or its data are not there, or the embeddings cannot be projected.
     """
-    stored = stored_experiment(folder)
-    vectors = _embedded(folder, stored)
+    vectors = _embedded(folder, stored_experiment(folder))
     experiment, task = run.reopened(folder, data_root)
     places = plane(np.stack(list(vectors.values())), experiment.seed)
     counts = holdings(task.dataset, task.split)[list(vectors)]

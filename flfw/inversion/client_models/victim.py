@@ -287,8 +287,7 @@ class GeneratedVictim(VictimModel):
         heads = [sent[name] for name in self._weight_names]
         values, vectors = torch.linalg.eigh(sum(_gram(head) for head in heads))
         # A direction with 3e-4 of the length is only rounding, at least for differences of float32 weights.
-        spanned = values > 1e-7 * values[-1]
-        basis = vectors[:, spanned].float()
+        basis = vectors[:, values > 1e-7 * values[-1]].float()
         return {
             "heads.weight": torch.cat([head @ basis for head in heads]),
             "heads.weight.rest": sent["hypernet.trunk.bias"].new_zeros(1),
@@ -300,8 +299,7 @@ class GeneratedVictim(VictimModel):
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """Compute the hypernetwork's gradient for a guess of data, embedding and classifier, same coordinates."""
         theta = linear(torch.relu(self._before(unknown["embedding"])), self._weight, self._bias)
-        theta_gradient = grad(self._loss)(theta, x, y, unknown)
-        return self.handed_on(theta_gradient, unknown["embedding"], constants["basis"])
+        return self.handed_on(grad(self._loss)(theta, x, y, unknown), unknown["embedding"], constants["basis"])
 
     def handed_on(self, theta_gradient: Tensor, embedding: Tensor, basis: Tensor) -> Tensors:
         """Compute the hypernetwork's gradient from the generated network's gradient, in the same coordinates.

@@ -317,8 +317,7 @@ def _descended(equations: Equations, starts: int, steps: int, rng: torch.Generat
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
     for _ in range(steps):
         loss = equations.residual(Candidates(at[0], at[1], at[2].softmax(2))).square().sum()
-        gradients = torch.autograd.grad(loss, at, allow_unused=True)
-        for value, gradient in zip(at, gradients, strict=True):
+        for value, gradient in zip(at, torch.autograd.grad(loss, at, allow_unused=True), strict=True):
             value.grad = torch.zeros_like(value) if gradient is None else gradient
         at[1].grad = torch.where(unprojected, 0.0, at[1].grad)  # type: ignore[arg-type]
         adam.step()

@@ -227,8 +227,7 @@ def alone_in_their_bins(extractor: nn.Module, gradient: Tensors) -> Tensor:
     first = _layers(extractor)[0]
     weight, bias = (bin_sums(gradient[f"{first}.{part}"]) for part in ("weight", "bias"))
     held = bias.abs() > _PRESENT * bias.abs().max()
-    inputs = linear_inputs(weight[held], bias[held], int(held.sum()))
-    return inputs.to(gradient[f"{first}.weight"].dtype)
+    return linear_inputs(weight[held], bias[held], int(held.sum())).to(gradient[f"{first}.weight"].dtype)
 
 
 def _layers(extractor: nn.Module) -> list[str]:

@@ -428,8 +428,7 @@ def _reweighted(
     mixing, agreement = layer.scaled(chosen[None])[0], float(layer.agreement(chosen[None]))
     if not agreement >= _PROVEN:
         return None
-    inputs = torch.linalg.solve(mixing.T, spanned)
-    return Separation((mixing @ basis).float(), inputs.float(), agreement)
+    return Separation((mixing @ basis).float(), torch.linalg.solve(mixing.T, spanned).float(), agreement)
 
 
 @dataclass(frozen=True)

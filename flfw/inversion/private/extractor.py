@@ -358,8 +358,7 @@ class StatisticsVictim(VictimModel):
     """
 
     def __init__(self, plain: VictimModel, alpha: float) -> None:
-        everything = {**plain.unknown, **plain.known}
-        super().__init__(plain.model, everything, plain.shared, plain.inputs)
+        super().__init__(plain.model, {**plain.unknown, **plain.known}, plain.shared, plain.inputs)
         self._plain = PlainVictim(plain.model, {**self.known, **self.unknown}, plain.shared, plain.inputs)
         self._extractor = plain.model.get_submodule(EXTRACTOR)
         prefix = f"{EXTRACTOR}."

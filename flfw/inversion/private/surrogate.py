@@ -181,10 +181,9 @@ def learn(
     with torch.no_grad():
         seen = [torch.cat([e(inputs.normalise(part)) for part in samples.split(_AT_ONCE)]) for e in learnt]
         views = [torch.stack([view(f).flatten(1) for f in seen]) for view in (nn.Identity(), first)]
-    begun = decoders or [None, None]
     trained = [
         _decoder(view, samples, inputs, training, rng, 0.0 if frozen else training.noise, deepcopy(before))
-        for view, before in zip(views, begun, strict=True)
+        for view, before in zip(views, decoders or [None, None], strict=True)
     ]
     return SurrogateModels(tuple(learnt), (trained[0], trained[1]), first, inputs)
 

@@ -75,6 +75,5 @@ def keep_largest(value: Tensor, ratio: float) -> Tensor:
     >>> keep_largest(torch.tensor([3.0, -1.0, 2.0, 0.5]), 0.5)
     tensor([3., 0., 2., 0.])
     """
-    keep = value.numel() - int(ratio * value.numel())
-    kept = value.flatten().abs().topk(keep).indices
+    kept = value.flatten().abs().topk(value.numel() - int(ratio * value.numel())).indices
     return torch.zeros_like(value).flatten().index_copy(0, kept, value.flatten()[kept]).view_as(value)

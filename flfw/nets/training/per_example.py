@@ -129,8 +129,7 @@ class PerExample:
             return ClippedSum(sums, nothing, nothing, values.detach())
         require(values.requires_grad, "losses that depend on the chosen parameters", requires_grad=False)
         self._check(uses, values)
-        slopes = _gradients(values, [use.output for use in uses], last=True)
-        return self._clipped(uses, slopes, bounds, values)
+        return self._clipped(uses, _gradients(values, [use.output for use in uses], last=True), bounds, values)
 
     def _bounds(self, bound: Bound) -> tuple[float, ...]:
         if isinstance(bound, Mapping):
@@ -250,8 +249,7 @@ class PerExample:
         pieces = [[parts[name].norms for name in members if name in parts] for members in self.groups.values()]
         nothing = torch.zeros_like(losses, dtype=next((part.norms.dtype for part in parts.values()), losses.dtype))
         norms = torch.stack([_joint(piece_norms) if piece_norms else nothing for piece_norms in pieces])
-        bound = self._bound(bounds, norms)
-        scales = factors(norms, bound, self._clipping)
+        scales = factors(norms, self._bound(bounds, norms), self._clipping)
         scale_of = {n: scale for names, scale in zip(self.groups.values(), scales.unbind(), strict=True) for n in names}
         sums = {}
         for name, parameter in self._parameters.items():

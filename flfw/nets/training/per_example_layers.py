@@ -148,10 +148,8 @@ def row_norms(values: Tensor) -> Tensor:
     blocks = values.shape[1] // _BLOCK
     if blocks < 16 or values.dtype != torch.float32:
         return torch.linalg.vector_norm(values, dim=1)
-    whole = values[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))
-    norms = torch.linalg.vector_norm(whole, dim=2)
-    rest = values[:, blocks * _BLOCK :]
-    return torch.linalg.vector_norm(torch.cat([norms, rest], dim=1), dim=1)
+    norms = torch.linalg.vector_norm(values[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK)), dim=2)
+    return torch.linalg.vector_norm(torch.cat([norms, values[:, blocks * _BLOCK :]], dim=1), dim=1)
 
 
 def _finite(values: Tensor) -> tuple[Tensor, Tensor]:

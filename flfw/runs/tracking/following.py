@@ -295,8 +295,7 @@ class Follower:
                 try:
                     result = read_result(self._folder)
                     rounds, audited = result.get("rounds") or [], of_audit(result)
-                    files = [self._folder / "result.json", self._report(Path(name))]
-                    end = RunEnd(status, of_end(result), files)
+                    end = RunEnd(status, of_end(result), [self._folder / "result.json", self._report(Path(name))])
                 except Exception as error:  # a result that cannot be read ends no run that was completed
                     warn(f"{self.tracker} gets no result: {error}")
             self._hand_over(rounds if self._has_rounds else [])  # those whose journal could not be read meanwhile

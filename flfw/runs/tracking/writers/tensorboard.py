@@ -23,8 +23,7 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         self._folder = run.folder / "tensorboard"
-        again = run.after + 1 if run.earlier else None
-        self._writer = SummaryWriter(str(self._folder), purge_step=again)
+        self._writer = SummaryWriter(str(self._folder), purge_step=run.after + 1 if run.earlier else None)
         if not run.earlier:
             rows = "\n".join(f"| {name} | `{value}` |" for name, value in run.config.items() if value != "")
             self._writer.add_text("config", f"| setting | value |\n|---|---|\n{rows}")
