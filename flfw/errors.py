@@ -7,7 +7,7 @@ Attributes:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 DIED = "its process died"
 _LONGEST = 4000  # characters of a message
@@ -62,6 +62,16 @@ def suggestion(word: str, known: Iterable[str], minimum: float = _LIKE) -> str:
         return ""
     *first, last = [other for other, ratio in likeness.items() if ratio == maximum][:_EQUALS]
     return f"; did you mean {', '.join(first)}{' or ' * bool(first)}{last}?"
+
+
+def abridged(names: Sequence[str], most: int, kind: str = "") -> str:
+    """Return the first names, and how many more there are.
+
+    >>> abridged("abcd", 2), abridged("ab", 2), abridged("abcd", 1, " columns")
+    ('a, b and 2 more', 'a, b', 'a and 3 more columns')
+    """
+    more = f" and {len(names) - most} more{kind}" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def unknown(expected: str, got: str, word: str, known: Iterable[str]) -> InputError:

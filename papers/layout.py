@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
+from flfw.errors import abridged
 from flfw.files.latex import escaped
 from flfw.files.provenance import code_hash
 from flfw.papers.cells import OURS, Outcome
@@ -184,19 +185,14 @@ def _remarks(outcomes: tuple[Outcome, ...]) -> list[str]:
     for outcome in outcomes:
         if outcome.uninformative:
             empty.setdefault(outcome.uninformative, []).append(outcome.cell.path)
-    lines += [f"? uninformative: {why} ({_some(paths)})" for why, paths in empty.items()]
+    lines += [f"? uninformative: {why} ({abridged(paths, _SHOWN_PATHS)})" for why, paths in empty.items()]
     if any(outcome.deviation is not None for outcome in outcomes):
         lines.append("± after ours: sample standard deviation over the seeds")
     paths_of: dict[str, list[str]] = {}
     for outcome in outcomes:
         for note in outcome.notes:
             paths_of.setdefault(note, []).append(outcome.cell.path)
-    return [*lines, *(f"{note} ({_some(paths)})" for note, paths in paths_of.items())]
-
-
-def _some(paths: list[str]) -> str:
-    more = len(paths) - _SHOWN_PATHS
-    return ", ".join(paths[:_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")
+    return [*lines, *(f"{note} ({abridged(paths, _SHOWN_PATHS)})" for note, paths in paths_of.items())]
 
 
 _GAP = 2

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flfw.errors import InputError, require
+from flfw.errors import InputError, abridged, require
 from flfw.experiment import Experiment, Scalar
 from flfw.files import verdicts
 from flfw.files.result_file import read_result
@@ -365,8 +365,7 @@ def breaches(policy: Policy, experiment: Experiment, sends: Sequence[str]) -> li
     kept = [name for name in sends if not matches(name, policy.allowed_uploads)]
     sentences = [f"The policy refuses these settings: {one}." for one in dict.fromkeys(refused) if one]
     if kept:
-        more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
-        sentences.append(f"The policy does not let {kept[0]}{more} leave, which {experiment.method} sends.")
+        sentences.append(f"The policy does not let {abridged(kept, 1)} leave, which {experiment.method} sends.")
     return sentences
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias, final
 
-from flfw.errors import OneLine
+from flfw.errors import OneLine, abridged
 from flfw.files.tensor_names import matches
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ def listed(patterns: Sequence[str]) -> str:
     >>> listed("abcdef"), listed(())
     ('a, b, c, d and 2 more', 'nothing')
     """
-    more = f" and {len(patterns) - _NAMED} more" if len(patterns) > _NAMED else ""
-    return ", ".join(patterns[:_NAMED]) + more or "nothing"
+    return abridged(patterns, _NAMED) or "nothing"
 
 
 def _is_finite(value: np.ndarray) -> bool:

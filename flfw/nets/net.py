@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
-from flfw.errors import InputError
+from flfw.errors import InputError, abridged
 from flfw.rng import initialising
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -193,8 +193,7 @@ def statistics_in_words(names: Sequence[str]) -> str:
     >>> statistics_in_words(["norm.running_mean", "norm.running_var"])
     'the running statistics of the network (norm.running_mean and 1 more)'
     """
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"the running statistics of the network ({names[0]}{more})" if names else ""
+    return f"the running statistics of the network ({abridged(names, 1)})" if names else ""
 
 
 def mixes_examples(model: nn.Module, x: Tensor, training: bool = True) -> bool:

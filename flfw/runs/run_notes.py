@@ -16,6 +16,7 @@ from flfw.client.broadcast_checks import zeros_at_first
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.lazy_parts import LazyParts, total
 from flfw.data.tables import listing
+from flfw.errors import abridged
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
 from flfw.inversion.compute import compiler
@@ -265,8 +266,7 @@ def _classes_in_one_part(dataset: Dataset) -> list[str]:
         there = np.bincount(np.asarray(labels), minlength=dataset.classes)
         names = [name for name, count in zip(dataset.columns.classes, there, strict=True) if not count]
         if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            notes.append(f"No {part} row is of class {', '.join(names[:_NAMED])}{more}: {so}.")
+            notes.append(f"No {part} row is of class {abridged(names, _NAMED)}: {so}.")
     return notes
 
 

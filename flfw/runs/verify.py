@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import flfw
-from flfw.errors import InputError
+from flfw.errors import InputError, abridged
 from flfw.experiment import Experiment
 from flfw.files.earlier_names import GONE
 from flfw.files.provenance import code_hash, environment, requirements_hash
@@ -128,9 +128,8 @@ def _changed_environment(result: Mapping[str, Any], folder: Path) -> list[str]:
         return [*lines, f"the list of all packages {why}: only Python, flwr, ray, torch and numpy were compared"]
     here = dict(line.split("==", 1) for line in installed_packages())
     other = [name for name in sorted({*packages, *here}) if packages.get(name) != here.get(name)]
-    words = [f"{name} {packages.get(name, 'none')} (now {here.get(name, 'none')})" for name in other[:_SHOWN_CHANGES]]
-    more = f" and {len(other) - _SHOWN_CHANGES} more" if len(other) > _SHOWN_CHANGES else ""
-    return [*lines, f"packages: {', '.join(words)}{more}"] if other else lines
+    words = [f"{name} {packages.get(name, 'none')} (now {here.get(name, 'none')})" for name in other]
+    return [*lines, f"packages: {abridged(words, _SHOWN_CHANGES)}"] if other else lines
 
 
 def _changed_data(result: Mapping[str, Any], digest: str, weights_sha256: str) -> list[str]:

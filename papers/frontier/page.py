@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
+from flfw.errors import abridged
 from flfw.papers.frontier.points import FrontierPoint, Mark
 from flfw.papers.frontier.trials import CLIENTS, EPSILONS, LINES, SEEDS, TUNING_SEED, WITHOUT
 from flfw.papers.preset import Scale
@@ -143,8 +144,7 @@ def notes(points: Sequence[FrontierPoint]) -> list[str]:
     lines += [f"missing: {reason}" for reason in reasons]
     for note in dict.fromkeys(note for point in points for note in point.notes):
         paths = [point.cell for point in points if note in point.notes]
-        more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
-        lines.append(f"{note} ({', '.join(paths[:2])}{more})")
+        lines.append(f"{note} ({abridged(paths, 2)})")
     return lines
 
 

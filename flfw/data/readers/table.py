@@ -21,7 +21,7 @@ from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.plan_file import labels_of, patients_of, planned_target, require_columns, tested, to_state
-from flfw.errors import InputError
+from flfw.errors import InputError, abridged
 from flfw.files.typed import read_json
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
@@ -187,9 +187,8 @@ def _schema(
         raise InputError(f"Expected training rows in {parsed.path}, got none of {len(train)}; add some.")
     columns = column_types.fit_columns(values, train, settings.most)
     if not any(column.width for column in columns):
-        why = "; ".join(f"{column.name} is left out ({column.note})" for column in columns[:3])
-        more = f" and {len(columns) - 3} more columns" if len(columns) > 3 else ""
-        got = f"none: {why}{more}" if columns else "none"
+        why = abridged([f"{column.name} is left out ({column.note})" for column in columns], 3, " columns")
+        got = f"none: {why}" if columns else "none"
         raise InputError(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got {got}.")
     if target.kind == "categorical":
         names = column_types.class_names(target.values)

@@ -19,7 +19,7 @@ from flfw.data.tables import written_values
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.reading import Table
 from flfw.data.tables.written_values import AmbiguousError, DecimalSign, DecimalSigns, Quantities
-from flfw.errors import InputError
+from flfw.errors import InputError, abridged
 
 _NOTHING = (  # of pandas, R, spreadsheets, databases and statistics programs
     "na n/a n.a. <na> #na #n/a nan -nan nat null (null) none ? . .. - -- — #nv #div/0! #value! #ref! \\n"
@@ -144,10 +144,9 @@ def infer_columns(
         except _SlipError as error:
             slips.append(f"{name} ({error.word!r} in row {rows[error.place] + 1}, among {error.among})")
     if slips:
-        more = f" and {len(slips) - 5} more columns" if len(slips) > 5 else ""
         raise InputError(
-            f"Expected values of one kind in a column, got other words in {', '.join(slips[:5])}{more}; if they mean a "
-            "missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
+            f"Expected values of one kind in a column, got other words in {abridged(slips, 5, ' columns')}; if they mean "
+            "a missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
         )
     return made
 

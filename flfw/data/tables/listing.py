@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from flfw.data.files.columns import TableSchema
+from flfw.errors import abridged
 
 DESCRIBING = ("Table: ", "Regression of ", "Classification of ")
 """Openings of the sentences that describe a table and are no caveats of a run on it."""
 
 _MOST = 40  # columns with a line of their own
-_NAMED = 6  # columns that are left out and named in a sentence
+_NAMED = 6  # columns that are left out, or classes, that are named in a sentence
 _WIDEST = 90  # characters of an encoding
 
 
@@ -49,9 +50,8 @@ def listing(schema: TableSchema, maximum: int = _MOST, widest: int = _WIDEST) ->
 def _left_out(schema: TableSchema) -> str:
     """Return words on the columns that are left out: their number and the first names."""
     names = [column.name for column in schema.columns if not column.width]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    shown = f"{', '.join(names[:_NAMED])}{more}"
-    return f"{len(names)} {'is' if len(names) == 1 else 'are'} left out: {shown}" if names else "none is left out"
+    are = "is" if len(names) == 1 else "are"
+    return f"{len(names)} {are} left out: {abridged(names, _NAMED)}" if names else "none is left out"
 
 
 def sentences(schema: TableSchema | None) -> list[str]:
@@ -69,7 +69,7 @@ def sentences(schema: TableSchema | None) -> list[str]:
             f"errors are in the target's own units{f' ({number.unit})' if number.unit else ''}."
         )
     else:
-        shown = ", ".join(schema.classes[:6]) + (f" and {len(schema.classes) - 6} more" * (len(schema.classes) > 6))
+        shown = abridged(schema.classes, _NAMED)
         notes.append(f"Classification of {schema.target}: {len(schema.classes)} classes, {shown}.")
     if schema.public:
         notes.append("Scales and categories are those of the plan of columns, which says that they are public.")

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
 from flfw.bounds import BoundedSettings, ValueRange
-from flfw.errors import InputError, require, suggestion
+from flfw.errors import InputError, abridged, require, suggestion
 
 PREFIXES = ("csv", "parquet")
 """Words before the colon of a table's name."""
@@ -70,7 +70,7 @@ class TableSettings(BoundedSettings):
             if not fits:
                 like = suggestion(word, names) or "."
                 raise InputError(
-                    f"Expected columns of the table in csv.{field}, got {word}; there are {_listed(names)}{like}"
+                    f"Expected columns of the table in csv.{field}, got {word}; there are {abridged(names, 12)}{like}"
                 )
             columns += fits
         return columns
@@ -90,11 +90,6 @@ class TableSettings(BoundedSettings):
         if self.patient and self.patient not in names:
             like = suggestion(self.patient, names) or "."
             raise InputError(f"Expected a column of patients beside the target in {path}, got {self.patient}{like}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return ", ".join(names[:12]) + more
 
 
 @dataclass(frozen=True)

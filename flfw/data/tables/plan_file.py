@@ -25,7 +25,7 @@ from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.reading import Table
 from flfw.data.tables.written_values import DecimalSigns
-from flfw.errors import InputError, require
+from flfw.errors import InputError, abridged, require
 from flfw.files.typed import read_toml
 
 KEPT = "columns.toml"
@@ -247,11 +247,7 @@ def require_columns(rows: Table, requested: list[str], path: Path) -> None:
         "without": [n for n in requested if n not in set(got)],
         "with": [n for n in got if n not in set(requested)],
     }
-    words = [
-        f"{how} {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
-        for how, names in wrong.items()
-        if names
-    ]
+    words = [f"{how} {abridged(names, 8)}" for how, names in wrong.items() if names]
     if words:
         raise InputError(
             f"Expected the {len(requested)} columns of the plan in {path}, got a table {' and '.join(words)}."

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flfw.data.tables.names import TableSettings
-from flfw.errors import InputError, suggestion
+from flfw.errors import InputError, abridged, suggestion
 
 Table: TypeAlias = dict[str, np.ndarray]
 """Columns (N,) of words, by their names."""
@@ -56,9 +56,8 @@ def require_target(path: Path, prefix: str, settings: TableSettings, target: str
     _require_file(path, prefix)
     names = _layout(path, _encoded(path, settings)).names if prefix == "csv" else _schema(path)
     if target not in names:
-        near = ", ".join(names[:12]) + (f" and {len(names) - 12} more" * (len(names) > 12))
-        like = suggestion(target, names) or "."
-        raise InputError(f"Expected target {target} among the columns of {path}, got {near}{like}")
+        got = abridged(names, 12) + (suggestion(target, names) or ".")
+        raise InputError(f"Expected target {target} among the columns of {path}, got {got}")
     settings.require_columns([name for name in names if name != target], path)
     return names
 
@@ -226,9 +225,8 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 def _require_names(path: Path, names: list[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        more = f" and {len(twice) - _SHOWN} more" if len(twice) > _SHOWN else ""
-        got = ", ".join(name or "(no name)" for name in twice[:_SHOWN])
-        raise InputError(f"Expected a name of its own for each column of {path}, got {got}{more} twice; rename one.")
+        got = abridged([name or "(no name)" for name in twice], _SHOWN)
+        raise InputError(f"Expected a name of its own for each column of {path}, got {got} twice; rename one.")
     if "" in names:
         place = names.index("") + 1
         raise InputError(f"Expected a name for each column of {path}, got none for column {place}; name it.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from flfw.errors import InputError, require
+from flfw.errors import InputError, abridged, require
 from flfw.nets.backbones.adapters import AdapterSettings, BottleneckAdapter, ConvAdapter, Places, channels_of
 from flfw.nets.backbones.freezing import TolerantBatchNorm
 
@@ -170,10 +170,10 @@ def _fitting(
             raise InputError(f"Expected {len(like)} tensors for net={net} in {path}, got {len(tensors)}.")
         tensors = dict(zip(like, tensors.values(), strict=True))
     if absent := [name for name in like if name not in tensors]:
-        raise InputError(f"Expected {_listed(absent)} for net={net} in {path}, got a file without.")
+        raise InputError(f"Expected {abridged(absent, _NAMED)} for net={net} in {path}, got a file without.")
     if strange := [name for name in tensors if name not in like]:
         raise InputError(
-            f"Expected a file with the tensors of net={net}, got {_listed(strange)} beside them in {path}."
+            f"Expected a file with the tensors of net={net}, got {abridged(strange, _NAMED)} beside them in {path}."
         )
     return {name: _alike(name, tensors[name], value, path, net) for name, value in like.items()}
 
@@ -192,11 +192,6 @@ def _alike(name: str, given: Tensor, like: Tensor, path: Path, net: str) -> Tens
         required = f"finite numbers, and no variance below 0, in {name} for net={net}"
         raise InputError(f"Expected {required}, got others in {path}.")
     return value
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 _ALIKE_EPS = 1e-5  # of the authors' own blocks; the published weights belong to 1e-6
