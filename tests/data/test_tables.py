@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import time
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -219,6 +220,7 @@ def test_patients_are_in_one_part_and_not_among_the_features(tmp_path: Path) -> 
         ("a,y\n1,0\n2,1,5\n", "3 in line 3"),
         ("a,y\n1,0\n2\n3,1\n", "1 in line 3"),
         ("a,y\n1,0,9\n2,1,9\n", "3 in line 2"),
+        ("14.23,1.71\n13.2,1.78\n", "got numbers; add names"),
         ("a,y\nx,0\nx,1\nx,0\n", "tells rows apart"),
         ('a,y\n"1,0\n2,1\n', "in line"),
     ],
@@ -343,12 +345,16 @@ def test_the_user_says_what_words_leave_open() -> None:
 @pytest.mark.parametrize(
     ("known", "twofold", "separator", "number"),
     [
-        ("2,5|3", "1.234|5.678", ";", 5678),
-        ("2.5|3", "1,234|5,678", ",", 5678),
-        ("2.5|3", "1,234|5,678", ";", None),  # a version 2.5 may stand in a German file
-        ("2.5|3", "1.234|5", ";", 1.234),
-        ("x|y", "1.234|5", ",", 1.234),  # an English file
-        ("x|y", "1.234|5", ";", None),
+        ("2,5|3", "1.234|5.678|7.001", ";", 7001),
+        ("2.5|3", "1,234|5,678|9,999", ",", 9999),
+        ("2.5|3", "1.234|5|7", ",", 1.234),
+        ("x|y", "1.234|5.678|7.001", ",", 1.234),  # an English file
+        ("x|y", "850|1.500|7", ",", None),  # thousands of a German table from the net
+        ("2.5|3", "1,234|5,678|9,999", ";", None),  # a version 2.5 may stand in a German file
+        ("14.30|9.15", "850|1.500|7", ";", None),
+        ("2,5|1,3", "1.234|5.678|7.001", ",", None),  # 1,3 may be two answers
+        ("x|y", "1.234|5.678|7.001", ";", None),
+        ("2,5|3", "1.234|5.678|7.001", "|", 7001),
     ],
 )
 @pytest.mark.parametrize("target", [False, True])
@@ -356,7 +362,7 @@ def test_a_file_has_one_sign_before_decimals(
     known: str, twofold: str, separator: str, number: float | None, target: bool, tmp_path: Path
 ) -> None:
     """What one column leaves open, 1,234 or 1.234, another one tells, also the target, and a plan is read likewise."""
-    words = zip(f"{known}|{known}".split("|"), f"{twofold}|7".split("|"), strict=False)
+    words = zip(f"{known}|{known}".split("|"), twofold.split("|"), strict=False)
     lines = [[f'"{one}"', f'"{two}"', str(n)] for n, (one, two) in enumerate(words)]
     text = [separator.join(["a", "b", "n"]), *(separator.join(line) for line in lines * 12)]
     file, settings = write(tmp_path, "\n".join(text)), ("csv.task=regression",) if target else ()
@@ -507,11 +513,32 @@ def test_a_file_beyond_its_plan_is_said_and_notes_are_of_the_file_that_is_read(t
     assert data.describe(f"csv:{file}@y").source.endswith("target y")
     other = write(tmp_path, "\n".join(["size,ward,y", *rows, "<0.5,c,y", "-999,b,y", "NA,A,n"]), "u.csv")
     source = data.describe(data.configured(f"csv:{other}@y", [f"csv.columns={file}.toml"])).source
-    assert "size: 1 values are cut to the plan's range; size: <0.5 and their like are read as the number" in source
+    assert "size: 1 values are cut to the plan's range; size: <0.5 and their like" in source
     assert "missing: 1 times NA; ward: 2 values are other than the plan's" in source
     held = load(write(tmp_path, "\n".join(["size,ward,y", *rows, "<0.5,b,y"]), "v.csv"), "y")
     assert held.columns is not None and "<0.5" in held.columns.columns[0].note
     assert "<0.5" not in plan_file.text(held.columns)
+
+
+def test_a_plan_knows_its_words_units_and_types_however_they_are_written(tmp_path: Path) -> None:
+    """1.0 for 1, years for year, a zero without its unit; typed numbers of Parquet are never taken for thousands."""
+    first = write(tmp_path, "g,stay,n,y\n" + "".join(f"{n % 3},{n} years,{n},{n % 2}\n" for n in range(12)), "a.csv")
+    assert state(first, "y", "g=0,1,2 stay=0:20year n=0:11 y=0,1") == 0
+    text = "g,stay,n,y\n" + "".join(f"{n % 3}.0,{n}{' year' * (n > 0)},{n},{n % 2}.0\n" for n in range(12))
+    one, other = load(first, "y"), load(write(tmp_path, text, "b.csv"), "y", f"csv.columns={first}.toml")
+    assert np.array_equal(one.train_x, other.train_x) and np.array_equal(one.train_y, other.train_y)
+    frame = pd.DataFrame({"x": [1.125, 2.125, 7.5] * 6, "w": ["2,5", "3"] * 9, "tags": [[1]] * 18, "y": list("ab") * 9})
+    frame["m"] = [Decimal("1.100"), Decimal("2.200"), Decimal("3.300")] * 6
+    frame.to_parquet(tmp_path / "t.parquet")
+    held = load(tmp_path / "t.parquet", "y", "parquet.drop=tags", prefix="parquet")
+    assert held.columns is not None and [c.high for c in held.columns.kept if c.kind == "numeric"] == [7.5, 3, 3.3]
+
+
+def test_patients_are_the_same_however_their_numbers_are_written(tmp_path: Path) -> None:
+    lines = [f"{n // 2 % 5}{'.0' * (n % 2)},{n},{'ab'[n % 2]}" for n in range(20)]
+    held = load(write(tmp_path, "\n".join(["who,size,y", *lines])), "y", "csv.patient=who")
+    assert held.train_group is not None and held.test_group is not None
+    assert len({*held.train_group.tolist(), *held.test_group.tolist()}) == 5
 
 
 def test_files_of_other_programs_are_read(tmp_path: Path) -> None:

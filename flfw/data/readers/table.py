@@ -138,7 +138,11 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tests, more, other = reading.read(parsed.beside(settings.test), parsed.prefix, settings)
         require_columns(tests, list(rows), parsed.beside(settings.test))
         rows, notes = {name: np.concatenate([rows[name], tests[name]]) for name in rows}, notes + more
-        separator = separator if other == separator else ""
+        if other != separator:
+            got = f"{other!r} and {separator!r}"
+            raise InputError(
+                f"Expected one sign between cells in {parsed.path} and its test file, got {got}; write both alike."
+            )
     signs = column_types.decimal_signs(rows, settings, separator)
     if schema is None:
         target = column_types.infer_target(parsed.target, rows[parsed.target], settings, signs)

@@ -22,7 +22,8 @@ from flfw.data.tables.written_values import AmbiguousError, DecimalSign, Decimal
 from flfw.errors import InputError, abridged
 
 _NOTHING = (  # of pandas, R, spreadsheets, databases and statistics programs
-    "na n/a n.a. <na> #na #n/a nan -nan nat null (null) none ? . .. - -- — #nv #div/0! #value! #ref! \\n"
+    "na n/a n.a. <na> #na #n/a nan -nan nat null (null) none ? . .. - -- — #nv #div/0! #value! #ref! #num! \\n "
+    "0000-00-00"
 )
 _MISSING = frozenset(_NOTHING.split())
 _SAMPLE = 2000  # rows that tell a file's sign before decimals
@@ -74,21 +75,24 @@ class _SlipError(Exception):
 
 
 def decimal_signs(table: Table, settings: TableSettings, separator: str) -> DecimalSigns:
-    """Return what a file tells of its sign before decimals: by numbers that have one reading, or by its separator.
+    """Return what a file tells of its sign before decimals: by numbers that have one reading, and by its separator.
+
+    A column tells nothing against the separator: 14.30 may be a time in a German file, and 1,3 two answers in an
+    English one.
 
     Args:
         table: words of all columns.
         settings: the sign that the user says.
-        separator: sign between the cells; "": none, as in Parquet.
+        separator: sign between the cells; "": none, as in Parquet, whose columns tell nothing of one another.
     """
-    samples = (list(dict.fromkeys(words[:_SAMPLE].tolist())) for words in table.values())
-    present = ([word for word in words if word and word.lower() not in _MISSING] for words in samples)
-    signs: set[DecimalSign] = {written_values.tells_decimal_sign(words) for words in present}
-    signs.discard("")
-    if len(signs) == 1:
-        (sign,) = signs
-        return DecimalSigns(settings.decimal, sign, "" if separator == ";" and sign == "." else sign)
-    return DecimalSigns(settings.decimal, "." if separator == "," and not signs else "")
+    usual: DecimalSign = "." if separator == "," else "," if separator == ";" else ""
+    samples = (np.array(list(dict.fromkeys(words[:_SAMPLE].tolist())), dtype=object) for words in table.values())
+    present = (without_missing(words, settings).tolist() for words in samples)
+    told = (written_values.tells_decimal_sign([word for word in one if word]) for one in present)
+    signs: set[DecimalSign] = {sign for sign in told if sign}
+    if not separator or len(signs) > 1 or (usual and signs - {usual}):
+        return DecimalSigns(settings.decimal)
+    return DecimalSigns(settings.decimal, *signs) if signs else DecimalSigns(settings.decimal, "", usual)
 
 
 def without_missing(words: np.ndarray, settings: TableSettings, named: Sequence[str] = ()) -> np.ndarray:
@@ -145,8 +149,8 @@ def infer_columns(
             slips.append(f"{name} ({error.word!r} in row {rows[error.place] + 1}, among {error.among})")
     if slips:
         raise InputError(
-            f"Expected values of one kind in a column, got other words in {abridged(slips, 5, ' columns')}; if they mean "
-            "a missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
+            f"Expected values of one kind in a column, got other words in {abridged(slips, 5, ' columns')}; if they "
+            "mean a missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
         )
     return made
 
@@ -314,7 +318,7 @@ def given_values(
     present = without_missing(words, settings, named)
     there = np.flatnonzero(present != "")
     if kind not in ("numeric", "date"):
-        return ColumnValues(kind, present)
+        return ColumnValues(kind, _as_named(present, named))
     places, different = pd.factorize(present[there])
     values = np.full(len(words), np.nan)
     try:
@@ -329,6 +333,19 @@ def given_values(
         raise InputError(f"Expected {expected} in column {name}, got {words[wrong[0]]!r} in row {wrong[0] + 1}; {way}.")
     note = _joined(reading.note, stand_ins(values[there]) if kind == "numeric" else "", _missing_words(words, present))
     return ColumnValues(kind, values, reading.unit, note)
+
+
+def _as_named(words: np.ndarray, named: Sequence[str]) -> np.ndarray:
+    """Return words (N,) as a plan writes them: 1 for 1.0, if all are numbers."""
+    strange = sorted(set(words.tolist()) - {"", *named})
+    numbers = written_values.plain_numbers([*named, *strange]) if named and strange else None
+    if numbers is None:
+        return words
+    names = dict(zip(numbers.tolist(), named, strict=False))
+    known = {
+        word: names.get(number, word) for word, number in zip(strange, numbers[len(named) :].tolist(), strict=True)
+    }
+    return np.array([known.get(word, word) for word in words], dtype=object)
 
 
 def _as(kind: Kind, words: list[str], settings: TableSettings, signs: DecimalSigns) -> Quantities:
@@ -406,6 +423,8 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings, signs: D
         read = _read_target(name, words, settings, signs)
     there = read.values[~read.absent]
     different = len(set(there.tolist()))
+    if read.kind == "numeric" and not np.isfinite(there).all():
+        raise InputError(f"Expected finite numbers in target {name}, got an infinite one; correct it.")
     if different < 2:
         only = f"only {words[~read.absent][0]}" if different else "none"
         raise InputError(f"Expected two different values or more in target {name}, got {only}.")
@@ -511,7 +530,7 @@ def by_plan(
     made, notes = {}, []
     for column in schema.kept:
         read = given_values(column.name, table[column.name], column.kind, settings, signs, column.categories)
-        require_unit(column.name, read.unit, column.unit)
+        require_unit(column.name, read, column.unit)
         made[column.name] = read
         there = read.values[~read.absent]
         beyond = there[~np.isin(there, column.categories)] if column.kind == "categorical" else there[:0]
@@ -523,10 +542,11 @@ def by_plan(
     return made, notes
 
 
-def require_unit(name: str, unit: str, planned: str) -> None:
-    """Refuse numbers in another unit than the plan's."""
-    if unit != planned:
+def require_unit(name: str, read: ColumnValues, planned: str) -> None:
+    """Refuse numbers in another unit than the plan's; zero needs none."""
+    numbers = read.values[~read.absent] if read.kind == "numeric" else np.zeros(0)
+    if written_values.same_unit(read.unit) != written_values.same_unit(planned) and numbers.any():
         raise InputError(
             f"Expected column {name} {f'in {planned}' if planned else 'without a unit'}, as its plan says, got "
-            f"{unit or 'no unit'}; write the unit of the plan."
+            f"{read.unit or 'no unit'}; write the unit of the plan."
         )

@@ -20,7 +20,7 @@ import numpy as np
 from flfw.data.files import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
-from flfw.data.tables import column_types
+from flfw.data.tables import column_types, written_values
 from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.reading import Table
@@ -216,7 +216,7 @@ def planned_target(rows: Table, schema: TableSchema, settings: TableSettings, si
     if schema.number is None:
         return column_types.given_values(name, words, "categorical", settings, signs, schema.classes)
     read = column_types.given_values(name, words, "numeric", settings, signs)
-    column_types.require_unit(name, read.unit, schema.number.unit)
+    column_types.require_unit(name, read, schema.number.unit)
     return read
 
 
@@ -269,4 +269,6 @@ def patients_of(
         if len(without := np.flatnonzero(words == "")):
             got = f"none in column {column}, row {without[0] + 1}"
             raise InputError(f"Expected a patient in each row of {path}, got {got}.")
-    return np.unique(np.concatenate(named).astype(str), return_inverse=True)[1].astype(np.int64)
+    words = np.concatenate(named)
+    plain = written_values.plain_numbers(words.tolist())  # 1 and 1.0 are one patient
+    return np.unique(words.astype(str) if plain is None else plain, return_inverse=True)[1].astype(np.int64)

@@ -41,7 +41,7 @@ def read(path: Path, prefix: str, settings: TableSettings) -> ReadTable:
         InputError: there is no such file, it is empty or damaged, or two columns have one name.
     """
     _require_file(path, prefix)
-    made = _csv(path, settings) if prefix == "csv" else ReadTable(_parquet(path), [], "")
+    made = _csv(path, settings) if prefix == "csv" else ReadTable(_parquet(path, settings), [], "")
     if not made.table or not len(next(iter(made.table.values()))):
         raise InputError(f"Expected rows below the names of the columns in {path}, got none.")
     return made
@@ -87,8 +87,7 @@ def _csv(path: Path, settings: TableSettings) -> ReadTable:
             escaped = any('\\"' in line for line in file)
         if not escaped:
             raise
-        form = {**layout.form, "doublequote": False, "escapechar": "\\"}
-        rows = _rows(path, replace(layout, form=form), settings)
+        rows = _rows(path, layout, settings, escaped)
         layout.notes.append('\\" within quotes is read as one quote')
     columns = zip(*rows, strict=True) if rows else ([] for _ in layout.names)
     named = zip(layout.names, columns, strict=True)
@@ -129,6 +128,8 @@ def _layout(path: Path, settings: TableSettings) -> _CsvForm:
         form["delimiter"] in " \t" and {len(row) for row in below} == {len(names) + 1} and all(row[-1] for row in below)
     ):
         names = [_UNNAMED, *names]  # R's write.table names rows by a first cell without a name
+    if all(re.fullmatch(r"-?\d*\.\d+", name) for name in names[-2:]):
+        raise InputError(f"Expected the names of the columns in line {line} of {path}, got numbers; add names.")
     if names[0] == _UNNAMED:
         notes.append(f"column 1 has no name and is called {_UNNAMED}")
     _require_names(path, names)
@@ -183,7 +184,7 @@ def _schema(path: Path) -> list[str]:
         raise _unreadable(path, error) from error
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path, settings: TableSettings) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -192,12 +193,13 @@ def _parquet(path: Path) -> Table:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     _require_names(path, list(map(str, read.column_names)))
-    made = {}
+    made, dropped = {}, settings.chosen("drop", read.column_names)
     for name, column in zip(read.column_names, read.columns, strict=True):
         if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            raise InputError(
-                f"Expected numbers, words, dates or booleans in {path}, got {column.type} in column {name}."
-            )
+            if name not in dropped:
+                got = f"{column.type} in column {name}; parquet.drop={name} leaves it out"
+                raise InputError(f"Expected numbers, words, dates or booleans in {path}, got {got}.")
+            column = pa.array([None] * len(column))
         made[str(name)] = np.array(_words(column), dtype=object)
     return made
 
@@ -214,7 +216,12 @@ def _words(column: Any) -> list[str]:
         column, zone = column.cast(pa.timestamp(kind.unit)), "Z" if kind.tz else ""
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         column = column.cast(pa.string())
-    return ["" if one is None else f"{one}{zone}".strip() for one in column.to_pylist()]
+    words = ["" if one is None else f"{one}{zone}".strip() for one in column.to_pylist()]
+    if pa.types.is_floating(kind) or pa.types.is_decimal(
+        kind
+    ):  # 1.125 has no sign between thousands, and 1.1250 says so
+        words = [re.sub(r"\.\d{3}$", r"\g<0>0", word) for word in words]
+    return words
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
@@ -240,14 +247,15 @@ def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> In
     )
 
 
-def _rows(path: Path, layout: _CsvForm, settings: TableSettings) -> list[list[str]]:
+def _rows(path: Path, layout: _CsvForm, settings: TableSettings, escaped: bool = False) -> list[list[str]]:
     """Return the cells below the names; refuse a line with another number of cells than there are columns."""
     columns, spare, rows = len(layout.names), 0, list[list[str]]()
     with path.open(encoding=settings.encoding, newline="") as file:
-        reader = csv.reader(file, strict=True, **layout.form)
+        lines = (line.replace('\\"', '""') for line in file) if escaped else file
+        reader = csv.reader(lines, strict=True, **layout.form)
         try:
             for row in reader:
-                if not row or reader.line_num <= layout.line:
+                if (len(row) < 2 and not "".join(row).strip()) or reader.line_num <= layout.line:
                     continue
                 if not rows and len(row) > columns and not any(row[columns:]):
                     spare = len(row) - columns  # each line ends with signs between cells

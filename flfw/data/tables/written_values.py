@@ -18,17 +18,17 @@ YesNo: TypeAlias = Literal["", "yes", "no"]
 
 
 class DecimalSigns(NamedTuple):
-    """Signs before decimals in a file; "": not known.
+    """What is known of the sign before decimals in a file; "": nothing.
 
     Attributes:
         given: the one that the user says.
-        point: the sign where the words of a column, such as 1.234, leave it open.
-        comma: likewise, for words such as 1,234.
+        told: the one of words such as 1.234 and 1,234, as other columns tell.
+        usual: likewise, as the sign between cells lets one expect; it is taken where all words have it.
     """
 
     given: DecimalSign = ""
-    point: DecimalSign = ""
-    comma: DecimalSign = ""
+    told: DecimalSign = ""
+    usual: DecimalSign = ""
 
 
 _UNKNOWN = DecimalSigns()
@@ -66,6 +66,7 @@ _DAYS = [
     )
 ]
 _ORDERS: tuple[tuple[YesNo, int], ...] = (("yes", 1), ("no", 0))  # and the place of the month
+_MONTHLY = _DAYS[3]
 _CODE = re.compile(r"[+-]?0\d+|\d+E\d+")
 _MOST_UNITS = 5  # more are rather words, as in addresses
 
@@ -111,46 +112,41 @@ def numbers(words: Sequence[str], signs: DecimalSigns = _UNKNOWN, codes: bool = 
     ([1234.5, 12.25], [nan, nan])
     """
     none = Quantities(np.full(len(words), np.nan))
-    if (plain := _plain(words, signs, codes)) is not None:
-        return Quantities(plain)
+    if (plain := plain_numbers(words, codes)) is not None:
+        marked = [word.lstrip("+-") for word in words if "." in word]
+        if not marked or signs.given == "." or any(not _digits(word, ",") for word in marked):
+            return Quantities(plain)
     parsed = [_NUMBER.fullmatch(word) for word in words]
     found = [one for one in parsed if one]
     if not codes and len(found) == len(words) and any(map(_is_code, found)):
         return replace(none, note="codes, as 0123 and 2E05 are; csv.numeric makes them numbers")
-    # Zero needs no unit; units differ by no capital and no plural.
-    units = {
-        _unit(one).lower().removesuffix("s"): one for one in found if _unit(one) or set(one["body"]) & set("123456789")
-    }
+    units = {same_unit(unit): one for one in found if (unit := _unit(one)) or set(one["body"]) & set("123456789")}
     if len(units) > 1 and len(found) == len(words) and len(units) <= _MOST_UNITS:
         one, other = list(units.values())[:2]
         raise SeveralUnitsError(f"numbers in several units, such as {one[0]} and {other[0]}; write one")
     bounds = [one[0] for one in found if one["bound"]]
-    if len(units) > 1 or len(found) - len(bounds) < max(1, min(len(bounds), 2)):
+    if len(units) > 1 or not found or (not codes and len(found) - len(bounds) < min(len(bounds), 2)):
         return none
-    sign = signs.given or decimal_sign([one["body"] for one in found], signs, len(found) == len(words))
+    bodies = [one["body"] for one in found]
+    sign = signs.given or decimal_sign(bodies, signs, len(found) == len(words))
     values = np.array([_value(one, sign or ".") if one else np.nan for one in parsed], dtype=np.float64)
-    if (
-        np.isnan(values).any()
-        and signs.given
-        and all(one and _digits(one["body"], "." if sign == "," else ",") for one in parsed)
-    ):
+    against: DecimalSign = "." if sign == "," else ","
+    if np.isnan(values).any() and signs.given and all(one and _digits(one["body"], against) for one in parsed):
         raise AmbiguousError(f"{words[int(np.isnan(values).argmax())]}, which is no number with csv.decimal={sign}")
-    notes = [f"{', '.join(bounds[:3])} and their like are read as the number in them"] if bounds else []
+    twofold = [body for body in bodies if "" != _digits(body, ".") != _digits(body, ",") != ""]
+    notes = [f"{twofold[0]} is read as {_digits(twofold[0], sign or '.')}"] if twofold else []
+    notes += [f"{', '.join(bounds[:3])} and their like are read as the number in them"] if bounds else []
     negative = [one[0] for one in found if _is_negative(one) and (one["minus"] or one["inner"] or "").strip() != "-"]
     notes += [f"{negative[0]} is read as negative"] if negative else []
     return Quantities(values, next((_unit(one) for one in units.values()), ""), "; ".join(notes))
 
 
-def _plain(words: Sequence[str], signs: DecimalSigns, codes: bool) -> np.ndarray | None:
-    """Return words that any program reads as numbers (N,); None: one is none, or a code, or may be another number."""
+def plain_numbers(words: Sequence[str], codes: bool = False) -> np.ndarray | None:
+    """Return words that any program reads as numbers (N,); None: one is none, or a code."""
     import pandas as pd
 
     values = np.asarray(pd.to_numeric(np.array(words, dtype=object), errors="coerce"), dtype=np.float64)
-    if np.isnan(values).any() or (not codes and any(map(_CODE.fullmatch, words))):
-        return None
-    marked = (word for word in words if "." in word)
-    told = signs.given == "." or any(not _digits(word.lstrip("+-"), ",") for word in marked)
-    return values if told or not any("." in word for word in words) else None
+    return None if np.isnan(values).any() or (not codes and any(map(_CODE.fullmatch, words))) else values
 
 
 def _is_code(parsed: re.Match[str]) -> bool:
@@ -162,7 +158,8 @@ def _unit(parsed: re.Match[str]) -> str:
     return beside.replace("\u03bc", "\u00b5")  # two signs of micro
 
 
-def _folded(unit: str) -> str:
+def same_unit(unit: str) -> str:
+    """Return a unit without its capitals and its plural, but for short ones: mg is not Mg."""
     return unit.lower().removesuffix("s") if len(unit) > 2 else unit
 
 
@@ -171,7 +168,7 @@ def tells_decimal_sign(words: Sequence[str]) -> DecimalSign:
     parsed = [_NUMBER.fullmatch(word) for word in words]
     if not all(one and not _is_code(one) for one in parsed):
         return ""
-    return decimal_sign([one["body"] for one in parsed if one], DecimalSigns(), whole=False)
+    return decimal_sign([one["body"] for one in parsed if one], _UNKNOWN, whole=False)
 
 
 def decimal_sign(bodies: Sequence[str], signs: DecimalSigns, whole: bool) -> DecimalSign:
@@ -185,9 +182,8 @@ def decimal_sign(bodies: Sequence[str], signs: DecimalSigns, whole: bool) -> Dec
     if len(fits) == 1 or not whole or not twofold:
         return fits[0] if len(fits) == 1 and twofold else ""
     if fits:
-        known: set[DecimalSign] = {signs.point if "." in body else signs.comma for body in twofold}
-        if len(known) == 1 and (sign := known.pop()):
-            return sign
+        if signs.told or (signs.usual and all(signs.usual in body for body in bodies)):
+            return signs.told or signs.usual
         one = next((body for body in twofold if "," in body), twofold[0])
         read = f"{_digits(one, ',')} or {_digits(one, '.')}"
         raise AmbiguousError(f"{one}, which is {read}; say the sign before decimals (csv.decimal=. or csv.decimal=,)")
@@ -269,6 +265,8 @@ def days(words: Sequence[str], day_first: YesNo = "") -> Quantities:
         note = f"read with the {'month' if day_first == 'no' else 'day'} first" if twofold else ""
     elif pairs and all(parsed) and orders and day_first not in orders:
         raise AmbiguousError(f"{next(iter(pairs))} or others, which are no days with csv.dayfirst={day_first}")
+    if all(one and one.re is _MONTHLY for one in parsed):
+        note = "months are read as their first days"
     written = [_iso(one, day_first != "no") if one else "" for one in parsed]
     moments = pd.DatetimeIndex(pd.to_datetime(written, errors="coerce", format="ISO8601", utc=True))
     # Microseconds reach beyond the year 9999, which tables write for "never"; nanoseconds end in 2262.
