@@ -70,8 +70,7 @@ def abridged(names: Sequence[str], most: int, kind: str = "") -> str:
     >>> abridged("abcd", 2), abridged("ab", 2), abridged("abcd", 1, " columns")
     ('a, b and 2 more', 'a, b', 'a and 3 more columns')
     """
-    more = f" and {len(names) - most} more{kind}" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more{kind}" if len(names) > most else "")
 
 
 def unknown(expected: str, got: str, word: str, known: Iterable[str]) -> InputError:

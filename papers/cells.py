@@ -149,8 +149,7 @@ def folder_name(experiment: Experiment) -> str:
     usual = Experiment().decisive
     changed = {key: value for key, value in sorted(experiment.decisive.items()) if value != usual[key]}
     digest = hashlib.sha256(json.dumps(changed).encode()).hexdigest()[:12]
-    words = (experiment.method.rpartition(":")[2], experiment.dataset.partition(":")[0], digest)
-    return "-".join(words)
+    return "-".join((experiment.method.rpartition(":")[2], experiment.dataset.partition(":")[0], digest))
 
 
 def is_complete(preset: Preset) -> bool:

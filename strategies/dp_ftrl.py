@@ -70,8 +70,7 @@ class DPFTRL(DPStrategy):
     @classmethod
     def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism | str:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
-        known_cohorts = {"poisson": False, "bands": settings.bands}
-        return settings.mechanism(schedule, cls.uploads, **known_cohorts)
+        return settings.mechanism(schedule, cls.uploads, poisson=False, bands=settings.bands)
 
     @property
     def coefficients(self) -> Sequence[float]:

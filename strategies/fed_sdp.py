@@ -66,8 +66,7 @@ class FedSDPSettings(AdaptiveClippingSettings):
     @property
     def update_deviation(self) -> float:
         """Standard deviation of a client's own noise."""
-        by_client = self.noised_by == "client"
-        return self.sum_deviation / sqrt(self.noise_shares) if by_client else 0.0
+        return self.sum_deviation / sqrt(self.noise_shares) if self.noised_by == "client" else 0.0
 
 
 @final

@@ -126,8 +126,7 @@ def parallel(rows: Tensor) -> int:
     projected = rows @ direction
     rows = rows * projected.sign()[:, None]  # opposite rows are parallel, too
     rows = rows[projected.abs().argsort()]
-    cosines = (rows[:-1] * rows[1:]).sum(1)
-    return int((cosines > 1 - _PARALLEL).sum())
+    return int(((rows[:-1] * rows[1:]).sum(1) > 1 - _PARALLEL).sum())
 
 
 def require_plausible(received: Mapping[str, np.ndarray], fresh: nn.Module, which: str) -> None:

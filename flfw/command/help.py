@@ -113,8 +113,7 @@ def _described(flag: Flag, full: bool, program: str) -> list[str]:
     text = flag.words if full else flag.words.partition(". ")[0].removesuffix(".") + "."
     if program != "sim.py":
         text = text.replace("--list", "flfw list").replace("--show-split", "flfw data split")
-    default = f" [{flag.default}]" if flag.default else ""
-    return row(flag.usage, text + default)
+    return row(flag.usage, text + (f" [{flag.default}]" if flag.default else ""))
 
 
 def expert_settings() -> str:

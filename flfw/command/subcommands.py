@@ -36,8 +36,7 @@ class Subcommand:
 
     def knows(self, flag: str) -> bool:
         """Return whether it takes a flag, named without hyphens before it."""
-        mine = self.takes is None or flag in self.takes
-        return flag in self.also or (flag not in TASKS and mine)
+        return flag in self.also or (flag not in TASKS and (self.takes is None or flag in self.takes))
 
 
 SUBCOMMANDS = {

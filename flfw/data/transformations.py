@@ -181,8 +181,7 @@ def forward(images: Tensor, step: Step) -> Tensor:
             return ops.crop(images, _pixels(step, height), 0, height, width)
         case "shearY":
             return _sheared(images, step.sign * size)
-    factor = 1 + step.sign * size
-    return _enhanced(images, name, factor)
+    return _enhanced(images, name, 1 + step.sign * size)
 
 
 def undo(y: Tensor, step: Step) -> Tensor:

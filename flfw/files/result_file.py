@@ -315,8 +315,7 @@ def read_result(folder: Path) -> dict[str, Any]:
         InputError: there is none, or a field that is read has another type.
     """
     result = read_model(folder / RESULT, ResultFields)
-    config = {"config": settings_of_today(result["config"], fields=True)} if "config" in result else {}
-    return result | config
+    return result | ({"config": settings_of_today(result["config"], fields=True)} if "config" in result else {})
 
 
 def read_training(folder: Path) -> dict[str, Any]:

@@ -84,8 +84,7 @@ def divergence(mean: Tensor, std: Tensor) -> Tensor:
     >>> float(divergence(torch.zeros(2, 3), torch.ones(2, 3))) == 0
     True
     """
-    rows = (mean**2 + std**2 - 2 * std.log() - 1).sum(-1) / 2
-    return rows.mean() / log(2)
+    return ((mean**2 + std**2 - 2 * std.log() - 1).sum(-1) / 2).mean() / log(2)
 
 
 def with_bottleneck(

@@ -74,8 +74,7 @@ def attempt(
     except Exception as error:  # an attack is third-party code: any exception is reported as its failure
         stopped = f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     nothing = [None] * len(pairs)
-    seconds = time.monotonic() - started
-    return solved(job, nothing, seconds, stopped=stopped)
+    return solved(job, nothing, time.monotonic() - started, stopped=stopped)
 
 
 @final

@@ -167,5 +167,4 @@ def in_scale(cell: Cell, scale: Scale) -> bool:
 
 def _cell(data: str, line: FrontierLine, epsilon: float) -> Cell:
     keys = {"dataset": data, "method": line.method, "unit": line.unit, "against": line.against, "epsilon": epsilon}
-    row = (data, line.method, line.unit)
-    return Cell(NAME, keys, row, (f"{epsilon:g}",), "accuracy", "", None, lost=True)
+    return Cell(NAME, keys, (data, line.method, line.unit), (f"{epsilon:g}",), "accuracy", "", None, lost=True)

@@ -159,8 +159,7 @@ class RunGroup:
     @cached_property
     def combination(self) -> Combination:
         """The runs with their leakage pooled over the seeds."""
-        config = self.runs[0].result["config"]
-        return combine(self.name, str(config.get("defence") or "none"), self.runs)
+        return combine(self.name, str(self.runs[0].result["config"].get("defence") or "none"), self.runs)
 
     @property
     def seeds(self) -> list[int]:

@@ -136,8 +136,7 @@ def _read_domainnet(root: Path, side: int | None, domains: tuple[str, ...]) -> D
     most = sorted(images, key=lambda name: (-images[name], name))[:_DOMAINNET_CLASSES]
     label = {name: index for index, name in enumerate(sorted(most))}
     examples = [[(path, label[name]) for path, name in domain if name in label] for domain in listed]
-    numbers = [_DOMAINNET_DOMAINS.index(domain) for domain in domains]
-    return halves(examples, side, "domainnet cut", numbers)
+    return halves(examples, side, "domainnet cut", [_DOMAINNET_DOMAINS.index(domain) for domain in domains])
 
 
 def _published(domain: str) -> list[Remote]:

@@ -193,8 +193,7 @@ def _identity(inputs: np.ndarray) -> object:
 
 def evenly(indices: np.ndarray, maximum: int) -> np.ndarray:
     """Return at most ``maximum`` indices, evenly spaced: sets of several domains store these one after another."""
-    positions = np.linspace(0, len(indices) - 1, min(len(indices), maximum)).round().astype(int)
-    return indices[positions]
+    return indices[np.linspace(0, len(indices) - 1, min(len(indices), maximum)).round().astype(int)]
 
 
 def _public(dataset: Dataset, train: Sequence[np.ndarray]) -> np.ndarray:

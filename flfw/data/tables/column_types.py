@@ -67,11 +67,7 @@ class ColumnValues:
 
 
 class _SlipError(Exception):
-    """Exception: most words of a column are numbers, days or times, but not one, which it gives with its place."""
-
-    def __init__(self, word: str, place: int, among: str) -> None:
-        super().__init__(word, place, among)
-        self.word, self.place, self.among = word, place, among
+    """Exception: most words of a column are numbers or days, but not one: (word, place, what the others are)."""
 
 
 def decimal_signs(table: Table, settings: TableSettings, separator: str) -> DecimalSigns:
@@ -86,10 +82,9 @@ def decimal_signs(table: Table, settings: TableSettings, separator: str) -> Deci
         separator: sign between the cells; "": none, as in Parquet, whose columns tell nothing of one another.
     """
     usual: DecimalSign = "." if separator == "," else "," if separator == ";" else ""
-    samples = (np.array(list(dict.fromkeys(words[:_SAMPLE].tolist())), dtype=object) for words in table.values())
-    present = (without_missing(words, settings).tolist() for words in samples)
-    told = (written_values.tells_decimal_sign([word for word in one if word]) for one in present)
-    signs: set[DecimalSign] = {sign for sign in told if sign}
+    samples = (without_missing(words[:_SAMPLE], settings).tolist() for words in table.values())
+    signs: set[DecimalSign] = {written_values.tells_decimal_sign([*{*words} - {""}]) for words in samples}
+    signs.discard("")
     if not separator or len(signs) > 1 or (usual and signs - {usual}):
         return DecimalSigns(settings.decimal)
     return DecimalSigns(settings.decimal, *signs) if signs else DecimalSigns(settings.decimal, "", usual)
@@ -146,7 +141,8 @@ def infer_columns(
             way = f"csv.categorical={name} or csv.drop={name}"
             raise InputError(f"Expected one reading of column {name}, got {error}; else {way}.") from error
         except _SlipError as error:
-            slips.append(f"{name} ({error.word!r} in row {rows[error.place] + 1}, among {error.among})")
+            word, place, among = error.args
+            slips.append(f"{name} ({word!r} in row {rows[place] + 1}, among {among})")
     if slips:
         raise InputError(
             f"Expected values of one kind in a column, got other words in {abridged(slips, 5, ' columns')}; if they "
@@ -358,8 +354,7 @@ def _as(kind: Kind, words: list[str], settings: TableSettings, signs: DecimalSig
 def _pair(values: Sequence[str]) -> tuple[str, str] | None:
     """Return the words for 0 and 1 if they are two usual ones."""
     words = sorted(values, key=str.lower) if len(values) == 2 else ["", ""]
-    lower = tuple(word.lower() for word in words)
-    return (words[0], words[1]) if lower in _PAIRS else None
+    return (words[0], words[1]) if tuple(word.lower() for word in words) in _PAIRS else None
 
 
 def fit_columns(by_name: Mapping[str, ColumnValues], train: np.ndarray, maximum: int) -> list[Column]:
@@ -450,25 +445,20 @@ def _read_target(name: str, words: np.ndarray, settings: TableSettings, signs: D
     except (AmbiguousError, _SlipError) as error:
         if settings.task == "classification":
             return ColumnValues("categorical", without_missing(words, settings, _NONE))
-        got = f"{error.word!r} in row {error.place + 1}" if isinstance(error, _SlipError) else str(error)
-        way = "name it in csv.missing" if isinstance(error, _SlipError) else "correct it"
-        raise InputError(
-            f"Expected numbers in target {name}, got {got}; {way}, or csv.task=classification if they are names."
-        ) from error
+        got, way = f"{error}; correct it", "csv.task=classification if they are names"
+        if isinstance(error, _SlipError):
+            got = f"{error.args[0]!r} in row {error.args[1] + 1}; name it in csv.missing"
+        raise InputError(f"Expected numbers in target {name}, got {got}, or {way}.") from error
     if read.kind == "date" and settings.task == "auto":
-        raise InputError(
-            f"Expected numbers or classes in target {name}, got days; csv.task=classification if they are classes."
-        )
+        raise InputError(f"Expected numbers or classes in target {name}, got days; csv.task=classification takes them.")
     return read
 
 
 def class_names(words: np.ndarray) -> tuple[str, ...]:
     """Return the classes in the order of their labels: numbers by size, words by the alphabet."""
-    import pandas as pd
-
-    names = np.array(sorted(set(words.tolist())), dtype=object)
-    numbers = np.asarray(pd.to_numeric(names, errors="coerce"), dtype=np.float64)
-    return tuple(names[np.argsort(numbers, kind="stable")] if not np.isnan(numbers).any() else names)
+    names = sorted(set(words.tolist()))
+    numbers = written_values.plain_numbers(names, codes=True)
+    return tuple(names if numbers is None else np.array(names, dtype=object)[np.argsort(numbers, kind="stable")])
 
 
 def number_target(name: str, values: np.ndarray, unit: str) -> NumberTarget:

@@ -189,5 +189,4 @@ def _settings(given: Mapping[str, str], usual: TableSettings) -> TableSettings:
             raise InputError(f"Expected a setting of a table among {', '.join(sorted(known))}; got {field}{like}")
         if field == "most" and not value.isdecimal():
             raise InputError(f"Expected int for csv.most, got csv.most={value}.")
-    made = {key: int(value) if key == "most" else value for key, value in given.items()}
-    return replace(usual, **made)
+    return replace(usual, **{key: int(value) if key == "most" else value for key, value in given.items()})

@@ -68,11 +68,9 @@ def read_settings(path: Path, given: TableSettings) -> TableSettings:
 
 def text(schema: TableSchema) -> str:
     """Return a plan as TOML."""
-    entries = schema.as_dict()
-    columns: Mapping[str, dict[str, Any]] = entries.pop("columns")
-    for column in columns.values():
-        if column["kind"] != "dropped":
-            column.pop("note", None)  # on the values of one file
+    columns_here = tuple(replace(one, note="") if one.width else one for one in schema.columns)  # notes are a file's
+    entries = replace(schema, columns=columns_here).as_dict()
+    columns: Mapping[str, Mapping[str, Any]] = entries.pop("columns")
     lines = [f"{key} = {_value(value)}" for key, value in entries.items()]
     for name, column in columns.items():
         lines += ["", f"[columns.{json.dumps(name)}]", *(f"{key} = {_value(value)}" for key, value in column.items())]
