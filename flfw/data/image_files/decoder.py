@@ -180,9 +180,8 @@ def _level(image: Image) -> int:
         if levels.min() < 0 or levels.max() >= 2**16:
             raise ValueError(f"its grey levels go from {levels.min()} to {levels.max()}: save it with 0 to 65535")
         return int(levels.max())
-    if (
-        ";16" in str(getattr(image, "tile", "")) and np.asarray(image.convert("RGB")).max() < _DARK
-    ):  # Pillow reads the upper byte
+    # Of colours with 16 bits Pillow reads the upper byte.
+    if ";16" in str(getattr(image, "tile", "")) and np.asarray(image.convert("RGB")).max() < _DARK:
         raise ValueError("its colours use few of 16 bits, of which only the upper 8 can be read: save it with 8 bits")
     return 0
 
