@@ -94,7 +94,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _columns(args: argparse.Namespace) -> int:
-    from flfw.data.readers.table import require_target
+    from flfw.data.readers.table import described, require_target
     from flfw.data.tables import listing, names, plan_file
 
     require(data.is_table(args.table), "csv:FILE@TARGET or parquet:FILE@TARGET", dataset=args.table)
@@ -106,6 +106,7 @@ def _columns(args: argparse.Namespace) -> int:
     schema = schema or (card.columns if card else None)
     assert schema is not None, "a table has columns"
     said = [f"{card.source[0].upper()}{card.source[1:]}."] if card else []
+    said += [f"{name}: {remark}." for name, remark in described(card.root)[3].items()] if card and card.root else []
     print(listing.listing(schema, len(schema.columns), 1000), *said, *listing.sentences(schema), sep="\n")
     if out:
         try:

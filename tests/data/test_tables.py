@@ -411,12 +411,15 @@ def test_words_in_no_known_form_of_numbers_are_not_left_out_in_silence() -> None
         values_of("|".join(["0:0.1", *(f"{hour}:{minute}.1" for hour in range(9) for minute in range(9))]), times=1)
 
 
-def test_what_is_missing_can_be_switched_off(tmp_path: Path) -> None:
+def test_what_is_missing_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"{('NA', 'FR')[index % 2]},{index},{('None', 'null', 'mild')[index % 3]}" for index in range(30)]
     file = write(tmp_path, "\n".join(["country,size,y", *lines]))
     usual, kept = load(file, "y"), load(file, "y", "csv.keep_default_na=no")
     assert usual.columns is not None and usual.columns.classes == ("None", "mild")
-    assert "10 rows without a target are left out; missing: 10 times null" in data.describe(usual.name).source
+    assert data.describe(usual.name).source.endswith("; 10 rows without a target are left out")
+    assert (
+        flfw_main(["data", "columns", usual.name]) == 0 and "\ny: missing: 10 times null.\n" in capsys.readouterr().out
+    )
     assert kept.columns is not None and kept.columns.classes == ("None", "mild", "null")
     assert kept.columns.columns[0].categories == ("FR", "NA") and usual.columns.columns[0].missing
 
@@ -506,15 +509,21 @@ def test_each_number_is_read_as_it_was_written(
         assert feature.columns.columns[0].unit == number.unit == form.replace("{}", "").strip()
 
 
-def test_a_file_beyond_its_plan_is_said_and_notes_are_of_the_file_that_is_read(tmp_path: Path) -> None:
+def test_a_file_beyond_its_plan_is_said_and_notes_are_of_the_file_that_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [f"{n},{'ab'[n % 2]},{'yn'[n % 2]}" for n in range(30)]
     file = write(tmp_path, "\n".join(["size,ward,y", *rows]))
     assert state(file, "y", "size=0:30 ward=a,b y=n,y") == 0
     assert data.describe(f"csv:{file}@y").source.endswith("target y")
     other = write(tmp_path, "\n".join(["size,ward,y", *rows, "<0.5,c,y", "-999,b,y", "NA,A,n"]), "u.csv")
-    source = data.describe(data.configured(f"csv:{other}@y", [f"csv.columns={file}.toml"])).source
-    assert "size: 1 values are cut to the plan's range; size: <0.5 and their like" in source
-    assert "missing: 1 times NA; ward: 2 values are other than the plan's" in source
+    name = data.configured(f"csv:{other}@y", [f"csv.columns={file}.toml"])
+    assert flfw_main(["data", "columns", name]) == 0
+    shown = capsys.readouterr().out
+    assert "\nsize: 1 values are cut to the plan's range; <0.5 and their like" in shown
+    assert "missing: 1 times NA.\nward: 2 values are other than the plan's.\n" in shown
+    told = ("How size, ward is read, or what to know of it, stands in `flfw data columns`.",)
+    assert data.load(name).notes == told and "0.5" not in data.describe(name).source
     held = load(write(tmp_path, "\n".join(["size,ward,y", *rows, "<0.5,b,y"]), "v.csv"), "y")
     assert held.columns is not None and "<0.5" in held.columns.columns[0].note
     assert "<0.5" not in plan_file.text(held.columns)

@@ -62,7 +62,9 @@ def table(name: str) -> DatasetCard:
     if not folder.exists():
         arrays, meta = _made(parsed)
         cache.publish(folder, lambda target: cache.write_arrays(target, arrays, meta))
-    schema, by_patient, notes = _described(folder)
+    schema, by_patient, notes, remarks = described(folder)
+    doubtful = abridged([column.name for column in schema.kept if column.note] + [*remarks], 6)
+    told = (f"How {doubtful} is read, or what to know of it, stands in `flfw data columns`.",) if doubtful else ()
     return DatasetCard(
         shape=(schema.width,),
         classes=schema.labels,
@@ -78,6 +80,7 @@ def table(name: str) -> DatasetCard:
         std=(1.0,) * schema.width,
         columns=schema,
         numbers=schema.number is not None,
+        notes=lambda _: told,
     )
 
 
@@ -91,9 +94,10 @@ def _read_patients(root: Path, side: int | None) -> DatasetArrays:
 
 
 @lru_cache(maxsize=8)
-def _described(folder: Path) -> tuple[TableSchema, bool, list[str]]:
+def described(folder: Path) -> tuple[TableSchema, bool, list[str], dict[str, str]]:
+    """Return a table's plan, whether it names patients, notes, and remarks on columns, which show single values."""
     meta = read_json(folder / "meta.json", dict[str, Any], f"remove {folder}, and it is made again")
-    return TableSchema.from_dict(meta["plan"], folder / "meta.json"), meta["by_patient"], meta["notes"]
+    return TableSchema.from_dict(meta["plan"], folder / "meta.json"), meta["by_patient"], meta["notes"], meta["remarks"]
 
 
 def require_target(name: str) -> list[str]:
@@ -154,7 +158,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     there = np.flatnonzero(~target.absent)
     left_out = len(target.values) - len(there)
     notes += [f"{left_out} rows without a target are left out"] if left_out else []
-    notes += [target.note] if target.note else []
+    remarks = {parsed.target: target.note} if target.note else {}
     target, rows = replace(target, values=target.values[there]), {name: words[there] for name, words in rows.items()}
     group = patients_of([rows], schema.patient if schema else settings.patient, settings, [parsed.path])
     of_classes = target.kind == "categorical"
@@ -166,7 +170,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         schema = _schema(parsed, settings, values, target, train)
     else:
         values, beyond = column_types.by_plan(rows, schema, settings, signs)
-        notes += beyond
+        remarks |= beyond
     x, y = column_types.encoded(values, schema.columns), labels_of(target, schema, parsed.path)
     arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))
     if group is not None:
@@ -174,7 +178,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     for part in ("train", "test"):
         if not len(arrays[f"{part}_y"]):
             raise InputError(f"Expected rows in the {part} part of {parsed.path}, got none of {len(there)}; add some.")
-    return arrays, {"plan": schema.as_dict(), "notes": notes, "by_patient": group is not None}
+    return arrays, {"plan": schema.as_dict(), "notes": notes, "remarks": remarks, "by_patient": group is not None}
 
 
 def _schema(

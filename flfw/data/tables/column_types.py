@@ -511,13 +511,13 @@ def _places(there: np.ndarray, column: Column) -> np.ndarray:
 
 def by_plan(
     table: Table, schema: TableSchema, settings: TableSettings, signs: DecimalSigns
-) -> tuple[dict[str, ColumnValues], list[str]]:
-    """Return the values of the kept columns of a plan, whose kinds and units it says, and notes on values beyond it.
+) -> tuple[dict[str, ColumnValues], dict[str, str]]:
+    """Return the values of the kept columns of a plan, whose kinds and units it says, and remarks on these columns.
 
     Raises:
         InputError: a value is of another kind, or a column in another unit.
     """
-    made, notes = {}, []
+    made, remarks = {}, {}
     for column in schema.kept:
         read = given_values(column.name, table[column.name], column.kind, settings, signs, column.categories)
         require_unit(column.name, read, column.unit)
@@ -527,9 +527,9 @@ def by_plan(
         if column.is_scaled:
             beyond = there[(there < column.low) | (there > column.high)]
         what = "cut to the plan's range" if column.is_scaled else "other than the plan's"
-        words = [f"{len(beyond)} values are {what}"] if len(beyond) else []
-        notes += [f"{column.name}: {note}" for note in [*words, read.note] if note]
-    return made, notes
+        if remark := _joined(f"{len(beyond)} values are {what}" if len(beyond) else "", read.note):
+            remarks[column.name] = remark
+    return made, remarks
 
 
 def require_unit(name: str, read: ColumnValues, planned: str) -> None:
