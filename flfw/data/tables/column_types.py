@@ -521,15 +521,14 @@ def by_plan(
     for column in schema.kept:
         read = given_values(column.name, table[column.name], column.kind, settings, signs, column.categories)
         require_unit(column.name, read, column.unit)
-        made[column.name] = read
         there = read.values[~read.absent]
-        beyond = there[~np.isin(there, column.categories)] if column.kind == "categorical" else there[:0]
         if column.is_scaled:
-            beyond = there[(there < column.low) | (there > column.high)]
-        what = "cut to the plan's range" if column.is_scaled else "other than the plan's"
-        if remark := _joined(f"{len(beyond)} values are {what}" if len(beyond) else "", read.note):
-            remarks[column.name] = remark
-    return made, remarks
+            what, beyond = "cut to the plan's range", (there < column.low) | (there > column.high)
+        else:
+            what, beyond = "other than the plan's", ~np.isin(there, column.categories)
+        remarks[column.name] = _joined(f"{beyond.sum()} values are {what}" if beyond.any() else "", read.note)
+        made[column.name] = read
+    return made, {name: remark for name, remark in remarks.items() if remark}
 
 
 def require_unit(name: str, read: ColumnValues, planned: str) -> None:

@@ -68,8 +68,8 @@ def read_settings(path: Path, given: TableSettings) -> TableSettings:
 
 def text(schema: TableSchema) -> str:
     """Return a plan as TOML."""
-    columns_here = tuple(replace(one, note="") if one.width else one for one in schema.columns)  # notes are a file's
-    entries = replace(schema, columns=columns_here).as_dict()
+    # Notes on kept columns are those of one file.
+    entries = replace(schema, columns=tuple(replace(c, note="") if c.width else c for c in schema.columns)).as_dict()
     columns: Mapping[str, Mapping[str, Any]] = entries.pop("columns")
     lines = [f"{key} = {_value(value)}" for key, value in entries.items()]
     for name, column in columns.items():
