@@ -272,27 +272,26 @@ def as_test_part(x, y):
     return pixels.read("toy", toy(shape=x.shape[1:], classes=2, read=lambda root, side: made), Path(), None)[2:4]
 
 
-@pytest.mark.parametrize("y", [CLASSES == 1, CLASSES.astype("i4"), CLASSES.astype("f4"), CLASSES[:, None], np.eye(2)])
-@pytest.mark.parametrize(("x", "kind"), [(ROWS, "f4"), (LEVELS, "u1"), (LEVELS.astype("f4"), "u1")])
-def test_arrays_of_another_type_are_read_where_they_say_the_same(x, kind, y):
-    inputs, labels = as_test_part(x, y)
-    assert np.array_equal(inputs, x) and labels.tolist() == [0, 1] and (inputs.dtype, labels.dtype) == (kind, "i8")
+def test_arrays_of_another_type_are_read_where_they_say_the_same() -> None:
+    for x, kind in ((ROWS, "f4"), (LEVELS, "u1"), (LEVELS.astype("f4"), "u1")):
+        for y in (CLASSES == 1, CLASSES.astype("i4"), CLASSES.astype("f4"), CLASSES[:, None], np.eye(2)):
+            inputs, labels = as_test_part(x, y)
+            assert np.array_equal(inputs, x) and labels.tolist() == [0, 1]
+            assert (inputs.dtype, labels.dtype) == (kind, "i8")
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "line"),
-    [
+def test_arrays_that_say_something_else_are_refused() -> None:
+    cases = [
         (ROWS[:0], CLASSES[:0], "inputs, got none"),
         (np.where(ROWS == 0.25, np.nan, ROWS), CLASSES, "inputs from 0 to 1, got nan in row 1, column 1; scale"),
         (6 * ROWS - 3, CLASSES, "inputs from 0 to 1, got -3 in row 0, column 0; scale"),
         (LEVELS / 7, CLASSES, "images of whole levels 0 to 255, got type=float64, lowest=0.0, highest=1.0"),
         (ROWS, CLASSES + 0.5, "inputs .* with labels 0-1, got .* among them 0.5, 1.5;"),
         (ROWS, CLASSES.astype(str), ", got types="),
-    ],
-)
-def test_arrays_that_say_something_else_are_refused(x, y, line):
-    with pytest.raises(InputError, match=f"^Expected .*toy test {line}".replace(" ,", ",")):
-        as_test_part(x, y)
+    ]
+    for x, y, line in cases:
+        with pytest.raises(InputError, match=f"^Expected .*toy test {line}".replace(" ,", ",")):
+            as_test_part(x, y)
 
 
 def test_small_mnist_is_read_kept_and_read_again_when_it_changes(tmp_path):

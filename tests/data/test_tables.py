@@ -119,9 +119,8 @@ def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Pat
     assert refused.count("(") == min(columns, 5) and f"){more}; if they mean" in refused
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
+def test_kinds_are_told_by_the_values(tmp_path: Path) -> None:
+    cases = [
         ("1 2 3 4 5 6 7", "numeric"),
         ("1.5 2 3 4 5 6 7", "numeric"),
         ("yes no yes no yes yes no", "boolean"),
@@ -133,16 +132,15 @@ def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Pat
         (". NA nan null ? - N/A", "dropped"),
         ("1e400 2 3 4 5 6 7", "refused"),
         ("1 2 3 4 5 6 seven", "refused"),
-    ],
-)
-def test_kinds_are_told_by_the_values(tmp_path: Path, values: str, kind: str) -> None:
-    lines = [f"{value},{index % 2},{index}" for index, value in enumerate(values.split())]
-    file = write(tmp_path, "\n".join(["column,y,beside", *lines]))
-    if kind == "refused":
-        assert "column" in refusal(file, "y")
-        return
-    held = load(file, "y")
-    assert held.columns is not None and held.columns.columns[0].kind == kind
+    ]
+    for values, kind in cases:
+        lines = [f"{value},{index % 2},{index}" for index, value in enumerate(values.split())]
+        file = write(tmp_path, "\n".join(["column,y,beside", *lines]))
+        if kind == "refused":
+            assert "column" in refusal(file, "y")
+            continue
+        held = load(file, "y")
+        assert held.columns is not None and held.columns.columns[0].kind == kind, values
 
 
 def test_identifiers_and_free_text_are_left_out_and_said(tmp_path: Path) -> None:
@@ -207,9 +205,8 @@ def test_patients_are_in_one_part_and_not_among_the_features(tmp_path: Path) -> 
     assert "no_one" in refusal(tmp_path / "t.csv", "y", "csv.patient=no_one")
 
 
-@pytest.mark.parametrize(
-    ("text", "phrase"),
-    [
+def test_damaged_tables_are_refused_in_one_line(tmp_path: Path) -> None:
+    cases = [
         ("", "an empty line or file"),
         ("a,y\n", "got none"),
         ("a,b\n1,2\n3,4\n", "target y"),
@@ -223,10 +220,9 @@ def test_patients_are_in_one_part_and_not_among_the_features(tmp_path: Path) -> 
         ("14.23,1.71\n13.2,1.78\n", "got numbers; add names"),
         ("a,y\nx,0\nx,1\nx,0\n", "tells rows apart"),
         ('a,y\n"1,0\n2,1\n', "in line"),
-    ],
-)
-def test_damaged_tables_are_refused_in_one_line(tmp_path: Path, text: str, phrase: str) -> None:
-    assert phrase in refusal(write(tmp_path, text), "y")
+    ]
+    for text, phrase in cases:
+        assert phrase in refusal(write(tmp_path, text), "y")
 
 
 def test_another_encoding_is_named_and_can_be_read(tmp_path: Path) -> None:
@@ -307,28 +303,28 @@ def values_of(words: str, *assignments: str, times: int = 3) -> column_types.Col
     return column_types.infer_columns(table, settings, signs, np.arange(len(table["c"])))["c"]
 
 
-@pytest.mark.parametrize(("words", "numbers", "unit"), FORMS)
-def test_numbers_are_read_in_the_forms_that_people_write(words: str, numbers: list[float], unit: str) -> None:
-    read = values_of(words)
-    assert (read.kind, read.unit) == ("numeric", unit)
-    assert read.values[: len(numbers)] == pytest.approx(numbers)
-    missing = values_of(f"{words}|None|NA|-")
-    assert missing.kind == "numeric" and int(missing.absent.sum()) == 9
+def test_numbers_are_read_in_the_forms_that_people_write() -> None:
+    for words, numbers, unit in FORMS:
+        read = values_of(words)
+        assert (read.kind, read.unit) == ("numeric", unit), words
+        assert read.values[: len(numbers)] == pytest.approx(numbers), words
+        missing = values_of(f"{words}|None|NA|-")
+        assert missing.kind == "numeric" and int(missing.absent.sum()) == 9
 
 
-@pytest.mark.parametrize(("words", "days"), DATES)
-def test_days_are_read_in_the_forms_that_people_write(words: str, days: list[float]) -> None:
-    read = values_of(words)
-    assert read.kind == "date" and read.values[: len(days)] == pytest.approx(days)
+def test_days_are_read_in_the_forms_that_people_write() -> None:
+    for words, days in DATES:
+        read = values_of(words)
+        assert read.kind == "date" and read.values[: len(days)] == pytest.approx(days), words
 
 
-@pytest.mark.parametrize(("words", "phrase"), TWOFOLD)
-def test_words_of_several_readings_are_refused(words: str, phrase: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^Expected one reading of column c") as caught:
-        values_of(words)
-    assert phrase in str(caught.value) and "csv.drop=c" in str(caught.value)
-    lines = [f"{word};{index}" for index, word in enumerate(words.split("|") * 3)]
-    assert phrase in refusal(write(tmp_path, "\n".join(["c;beside", *lines])), "c")
+def test_words_of_several_readings_are_refused(tmp_path: Path) -> None:
+    for words, phrase in TWOFOLD:
+        with pytest.raises(InputError, match=r"^Expected one reading of column c") as caught:
+            values_of(words)
+        assert phrase in str(caught.value) and "csv.drop=c" in str(caught.value)
+        lines = [f"{word};{index}" for index, word in enumerate(words.split("|") * 3)]
+        assert phrase in refusal(write(tmp_path, "\n".join(["c;beside", *lines])), "c")
 
 
 def test_the_user_says_what_words_leave_open() -> None:
@@ -342,51 +338,48 @@ def test_the_user_says_what_words_leave_open() -> None:
     assert values_of("5|None|6", "csv.categorical=c").absent.sum() == 0
 
 
-@pytest.mark.parametrize(
-    ("known", "twofold", "separator", "number"),
-    [
-        ("2,5|3", "1.234|5.678|7.001", ";", 7001),
-        ("2.5|3", "1,234|5,678|9,999", ",", 9999),
-        ("2.5|3", "1.234|5|7", ",", 1.234),
-        ("x|y", "1.234|5.678|7.001", ",", 1.234),  # an English file
-        ("x|y", "850|1.500|7", ",", None),  # thousands of a German table from the net
-        ("2.5|3", "1,234|5,678|9,999", ";", None),  # a version 2.5 may stand in a German file
-        ("14.30|9.15", "850|1.500|7", ";", None),
-        ("2,5|1,3", "1.234|5.678|7.001", ",", None),  # 1,3 may be two answers
-        ("x|y", "1.234|5.678|7.001", ";", None),
-        ("2,5|3", "1.234|5.678|7.001", "|", 7001),
-    ],
-)
-@pytest.mark.parametrize("target", [False, True])
-def test_a_file_has_one_sign_before_decimals(
-    known: str, twofold: str, separator: str, number: float | None, target: bool, tmp_path: Path
-) -> None:
+SIGNS = [  # words of two columns, the sign between cells, a number of the second column (None: it is refused)
+    ("2,5|3", "1.234|5.678|7.001", ";", 7001),
+    ("2.5|3", "1,234|5,678|9,999", ",", 9999),
+    ("2.5|3", "1.234|5|7", ",", 1.234),
+    ("x|y", "1.234|5.678|7.001", ",", 1.234),  # an English file
+    ("x|y", "850|1.500|7", ",", None),  # thousands of a German table from the net
+    ("2.5|3", "1,234|5,678|9,999", ";", None),  # a version 2.5 may stand in a German file
+    ("14.30|9.15", "850|1.500|7", ";", None),
+    ("2,5|1,3", "1.234|5.678|7.001", ",", None),  # 1,3 may be two answers
+    ("x|y", "1.234|5.678|7.001", ";", None),
+    ("2,5|3", "1.234|5.678|7.001", "|", 7001),
+]
+
+
+def test_a_file_has_one_sign_before_decimals(tmp_path: Path) -> None:
     """What one column leaves open, 1,234 or 1.234, another one tells, also the target, and a plan is read likewise."""
-    words = zip(f"{known}|{known}".split("|"), twofold.split("|"), strict=False)
-    lines = [[f'"{one}"', f'"{two}"', str(n)] for n, (one, two) in enumerate(words)]
-    text = [separator.join(["a", "b", "n"]), *(separator.join(line) for line in lines * 12)]
-    file, settings = write(tmp_path, "\n".join(text)), ("csv.task=regression",) if target else ()
-    name, drop = ("b", "csv.drop=a") if target else ("n", "csv.task=classification")
-    if number is None:
-        with pytest.raises(InputError, match=r"one reading of column|numbers in target"):
-            load(file, name, drop, *settings)
-        return
-    held = load(file, name, drop, *settings)
-    assert held.columns is not None
-    plan = write(tmp_path, plan_file.text(held.columns), "plan.toml")
-    again = load(file, name, f"csv.columns={plan}")
-    assert np.array_equal(held.train_x, again.train_x) and np.array_equal(held.train_y, again.train_y)
-    if target:
-        assert held.columns.number is not None
-        got = np.concatenate([held.train_y, held.test_y]) * held.columns.number.std + held.columns.number.mean
-        assert min(abs(got - number)) < 1e-3 * number
-    else:
-        assert number in (held.columns.kept[-1].low, held.columns.kept[-1].high)
+    for target in [False, True]:
+        for known, twofold, separator, number in SIGNS:
+            words = zip(f"{known}|{known}".split("|"), twofold.split("|"), strict=False)
+            lines = [[f'"{one}"', f'"{two}"', str(n)] for n, (one, two) in enumerate(words)]
+            text = [separator.join(["a", "b", "n"]), *(separator.join(line) for line in lines * 12)]
+            file, settings = write(tmp_path, "\n".join(text)), ("csv.task=regression",) if target else ()
+            name, drop = ("b", "csv.drop=a") if target else ("n", "csv.task=classification")
+            if number is None:
+                with pytest.raises(InputError, match=r"one reading of column|numbers in target"):
+                    load(file, name, drop, *settings)
+                continue
+            held = load(file, name, drop, *settings)
+            assert held.columns is not None
+            plan = write(tmp_path, plan_file.text(held.columns), "plan.toml")
+            again = load(file, name, f"csv.columns={plan}")
+            assert np.array_equal(held.train_x, again.train_x) and np.array_equal(held.train_y, again.train_y)
+            if target:
+                assert held.columns.number is not None
+                got = np.concatenate([held.train_y, held.test_y]) * held.columns.number.std + held.columns.number.mean
+                assert min(abs(got - number)) < 1e-3 * number
+            else:
+                assert number in (held.columns.kept[-1].low, held.columns.kept[-1].high)
 
 
-@pytest.mark.parametrize(
-    ("words", "kind", "note"),
-    [
+def test_what_a_column_is_taken_for_is_said() -> None:
+    cases = [
         ("06305|02186|01950", "categorical", "codes, as 0123 and 2E05 are; csv.numeric makes them numbers"),
         ("1E10|2E05|3E11", "categorical", "codes, as 0123"),
         ("None|Mild|Severe", "categorical", ""),  # a word among words
@@ -399,11 +392,10 @@ def test_a_file_has_one_sign_before_decimals(
         ("<1|<2|<3", "categorical", ""),  # all below what can be measured: no number is known
         ("9934567890123456|9934567890123457|1", "dropped", "an identifier, whole numbers of 16 digits or more"),
         ("27/09/45|28/09/45|29/10/45", "categorical", ""),  # of which century?
-    ],
-)
-def test_what_a_column_is_taken_for_is_said(words: str, kind: str, note: str) -> None:
-    read = values_of(words)
-    assert (read.kind, read.note[: len(note)]) == (kind, note) and bool(read.note) == bool(note)
+    ]
+    for words, kind, note in cases:
+        read = values_of(words)
+        assert (read.kind, read.note[: len(note)]) == (kind, note) and bool(read.note) == bool(note), words
 
 
 def test_words_in_no_known_form_of_numbers_are_not_left_out_in_silence() -> None:
@@ -424,20 +416,18 @@ def test_what_is_missing_can_be_switched_off(tmp_path: Path, capsys: pytest.Capt
     assert kept.columns.columns[0].categories == ("FR", "NA") and usual.columns.columns[0].missing
 
 
-@pytest.mark.parametrize(
-    ("words", "phrase"),
-    [
+def test_a_regression_becomes_no_classification_in_silence(tmp_path: Path) -> None:
+    cases = [
         ("|".join([*(f"{n}.5" for n in range(30)), "unknown"]), "in target c, got 'unknown' in row 31; name"),
         ("|".join(["days", *(f"{n}.5" for n in range(30))]), "in target c, got 'days' in row 1;"),
         ("|".join(f"x{n}" for n in range(40)), "few classes in target c, got 40 different words such as 'x0' in 120"),
         ("|".join(f"1970-01-{n + 10}" for n in range(20)), "numbers or classes in target c, got days"),
-    ],
-)
-def test_a_regression_becomes_no_classification_in_silence(words: str, phrase: str, tmp_path: Path) -> None:
-    lines = [f"{word},{index % 7}" for index, word in enumerate(words.split("|") * 3)]
-    file = write(tmp_path, "\n".join(["c,beside", *lines]))
-    assert phrase in refusal(file, "c")
-    assert data.describe(data.configured(f"csv:{file}@c", ["csv.task=classification"])).classes >= 20
+    ]
+    for words, phrase in cases:
+        lines = [f"{word},{index % 7}" for index, word in enumerate(words.split("|") * 3)]
+        file = write(tmp_path, "\n".join(["c,beside", *lines]))
+        assert phrase in refusal(file, "c")
+        assert data.describe(data.configured(f"csv:{file}@c", ["csv.task=classification"])).classes >= 20
 
 
 TABLES = [  # text, columns, number of rows, what is said
@@ -460,13 +450,11 @@ TABLES = [  # text, columns, number of rows, what is said
 ]
 
 
-@pytest.mark.parametrize(("text", "columns", "rows", "said"), TABLES)
-def test_first_lines_quotes_and_separators_of_other_programs(
-    text: str, columns: str, rows: int, said: str, tmp_path: Path
-) -> None:
-    table, notes, _ = reading.read(write(tmp_path, text), "csv", TableSettings())
-    assert list(table) == [*columns, "y"] and table["y"].tolist() == ["x", "z"] and len(table["y"]) == rows
-    assert (said in "; ".join(notes)) and bool(notes) == bool(said)
+def test_first_lines_quotes_and_separators_of_other_programs(tmp_path: Path) -> None:
+    for text, columns, rows, said in TABLES:
+        table, notes, _ = reading.read(write(tmp_path, text), "csv", TableSettings())
+        assert list(table) == [*columns, "y"] and table["y"].tolist() == ["x", "z"] and len(table["y"]) == rows
+        assert (said in "; ".join(notes)) and bool(notes) == bool(said)
 
 
 def test_parquet_has_times_and_durations(tmp_path: Path) -> None:
