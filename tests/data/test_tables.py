@@ -111,12 +111,13 @@ def test_a_boolean_that_is_asked_for_has_two_values(tmp_path: Path, values: str,
         assert refused == f"Expected two values in column flag for csv.boolean, got {len(set(values.split()))}."
 
 
-@pytest.mark.parametrize(("columns", "more"), [(1, ""), (5, ""), (7, " and 2 more columns")])
-def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Path, columns: int, more: str) -> None:
-    rows = [",".join([*["ward" if index == 3 else str(index)] * columns, str(index % 2)]) for index in range(20)]
-    file = write(tmp_path, "\n".join([",".join([*(f"c{n}" for n in range(columns)), "y"]), *rows]))
-    refused = refusal(file, "y", "csv.task=classification")
-    assert refused.count("(") == min(columns, 5) and f"){more}; if they mean" in refused
+def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Path) -> None:
+    cases = [(1, ""), (5, ""), (7, " and 2 more columns")]
+    for columns, more in cases:
+        rows = [",".join([*["ward" if index == 3 else str(index)] * columns, str(index % 2)]) for index in range(20)]
+        file = write(tmp_path, "\n".join([",".join([*(f"c{n}" for n in range(columns)), "y"]), *rows]))
+        refused = refusal(file, "y", "csv.task=classification")
+        assert refused.count("(") == min(columns, 5) and f"){more}; if they mean" in refused
 
 
 def test_kinds_are_told_by_the_values(tmp_path: Path) -> None:
@@ -664,9 +665,8 @@ def test_a_stated_target_of_numbers_is_standardised_by_its_range(tmp_path: Path)
     assert [column.high for column in held.columns.columns] == [9, 9]
 
 
-@pytest.mark.parametrize(
-    ("ranges", "phrase"),
-    [
+def test_what_is_not_stated_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [
         (STATED, "got none of died; state these too, or leave columns out by --set csv.drop=NAME,NAME"),
         ("age=0:120 died=no,yes", "got none of ward, smoker, seen;"),
         (f"{STATED} died=no,yes age=0:99", "got age=0:99; not yet stated: none."),
@@ -678,15 +678,12 @@ def test_a_stated_target_of_numbers_is_standardised_by_its_range(tmp_path: Path)
             (f"age={wrong}", f"for column age, got '{wrong}'")
             for wrong in ("120:0", "nan:5", "0:inf", "0-120", "", "0:1,0")
         ),
-    ],
-)
-def test_what_is_not_stated_is_refused_in_one_line(
-    ranges: str, phrase: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write(tmp_path, ROWS)
-    assert state(file, "died", ranges, "--set", "csv.drop=name") == 2
-    said = capsys.readouterr().err
-    assert phrase in said and said.count("\n") == 1 and not Path(f"{file}.toml").exists()
+    ]
+    for ranges, phrase in cases:
+        file = write(tmp_path, ROWS)
+        assert state(file, "died", ranges, "--set", "csv.drop=name") == 2
+        said = capsys.readouterr().err
+        assert phrase in said and said.count("\n") == 1 and not Path(f"{file}.toml").exists()
 
 
 def test_a_stated_plan_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
