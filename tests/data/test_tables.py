@@ -154,6 +154,15 @@ def test_identifiers_and_free_text_are_left_out_and_said(tmp_path: Path) -> None
     assert "and 3 more: 3 left out" in listing.listing(held.columns, maximum=1)
 
 
+def test_an_index_without_a_name_is_left_out_of_short_tables_and_a_left_out_column_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    lines = [f"{n},{2.5 * n},{'' if n % 2 else f'note {n}'},{'ab'[n // 2 % 2]}" for n in range(10)]
+    held = load(write(tmp_path, "\n".join([",a,note,y", *lines])), "y", "csv.drop=note")
+    assert held.columns is not None and [c.name for c in held.columns.kept] == ["a"]
+    assert [c.absent for c in held.columns.columns] == [0, 0, pytest.approx(0.5, abs=0.2)]
+
+
 def test_two_numbers_are_a_boolean_in_all_but_the_shortest_tables(tmp_path: Path) -> None:
     lines = [f"{1 + n % 2},{n % 7},{'ab'[n % 2]}" for n in range(30)]
     held = load(write(tmp_path, "\n".join(["sex,size,y", *lines])), "y")

@@ -63,7 +63,7 @@ class ColumnValues:
     @property
     def absent(self) -> np.ndarray:
         """Mask (N,) of the missing values."""
-        return np.isnan(self.values) if self.kind in ("numeric", "date") else self.values == ""
+        return np.isnan(self.values) if self.values.dtype == np.float64 else self.values == ""
 
 
 class _SlipError(Exception):
@@ -175,6 +175,8 @@ def _inferred(name: str, words: np.ndarray, settings: TableSettings, signs: Deci
     different = set(there.tolist())
     if len(different) < 2 and (not different or len(there) == len(words)):
         return _dropped(read, f"always {different.pop()}" if different else "all values missing")
+    if name.startswith("Unnamed") and len(different) == len(there):
+        return _dropped(read, "an identifier, another value in each row")
     if read.kind == "numeric":
         two = len(there) > _FEW and len(np.unique(read.values[~read.absent])) == 2
         return replace(read, kind="boolean", values=as_names(read, words)) if two else _of_numbers(name, read)
@@ -367,13 +369,10 @@ def fit_columns(by_name: Mapping[str, ColumnValues], train: np.ndarray, maximum:
     """
     columns = []
     for name, column in by_name.items():
-        if column.kind == "dropped":
-            columns.append(Column(name, "dropped", note=column.note))
-            continue
         missing = column.absent[train]
         there, absent = column.values[train][~missing], float(np.mean(missing))
-        if not len(there):
-            columns.append(Column(name, "dropped", absent=absent, note="all training values missing"))
+        if column.kind == "dropped" or not len(there):
+            columns.append(Column(name, "dropped", absent=absent, note=column.note or "all training values missing"))
             continue
         fitted = _fitted(name, column, there, maximum)
         # A value that is missing in test rows alone has no feature: no training could give it a weight.
