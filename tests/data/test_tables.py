@@ -398,6 +398,8 @@ def test_what_a_column_is_taken_for_is_said() -> None:
         ("NA|FR|DE", "categorical", "missing: 3 times NA"),
         ("1 room|2 beds|3 rooms", "categorical", "numbers in several units, such as 3 rooms and 2 beds"),
         ("12A|12B|13A", "categorical", "numbers in several units"),
+        ("5 mg|7 Mg|3 mg", "categorical", "numbers in several units, such as 3 mg and 7 Mg"),
+        ("5 s|6|7 s", "categorical", "numbers in several units"),
         ("5|7|8|-999|6|9", "numeric", "3 times -999: a missing value? csv.missing=-999"),
         ("<1|<2|<3", "categorical", ""),  # all below what can be measured: no number is known
         ("9934567890123456|9934567890123457|1", "dropped", "an identifier, whole numbers of 16 digits or more"),
@@ -534,6 +536,10 @@ def test_a_plan_knows_its_words_units_and_types_however_they_are_written(tmp_pat
     text = "g,stay,n,y\n" + "".join(f"{n % 3}.0,{n}{' year' * (n > 0)},{n},{n % 2}.0\n" for n in range(12))
     one, other = load(first, "y"), load(write(tmp_path, text, "b.csv"), "y", f"csv.columns={first}.toml")
     assert np.array_equal(one.train_x, other.train_x) and np.array_equal(one.train_y, other.train_y)
+    zeros = write(tmp_path, "g,stay,n,y\n" + "".join(f"0,0,{n},{n % 2}\n" for n in range(12)), "c.csv")
+    assert not load(zeros, "y", f"csv.columns={first}.toml").train_x[:, 5].any()  # nothing needs no unit
+    mixed = write(tmp_path, "g;stay;n;y\n1;5 years;2;0\n", "d.csv")
+    assert "one sign between cells" in refusal(first, "y", f"csv.test={mixed}", f"csv.columns={first}.toml")
     frame = pd.DataFrame({"x": [1.125, 2.125, 7.5] * 6, "w": ["2,5", "3"] * 9, "tags": [[1]] * 18, "y": list("ab") * 9})
     frame["m"] = [Decimal("1.100"), Decimal("2.200"), Decimal("3.300")] * 6
     frame.to_parquet(tmp_path / "t.parquet")
