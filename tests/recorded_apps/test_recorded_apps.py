@@ -125,6 +125,12 @@ def test_the_first_tensor_that_does_not_fit_is_named() -> None:
     few = {"0": torch.zeros(3), "1": torch.zeros(3)}
     with pytest.raises(InputError, match=r"^Expected 9 numbered tensors .* or 6 \(its .*, got 2, which fit no "):
         named(net, replace(update, received=few))
+    twofold = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    for name in ("1.bias", "2.bias"):  # what is trained has the shapes of what is outside of BatchNorm
+        twofold.get_parameter(name).requires_grad_(False)
+    numbered = {str(i): torch.zeros(shape) for i, shape in enumerate([(4, 4), 4, (4, 4), 4])}
+    with pytest.raises(InputError, match="got 4, which fit 2 other parts of it; send"):
+        named(twofold, seen(numbered, numbered))
 
 
 def test_what_the_server_did_not_send_is_unknown_and_what_is_frozen_is_not_matched() -> None:
