@@ -1,6 +1,6 @@
-"""The attack process: a separate process that attacks a run's recordings during training and afterwards.
+"""Attack processes: they attack a run's recordings, one of them during training and as many as cores afterwards.
 
-This module starts, watches, ends and restarts it. Training does not know it: the two exchange files only.
+This module starts, watches, ends and restarts them. Training does not know them: they exchange files only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _POLL_S = 0.05
 _LOOK_S = 1.0  # between two checks for new recordings; shorter would disturb training
 _WRITES = 2  # of a result that cannot be read
 _IDLE_DEATHS = 3  # processes in a row that died before they began a job
+_MOST = 4  # processes at once; they share the cores, each of which large networks use
 _NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # the clients' folders, withheld from attacks
 
 Jobs = Callable[[ProbeSet], list[AttackJob]]
@@ -106,34 +107,41 @@ class Inline(Attacks):
 
 @final
 class AttackServer(Attacks):
-    """Executor in a separate process, and a thread that watches this process.
+    """Executor in separate processes, and a thread that watches them.
+
+    While training is at work there is one process, afterwards as many as cores, at most four. Each has the same number
+    of threads, so that results do not depend on how many are at work.
 
     Args:
         queue: the queue of the jobs.
         jobs: gives the jobs of a probe set whose probes are recorded.
         concurrent: start with training, at a lower priority; else no job is requested before training is over.
         seconds: time limit of a try.
-        gpu: whether the attacks have a share of a GPU.
+        gpu: whether the attacks have a share of a GPU, which one process uses.
     """
 
     def __init__(self, queue: Queue, jobs: Jobs, *, concurrent: bool, seconds: float, gpu: bool = False) -> None:
         super().__init__(queue, jobs)
         self._beside, self._seconds, self._gpu = concurrent, seconds, gpu
-        self._process: subprocess.Popen[bytes] | None = None
+        cores = len(os.sched_getaffinity(0))
+        self._most = 1 if gpu else min(_MOST, cores)
+        self._threads = cores // self._most
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._stop, self._closed = threading.Event(), threading.Event()
         self._broken = ""
         self._begun: dict[tuple[str, float], float] = {}
-        self._thread = threading.Thread(target=self._watch, name="attack process", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="attack processes", daemon=True)
 
     def begin(self) -> None:
         """Start to watch the queue."""
         self._thread.start()
 
     def end(self) -> None:
-        """End the process, in the middle of an attack if need be."""
+        """End the processes, in the middle of an attack if need be."""
         self._stop.set()
         self._thread.join()
-        self._end()
+        for process in [*self._processes]:
+            self._end(process)
 
     def close(self) -> None:
         """Note that training is over, and that all its jobs are in the queue."""
@@ -155,21 +163,21 @@ class AttackServer(Attacks):
         looked, idle_deaths = 0.0, 0
         while not self._stop.wait(_POLL_S):
             try:
-                if self._beside and not self._closed.is_set() and time.monotonic() - looked > _LOOK_S:
+                if look := time.monotonic() - looked > _LOOK_S:
                     looked = time.monotonic()
-                    self._ask(requested)
-                if self._process is None:
-                    if self._wanted():
-                        self._process = self._begin()
-                elif (code := self._process.poll()) is not None:
-                    self._end()  # and all processes that it started
-                    had_work = self._give_up(f"crashed: its process {_ended(code)}")
-                    idle_deaths = 0 if had_work else idle_deaths + (code != 0)  # 0: the queue was empty; more may come
-                    if idle_deaths >= _IDLE_DEATHS:
-                        self._broken = f"its process {_ended(code)} ({self._last_words()})"
-                        return
-                else:
-                    self._end_what_takes_too_long()
+                    if self._beside and not self._closed.is_set():
+                        self._ask(requested)
+                for process in [*self._processes]:
+                    if (code := process.poll()) is not None:
+                        self._end(process)  # and all processes that it started
+                        had_work = self._give_up(process, f"crashed: its process {_ended(code)}")
+                        idle_deaths = 0 if had_work else idle_deaths + (code != 0)  # 0: nothing waited; more may come
+                        if idle_deaths >= _IDLE_DEATHS:
+                            self._broken = f"its process {_ended(code)} ({self._last_words()})"
+                            return
+                self._end_what_takes_too_long()
+                if (look or not self._processes) and self._wanted():
+                    self._processes.append(self._begin())
             except OSError as error:
                 self._broken = str(error)
                 return
@@ -183,14 +191,19 @@ class AttackServer(Attacks):
                         self._queue.put(job)
 
     def _wanted(self) -> bool:
-        """Return whether a process is needed; beside training it starts early, because its imports take seconds."""
-        return self._queue.next() is not None or (self._beside and not self._closed.is_set())
+        """Return whether a further process is needed; beside training it starts early: its imports take seconds."""
+        if not self._processes and self._beside and not self._closed.is_set():
+            return True
+        most = self._most if self._closed.is_set() else 1
+        idle = len(self._processes) - len(self._queue.started())
+        return len(self._processes) < most and len(self._queue.waiting()) > idle
 
     def _begin(self) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_TOLD}
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in sys.path)
         if not self._gpu:
             environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment.setdefault("OMP_NUM_THREADS", str(self._threads))
         command = [sys.executable, "-m", "flfw.audit.attack_worker", str(self._queue.folder), str(os.getpid())]
         command += ["--nice"] if self._beside and not self._closed.is_set() else []
         with self._log.open("ab") as log:
@@ -206,29 +219,30 @@ class AttackServer(Attacks):
 
     def _end_what_takes_too_long(self) -> None:
         now = time.monotonic()  # the wall clock may be changed
-        begun = {(job.name, note["since"]) for job, note in self._queue.started()}
+        begun = {(job.name, note["since"]): note["pid"] for job, note in self._queue.started()}
         self._begun = {at_work: self._begun.get(at_work, now) for at_work in begun}
         overdue = {at_work for at_work, since in self._begun.items() if now - since > self._seconds}
-        if overdue:
-            self._end()
-            self._give_up(f"ended after {self._seconds:g} s, its budget", overdue)
+        for process in [one for one in self._processes if one.pid in {begun[at_work] for at_work in overdue}]:
+            self._end(process)
+            self._give_up(process, f"ended after {self._seconds:g} s, its budget", overdue)
 
-    def _give_up(self, why: str, at_work: Container[tuple[str, float]] | None = None) -> bool:
-        """Fail the begun jobs (or only those in ``at_work``), offer the others again; return whether there were any."""
-        begun = self._queue.started()
-        for job, note in begun:
-            if at_work is None or (job.name, note["since"]) in at_work:
+    def _give_up(
+        self, process: subprocess.Popen[bytes], why: str, at_work: Container[tuple[str, float]] | None = None
+    ) -> bool:
+        """Fail jobs of an ended process (or only those in ``at_work``), offer others again; return if it had any."""
+        begun = [(job, note["since"]) for job, note in self._queue.started() if note["pid"] == process.pid]
+        for job, since in begun:
+            if at_work is None or (job.name, since) in at_work:
                 self._queue.fail(job, why)
             else:  # begun between the check and the end
                 self._queue.give_back(job)
         return bool(begun)
 
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        self._processes.remove(process)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     @property
     def _log(self) -> Path:

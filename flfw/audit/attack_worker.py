@@ -1,4 +1,4 @@
-"""The attack process: it does the jobs of a queue, and receives only the recordings and the grants of each.
+"""An attack process: it does the jobs of a queue, and receives only the recordings and the grants of each.
 
 `flfw.audit.attack_process` starts it, ends it when an attack takes too long, and starts another one when it dies.
 """
@@ -208,7 +208,6 @@ def _share_of_memory(job: AttackJob) -> Iterator[None]:
 
 def attempt(job: AttackJob, queue: Queue) -> None:
     """Do a job and write its solution; an attack that raises is a failed try and does not stop the others."""
-    queue.start(job, os.getpid())
     try:
         with _share_of_memory(job):
             queue.solve(job, solve(job))
@@ -220,7 +219,7 @@ def work(queue: Queue) -> None:
     """Do jobs until the queue is closed and empty."""
     while True:
         over = queue.closed  # read before the next job, so that jobs put before the close are done
-        job = queue.next()
+        job = queue.take(os.getpid())
         if job is not None:
             attempt(job, queue)
         elif over:

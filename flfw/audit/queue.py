@@ -1,4 +1,4 @@
-"""The queue on disk between a run, which records, and the attack process, which attacks.
+"""The queue on disk between a run, which records, and the attack processes, which attack.
 
     r0003-target.ticket             the probes of round 3 are recorded (written by the recording side)
     ig-r0003-target.json            a job: one attack on them, with all its grants
@@ -17,12 +17,14 @@ can write other files, with sums that fit.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import threading
 import time
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import filterfalse, product
 from pathlib import Path
 from typing import Any, TypedDict, final
 
@@ -122,7 +124,7 @@ class Queue:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Note that no more jobs will come; the attack process ends when all jobs are done."""
+        """Note that no more jobs will come; an attack process ends when none waits."""
         (self.folder / "closed").touch()
 
     # --- the side that requests attacks ---
@@ -179,13 +181,25 @@ class Queue:
 
     # --- the attack process ---
 
-    def next(self) -> AttackJob | None:
-        """Return the earliest job that is neither solved nor at work; None if there is none."""
-        for path in sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age):
-            job = _job(path)
-            if not self._started(job.name).exists() and not self._is_solved(job):
+    def waiting(self) -> list[AttackJob]:
+        """Return the jobs that are neither solved nor at work: controls first, whose results an audit waits for."""
+        paths = sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age)
+        jobs = [job for job in map(_job, paths) if not self._started(job.name).exists()]
+        return sorted(filterfalse(self._is_solved, jobs), key=lambda job: job.probe_set.control == "target")
+
+    def take(self, pid: int) -> AttackJob | None:
+        """Begin the first job that waits, which no other process then begins; None if there is none."""
+        if not self.folder.exists():
+            return None
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            for job in self.waiting()[:1]:
+                self.start(job, pid)
                 return job
-        return None
+            return None
+        finally:
+            os.close(handle)
 
     @property
     def closed(self) -> bool:

@@ -256,6 +256,22 @@ def test_attacks_that_end_their_process_fail_and_the_others_go_on(job_of: JobOf,
         assert guessed(server.wait(jobs[Grey]))
 
 
+@pytest.mark.slow
+def test_cores_that_training_leaves_are_used(job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    queue = Queue(tmp_path / "queue")
+    stuck, grey = job_of(Stuck), job_of(Grey)
+    with serving(queue, seconds=10, beside=True) as server:
+        for job in (stuck, grey):
+            queue.put(job)
+        until(lambda: len(at_work_in(queue.folder)) == 2)  # the process, and the helper of its attack
+        time.sleep(2)
+        assert len(workers(queue.folder)) == 1 and queue.solution(grey) is None
+        server.close()
+        assert guessed(server.wait(grey)) and [job for job, _ in queue.started()] == [stuck]
+        assert (server.wait(stuck).stopped, server.wait(grey).tries) == ("ended after 10 s, its budget", 1)
+
+
 @pytest.mark.nightly
 def test_a_process_ends_when_its_queue_is_closed_and_empty(job_of: JobOf, tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")

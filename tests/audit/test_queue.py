@@ -71,15 +71,15 @@ def test_tickets_are_announced_once_each(queue: Queue) -> None:
 
 def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:
     asked = job()
-    assert queue.next() is None and queue.solution(asked) is None
+    assert queue.waiting() == [] and queue.solution(asked) is None
     queue.put(asked)
-    assert queue.next() == asked and queue.solution(asked) is None
+    assert queue.waiting() == [asked] and queue.solution(asked) is None
     queue.start(asked, pid=4242)
-    assert queue.next() is None  # somebody is at work on it
+    assert queue.waiting() == []  # somebody is at work on it
     ((at_work, note),) = queue.started()
     assert at_work == asked and note["pid"] == 4242
     queue.solve(asked, solved(asked, guesses(), 1.5, refused=("a file",)))
-    assert queue.next() is None and queue.started() == []
+    assert queue.waiting() == [] and queue.started() == []
     result = queue.solution(asked)
     assert result is not None and result.reconstructions[1] is None
     assert (result.seconds, result.refused) == (1.5, ("a file",))
@@ -94,22 +94,32 @@ def test_a_job_in_the_file_of_another_is_refused(queue: Queue, attack: str) -> N
     queue.put(job("ig"))
     path = queue.folder / f"{job('ig').name}.json"
     write_checked(path, dataclasses.replace(job("ig"), attack=attack).to_json())
-    for read in (queue.next, queue.started):
+    for read in (queue.waiting, queue.started):
         path.with_suffix(".started").touch()
         with pytest.raises(InputError, match=rf"^Expected the job {path.stem} in .*; remove the queue's folder"):
             read()
 
 
-def test_jobs_are_done_in_the_order_of_their_asking(queue: Queue) -> None:
-    names = ["b", "c", "a"]
-    for age, name in enumerate(names):
-        queue.put(job(name))
-        os.utime(queue.folder / f"{job(name).name}.json", (1000 + age, 1000 + age))
+def test_controls_are_done_first_then_jobs_in_the_order_of_their_asking(queue: Queue) -> None:
+    target = target_probe_set(Point("", 1, 1), 3)
+    jobs = [job("b", target), job("c", target), job("a", target), job("a", target.at("undefended"))]
+    for age, asked in enumerate(jobs):
+        queue.put(asked)
+        os.utime(queue.folder / f"{asked.name}.json", (1000 + age, 1000 + age))
     seen = []
-    while (offered := queue.next()) is not None:
-        seen.append(offered.attack)
+    while (offered := queue.take(1)) is not None:
+        seen.append(offered)
         queue.solve(offered, failed(offered, "no idea"))
-    assert seen == names
+    assert seen == [jobs[3], *jobs[:3]]
+
+
+def test_no_two_processes_take_the_same_job(queue: Queue) -> None:
+    jobs = [job(f"attack{i}") for i in range(40)]
+    for asked in jobs:
+        queue.put(asked)
+    with ThreadPoolExecutor(4) as pool:  # each opens the folder anew, as a process does
+        taken = [one.attack for one in pool.map(queue.take, range(48)) if one]
+    assert sorted(taken) == sorted(asked.attack for asked in jobs)
 
 
 def test_asking_for_the_same_job_again_changes_nothing(queue: Queue) -> None:
@@ -120,7 +130,7 @@ def test_asking_for_the_same_job_again_changes_nothing(queue: Queue) -> None:
     assert path.stat().st_mtime == 1000
     queue.solve(job(), solved(job(), guesses(), 1.0))
     queue.put(job())
-    assert queue.next() is None and queue.solution(job()) is not None
+    assert queue.waiting() == [] and queue.solution(job()) is not None
 
 
 def test_another_job_of_the_same_name_is_done_anew(queue: Queue) -> None:
@@ -129,7 +139,7 @@ def test_another_job_of_the_same_name_is_done_anew(queue: Queue) -> None:
     other = job(classes=9)
     queue.put(other)
     assert other.name == job().name and queue.solution(other) is None
-    assert queue.next() == other
+    assert queue.waiting() == [other]
     queue.solve(other, solved(other, guesses(0.75), 1.0))
     result = queue.solution(other)
     assert (
@@ -155,7 +165,7 @@ def test_what_came_of_an_outdated_job_is_no_answer_to_the_new_one(queue: Queue) 
     other = job(classes=9)
     queue.put(other)  # while somebody is still at work on the first
     queue.solve(job(), solved(job(), guesses(), 1.0))
-    assert queue.solution(other) is None and queue.next() == other
+    assert queue.solution(other) is None and queue.waiting() == [other]
 
 
 # --- tries ---
@@ -168,10 +178,10 @@ def test_a_job_is_offered_again_as_often_as_was_asked_for(queue: Queue, monkeypa
     for _ in range(2):
         queue.start(asked, pid=1)
         queue.fail(asked, "crashed: it")
-        assert queue.next() == asked and queue.solution(asked) is None and queue.started() == []
+        assert queue.waiting() == [asked] and queue.solution(asked) is None and queue.started() == []
     queue.fail(asked, "crashed: for the last time")
     result = queue.solution(asked)
-    assert result is not None and queue.next() is None
+    assert result is not None and queue.waiting() == []
     assert (result.stopped, result.tries, result.reconstructions) == ("crashed: for the last time", 3, (None, None))
 
 
@@ -190,7 +200,7 @@ def test_another_job_has_all_its_tries(queue: Queue) -> None:
     other = job(classes=9)
     queue.put(other)
     queue.fail(other, "crashed: it")
-    assert queue.next() == other  # one try of two is left
+    assert queue.waiting() == [other]  # one try of two is left
 
 
 def test_a_solution_that_arrived_in_time_is_not_given_up(queue: Queue) -> None:
@@ -218,10 +228,10 @@ def test_a_queue_that_is_opened_again_keeps_what_was_solved(queue: Queue) -> Non
     again = Queue(queue.folder)
     again.reopen()
     assert not again.closed and again.probe_sets() == [] and again.started() == []
-    assert again.solution(done) is not None and again.next() is None
+    assert again.solution(done) is not None and again.waiting() == []
     again.put(done)
     again.put(begun)
-    assert again.next() == begun
+    assert again.waiting() == [begun]
 
 
 # --- files ---
@@ -232,7 +242,7 @@ def test_unfinished_files_are_passed_over_and_swept(queue: Queue) -> None:
     queue.folder.mkdir(exist_ok=True)
     for name in ("ig-r0000-easy.json", "ig-r0000-easy.solved.json", "r0000-easy.ticket"):
         (queue.folder / f".{name}.4242.part").write_bytes(b'{"attack": "i')
-    assert queue.next() is None and queue.probe_sets() == [] and queue.solution(job()) is None
+    assert queue.waiting() == [] and queue.probe_sets() == [] and queue.solution(job()) is None
     queue.reopen()
     assert list(queue.folder.iterdir()) == []
 
@@ -286,11 +296,11 @@ def test_a_changed_job_or_ticket_is_refused_by_name(queue: Queue) -> None:
     queue.put(job())
     for _ in flips(queue.folder / f"{job().name}.json"):
         with pytest.raises(InputError, match=rf"Expected .*{job().name}\.json as it was written, got other content"):
-            queue.next()
+            queue.waiting()
     for _ in flips(queue.folder / f"{EASY.name}.ticket"):
         with pytest.raises(InputError, match=r"\.ticket as it was written"):
             queue.probe_sets()
-    assert queue.next() == job() and queue.probe_sets() == [EASY]
+    assert queue.waiting() == [job()] and queue.probe_sets() == [EASY]
 
 
 @pytest.mark.slow
@@ -298,13 +308,13 @@ def test_a_changed_solution_is_made_again_and_changed_tensors_are_no_result(queu
     queue.put(job())
     queue.solve(job(), solved(job(), guesses(), 1.0))
     for _ in flips(queue.folder / f"{job().name}.solved.json"):
-        assert queue.solution(job()) is None and queue.next() == job()
+        assert queue.solution(job()) is None and queue.waiting() == [job()]
     for _ in flips(queue.folder / f"{job().name}.safetensors"):
         result = queue.solution(job())
         assert result is not None and result.reconstructions == (None, None)
         assert result.stopped == "its result cannot be read: another content than was written"
     intact = queue.solution(job())
-    assert intact is not None and intact.stopped is None and queue.next() is None
+    assert intact is not None and intact.stopped is None and queue.waiting() == []
 
 
 def test_only_the_owner_may_read(queue: Queue) -> None:
@@ -360,9 +370,9 @@ def test_jobs_of_before_are_not_done_until_they_are_asked_for_again(queue: Queue
     queue.put(asked)
     queue.fail(asked, "crashed: it")
     queue.reopen()
-    assert queue.next() is None and list(queue.folder.iterdir()) == []
+    assert queue.waiting() == [] and list(queue.folder.iterdir()) == []
     queue.put(asked)
-    assert queue.next() == asked
+    assert queue.waiting() == [asked]
 
 
 class DamagingQueue:
@@ -370,9 +380,6 @@ class DamagingQueue:
 
     def __init__(self, queue: Queue) -> None:
         self._queue, self.written = queue, 0
-
-    def start(self, job: AttackJob, process: int) -> None:
-        self._queue.start(job, process)
 
     def solution(self, job: AttackJob) -> None:
         return None

@@ -100,7 +100,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
     sealed = {f"{JOB.name}.solved.json": CHANGE, f"{JOB.name}.safetensors": broken(changed_tensors)}
     tries = {f"{JOB.name}.tries": either(resummed(changed_bytes), broken(changed_bytes))}
     return {
-        "job": Reader(waiting, {f"{JOB.name}.json": CHANGE}, lambda place: Queue(place).next(), is_job),
+        "job": Reader(waiting, {f"{JOB.name}.json": CHANGE}, lambda place: Queue(place).take(1), is_job),
         "probe sets": Reader(
             waiting,
             {f"{EASY.name}.ticket": CHANGE},
