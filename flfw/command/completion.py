@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import shtab
 
 from flfw import data, plugins
-from flfw.command.early import networks
+from flfw.command.early import SECTIONS, networks
 from flfw.command.flags import TASKS, Flag, flags
 from flfw.command.new import KINDS
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS
@@ -63,7 +63,9 @@ def _names() -> dict[str, tuple[str, ...]]:
         "dataset": (*data.names(), *(f"{prefix}:" for prefix in sorted(data.PREFIXES))),
         "split": ("auto", *schemes()),
         "table": (*tables(), FRONTIER),
-        "list": tuple(dict.fromkeys([*methods, *defences, *attacks, *networks(), *data.names(), *schemes()])),
+        "list": tuple(
+            dict.fromkeys([*SECTIONS, *methods, *defences, *attacks, *networks(), *data.names(), *schemes()])
+        ),
         "data": data.names(),
     }
 

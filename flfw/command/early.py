@@ -25,7 +25,9 @@ from flfw.plugins import ATTACK, DEFENCE, METHOD, PluginKind, converted, short_n
 _BOUNDED = {name: get_args(kind)[0] for name, kind in vars(bounds).items() if get_origin(kind) is Annotated}
 _SCALARS = {"int": int, "float": float, "bool": bool, "str": str, **_BOUNDED}
 _ROOT = Path(plugins.__file__).parent
-_AXES = {"methods": METHOD, "defences": DEFENCE, "attacks": ATTACK}
+AXES = {"methods": METHOD, "defences": DEFENCE, "attacks": ATTACK}
+SECTIONS = (*AXES, "datasets", "splits", "networks", "tables")
+"""Sections of ``flfw list``."""
 _ON_THE_NETWORK = "hf"  # a look at such a data set may ask its server
 
 
@@ -73,10 +75,10 @@ def check_listed(names: Iterable[str]) -> None:
     known = [name for kind in (METHOD, DEFENCE, ATTACK) for name in plugins.names(kind)]
     known += [*data.names(), *schemes(), *networks()]
     for name in names:
-        if name not in (*known, "expert"):
+        if name not in (*known, *SECTIONS, "expert"):
             if today := VALUES.get(("split", name)):
                 raise InputError(f"Expected {today}, as it is called now; got --list {name}.")
-            raise unknown(f"a name among {', '.join(known)}", f"--list {name}", name, known)
+            raise unknown(f"{', '.join(SECTIONS)}, or a name in them", f"--list {name}", name, [*known, *SECTIONS])
 
 
 def check_names(experiment: Experiment) -> None:
@@ -134,10 +136,10 @@ def check_assignments(experiment: Experiment, methods: Sequence[str] = ()) -> No
     methods = methods or (experiment.method,)
     attacks = [name for name in (*experiment.attacks, experiment.malicious_server) if name not in ("auto", "")]
     attacks += [name for name in methods if "auto" in experiment.attacks and name in plugins.names(ATTACK)]
-    chosen = [(kind, name) for kind, some in zip(_AXES.values(), (methods, experiment.defences, attacks), strict=True)
+    chosen = [(kind, name) for kind, some in zip(AXES.values(), (methods, experiment.defences, attacks), strict=True)
               for name in some]  # fmt: skip
     others = {short_name(name) for name in (*(name for _, name in chosen), experiment.net, experiment.split)}
-    known = [*(name for kind in _AXES.values() for name in plugins.names(kind)), *schemes(), *_pretrained(), *PREFIXES]
+    known = [*(name for kind in AXES.values() for name in plugins.names(kind)), *schemes(), *_pretrained(), *PREFIXES]
     for target, text in map(split_assignment, experiment.set):
         plugin, _, field = target.rpartition(".")
         named = [(kind, name) for kind, name in chosen if short_name(name) == plugin]
@@ -183,7 +185,7 @@ def _check_axes(written: dict[str, tuple[str, ...]], experiment: Experiment) -> 
     """Refuse names on axes that nothing bears, and assignments that fit none of a matrix's plug-ins."""
     for name in written.get("datasets", (experiment.dataset,)):
         check_data(replace(experiment, dataset=name))
-    for axis, kind in _AXES.items():
+    for axis, kind in AXES.items():
         named = (value for value in written.get(axis, ()) if value not in ("none", "auto"))
         _require_known(kind, (part for name in named if ":" not in name for part in name.split("+")))
     stages = [part for value in written.get("defences", experiment.defences) for part in value.split("+")]

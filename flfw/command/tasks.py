@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from flfw import plugins
@@ -54,11 +55,15 @@ def printed(command: Command, arguments: list[str], program: str) -> int:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return all names with a line each, or the cards of the given ones."""
+    """Return all names with a line each, or the cards of the given ones; a section's name stands for its lines."""
+    sections = {} if names == ["expert"] else _sections()
     if not names:
-        return _overview()
+        all_lines = [line for lines in sections.values() for line in [*lines, ""]]
+        return "\n".join([*all_lines, "flfw list NAME has the card of one; flfw table NAME runs a table."])
 
     def shown(name: str) -> str:
+        if name in sections:
+            return "\n".join(sections[name])
         if name == "expert":
             from flfw.command.help import expert_settings
 
@@ -70,30 +75,30 @@ def listed(names: Sequence[str]) -> str:
     return "\n\n".join(map(shown, names))
 
 
-def _overview() -> str:
+def _sections() -> dict[str, list[str]]:
     """Return a line for each plug-in, data set and split, read off the sources: PyTorch takes seconds to import."""
     from flfw import data
-    from flfw.command.early import networks, opening
+    from flfw.command.early import AXES, SECTIONS, networks, opening
     from flfw.command.help import row, wrapped
     from flfw.data.splits import schemes
     from flfw.papers.published import FRONTIER
     from flfw.papers.published import names as tables
 
     lines = []
-    for kind in (plugins.METHOD, plugins.DEFENCE, plugins.ATTACK):
-        lines += ["", f"{kind.noun}s"]
-        lines += [line for name in plugins.names(kind) for line in row(name, opening(kind, name))]
-    lines += ["", "data sets"]
+    for title, kind in AXES.items():
+        rows = [row(name, opening(kind, name)) for name in plugins.names(kind)]
+        lines.append([title, *chain.from_iterable(rows)])
+    lines.append(["data sets"])
     for name in data.names():
         card = data.describe(name)
-        lines += row(name, f"{'x'.join(map(str, card.shape))}, {card.classes} classes")
-    lines += ["", "splits"]
+        lines[-1] += row(name, f"{'x'.join(map(str, card.shape))}, {card.classes} classes")
+    lines.append(["splits"])
     for name in schemes.schemes():
         words = (schemes.scheme(name).__doc__ or "").partition("\n")[0]
-        lines += row(name, words.partition(", see ")[0].partition(" See ")[0])
-    for title, members in (("networks", networks()), ("tables", (*tables(), FRONTIER))):
-        lines += ["", *wrapped(f"{title}: {', '.join(members)}", hanging="  ")]
-    return "\n".join([*lines[1:], "", "flfw list NAME has the card of one; flfw table NAME runs a table."])
+        lines[-1] += row(name, words.partition(", see ")[0].partition(" See ")[0])
+    lines += [wrapped(f"networks: {', '.join(networks())}", hanging="  ")]
+    lines += [wrapped(f"tables: {', '.join((*tables(), FRONTIER))}", hanging="  ")]
+    return dict(zip(SECTIONS, lines, strict=True))
 
 
 def compared(folders: Sequence[Path]) -> str:

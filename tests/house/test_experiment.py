@@ -457,7 +457,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             "--seeds, --compare, --figures, --verify, --pdf FOLDER, got --estimate and --table or --cell; each does a "
             "thing of its own.",
         ),
-        (["--list", "nobody"], "Expected a name among {everything}; got --list nobody."),
+        (["--list", "nobody"], "Expected methods, defences, {sections}, or a name in them; got --list nobody."),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, line) -> None:
@@ -474,7 +474,7 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
         "defences": ", ".join(defences) or "none yet",
         "nets": ", ".join(nets.names()),
         "datasets": ", ".join(data.names()),
-        "everything": ", ".join([*methods, *defences, *attacks, *data.names(), *schemes.schemes(), *nets.names()]),
+        "sections": "attacks, datasets, splits, networks, tables",
         "splits": ", ".join(schemes.schemes()),
         "tables": ", ".join([*command.names(), NAME]),
         "taken": str(elsewhere.parent / "taken"),

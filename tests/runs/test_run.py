@@ -146,6 +146,9 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--list"]) == 0
     everything = capsys.readouterr().out
     assert all(name in everything for name in ("hyperfl", "prune", "ig", "cnn1", "digits", "dominant"))
+    assert sim.main(["--list", "attacks", "tables"]) == 0
+    some = capsys.readouterr().out
+    assert all(part in everything for part in some.split("\n\n")) and "ig " in some and "fedavg " not in some
     assert sim.main(["--list", "hyperfl"]) == 0
     assert "Private     embedding" in capsys.readouterr().out
     every = [about(name) for kind in (plugins.METHOD, plugins.DEFENCE, plugins.ATTACK) for name in plugins.names(kind)]
