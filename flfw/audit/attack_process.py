@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import final
 
@@ -29,6 +30,8 @@ _IDLE_DEATHS = 3  # processes in a row that died before they began a job
 _MOST = 4  # processes at once; they share the cores, each of which large networks use
 _NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # the clients' folders, withheld from attacks
 
+IMPORTS_S = 4.0
+"""Seconds that a process takes to start: jobs that are done in this time are not worth a further one."""
 Jobs = Callable[[ProbeSet], list[AttackJob]]
 
 
@@ -45,6 +48,11 @@ def require_gpu(settings: AttackSettings) -> None:
         import torch
 
         require(torch.cuda.is_available(), "--attack-gpus 0 on a machine without a GPU", attack_gpus=share)
+
+
+def processes_after_training(gpu: bool) -> int:
+    """Return how many processes attack after training: as many as cores, at most four; on a GPU one."""
+    return 1 if gpu else min(_MOST, len(os.sched_getaffinity(0)))
 
 
 class Attacks(ABC):
@@ -123,11 +131,10 @@ class AttackServer(Attacks):
     def __init__(self, queue: Queue, jobs: Jobs, *, concurrent: bool, seconds: float, gpu: bool = False) -> None:
         super().__init__(queue, jobs)
         self._beside, self._seconds, self._gpu = concurrent, seconds, gpu
-        cores = len(os.sched_getaffinity(0))
-        self._most = 1 if gpu else min(_MOST, cores)
-        self._threads = cores // self._most
+        self._most = processes_after_training(gpu)
+        self._threads = len(os.sched_getaffinity(0)) // self._most
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._stop, self._closed = threading.Event(), threading.Event()
+        self._stop, self._closed, self._closed_at = threading.Event(), threading.Event(), inf
         self._broken = ""
         self._begun: dict[tuple[str, float], float] = {}
         self._thread = threading.Thread(target=self._watch, name="attack processes", daemon=True)
@@ -146,6 +153,7 @@ class AttackServer(Attacks):
     def close(self) -> None:
         """Note that training is over, and that all its jobs are in the queue."""
         self._queue.close()
+        self._closed_at = time.monotonic()
         self._closed.set()
 
     def wait(self, job: AttackJob) -> JobResult:
@@ -194,7 +202,7 @@ class AttackServer(Attacks):
         """Return whether a further process is needed; beside training it starts early: its imports take seconds."""
         if not self._processes and self._beside and not self._closed.is_set():
             return True
-        most = self._most if self._closed.is_set() else 1
+        most = self._most if time.monotonic() > self._closed_at + IMPORTS_S else 1
         idle = len(self._processes) - len(self._queue.started())
         return len(self._processes) < most and len(self._queue.waiting()) > idle
 

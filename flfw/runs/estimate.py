@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from flfw.audit.attack_process import IMPORTS_S, processes_after_training
 from flfw.engines import machine
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
@@ -315,11 +316,19 @@ def seconds(experiment: Experiment, actors: int, training: TrainingCosts, audit:
     processor = start + whole.processor_s + attacks
     if through:  # the driver's imports, then the actors'
         start += training.ready_s + through.start_s
-        beside = bool(audit) and resolve_attack_process(experiment.attack_process, experiment.engine) == "concurrent"
-        processor += (min(actors, experiment.clients) + beside) * training.ready_s + through.processor_s
+        processor += min(actors, experiment.clients) * training.ready_s + through.processor_s
+    processor += _attacking(experiment, attacks) * training.ready_s
+    attacks /= max(1, _attacking(experiment, attacks))
     total = start + whole.clock_s + attacks
     waiting = training.round_s
     return Seconds(start, one_round.clock_s, whole.clock_s, attacks, total, waiting, one_round.processor_s, processor)
+
+
+def _attacking(experiment: Experiment, attacks_s: float) -> int:
+    """Return the number of processes that attack; 0: none beside this one."""
+    if not attacks_s or resolve_attack_process(experiment.attack_process, experiment.engine) == "inline":
+        return 0
+    return processes_after_training(experiment.attack_gpus > 0) if attacks_s > IMPORTS_S else 1
 
 
 def _attacks_s(experiment: Experiment, audit: AuditCosts) -> float:
@@ -366,10 +375,10 @@ def memory(
         at_once = averaging + training.further_gib + training.client_gib - training.base_gib
         driver = max(at_once, max(attacking, held) + training.exit_gib)
         return Memory(driver, training.client_gib, actors, driver)
-    inline = resolve_attack_process(experiment.attack_process, experiment.engine) == "inline"
-    ending = max(attacking if inline else 0.0, held) + training.exit_gib
+    processes = _attacking(experiment, _attacks_s(experiment, audit) if audit else 0.0)
+    ending = max(0.0 if processes else attacking, held) + training.exit_gib
     driver, actor = max(averaging + training.further_gib, ending) + _RAY_GIB, training.client_gib + _RAY_GIB
-    beside = store / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
+    beside = store / _GIB + _RAY_DAEMONS_GIB + processes * attacking
     return Memory(driver, actor, actors, driver + actors * actor + beside)
 
 
