@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, final
+from typing import Any, TypedDict
 from uuid import uuid4
 
 import torch
@@ -95,6 +95,11 @@ class Snapshot:
     scores: Tensor | None = None
     noise: Tensor | None = None
     average: Tensors = field(default_factory=dict)
+
+    @property
+    def evaluated(self) -> Tensors:
+        """Tensors that the final evaluation takes: the average if there is one, else those of ``arrays``."""
+        return self.average or unpack(self.arrays)
 
 
 class Checkpoints:
@@ -170,33 +175,37 @@ class Checkpoints:
                 raise InputError(f"Expected the last round's checkpoint in {self._folder}, got none; restore it.")
             return None, Journal(history)
         path = rounds[-1][1]
-        data = unseal(path)
-        try:
-            tensors = load(data)
-            with safe_open(path, "pt") as header:
-                metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
-            _require_format(metadata["format"], path)
-            if metadata["experiment"] != self._seal:
-                raise InputError(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
-            snapshot = Snapshot(
-                round=_round(metadata["round"]),
-                arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
-                state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
-                state_versions=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
-                recordings=metadata["recordings"],
-                scores=tensors.get(_SCORES),
-                noise=tensors.get(_NOISE),
-                average={n.removeprefix("ema/"): v for n, v in tensors.items() if n.startswith("ema/")},
-            )
-            self.resumed = list(metadata["resumed"])
-            self._drop_all_but(path)
-            return snapshot, Journal(history, metadata["history"])
-        except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"Expected a checkpoint in format {_FORMAT}, got {path}: {error!r}; restore it."
-            ) from error
+        snapshot, metadata = _read(path, self._seal)
+        self.resumed = list(metadata["resumed"])
+        self._drop_all_but(path)
+        return snapshot, Journal(history, metadata["history"])
+
+
+def _read(path: Path, experiment: str) -> tuple[Snapshot, _Metadata]:
+    """Read the file of a round, which names the experiment's file."""
+    data = unseal(path)
+    try:
+        tensors = load(data)
+        with safe_open(path, "pt") as header:
+            metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
+        _require_format(metadata["format"], path)
+        if metadata["experiment"] != experiment:
+            raise InputError(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
+        snapshot = Snapshot(
+            round=_round(metadata["round"]),
+            arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
+            state=_under("server/", tensors),
+            state_versions=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
+            recordings=metadata["recordings"],
+            scores=tensors.get(_SCORES),
+            noise=tensors.get(_NOISE),
+            average=_under("ema/", tensors),
+        )
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"Expected a checkpoint in format {_FORMAT}, got {path}: {error!r}; restore it.") from error
+    return snapshot, metadata
 
 
 @dataclass(frozen=True)
@@ -337,38 +346,16 @@ def _round(number: int) -> int:
     return number
 
 
-@final
-@dataclass(frozen=True)
-class FinalModel:
-    """Tensors that a run ended with.
-
-    Attributes:
-        tensors: the moving average of the broadcasts if the run has one, else the last broadcast.
-        averaged: whether they are a moving average; then they are not the mean of the last round's uploads.
-    """
-
-    tensors: Tensors
-    averaged: bool
-
-
-def final_model(folder: Path) -> FinalModel:
-    """Read the final model of a run.
-
-    Args:
-        folder: of the run.
+def last_snapshot(folder: Path) -> Snapshot:
+    """Read the server's state after the last round of a run; nothing in the folder changes.
 
     Raises:
-        InputError: its last checkpoint is missing or damaged.
+        InputError: the checkpoint is missing or damaged.
     """
     rounds = sealed(folder / "checkpoint", "round-*")
     if not rounds:
         raise InputError(f"Expected the last round's checkpoint in {folder / 'checkpoint'}, got none; restore it.")
-    try:
-        tensors = load(unseal(rounds[-1][1]))
-    except SafetensorError as error:
-        raise InputError(f"Expected a checkpoint, got {rounds[-1][1]}: {error}; restore it.") from error
-    average = _under("ema/", tensors)
-    return FinalModel(average or _under("model/", tensors), bool(average))
+    return _read(rounds[-1][1], stored_at(folder).stem)[0]
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:
