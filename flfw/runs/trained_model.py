@@ -122,10 +122,8 @@ def open_model(folder: Path, client: int | None = None) -> TrainedModel:
     run_plan = plan(experiment).with_input_space(dataset.shape, dataset.classes)
     clients = run_plan.client.rounds.clients
     require(client is None or client in range(clients), f"a client from 0 to {clients - 1}", client=client)
-    try:
-        worker = _client(run_plan, dataset, folder, client)
-    except (SharingViolationError, StateMissingError) as error:
-        raise InputError(f"Expected the model of the run in {folder}, got another: {error}") from error
+    task = Task(dataset, partition.nobodys(clients), run_plan.client.task.network)
+    worker = client_after(run_plan, task, folder, client)
     if client is None and not (sends_one_model(run_plan.client.method) and _is_common(worker)):
         got = f"method={run_plan.client.name}, which has one for each client"
         raise InputError(f"Expected client=NUMBER for one of the models in {folder}, got {got}.")
@@ -143,8 +141,18 @@ def _described(folder: Path, name: str) -> tuple[data.Dataset, TableSettings]:
     return dataset, replace(TableSettings(), **(noted.get("reading") or {}))
 
 
-def _client(run_plan: RunPlan, dataset: data.Dataset, folder: Path, client: int | None) -> FederatedClient:
-    """Return a client, without data, that has received the last model, as for the final evaluation."""
+def client_after(run_plan: RunPlan, task: Task, folder: Path, client: int | None) -> FederatedClient:
+    """Return a client, on the CPU, that has received the last model of a run, as for the final evaluation.
+
+    Args:
+        run_plan: of the run.
+        task: of the run; it may have no examples.
+        folder: folder of the run.
+        client: number of the client; None: a client that never took part.
+
+    Raises:
+        InputError: the model, or what this client kept, is not there, is damaged or is of another run.
+    """
     clients, last = replace(run_plan.client, on_gpu=False), last_snapshot(folder)
     strategy = run_plan.strategy(clients.settings, seed=clients.seed)
     strategy.ctx = ServerContext(clients)
@@ -152,15 +160,24 @@ def _client(run_plan: RunPlan, dataset: data.Dataset, folder: Path, client: int 
     number, version = client or 0, 0 if client is None else last.state_versions.get(client, 0)
     arrays = unpack(strategy.arrays_for(number, pack(last.evaluated)))
     received = {name: value.numpy() for name, value in arrays.items()}
-    task = Task(dataset, partition.nobodys(clients.rounds.clients), clients.task.network)
     store = None if client is None else ClientStore(folder / "state", stored_experiment(folder).id, number)
-    worker: FederatedClient = clients.client_class(ClientContext(clients, task, number, last.round, None, store))
-    worker.validator.check_received(received)
-    if version and worker.private_state() and not (folder / "state").is_dir():
-        kept = "only a simulation with --expert keep_state=true keeps them"
-        raise InputError(f"Expected the tensors of client {client} in {folder / 'state'}, got none; {kept}.")
-    worker.load_received(received, version)
-    return worker
+    made: FederatedClient = clients.client_class(ClientContext(clients, task, number, last.round, None, store))
+    if version and made.private_state():
+        require_state(folder)
+    try:
+        made.validator.check_received(received)
+        made.load_received(received, version)
+    except (OSError, SharingViolationError, StateMissingError) as error:
+        raise InputError(f"Expected the whole state of the run in {folder}: {error}") from error
+    return made
+
+
+def require_state(folder: Path) -> None:
+    """Refuse the folder of a run that does not hold what its clients kept."""
+    if not (folder / "state").is_dir():
+        raise InputError(
+            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --expert keep_state=true."
+        )
 
 
 def _is_common(worker: FederatedClient) -> bool:
