@@ -17,6 +17,7 @@ from flfw.client import FederatedClient
 from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore, StateMissingError
 from flfw.data import feed
+from flfw.data.files.columns import TableSchema
 from flfw.data.readers.pixels import resize
 from flfw.data.splits import partition
 from flfw.data.tables import column_types, plan_file
@@ -56,8 +57,8 @@ class TrainedModel(nn.Module):
         self.net, self.columns, self._settings = net.eval(), dataset.columns, settings
         self.inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
         self.classes = self.columns.classes if self.columns else tuple(map(str, range(dataset.classes)))
-        known = dataset.name in data.names()  # a user's own pictures are resized in another way
-        self._published = data.describe(dataset.name).shape if known else dataset.shape
+        # A user's own pictures are resized in another way.
+        self._published = data.describe(dataset.name).shape if dataset.name in data.names() else dataset.shape
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,8 +76,10 @@ class TrainedModel(nn.Module):
         Raises:
             InputError: a column is missing, a value does not fit its column, or shape or range are others.
         """
-        named, shape = self.columns and hasattr(examples, "keys"), self.inputs.shape
-        x = torch.as_tensor(self._features(examples) if named else examples)
+        shape = self.inputs.shape
+        if self.columns and hasattr(examples, "keys"):
+            examples = _features(examples, self.columns, self._settings)
+        x = torch.as_tensor(examples)
         if x.dtype == torch.uint8 and x.shape[1:] == self._published != shape:
             x = torch.from_numpy(resize(x.numpy(), shape[1]))
         require(x.shape[1:] == shape, f"inputs of shape (B, {', '.join(map(str, shape))})", shape=tuple(x.shape))
@@ -84,25 +87,6 @@ class TrainedModel(nn.Module):
         strange = x[~((x >= 0) & (x <= 1))]
         require(not len(strange), "bytes, or floats in [0, 1]", value=float(strange[0]) if len(strange) else None)
         return self.inputs.normalise(x)
-
-    def _features(self, table: Mapping[str, Any]) -> np.ndarray:
-        """Return features (B, d) of a table's columns, each read by itself: numbers as they are, words as written."""
-        from pandas import Series
-        from pandas.api.types import is_numeric_dtype
-
-        plan, parts, settings = self.columns, [], self._settings
-        assert plan is not None, "asked for a table"
-        if lacking := [column.name for column in plan.kept if column.name not in table]:
-            raise InputError(f"Expected all columns that are features, got none called {abridged(lacking, 8)}.")
-        for column in plan.kept:
-            values = Series(table[column.name])
-            pairs = zip(values.tolist(), values.isna(), strict=True)
-            words = {column.name: np.array(["" if absent else str(value).strip() for value, absent in pairs], object)}
-            numbers = is_numeric_dtype(values)
-            signs = DecimalSigns(".") if numbers else column_types.decimal_signs(words, settings, "")
-            read, _ = column_types.by_plan(words, replace(plan, columns=(column,)), settings, signs)
-            parts.append(column_types.encoded(read, (column,)))
-        return np.concatenate(parts, axis=1)
 
 
 def open_model(folder: Path, client: int | None = None) -> TrainedModel:
@@ -188,3 +172,22 @@ def _is_common(worker: FederatedClient) -> bool:
         for name in worker.private_names:
             moved.state_dict()[name].add_(1)
         return torch.equal(moved(x), worker.model.eval()(x))
+
+
+def _features(table: Mapping[str, Any], plan: TableSchema, settings: TableSettings) -> np.ndarray:
+    """Return features (B, d) of a table's columns, each read by itself: numbers as they are, words as written."""
+    from pandas import Series
+    from pandas.api.types import is_numeric_dtype
+
+    parts = []
+    if lacking := [column.name for column in plan.kept if column.name not in table]:
+        raise InputError(f"Expected all columns that are features, got none called {abridged(lacking, 8)}.")
+    for column in plan.kept:
+        values = Series(table[column.name])
+        pairs = zip(values.tolist(), values.isna(), strict=True)
+        words = {column.name: np.array(["" if absent else str(value).strip() for value, absent in pairs], object)}
+        numbers = is_numeric_dtype(values)
+        signs = DecimalSigns(".") if numbers else column_types.decimal_signs(words, settings, "")
+        read, _ = column_types.by_plan(words, replace(plan, columns=(column,)), settings, signs)
+        parts.append(column_types.encoded(read, (column,)))
+    return np.concatenate(parts, axis=1)

@@ -5,6 +5,7 @@
     round-00003-SHA256.safetensors  the last round: tensors model/*, server/*, ema/*, canaries/* and versions/*, which
                                     name the version of each client's state; the rest: metadata
     history.jsonl                   a line for each round; the metadata give its length
+    rounds.txt                      number of rounds, where a finished run got more
 
 The folder also holds the rounds that were asked for, with their sums and the cohorts' key (`flfw.dp.releases`), the
 sessions of the run (`flfw.runs.provenance`), and locks.
@@ -37,7 +38,7 @@ from flfw.experiment import Experiment
 from flfw.files.earlier_names import settings_of_today
 from flfw.files.folders import stored_at
 from flfw.files.provenance import code_hash
-from flfw.files.sealed import Journal, JournalMark, force_all, seal, sealed, unseal
+from flfw.files.sealed import Journal, JournalMark, force_all, read_checked, seal, sealed, unseal, write_checked
 from flfw.files.typed import from_json
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
@@ -49,6 +50,7 @@ _POLL_S = 0.1  # interval between two looks at a lock that another process holds
 _CLIENTS, _ROUNDS = "versions/clients", "versions/rounds"
 _SCORES = "canaries/scores"
 _NOISE = "canaries/noise"
+_ROUNDS_NOW = "rounds.txt"
 
 
 class _Description(TypedDict):
@@ -232,6 +234,15 @@ class Stored:
                 raise InputError(f"Expected {key}={value} as in {folder}, got {key}={got}; start a new run for that.")
 
 
+def add_rounds(folder: Path, rounds: int) -> None:
+    """Give a finished run another number of rounds, so that it is not over: its result goes first.
+
+    Killed between the two steps, the run is finished again as it was.
+    """
+    (folder / "result.json").unlink()
+    write_checked(folder / "checkpoint" / _ROUNDS_NOW, str(rounds).encode())
+
+
 def require_same_data(folder: Path, digest: str) -> None:
     """Store the digest of a run's data at its start; later, refuse other data.
 
@@ -320,6 +331,8 @@ def stored_experiment(folder: Path) -> Stored:
     _require_format(description["format"], path)
     settings = settings_of_today(description["experiment"])
     _require_known(settings, path)
+    if (more := folder / "checkpoint" / _ROUNDS_NOW).exists():
+        settings["rounds"] = from_json(read_checked(more), int, more)
     try:
         experiment = Experiment.from_run_config(settings)
     except InputError as error:
