@@ -130,10 +130,8 @@ def resume(experiment: Experiment, longer: bool = False) -> Path:
     stored = checkpoint.stored_experiment(folder)
     before = stored.experiment.rounds
     more = longer and experiment.rounds > before
-    if more and not checkpoint.is_complete(folder):
-        raise _ended(folder, before, "it is not over; resume it without --rounds first, or")
     if more and experiment.target_epsilon:
-        raise _ended(folder, before, f"the noise for --target-epsilon was chosen for {before} rounds;")
+        raise _ended(folder, before, f"the noise for --target-epsilon was chosen for {before} rounds")
     run_plan, task, notes = check(experiment, new=False)
     experiment = run_plan.experiment
     stored.require_same(dataclasses.replace(experiment, rounds=before) if more else experiment, folder)
@@ -163,23 +161,23 @@ def _require_open_end(run_plan: RunPlan, task: Task, folder: Path, rounds: int) 
     experiment, client = run_plan.experiment, run_plan.client
     last = checkpoint.last_snapshot(folder).round
     kept = client.client_class(ClientContext(client, task, 0, last, None, None)).private_state()
-    unclean = experiment.audited and experiment.keep_recorded_rounds >= 0
     uncounted = experiment.metrics == "private" and not getattr(client.settings, "secure", True)
     for holds, why in (
+        (not checkpoint.is_complete(folder), "it is not over, and can be resumed without --rounds"),
         (last < rounds, f"it ended early, after round {last}"),
         (experiment.federation, "its sites agreed on the number of rounds"),
         (client.method.depends_on_rounds(client.settings), f"{client.name} trains by the number of rounds"),
         (uncounted, "no claim counts a second final evaluation by --metrics private with seeded noise"),
         ("last" in experiment.audit_rounds and experiment.audited, f"round {rounds} was audited as the last one"),
-        (unclean, "--expert keep_recorded_rounds removed recordings"),
+        (experiment.audited and experiment.keep_recorded_rounds >= 0, "keep_recorded_rounds removed recordings"),
         (kept and not (folder / "state").is_dir(), "clients' tensors are gone, as without --expert keep_state=true"),
     ):
         if holds:
-            raise _ended(folder, rounds, f"{why};")
+            raise _ended(folder, rounds, why)
 
 
 def _ended(folder: Path, rounds: int, why: str) -> InputError:
-    return InputError(f"Expected a run that can go on after its {rounds} rounds, got {folder}: {why} start a new run.")
+    return InputError(f"Expected a run that can go on after its {rounds} rounds, got {folder}: {why}; start a new run.")
 
 
 def run_or_resume(experiment: Experiment) -> None:

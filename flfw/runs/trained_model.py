@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flfw import data, nets
 from flfw.client import FederatedClient
 from flfw.client.context import ClientContext
-from flfw.client.store import ClientStore, StateMissingError
+from flfw.client.store import ClientStore
 from flfw.data import feed
 from flfw.data.files.columns import TableSchema
 from flfw.data.readers.pixels import resize
@@ -23,12 +23,10 @@ from flfw.data.splits import partition
 from flfw.data.tables import column_types, plan_file
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.written_values import DecimalSigns
-from flfw.errors import InputError, abridged, require
+from flfw.errors import InputError, OneLine, abridged, require
 from flfw.files.folders import require_finished
 from flfw.files.result_file import read_result
-from flfw.messages.sharing import SharingViolationError
 from flfw.messages.wire import pack, unpack
-from flfw.nets.inputs import InputSpec
 from flfw.plans.run_plan import RunPlan, plan
 from flfw.server.central import sends_one_model
 from flfw.server.checkpoint import last_snapshot, stored_experiment
@@ -42,7 +40,7 @@ class TrainedModel(nn.Module):
 
     Args:
         net: the network.
-        dataset: the data set, without examples.
+        task: the data set; it may have no examples.
         settings: how the cells of a table are read.
 
     Attributes:
@@ -52,10 +50,10 @@ class TrainedModel(nn.Module):
         classes: names of the classes in the order of the scores; empty: the only output is a standardised number.
     """
 
-    def __init__(self, net: nn.Module, dataset: data.Dataset, settings: TableSettings) -> None:
+    def __init__(self, net: nn.Module, task: Task, settings: TableSettings) -> None:
         super().__init__()
-        self.net, self.columns, self._settings = net.eval(), dataset.columns, settings
-        self.inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
+        dataset, self.inputs = task.dataset, task.inputs
+        self.net, self.columns, self._settings = net, dataset.columns, settings
         self.classes = self.columns.classes if self.columns else tuple(map(str, range(dataset.classes)))
         # A user's own pictures are resized in another way.
         self._published = data.describe(dataset.name).shape if dataset.name in data.names() else dataset.shape
@@ -84,8 +82,7 @@ class TrainedModel(nn.Module):
             x = torch.from_numpy(resize(x.numpy(), shape[1]))
         require(x.shape[1:] == shape, f"inputs of shape (B, {', '.join(map(str, shape))})", shape=tuple(x.shape))
         x = feed.raw(x).float()
-        strange = x[~((x >= 0) & (x <= 1))]
-        require(not len(strange), "bytes, or floats in [0, 1]", value=float(strange[0]) if len(strange) else None)
+        require(bool(((x >= 0) & (x <= 1)).all()), "inputs as bytes, or floats in [0, 1]", inputs="others")
         return self.inputs.normalise(x)
 
 
@@ -109,9 +106,8 @@ def open_model(folder: Path, client: int | None = None) -> TrainedModel:
     task = Task(dataset, partition.nobodys(clients), run_plan.client.task.network)
     worker = client_after(run_plan, task, folder, client)
     if client is None and not (sends_one_model(run_plan.client.method) and _is_common(worker)):
-        got = f"method={run_plan.client.name}, which has one for each client"
-        raise InputError(f"Expected client=NUMBER for one of the models in {folder}, got {got}.")
-    return TrainedModel(worker.model, dataset, settings)
+        raise InputError(f"Expected client=NUMBER, as {run_plan.client.name} has a model for each client, got none.")
+    return TrainedModel(worker.model, task, settings)
 
 
 def _described(folder: Path, name: str) -> tuple[data.Dataset, TableSettings]:
@@ -151,7 +147,7 @@ def client_after(run_plan: RunPlan, task: Task, folder: Path, client: int | None
     try:
         made.validator.check_received(received)
         made.load_received(received, version)
-    except (OSError, SharingViolationError, StateMissingError) as error:
+    except (OSError, OneLine) as error:
         raise InputError(f"Expected the whole state of the run in {folder}: {error}") from error
     return made
 
@@ -186,8 +182,7 @@ def _features(table: Mapping[str, Any], plan: TableSchema, settings: TableSettin
         values = Series(table[column.name])
         pairs = zip(values.tolist(), values.isna(), strict=True)
         words = {column.name: np.array(["" if absent else str(value).strip() for value, absent in pairs], object)}
-        numbers = is_numeric_dtype(values)
-        signs = DecimalSigns(".") if numbers else column_types.decimal_signs(words, settings, "")
+        signs = DecimalSigns(".") if is_numeric_dtype(values) else column_types.decimal_signs(words, settings, "")
         read, _ = column_types.by_plan(words, replace(plan, columns=(column,)), settings, signs)
         parts.append(column_types.encoded(read, (column,)))
     return np.concatenate(parts, axis=1)

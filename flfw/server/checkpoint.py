@@ -176,18 +176,16 @@ class Checkpoints:
             if history.exists() and history.read_bytes().partition(b"\n")[2]:  # the first line is round 0
                 raise InputError(f"Expected the last round's checkpoint in {self._folder}, got none; restore it.")
             return None, Journal(history)
-        path = rounds[-1][1]
-        snapshot, metadata = _read(path, self._seal)
+        snapshot, metadata = _read(rounds[-1][1], self._seal)
         self.resumed = list(metadata["resumed"])
-        self._drop_all_but(path)
+        self._drop_all_but(rounds[-1][1])
         return snapshot, Journal(history, metadata["history"])
 
 
 def _read(path: Path, experiment: str) -> tuple[Snapshot, _Metadata]:
     """Read the file of a round, which names the experiment's file."""
-    data = unseal(path)
     try:
-        tensors = load(data)
+        tensors = load(unseal(path))
         with safe_open(path, "pt") as header:
             metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
         _require_format(metadata["format"], path)

@@ -80,8 +80,7 @@ class Restored:
         Raises:
             InputError: its private tensors are not there, or damaged.
         """
-        made = client_after(plan(self.experiment), self.task, self.folder, client)
-        return cast(GeneratingNet, made.model.eval())
+        return cast(GeneratingNet, client_after(plan(self.experiment), self.task, self.folder, client).model.eval())
 
 
 def restored(folder: Path, data_root: Path | None = None) -> Restored:
