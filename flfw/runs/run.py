@@ -177,7 +177,7 @@ def _require_open_end(run_plan: RunPlan, task: Task, folder: Path, rounds: int) 
 
 
 def _ended(folder: Path, rounds: int, why: str) -> InputError:
-    return InputError(f"Expected a run that can go on after its {rounds} rounds, got {folder}: {why}; start a new run.")
+    return InputError(f"Expected a run that can go on after round {rounds}, got {folder}: {why}; start a new run.")
 
 
 def run_or_resume(experiment: Experiment) -> None:

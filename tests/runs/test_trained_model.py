@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,30 +69,30 @@ def test_a_loaded_model_has_each_client_s_accuracy_and_one_that_is_not_there_is_
 def test_a_table_is_read_as_for_training_without_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
-    for name in ("train", "test"):
-        rows = [f"{a if a % 9 else '?'};{w};{a / 8:.2f}".replace(".", ",") for a in range(20, 80) for w in "ABC"]
-        died = ["yes" if int(rng.integers(20, 80)) > 50 else "no" for _ in rows]
-        lines = [
-            f"{row};2020-03-{day % 28 + 1:02d};{word}" for day, (row, word) in enumerate(zip(rows, died, strict=True))
-        ]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["age;ward;dose;seen;died", *lines]))
+    for name in ("train.csv", "test.csv"):
+        ages = [str(age) if age % 9 else "?" for age in range(20, 80)]
+        frame = {
+            "age": ages,
+            "ward": list("ABC" * 20),
+            "dose": [f"{n},{n % 9}5" for n in range(60)],
+            "seen": "2020-03-01",
+        }
+        died = np.where(rng.integers(20, 80, 60) > 50, "yes", "no")
+        pd.DataFrame({**frame, "died": died}).to_csv(tmp_path / name, sep=";", index=False)
     settings = (f"csv.test={tmp_path / 'test.csv'}", "csv.missing=?", "csv.drop=seen")
-    table = tiny(
-        tmp_path / "run", dataset=f"csv:{tmp_path / 'train.csv'}@died", set=settings, split="auto", net="mlp",
-        test="shared", rounds=3, lr=0.5, attack=("none",),
-    )  # fmt: skip
-    result = run(table)
+    quick: dict[str, Any] = {"split": "auto", "net": "mlp", "rounds": 3, "lr": 0.5, "attack": ("none",)}
+    result = run(
+        tiny(dataset=f"csv:{tmp_path / 'train.csv'}@died", set=settings, test="shared", **quick), out=tmp_path / "run"
+    )
     words = pd.read_csv(tmp_path / "test.csv", sep=";", dtype=str, keep_default_na=False)
     numbers = pd.read_csv(tmp_path / "test.csv", sep=";", decimal=",", na_values="?")
-    (tmp_path / "train.csv").unlink()
-    (tmp_path / "test.csv").unlink()
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).unlink()
     model = load_model(result)
     assert model.classes == ("no", "yes") and model.columns is not None
     for frame in (words, numbers, numbers.drop(columns=["seen", "died"]), dict(numbers)):
-        guesses = [model.classes[index] for index in model(model.preprocess(frame)).argmax(1).tolist()]
-        assert (
-            float(np.mean([g == d for g, d in zip(guesses, words["died"], strict=True)])) == result.final["acc_global"]
-        )
+        guesses = np.array(model.classes)[model(model.preprocess(frame)).argmax(1).numpy()]
+        assert (guesses == words["died"].to_numpy()).mean() == result.final["acc_global"]
     assert torch.equal(model.preprocess(words), model.preprocess(numbers))
     with pytest.raises(InputError, match="Expected all columns that are features, got none called ward"):
         model.preprocess(numbers.drop(columns="ward"))

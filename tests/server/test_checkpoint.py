@@ -201,16 +201,6 @@ def test_a_complete_run_is_left_alone(uninterrupted: tuple[Path, float], capsys:
 QUIET: dict[str, Any] = {"attack": ("none",)}
 
 
-def same_end(one: Path, two: Path) -> bool:
-    """Tell whether two runs have the same results and the same last state of the server."""
-    results = [without_times(json.loads((folder / "result.json").read_text())) for folder in (one, two)]
-    models = [load_file(*(folder / "checkpoint").glob("round-*.safetensors")) for folder in (one, two)]
-    alike = models[0].keys() == models[1].keys()
-    return (
-        results[0] == results[1] and alike and all(torch.equal(models[0][name], models[1][name]) for name in models[0])
-    )
-
-
 @pytest.mark.slow
 def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(tmp_path: Path) -> None:
     longer: dict[str, dict[str, Any]] = {
@@ -224,21 +214,21 @@ def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(tmp_path: Path) -> N
         whole = run.run(tiny(tmp_path / f"{name}-4", **{**fields, "rounds": 4}))
         short = run.run(tiny(tmp_path / f"{name}-2", **{**fields, "rounds": 2}))
         assert sim.main(["--resume", str(short), "--rounds", "4"]) == 0
-        assert same_end(whole, short), name
+        assert_same(whole, short)
     kept = run.run(tiny(tmp_path / "kept", **QUIET, rounds=2))
     cut = Path(shutil.copytree(kept, tmp_path / "cut"))
     (kept / "result.json").unlink()  # a kill fell between the two steps: it ends as it was
     assert sim.main(["--resume", str(kept)]) == 0 and stored_experiment(kept).experiment.rounds == 2
     checkpoint.add_rounds(cut, 4)  # and a kill after both: it goes on
     assert [sim.main(["--resume", str(cut), *more]) for more in ([], ["--rounds", "5"])] == [0, 0]
-    assert same_end(run.run(tiny(tmp_path / "again", **QUIET, rounds=5)), cut)
+    assert_same(run.run(tiny(tmp_path / "again", **QUIET, rounds=5)), cut)
 
 
 @pytest.mark.slow
 def test_more_rounds_are_refused_where_something_depends_on_their_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    private: dict[str, Any] = {**QUIET, "method": "fed_cdp"}
+    private = {**QUIET, "method": "fed_cdp"}
     depends: dict[str, dict[str, Any]] = {
         "round 2 was audited as the last one": {},
         "clients' tensors are gone, as without --expert keep_state=true": {**QUIET, "method": "fedper", "net": "lenet"},
@@ -253,17 +243,17 @@ def test_more_rounds_are_refused_where_something_depends_on_their_number(
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         capsys.readouterr()
         assert sim.main(["--resume", str(folder), "--rounds", "4"]) == 2
-        expected = f"sim.py: Expected a run that can go on after its 2 rounds, got {folder}: {why}"
-        assert capsys.readouterr().err.startswith(expected)
-        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        expected = f"sim.py: Expected a run that can go on after round 2, got {folder}: {why}"
+        now = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert capsys.readouterr().err.startswith(expected) and now == before
     half = cut_short(tiny(tmp_path / "half", **QUIET, rounds=2), 1)
-    assert sim.main(["--resume", str(half), "--rounds", "4"]) == 2
-    assert "it is not over, and can be resumed without --rounds; start a new run." in capsys.readouterr().err
-    assert sim.main(["--resume", str(folder), "--rounds", "1"]) == 2
-    assert f"Expected rounds=2 as in {folder}, got rounds=1; start a new run for that." in capsys.readouterr().err
-    (folder / "checkpoint" / "rounds.txt").write_text("4")
-    assert sim.main(["--resume", str(folder)]) == 2
-    assert "it is damaged; remove or restore it." in capsys.readouterr().err
+    (damaged := Path(shutil.copytree(folder, tmp_path / "damaged")) / "checkpoint" / "rounds.txt").write_text("4")
+    for refused, rounds, message in (
+        (half, "4", "it is not over, and can be resumed without --rounds; start a new run."),
+        (folder, "1", f"Expected rounds=2 as in {folder}, got rounds=1; start a new run for that."),
+        (damaged.parent.parent, "4", "it is damaged; remove or restore it."),
+    ):
+        assert sim.main(["--resume", str(refused), "--rounds", rounds]) == 2 and message in capsys.readouterr().err
 
 
 def test_only_what_decides_no_numbers_may_change(small: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
