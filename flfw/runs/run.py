@@ -159,12 +159,11 @@ def resume(experiment: Experiment, longer: bool = False) -> Path:
 def _require_open_end(run_plan: RunPlan, task: Task, folder: Path, rounds: int) -> None:
     """Refuse more rounds for a finished run that would not be the same as one of so many rounds from the start."""
     experiment, client = run_plan.experiment, run_plan.client
-    last = checkpoint.last_snapshot(folder).round
-    kept = client.client_class(ClientContext(client, task, 0, last, None, None)).private_state()
+    kept = client.client_class(ClientContext(client, task, 0, rounds, None, None)).private_state()
     uncounted = experiment.metrics == "private" and not getattr(client.settings, "secure", True)
     for holds, why in (
         (not checkpoint.is_complete(folder), "it is not over, and can be resumed without --rounds"),
-        (last < rounds, f"it ended early, after round {last}"),
+        (checkpoint.last_snapshot(folder).round < rounds, "it ended early"),
         (experiment.federation, "its sites agreed on the number of rounds"),
         (client.method.depends_on_rounds(client.settings), f"{client.name} trains by the number of rounds"),
         (uncounted, "no claim counts a second final evaluation by --metrics private with seeded noise"),

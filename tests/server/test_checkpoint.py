@@ -247,11 +247,13 @@ def test_more_rounds_are_refused_where_something_depends_on_their_number(
         now = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         assert capsys.readouterr().err.startswith(expected) and now == before
     half = cut_short(tiny(tmp_path / "half", **QUIET, rounds=2), 1)
-    (damaged := Path(shutil.copytree(folder, tmp_path / "damaged")) / "checkpoint" / "rounds.txt").write_text("4")
+    damaged, early = (Path(shutil.copytree(folder, tmp_path / name)) for name in ("damaged", "early"))
+    (damaged / "checkpoint" / "rounds.txt").write_text("4")
+    sealed.write_checked(early / "checkpoint" / "rounds.txt", b"3")
     for refused, rounds, message in (
         (half, "4", "it is not over, and can be resumed without --rounds; start a new run."),
-        (folder, "1", f"Expected rounds=2 as in {folder}, got rounds=1; start a new run for that."),
-        (damaged.parent.parent, "4", "it is damaged; remove or restore it."),
+        (early, "4", "it ended early; start a new run."),
+        (damaged, "4", "it is damaged; remove or restore it."),
     ):
         assert sim.main(["--resume", str(refused), "--rounds", rounds]) == 2 and message in capsys.readouterr().err
 
