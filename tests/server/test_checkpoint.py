@@ -250,12 +250,12 @@ def test_more_rounds_are_refused_where_something_depends_on_their_number(
     damaged, early = (Path(shutil.copytree(folder, tmp_path / name)) for name in ("damaged", "early"))
     (damaged / "checkpoint" / "rounds.txt").write_text("4")
     sealed.write_checked(early / "checkpoint" / "rounds.txt", b"3")
-    for refused, rounds, message in (
-        (half, "4", "it is not over, and can be resumed without --rounds; start a new run."),
-        (early, "4", "it ended early; start a new run."),
-        (damaged, "4", "it is damaged; remove or restore it."),
+    for refused, message in (
+        (half, "it is not over, and can be resumed without --rounds; start a new run."),
+        (early, "it ended early; start a new run."),
+        (damaged, "it is damaged; remove or restore it."),
     ):
-        assert sim.main(["--resume", str(refused), "--rounds", rounds]) == 2 and message in capsys.readouterr().err
+        assert sim.main(["--resume", str(refused), "--rounds", "4"]) == 2 and message in capsys.readouterr().err
 
 
 def test_only_what_decides_no_numbers_may_change(small: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
