@@ -30,6 +30,7 @@ _INTERFACE = {
     **dict.fromkeys(("InputError", "RunError"), "flfw.errors"),
     "Experiment": "flfw.experiment",
     **dict.fromkeys(("TableResult", "reproduce_table"), "flfw.command.api.tables"),
+    "load_model": "flfw.command.api",
     **dict.fromkeys(
         ("MatrixResult", "RehearsalResult", "Result", "estimate", "resume", "run", "run_matrix", "run_rehearsal"),
         "flfw.command.api",

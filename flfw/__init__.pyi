@@ -5,6 +5,7 @@ from flfw.command.api import RehearsalResult as RehearsalResult
 from flfw.command.api import Result as Result
 from flfw.command.api import audit as audit
 from flfw.command.api import estimate as estimate
+from flfw.command.api import load_model as load_model
 from flfw.command.api import resume as resume
 from flfw.command.api import run as run
 from flfw.command.api import run_matrix as run_matrix

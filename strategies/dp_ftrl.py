@@ -68,6 +68,11 @@ class DPFTRL(DPStrategy):
         return settings.bands
 
     @classmethod
+    def depends_on_rounds(cls, settings: DPFTRLSettings) -> bool:
+        """Return whether the coefficients are optimised for the number of rounds."""
+        return settings.coefficients != "root"
+
+    @classmethod
     def mechanism(cls, settings: DPFTRLSettings, schedule: ClientSchedule) -> Mechanism | str:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
         return settings.mechanism(schedule, cls.uploads, poisson=False, bands=settings.bands)

@@ -101,6 +101,11 @@ class FedCDP(DPStrategy):
     uploads = ("*",)
 
     @classmethod
+    def depends_on_rounds(cls, settings: FedCDPSettings) -> bool:
+        """Return whether the bound falls from the first round to the last."""
+        return settings.bound == "decay"
+
+    @classmethod
     def published_accounting(cls, settings: FedCDPSettings, schedule: ClientSchedule) -> Published:
         """Return the count of table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
         steps = schedule.rounds * schedule.local_steps + 1

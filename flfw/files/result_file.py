@@ -128,6 +128,11 @@ class DataFields(ResultModel):
     digest: str | None = None
     licence: str | None = None
     citation: str | None = None
+    classes: Int | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    shape: list[Int] | None = None
+    reading: dict[str, str] | None = None
 
 
 class CodeFields(ResultModel):

@@ -15,6 +15,7 @@ import flfw
 from flfw import data
 from flfw.audit.auditor import Auditor
 from flfw.audit.sums import sums
+from flfw.data.readers.table import reading_of
 from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
@@ -238,7 +239,8 @@ def _write(
                 "digest": task.dataset.digest or None,
                 "licence": card.licence or UNKNOWN,
                 "citation": card.citation or UNKNOWN,
-                **{name: getattr(task.dataset, name) for name in ("classes", "mean", "std")},
+                **{name: getattr(task.dataset, name) for name in ("classes", "mean", "std", "shape")},
+                "reading": reading_of(task.dataset.name) if task.dataset.columns else None,
             },
             "weights": _weights(run_plan.experiment, audited["weights"]),
             "tuned_on": audited["tuned_on"],

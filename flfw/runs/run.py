@@ -21,6 +21,7 @@ from flfw import data, nets
 from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import AuditContext, auditing
 from flfw.audit.jobs import EXAMPLE, FRESH
+from flfw.client.context import ClientContext
 from flfw.client.site import Site
 from flfw.data.splits.lazy_parts import looked_at, sizes, total
 from flfw.data.tables import plan_file
@@ -108,15 +109,17 @@ def _with_folder(run_plan: RunPlan, task: Task, named: bool, prefix: str) -> tup
             return run_plan, audit
 
 
-def resume(experiment: Experiment) -> Path:
+def resume(experiment: Experiment, longer: bool = False) -> Path:
     """Resume the run in ``experiment.out`` from its last checkpoint; return its folder.
 
     Until ``training.json`` is written, `Checkpoints` reads the last round, and `Federation` goes on there. Then only
-    the audit is left. Of a complete run only files are removed that it needs no more. With the same code, machine
-    and seeded noise the result equals that of an uninterrupted run, bit for bit.
+    the audit is left. A complete run goes on where more rounds are asked for; else only files are removed that it
+    needs no more. With the same code, machine and seeded noise the result equals that of an uninterrupted run, bit for
+    bit.
 
     Args:
         experiment: as stored in the folder; fields that do not decide its numbers may have been changed.
+        longer: whether it may have more rounds than a finished run had.
 
     Raises:
         InputError: the folder holds no run, a damaged one or another one.
@@ -124,12 +127,19 @@ def resume(experiment: Experiment) -> Path:
     """
     folder = experiment.out
     assert folder is not None, "the folder of the run to go on with"
+    stored = checkpoint.stored_experiment(folder)
+    before = stored.experiment.rounds
+    more = longer and experiment.rounds > before
+    if more and experiment.target_epsilon:
+        raise _ended(folder, before, f"the noise for --target-epsilon was chosen for {before} rounds")
     run_plan, task, notes = check(experiment, new=False)
     experiment = run_plan.experiment
-    checkpoint.stored_experiment(folder).require_same(experiment, folder)
+    stored.require_same(dataclasses.replace(experiment, rounds=before) if more else experiment, folder)
     checkpoint.require_same_data(folder, task.dataset.digest)
     with checkpoint.locked(folder / "checkpoint" / ".run"):
-        if checkpoint.is_complete(folder):
+        if more:
+            _require_open_end(run_plan, task, folder, before)
+        elif checkpoint.is_complete(folder):
             results.tidy(experiment)
             return folder
         _warn(notes)
@@ -138,10 +148,35 @@ def resume(experiment: Experiment) -> Path:
         with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not checkpoint.awaits_audit(folder):
                 launch.check_resources(experiment)
+                if more:
+                    checkpoint.add_rounds(folder, experiment.rounds)
                 launch.run_on_engine(run_plan, site_of(experiment, folder))
             results.finish(run_plan, task, notes, auditor)
         results.tidy(experiment)
     return folder
+
+
+def _require_open_end(run_plan: RunPlan, task: Task, folder: Path, rounds: int) -> None:
+    """Refuse more rounds for a finished run that would not be the same as one of so many rounds from the start."""
+    experiment, client = run_plan.experiment, run_plan.client
+    kept = client.client_class(ClientContext(client, task, 0, rounds, None, None)).private_state()
+    uncounted = experiment.metrics == "private" and not getattr(client.settings, "secure", True)
+    for holds, why in (
+        (not checkpoint.is_complete(folder), "it is not over, and can be resumed without --rounds"),
+        (checkpoint.last_snapshot(folder).round < rounds, "it ended early"),
+        (experiment.federation, "its sites agreed on the number of rounds"),
+        (client.method.depends_on_rounds(client.settings), f"{client.name} trains by the number of rounds"),
+        (uncounted, "no claim counts a second final evaluation by --metrics private with seeded noise"),
+        ("last" in experiment.audit_rounds and experiment.audited, f"round {rounds} was audited as the last one"),
+        (experiment.audited and experiment.keep_recorded_rounds >= 0, "keep_recorded_rounds removed recordings"),
+        (kept and not (folder / "state").is_dir(), "clients' tensors are gone, as without --expert keep_state=true"),
+    ):
+        if holds:
+            raise _ended(folder, rounds, why)
+
+
+def _ended(folder: Path, rounds: int, why: str) -> InputError:
+    return InputError(f"Expected a run that can go on after round {rounds}, got {folder}: {why}; start a new run.")
 
 
 def run_or_resume(experiment: Experiment) -> None:

@@ -5,6 +5,7 @@
     round-00003-SHA256.safetensors  the last round: tensors model/*, server/*, ema/*, canaries/* and versions/*, which
                                     name the version of each client's state; the rest: metadata
     history.jsonl                   a line for each round; the metadata give its length
+    rounds.txt                      number of rounds, where a finished run got more
 
 The folder also holds the rounds that were asked for, with their sums and the cohorts' key (`flfw.dp.releases`), the
 sessions of the run (`flfw.runs.provenance`), and locks.
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, final
+from typing import Any, TypedDict
 from uuid import uuid4
 
 import torch
@@ -37,7 +38,7 @@ from flfw.experiment import Experiment
 from flfw.files.earlier_names import settings_of_today
 from flfw.files.folders import stored_at
 from flfw.files.provenance import code_hash
-from flfw.files.sealed import Journal, JournalMark, force_all, seal, sealed, unseal
+from flfw.files.sealed import Journal, JournalMark, force_all, read_checked, seal, sealed, unseal, write_checked
 from flfw.files.typed import from_json
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
@@ -49,6 +50,7 @@ _POLL_S = 0.1  # interval between two looks at a lock that another process holds
 _CLIENTS, _ROUNDS = "versions/clients", "versions/rounds"
 _SCORES = "canaries/scores"
 _NOISE = "canaries/noise"
+_ROUNDS_NOW = "rounds.txt"
 
 
 class _Description(TypedDict):
@@ -95,6 +97,11 @@ class Snapshot:
     scores: Tensor | None = None
     noise: Tensor | None = None
     average: Tensors = field(default_factory=dict)
+
+    @property
+    def evaluated(self) -> Tensors:
+        """Tensors that the final evaluation takes: the average if there is one, else those of ``arrays``."""
+        return self.average or unpack(self.arrays)
 
 
 class Checkpoints:
@@ -169,34 +176,36 @@ class Checkpoints:
             if history.exists() and history.read_bytes().partition(b"\n")[2]:  # the first line is round 0
                 raise InputError(f"Expected the last round's checkpoint in {self._folder}, got none; restore it.")
             return None, Journal(history)
-        path = rounds[-1][1]
-        data = unseal(path)
-        try:
-            tensors = load(data)
-            with safe_open(path, "pt") as header:
-                metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
-            _require_format(metadata["format"], path)
-            if metadata["experiment"] != self._seal:
-                raise InputError(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
-            snapshot = Snapshot(
-                round=_round(metadata["round"]),
-                arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
-                state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
-                state_versions=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
-                recordings=metadata["recordings"],
-                scores=tensors.get(_SCORES),
-                noise=tensors.get(_NOISE),
-                average={n.removeprefix("ema/"): v for n, v in tensors.items() if n.startswith("ema/")},
-            )
-            self.resumed = list(metadata["resumed"])
-            self._drop_all_but(path)
-            return snapshot, Journal(history, metadata["history"])
-        except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"Expected a checkpoint in format {_FORMAT}, got {path}: {error!r}; restore it."
-            ) from error
+        snapshot, metadata = _read(rounds[-1][1], self._seal)
+        self.resumed = list(metadata["resumed"])
+        self._drop_all_but(rounds[-1][1])
+        return snapshot, Journal(history, metadata["history"])
+
+
+def _read(path: Path, experiment: str) -> tuple[Snapshot, _Metadata]:
+    """Read the file of a round, which names the experiment's file."""
+    try:
+        tensors = load(unseal(path))
+        with safe_open(path, "pt") as header:
+            metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
+        _require_format(metadata["format"], path)
+        if metadata["experiment"] != experiment:
+            raise InputError(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
+        snapshot = Snapshot(
+            round=_round(metadata["round"]),
+            arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
+            state=_under("server/", tensors),
+            state_versions=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
+            recordings=metadata["recordings"],
+            scores=tensors.get(_SCORES),
+            noise=tensors.get(_NOISE),
+            average=_under("ema/", tensors),
+        )
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"Expected a checkpoint in format {_FORMAT}, got {path}: {error!r}; restore it.") from error
+    return snapshot, metadata
 
 
 @dataclass(frozen=True)
@@ -221,6 +230,15 @@ class Stored:
             got = experiment.decisive[key]
             if got != value:
                 raise InputError(f"Expected {key}={value} as in {folder}, got {key}={got}; start a new run for that.")
+
+
+def add_rounds(folder: Path, rounds: int) -> None:
+    """Give a finished run another number of rounds, so that it is not over: its result goes first.
+
+    Killed between the two steps, the run is finished again as it was.
+    """
+    (folder / "result.json").unlink()
+    write_checked(folder / "checkpoint" / _ROUNDS_NOW, str(rounds).encode())
 
 
 def require_same_data(folder: Path, digest: str) -> None:
@@ -311,6 +329,8 @@ def stored_experiment(folder: Path) -> Stored:
     _require_format(description["format"], path)
     settings = settings_of_today(description["experiment"])
     _require_known(settings, path)
+    if (more := folder / "checkpoint" / _ROUNDS_NOW).exists():
+        settings["rounds"] = from_json(read_checked(more), int, more)
     try:
         experiment = Experiment.from_run_config(settings)
     except InputError as error:
@@ -337,38 +357,16 @@ def _round(number: int) -> int:
     return number
 
 
-@final
-@dataclass(frozen=True)
-class FinalModel:
-    """Tensors that a run ended with.
-
-    Attributes:
-        tensors: the moving average of the broadcasts if the run has one, else the last broadcast.
-        averaged: whether they are a moving average; then they are not the mean of the last round's uploads.
-    """
-
-    tensors: Tensors
-    averaged: bool
-
-
-def final_model(folder: Path) -> FinalModel:
-    """Read the final model of a run.
-
-    Args:
-        folder: of the run.
+def last_snapshot(folder: Path) -> Snapshot:
+    """Read the server's state after the last round of a run; nothing in the folder changes.
 
     Raises:
-        InputError: its last checkpoint is missing or damaged.
+        InputError: the checkpoint is missing or damaged.
     """
     rounds = sealed(folder / "checkpoint", "round-*")
     if not rounds:
         raise InputError(f"Expected the last round's checkpoint in {folder / 'checkpoint'}, got none; restore it.")
-    try:
-        tensors = load(unseal(rounds[-1][1]))
-    except SafetensorError as error:
-        raise InputError(f"Expected a checkpoint, got {rounds[-1][1]}: {error}; restore it.") from error
-    average = _under("ema/", tensors)
-    return FinalModel(average or _under("model/", tensors), bool(average))
+    return _read(rounds[-1][1], stored_at(folder).stem)[0]
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

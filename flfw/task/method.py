@@ -157,6 +157,11 @@ class Method(EarlierHooks):
         return 1
 
     @classmethod
+    def depends_on_rounds(cls, settings: Any) -> bool:
+        """Return whether a round depends on how many there are; then a finished run cannot go on with more."""
+        return False
+
+    @classmethod
     def bounds_updates(cls, settings: Any) -> bool:
         """Return whether `aggregate` itself bounds the change of each update; then no other update decides on it.
 

@@ -1,4 +1,4 @@
-"""Runs, audits, resumptions and estimates from Python: the results of the commands, and errors of one line."""
+"""Runs, audits, resumptions, estimates and models from Python: the results of the commands, and errors of one line."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import flfw
 import sim
-from flfw import Experiment, InputError, Result, audit, estimate, resume, run
+from flfw import Experiment, InputError, Result, audit, estimate, load_model, resume, run
 from flfw.command.api.library_calls import library_call
+from flfw.runs.run import reopened
+from flfw.runs.trained_model import TrainedModel
 from tests.support.paths import ROOT
 
 SMALL = {"method": "fedavg", "net": "linear", "clients": 2, "rounds": 1, "local_epochs": 1, "images": 2}
@@ -79,7 +85,7 @@ def test_a_further_audit_has_its_own_attacks_and_the_run_s_training(finished: Re
 def test_a_run_is_loaded_and_resumed_from_its_folder(finished: Result) -> None:
     assert Result.load(str(finished.path)) == finished
     assert resume(str(finished.path)) == finished == resume(finished)
-    with pytest.raises(InputError, match="Expected rounds=1"):
+    with pytest.raises(InputError, match=r"go on after round 1, .* was audited as the last one"):
         resume(finished, rounds=2)
     with pytest.raises(InputError, match="where it lies"):
         resume(finished, out="elsewhere")
@@ -264,3 +270,75 @@ def test_a_ray_that_runs_already_is_used_and_stays(tmp_path: Path) -> None:
     expected = "Expected --engine ray where Ray is running in this process, or ray.shutdown() before"
     assert done.stdout.splitlines()[-1] == f"{expected}, got engine=flwr-sim."
     assert not (tmp_path / "flower").exists()
+
+
+def accuracies(result: Result, model: TrainedModel) -> list[float]:
+    """Score each client's test images, as scikit-learn has them, by plain PyTorch."""
+    digits, (_, task) = load_digits(), reopened(result.path)
+    images = np.rint(digits.images[1500:, None] * (255 / 16)).astype(np.uint8)
+    right = model(model.preprocess(images)).argmax(1).numpy() == digits.target[1500:]
+    return [float(right[rows].mean()) for rows in task.split.test]
+
+
+@pytest.mark.slow
+def test_a_loaded_model_has_each_client_s_accuracy_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for method in ("fedper", "pfedhn", "fedavg", "scaffold"):
+        fields: dict[str, Any] = {**SMALL, "method": method, "net": "cnn1", "rounds": 2, "lr": 0.1, "attack": "none"}
+        result = run(**fields, engine="inproc", keep_state=method == "fedper", out=tmp_path / method)
+        reported = [row["acc_global"] for row in result.final["per_client"]]
+        if method in ("fedper", "pfedhn"):
+            assert [accuracies(result, load_model(result, client=one))[one] for one in (0, 1)] == reported
+            with pytest.raises(InputError, match=f"client=NUMBER, as {method} has a model for each client, got none"):
+                load_model(result)
+        else:
+            assert accuracies(result, load_model(result)) == reported
+        with pytest.raises(InputError, match="Expected a client from 0 to 1, got client=2"):
+            load_model(result, 2)
+    model = load_model(result)
+    assert not model.training and model.classes == tuple("0123456789") and model.columns is None
+    for x in (torch.zeros(3, 8, 8), torch.full((2, 1, 28, 28), 16.0), torch.full((2, 1, 28, 28), torch.nan)):
+        with pytest.raises(
+            InputError, match=r"inputs of shape \(B, 1, 28, 28\), got|inputs as bytes, or floats in \[0, 1"
+        ):
+            model.preprocess(x)
+    for name, old, new, message in (
+        ("result.json", b'"shape"', b'"form"', r"Expected provenance\.data\.shape in .*, got none; run it anew"),
+        ("result.json", b"28,", b"32,", "Expected"),
+        ("checkpoint/round-*", b"order", b"other", "it is damaged; restore it"),
+        ("checkpoint/exper*", b"", None, "which was purged"),
+        ("result.json", b"", None, r"Expected a finished run with result\.json"),
+    ):
+        copy = Path(shutil.copytree(result.path, tmp_path / message[:20]))
+        (file,) = copy.glob(name)
+        file.write_bytes(file.read_bytes().replace(old, new)) if new else file.unlink()
+        with pytest.raises(InputError, match=message):
+            load_model(copy)
+    shutil.rmtree(tmp_path / "fedper" / "state")
+    with pytest.raises(InputError, match=r"private tensors in .*state, got none; run with --expert keep_state=true"):
+        load_model(tmp_path / "fedper", client=0)
+
+
+@pytest.mark.slow
+def test_a_table_is_read_as_for_training_without_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("train.csv", "test.csv"):
+        frame = pd.DataFrame({"age": [str(age) if age % 9 else "?" for age in range(20, 80)], "ward": list("ABC" * 20)})
+        frame["dose"], frame["seen"] = [f"{n},{n % 9}5" for n in range(60)], "2020-03-01"
+        frame["died"] = np.where(np.random.default_rng(0).integers(0, 2, 60) > 0, "yes", "no")
+        frame.to_csv(tmp_path / name, sep=";", index=False)
+    settings = f"csv.test={tmp_path / 'test.csv'} csv.missing=? csv.drop=seen".split()
+    fields: dict[str, Any] = {**SMALL, "net": "mlp", "rounds": 3, "lr": 0.5, "test": "shared", "set": settings}
+    dataset = f"csv:{tmp_path / 'train.csv'}@died"
+    result = run(**fields, dataset=dataset, attack="none", engine="inproc", out=tmp_path / "run")
+    words = pd.read_csv(tmp_path / "test.csv", sep=";", dtype=str, keep_default_na=False)
+    numbers = pd.read_csv(tmp_path / "test.csv", sep=";", decimal=",", na_values="?")
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).unlink()
+    model = load_model(result)
+    for frame in (words, numbers, numbers.drop(columns=["seen", "died"]), dict(numbers)):
+        guesses = np.array(model.classes)[model(model.preprocess(frame)).argmax(1).numpy()]
+        assert (guesses == words["died"].to_numpy()).mean() == result.final["acc_global"]
+    with pytest.raises(InputError, match="Expected all columns that are features, got none called ward"):
+        model.preprocess(numbers.drop(columns="ward"))
+    with pytest.raises(InputError, match="Expected one reading of column dose, got 2,500, which is"):
+        model.preprocess(words.assign(dose="2,500"))

@@ -142,6 +142,6 @@ def test_a_run_without_generator_or_state_is_refused_in_one_line(
 
 def test_too_few_examples_are_refused() -> None:
     given = without_auto(Experiment(method="fedcg", clients=2, split="iid", attack=("none",)))
-    run, unused = tsne.Restored(Path(), "", given, plan(given).task.load(None), cast(Any, None)), cast(Any, None)
+    run, unused = tsne.Restored(Path(), given, plan(given).task.load(None), cast(Any, None)), cast(Any, None)
     with pytest.raises(InputError, match="Expected at least 2 training examples of client 0"):
         tsne._vectors(run, 0, unused, 1)

@@ -198,6 +198,66 @@ def test_a_complete_run_is_left_alone(uninterrupted: tuple[Path, float], capsys:
         assert "report.html" in printed.out and warning in printed.err and bool(warning) == ("warning" in printed.err)
 
 
+QUIET: dict[str, Any] = {"attack": ("none",)}
+
+
+@pytest.mark.slow
+def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(tmp_path: Path) -> None:
+    longer: dict[str, dict[str, Any]] = {
+        "fedavg": {**QUIET, "ema": 0.9, "clients": 4, "sample": 2},
+        "fedper": {**QUIET, "method": "fedper", "net": "lenet", "keep_state": True},
+        "pfedhn": {**QUIET, "method": "pfedhn", "net": "lenet"},
+        "dp_fedavg": {**QUIET, "method": "dp_fedavg", "canaries": 20, "clients": 4, "sample": 2},
+        "audited": {"audit_rounds": "0,1"},
+    }
+    for name, fields in longer.items():
+        whole = run.run(tiny(tmp_path / f"{name}-4", **{**fields, "rounds": 4}))
+        short = run.run(tiny(tmp_path / f"{name}-2", **{**fields, "rounds": 2}))
+        assert sim.main(["--resume", str(short), "--rounds", "4"]) == 0
+        assert_same(whole, short)
+    kept = run.run(tiny(tmp_path / "kept", **QUIET, rounds=2))
+    cut = Path(shutil.copytree(kept, tmp_path / "cut"))
+    (kept / "result.json").unlink()  # a kill fell between the two steps: it ends as it was
+    assert sim.main(["--resume", str(kept)]) == 0 and stored_experiment(kept).experiment.rounds == 2
+    checkpoint.add_rounds(cut, 4)  # and a kill after both: it goes on
+    assert [sim.main(["--resume", str(cut), *more]) for more in ([], ["--rounds", "5"])] == [0, 0]
+    assert_same(run.run(tiny(tmp_path / "again", **QUIET, rounds=5)), cut)
+
+
+@pytest.mark.slow
+def test_more_rounds_are_refused_where_something_depends_on_their_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = {**QUIET, "method": "fed_cdp"}
+    depends: dict[str, dict[str, Any]] = {
+        "round 2 was audited as the last one": {},
+        "clients' tensors are gone, as without --expert keep_state=true": {**QUIET, "method": "fedper", "net": "lenet"},
+        "the noise for --target-epsilon was chosen for 2 rounds": {**private, "target_epsilon": 8.0},
+        "fed_cdp trains by the number of rounds": {**private, "set": ("bound=decay",)},
+        "dp_ftrl trains by the number of rounds": {**QUIET, "method": "dp_ftrl", "set": ("bands=2",)},
+        "no claim counts a second final evaluation by --metrics private": {**private, "metrics": "private"},
+        "keep_recorded_rounds removed recordings": {"audit_rounds": "1", "keep_recorded_rounds": 0},
+    }
+    for number, (why, fields) in enumerate(depends.items()):
+        folder = run.run(tiny(tmp_path / str(number), **{**fields, "rounds": 2}))
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        capsys.readouterr()
+        assert sim.main(["--resume", str(folder), "--rounds", "4"]) == 2
+        expected = f"sim.py: Expected a run that can go on after round 2, got {folder}: {why}"
+        now = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert capsys.readouterr().err.startswith(expected) and now == before
+    half = cut_short(tiny(tmp_path / "half", **QUIET, rounds=2), 1)
+    damaged, early = (Path(shutil.copytree(folder, tmp_path / name)) for name in ("damaged", "early"))
+    (damaged / "checkpoint" / "rounds.txt").write_text("4")
+    sealed.write_checked(early / "checkpoint" / "rounds.txt", b"3")
+    for refused, message in (
+        (half, "it is not over, and can be resumed without --rounds; start a new run."),
+        (early, "it ended early; start a new run."),
+        (damaged, "it is damaged; remove or restore it."),
+    ):
+        assert sim.main(["--resume", str(refused), "--rounds", "4"]) == 2 and message in capsys.readouterr().err
+
+
 def test_only_what_decides_no_numbers_may_change(small: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     folder = cut_short(small, 1)
     assert sim.main(["--resume", str(folder), "--lr", "0.5"]) == 2

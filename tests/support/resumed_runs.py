@@ -28,7 +28,7 @@ def without_times(value: Any) -> Any:
 
 def outcome(folder: Path) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
     """Read the results, what was observed, and the last model."""
-    manifest = Recordings(folder / "observations").lines
+    manifest = Recordings(folder / "observations").lines if (folder / "observations").exists() else []
     observed = [{**line, "config": {k: v for k, v in line["config"].items() if k != "experiment"}} for line in manifest]
     for line in observed:
         del line["node"]  # Flower's, new in every run

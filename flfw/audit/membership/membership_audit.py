@@ -40,7 +40,7 @@ from flfw.plans.run_plan import AuditPlan
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, examples_in
 from flfw.rng import numpy_generator
-from flfw.server.checkpoint import FinalModel, final_model
+from flfw.server.checkpoint import Snapshot, last_snapshot
 from flfw.task.client_plan import ClientPlan
 from flfw.task.task import Task
 
@@ -228,8 +228,8 @@ class MembershipAudit:
             game = replace(game, group=group, peers=peers, cohorts=cohorts)
             others = Counter(number for number, client, _ in cohorts if client not in peers)
             hidden = group or min(others.values())
-        if final and (vantage == OUTSIDER or not final.averaged):
-            held = held | final_tensors(final.tensors)
+        if final and (vantage == OUTSIDER or not final.average):
+            held = held | final_tensors(final.evaluated)
             game = replace(game, last=last, trained=last * max(game.steps), batch=local.batch_size)
         if vantage == PEER:
             lines = [line for line in lines if line["client"] in peers]
@@ -239,8 +239,8 @@ class MembershipAudit:
         return MembershipRequest(attack, game, tuple(rounds), tuple(lines), candidates, anonymity_set_size=hidden)
 
     @cached_property
-    def _final(self) -> FinalModel:
-        return final_model(self._observations.parent)
+    def _final(self) -> Snapshot:
+        return last_snapshot(self._observations.parent)
 
     def _targets(self, lines: Iterable[Line]) -> list[int]:
         return sorted({line["client"] for line in lines})[: self._audit.probes.images]
@@ -385,7 +385,7 @@ class MembershipAudit:
     def _received(self, request: MembershipRequest, clients: Collection[int]) -> list[tuple[int, Tensors]]:
         """Return the last model that each client received, as far as it is recorded; for an outsider the final one."""
         if request.game.vantage == OUTSIDER:
-            return [(client, self._final.tensors) for client in clients]
+            return [(client, self._final.evaluated) for client in clients]
         lines, peers = (line for line in request.lines if line["round"] == request.rounds[-1]), request.game.peers
         ids = [line["id"] for line in lines if peers or line["client"] in clients]
         seen = [one for one in Recordings(self._observations).observations(ids) if one is not None]

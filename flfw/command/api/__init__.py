@@ -20,6 +20,7 @@ from flfw.experiment import Experiment
 
 if TYPE_CHECKING:
     from flfw.command.api.expectation import Expectation
+    from flfw.runs.trained_model import TrainedModel
 
 set_environment()  # before Flower and torch are imported, which read it once
 
@@ -29,6 +30,7 @@ __all__ = [
     "Result",
     "audit",
     "estimate",
+    "load_model",
     "resume",
     "run",
     "run_matrix",
@@ -115,3 +117,19 @@ def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation
         from flfw.command.api.expectation import expected
 
         return expected(requested)
+
+
+def load_model(run: str | os.PathLike[str], client: int | None = None) -> TrainedModel:
+    """Load the model that a run ended with, from its folder alone: ``scores = model(model.preprocess(x))``.
+
+    Args:
+        run: the result or the folder of the run.
+        client: number of the client whose model it is, where each has its own; None: the model of all.
+
+    Raises:
+        InputError: the run is not finished, or its folder is damaged or does not hold the model.
+    """
+    with library_call():
+        from flfw.runs.trained_model import open_model
+
+        return open_model(folder_of(run, "run"), client)

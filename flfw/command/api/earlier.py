@@ -49,7 +49,8 @@ def resume_changed(folder: Path, change: Change) -> Path:
 
     Args:
         folder: folder of the run.
-        change: gives the settings to go on with; only those that decide no numbers may differ.
+        change: gives the settings to go on with; only those that decide no numbers may differ, and a finished run may
+            get more rounds.
 
     Raises:
         InputError: the folder holds no run, a damaged one or another one.
@@ -59,7 +60,7 @@ def resume_changed(folder: Path, change: Change) -> Path:
     requested = change(stored)
     if requested.out != stored.out:
         raise InputError(f"Expected a run to be resumed where it lies, {stored.out}, got --out {requested.out}.")
-    complete, resumed = is_complete(folder), run.resume(requested)
-    if complete and requested != stored:
+    complete, resumed = is_complete(folder), run.resume(requested, longer=True)
+    if complete and requested != stored and requested.rounds == stored.rounds:
         print("warning: the run is complete: flags that were given anew change nothing of it", file=sys.stderr)
     return resumed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any, cast, final
@@ -24,20 +24,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from torch import nn
 
-from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore, StateMissingError
 from flfw.comparisons.figures.drawing import OTHERS, Rows
 from flfw.data.splits.picture import holdings
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.files.tensor_names import matches
-from flfw.messages.wire import unpack
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.plans.run_plan import plan
 from flfw.report.chart_style import INK, MARKS, STYLE, blank
 from flfw.rng import numpy_generator, torch_generator
 from flfw.runs import run
-from flfw.server.checkpoint import Checkpoints, Snapshot, Stored, is_complete, stored_experiment
+from flfw.runs.trained_model import client_after, require_state
+from flfw.server.checkpoint import Snapshot, Stored, is_complete, last_snapshot, stored_experiment
 from flfw.task.task import Task
 
 MOST_CLIENTS = 4
@@ -60,14 +59,12 @@ class Restored:
 
     Attributes:
         folder: of the run.
-        id: of the run.
         experiment: without `auto`.
         task: data and split of the run.
         last: what the server would send next.
     """
 
     folder: Path
-    id: str
     experiment: Experiment
     task: Task
     last: Snapshot
@@ -83,15 +80,7 @@ class Restored:
         Raises:
             InputError: its private tensors are not there, or damaged.
         """
-        store = ClientStore(self.folder / "state", self.id, client)
-        ctx = ClientContext(plan(self.experiment).client, self.task, client, self.last.round + 1, None, store)
-        made = plan(replace(self.experiment, gpus_per_client=0.0)).client_class(ctx)
-        received = {name: value.numpy() for name, value in unpack(self.last.arrays).items()}
-        try:
-            made.load_received(received, self.last.state_versions[client])
-        except (OSError, StateMissingError) as error:
-            raise InputError(f"Expected the whole state of the run in {self.folder}: {error}") from error
-        return cast(GeneratingNet, made.model.cpu().eval())
+        return cast(GeneratingNet, client_after(plan(self.experiment), self.task, self.folder, client).model.eval())
 
 
 def restored(folder: Path, data_root: Path | None = None) -> Restored:
@@ -104,21 +93,12 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
     Raises:
         InputError: the run, its state or its data are not there, or its method has no extractor and generator.
     """
-    stored = stored_experiment(folder)
-    _require_generator(stored.experiment)
-    _require_state(folder)
+    _require_generator(stored_experiment(folder).experiment)
+    require_state(folder)
     experiment, task = run.reopened(folder, data_root)
-    last = Checkpoints(folder, stored.experiment).last
-    if last is None or not is_complete(folder):
+    if not is_complete(folder):
         raise InputError(f"Expected a finished run with rounds of training, got {folder}; name another or --resume it.")
-    return Restored(folder, stored.id, experiment, task, last)
-
-
-def _require_state(folder: Path) -> None:
-    if not (folder / "state").is_dir():
-        raise InputError(
-            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --expert keep_state=true."
-        )
+    return Restored(folder, experiment, task, last_snapshot(folder))
 
 
 def _require_generator(experiment: Experiment) -> None:
@@ -258,7 +238,7 @@ def _embedded(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
     run_plan = plan(experiment)
     if EMBEDDING not in run_plan.client.model.state_dict() or matches(EMBEDDING, run_plan.client.sharing.downloads):
         raise InputError(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
-    _require_state(folder)
+    require_state(folder)
     try:
         with (folder / "clients.csv").open(newline="", encoding="utf-8") as lines:  # in the order of the rounds
             last = {int(row["client"]): int(row["round"]) for row in csv.DictReader(lines)}

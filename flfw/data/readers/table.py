@@ -120,6 +120,12 @@ def stating(name: str) -> tuple[str, str]:
     return f"flfw data columns {shlex.quote(str(bare))} --public {ranges}", shlex.quote(str(bare))
 
 
+def reading_of(name: str) -> dict[str, str]:
+    """Return the settings by which the words of a table's cells are read."""
+    settings = _planned(TableName.parse(name))[0]
+    return {field: getattr(settings, field) for field in ("missing", "keep_default_na", "decimal", "dayfirst")}
+
+
 def _planned(parsed: TableName) -> tuple[TableSettings, TableSchema | None]:
     """Return the settings of a table, with those of the file beside it, or the plan that stands there."""
     from flfw.data.tables import plan_file
