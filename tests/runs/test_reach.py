@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from math import sqrt
+from math import log, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -45,6 +45,8 @@ def test_clipped_steps_move_no_farther_than_their_bounds_add_up_to() -> None:
     assert seen.movement == pytest.approx(3 * steps * 0.1 * 0.5 / 0.5)
     assert seen.noise == pytest.approx(2 * 0.5 * (0.1 / 0.5) / 10 * sqrt(steps / 4))
     assert seen.weight == pytest.approx(seen.start / sqrt(650))
+    taught = seen.movement / sqrt(10)  # the noise on the largest of 10 scores is sqrt(2 ln 10) deviations
+    assert seen.share == pytest.approx(seen.noise * sqrt(3 * 650) / taught * sqrt(2 * log(10)))
 
 
 def test_groups_and_a_draw_for_each_example_count() -> None:
