@@ -39,7 +39,6 @@ _PLATEAU = (0.99, 1.02)  # of the loss of guessing
 _ABOVE_GUESSING = 0.05  # accuracy
 _SURE = 1.645  # deviations of an accuracy by chance: one guesser in twenty is above
 _ALL_CLIPPED = 0.999
-MOST_SHARE = 0.5  # of noise beside what can be learnt, above which accuracies fall far short
 MOST_NOISE = 2.0  # of the root mean square of the first weights, above which a round is mostly noise
 
 
@@ -53,7 +52,8 @@ class Reach:
         start: length of the first weights.
         noise: deviation of the noise on a weight in one round, after the mean over the clients.
         weight: root mean square of the first weights.
-        share: length of the noise of all rounds over what they can be expected to teach, for any data.
+        share: length of the noise of all rounds over what they can be expected to teach, for any data; times
+            sqrt(2 ln c), as the largest noise of c classes' scores is that many deviations.
     """
 
     steps: int
@@ -78,8 +78,8 @@ class Reach:
             return f"its steps move the weights by at most {self.movement:.2g} of a length of {self.start:.2g}"
         if self.noise > MOST_NOISE * self.weight:
             return f"each round adds noise of {self.noise:.2g} to weights of {self.weight:.2g}"
-        if self.share > MOST_SHARE:
-            return f"all noise together has {self.share:.1f} times the length of what can be learnt"
+        if self.share > 1:
+            return f"the noise of all rounds outweighs what can be learnt {self.share:.1f} times"
         return ""
 
 
@@ -101,7 +101,7 @@ def reach(run_plan: RunPlan, task: Task) -> Reach | None:
     start, count = float(weights.norm()), len(weights)
     movement, noise, steps = _of_steps(chosen, lr, run, cohort) if chosen.on_steps else _of_updates(chosen, run, cohort)
     signal = movement * groups * (unit_signal(task.dataset.classes) if chosen.on_steps else 1.0)
-    share = noise * sqrt(run.rounds * count) / signal
+    share = noise * sqrt(run.rounds * count * 2 * log(max(2, task.dataset.classes))) / signal
     return Reach(steps, movement * groups, start, noise, start / sqrt(count), share)
 
 

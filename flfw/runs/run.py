@@ -335,14 +335,14 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> Experimen
     run_plan, task, _ = check(dataclasses.replace(experiment, target_epsilon=0.0), new=False)
     if not is_known(task.split):
         return experiment
-    privacy, weights, clients = run_plan.client.privacy, first_weights(run_plan.client), experiment.per_round
+    privacy, clients = run_plan.client.privacy, experiment.per_round
     share = clients / experiment.clients
     sizes = calibration.PublicSizes(
         calibration.calibrate_noise_multiplier(
             experiment.target_epsilon, [[SeenMechanism(Mechanism(1.0, 1))]], privacy.delta, privacy.tightest
         ),
         max(1, round(total(task.split.train) * share)), clients, share,
-        len(weights), float(weights.norm()), task.dataset.classes,
+        len(first_weights(run_plan.client)), task.dataset.classes,
     )  # fmt: skip
     named = {name: value for name, value in vars(experiment).items() if name in given}
     values, more, reasons = calibration.training_for(sizes, named)

@@ -19,7 +19,7 @@ from flfw.runs.reach import Reach
 from flfw.runs.run import check, choose_training
 from flfw.runs.run_notes import left_out
 
-SIZES = PublicSizes(noise=1.0, examples=8000, clients=10, share=1.0, weights=640, length=4.0, classes=4)
+SIZES = PublicSizes(noise=1.0, examples=8000, clients=10, share=1.0, weights=640, classes=4)
 
 
 def test_one_full_step_keeps_the_budget() -> None:
@@ -43,24 +43,44 @@ def test_batches_are_as_large_as_the_noise_asks_for(noise: float, batch: int, ro
 
 
 def test_learning_rate_falls_with_the_noise() -> None:
-    # 256 steps, N = 1 * sqrt(256 * 640 * 10) / 8000 = 0.16; m = 1/2
-    assert training_for(SIZES, {})[0]["lr"] == pytest.approx(2 * 4 / (16 * (0.25 + 0.0256) ** 0.5), rel=0.05)
-    noisy = training_for(replace(SIZES, noise=100.0), {})[0]
-    assert noisy["lr"] == pytest.approx(1 / 8, rel=0.05)  # N = 8, beside which m is nothing
+    # 256 steps, N = 1 * sqrt(256 * 640 * 10) / 8000 = 0.16; m = 1/2; S = 16 / 0.525, R = 2 sqrt(S) = 11
+    assert training_for(SIZES, {})[0]["lr"] == pytest.approx(11.04 / (16 * 0.525), rel=0.05)
+    # 64 steps, N = 8, beside which m is nothing; S = 8 / 8, R = 2
+    assert training_for(replace(SIZES, noise=100.0), {})[0]["lr"] == pytest.approx(2 / (8 * 8), rel=0.05)
 
 
 def test_what_was_given_stays_and_counts() -> None:
     given = {"rounds": 2, "batch_size": 800, "local_epochs": 1, "lr": 0.5, "ema": 0.0}
     assert training_for(SIZES, given | {"seed": 3})[0] == given
-    lr = training_for(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"]
-    assert lr == pytest.approx(2 * 4 / (2 * 0.25) ** 0.5, rel=0.05)
+    # S = sqrt(2 / 0.25) = 2.83, lr = 2 sqrt(S) / sqrt(2 * 0.25)
+    assert training_for(SIZES, {"rounds": 2, "batch_size": 800})[0]["lr"] == pytest.approx(4.76, rel=0.05)
 
 
 def test_warns_where_noise_outweighs_what_can_be_learnt() -> None:
-    learns = Reach(steps=64, movement=8.0, start=1.0, noise=0.0, weight=1.0, share=0.4)
+    learns = Reach(steps=64, movement=8.0, start=1.0, noise=0.0, weight=1.0, share=0.9)
     assert learns.obstacle == ""
-    assert "all noise together has 0.6 times" in replace(learns, share=0.6).obstacle
-    assert "by at most 0.01" in replace(learns, share=0.6, movement=0.01).obstacle
+    assert "outweighs what can be learnt 1.1 times" in replace(learns, share=1.1).obstacle
+    assert "by at most 0.01" in replace(learns, share=1.1, movement=0.01).obstacle
+
+
+@pytest.mark.parametrize(("dataset", "warned"), [("cancer", False), ("digits", True)])  # 0.95 and 0.4 are reached
+def test_warns_by_the_number_of_classes(dataset: str, warned: bool) -> None:
+    asked = flfw.Experiment(method="dp_fedavg", dataset=dataset, net="linear", split="iid", attack=("none",))
+    notes = check(choose_training(replace(asked, clients=50, target_epsilon=1.0), {"clients"}))[2]
+    assert any("outweighs what can be learnt" in note for note in notes) == warned
+
+
+@pytest.mark.slow
+def test_learns_the_smaller_class_of_two(tmp_path: Path) -> None:
+    """It is the larger one of red rows alone: 0.825 of all are right then, and 0.775 by always naming the other."""
+    ones = {"red": 6, "blue": 1, "green": 1, "grey": 1}  # of ten
+    rows = [f"{colour},{int(at < ones[colour])}" for at in range(10) for colour in ones] * 50
+    (tmp_path / "rows.csv").write_text("\n".join(["colour,income", *rows]) + "\n")
+    table = f"csv:{tmp_path / 'rows.csv'}@income"
+    assert main(["data", "columns", table, "--public", "colour=red,blue,green,grey", "income=0,1"]) == 0
+    words = "--net linear --clients 2 --split iid --target-epsilon 8 --engine inproc --attack none".split()
+    assert main(["run", "--dataset", table, *words, "--out", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run/result.json").read_text())["final"]["acc_global"] > 0.8
 
 
 @pytest.mark.slow
@@ -77,7 +97,7 @@ def test_an_epsilon_alone_trains_and_is_recorded_as_if_typed(
     assert (config["method"], config["rounds"], config["lr"]) == ("dp_fedavg", 3, 0.01)
     assert "clip=2" in config["set"]
     assert "clip=1" not in config["set"]
-    assert {"batches=poisson", "clipping=automatic", "momentum=0"} <= set(config["set"])
+    assert {"batches=poisson", "clipping=abadi", "momentum=0"} <= set(config["set"])
     assert max(float(one["epsilon"]) for one in result["privacy"] if one["unit"] == "example") <= 8
     noiseless = [word for word in config["set"] if not word.startswith("noise_multiplier")]
     named = {name: config[name] for name in ("local_epochs", "batch_size", "ema", "method")} | {"set": noiseless}
