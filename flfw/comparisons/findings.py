@@ -271,6 +271,11 @@ def _by_victim(combination: Combination, setting: AttackSetting) -> dict[tuple[o
     return {(row.seed, row.place, row.label, row.example): row for row in rows}
 
 
+def share_in_words(recovered: int, images: int, interval: Sequence[float]) -> str:
+    """Format a share with its interval: ``2 of 8 (3 to 65 %)``."""
+    return f"{recovered} of {images} ({100 * interval[0]:.0f} to {100 * interval[1]:.0f} %)"
+
+
 def uneven_budgets(runs: Iterable[FinishedRun]) -> list[str]:
     """Return a note for each attack with different budgets in the runs."""
     budgets: dict[str, dict[tuple[object, object], None]] = {}

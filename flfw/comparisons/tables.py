@@ -23,6 +23,7 @@ from flfw.comparisons.findings import (
     comparisons,
     pooled,
     reference,
+    share_in_words,
     uneven_budgets,
 )
 from flfw.comparisons.question import NO_DEFENCE, MatrixCell
@@ -216,8 +217,7 @@ def _leak_cells(leak: Mapping[str, Any]) -> list[str]:
 
 
 def _share(each: Mapping[str, Any]) -> str:
-    low, high = each["share_interval"]
-    return f"{each['recovered']} of {each['images']} ({100 * low:.0f} to {100 * high:.0f} %)"
+    return share_in_words(each["recovered"], each["images"], each["share_interval"])
 
 
 def _decibels(interval: Mapping[str, Any] | None) -> str:

@@ -130,21 +130,21 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     measured = {group.name: group.combination.measured(utility.key) for group in groups}
     means = {name: sum(values) / len(values) for name, values in measured.items()}
     for one in order.standings:
-        less = [other for other in means if order.leaks_more(one.name, other)]
-        better = [other for other in less if utility.gain(means[other], means[one.name]) >= 0]
-        values = measured[one.name]
+        less = [other for other in means if order.leaks_more(one.combination, other)]
+        better = [other for other in less if utility.gain(means[other], means[one.combination]) >= 0]
+        values = measured[one.combination]
         rows.append(
             {
-                "run": one.name,
+                "run": one.combination,
                 "measure": utility.key,
-                utility.column: means[one.name],
+                utility.column: means[one.combination],
                 f"{utility.column}_low": min(values),
                 f"{utility.column}_high": max(values),
                 "images": one.images,
                 "recovered": one.recovered,
                 "share": one.recovered / one.images,
-                "share_low": one.share[0],
-                "share_high": one.share[1],
+                "share_low": one.share_interval[0],
+                "share_high": one.share_interval[1],
                 "closeness": one.closeness.mean if one.closeness else None,
                 "closeness_low": one.closeness.low if one.closeness else None,
                 "closeness_high": one.closeness.high if one.closeness else None,
