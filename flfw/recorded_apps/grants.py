@@ -33,13 +33,14 @@ from flfw.rng import torch_generator
 Pair = tuple[Observation, Knowledge]
 
 
-def threat_model_of(pairs: Sequence[Pair | None], hidden: bool) -> ThreatModel:
+def threat_model_of(pairs: Sequence[Pair | None], hidden: bool, defence: str = "none") -> ThreatModel:
     """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
     given = [knowledge for _, knowledge in filter(None, pairs)]
     sentences = tuple(dict.fromkeys(sentence for knowledge in given for sentence in knowledge.granted))
-    return ThreatModel(
-        sentences, bool(given) and not hidden and not any(knowledge.model.unknown for knowledge in given)
-    )
+    private = any(knowledge.model.unknown for knowledge in given)
+    adaptive = bool(given) and not hidden and not private
+    protected_by = None if defence == "none" else defence
+    return ThreatModel(sentences, adaptive, protected_by=protected_by, private=private)
 
 
 def attempt(

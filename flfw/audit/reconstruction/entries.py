@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from flfw.audit.jobs import JobResult
+from flfw.adversary.attack import Attack
+from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import GRAMS
@@ -19,6 +20,7 @@ from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
 from flfw.audit.measures.statistics import significant
 from flfw.audit.reconstruction.evidence import ReconstructionEvidence
 from flfw.audit.reconstruction.scorer import FLOORS, UNGUIDED, ScoreRow
+from flfw.audit.threat_model import ThreatModel
 from flfw.audit.verdict import Verdict, verdict_on
 from flfw.files.verdicts import LEAKS, concluded
 from flfw.rng import numpy_generator
@@ -68,6 +70,42 @@ def _needed(row: Mapping[str, Any], floors: Sequence[str]) -> float:
     """Return the least PSNR in dB at which an image counts as recovered."""
     guessed = [value for name in floors if (value := row.get(f"floor_{name}")) is not None]
     return max([IMAGE_RECOVERED_DB, *(value + GAIN_DB for value in guessed)])
+
+
+def description(
+    job: AttackJob, attack: Attack, threat_model: ThreatModel, defence: str, seed: int, **more: Any
+) -> dict[str, Any]:
+    """Describe an attack on a target, as an entry begins.
+
+    Args:
+        job: the attack on the target.
+        attack: the job's attack.
+        threat_model: the attacker's grants.
+        defence: the attacked clients' defence, or ``none``.
+        seed: seed of the attack.
+        more: keys with other values than the job's.
+    """
+    probe_set = job.probe_set
+    return {
+        "attack": job.attack,
+        "adaptive": threat_model.adaptive,
+        "adaptation": threat_model.adaptation,
+        "vantage": job.vantage,
+        "source": probe_set.source,
+        "round": probe_set.round,
+        "client": None,
+        "defence": defence,
+        "protected_by": threat_model.protected_by,
+        "granted": list(threat_model.granted),
+        "batch": probe_set.batch,
+        "steps": probe_set.steps,
+        "curve": probe_set.curve or None,
+        "sum_size": probe_set.group + probe_set.colluding or None,
+        "num_colluding": None,
+        "mode": "train",
+        **asdict(attack.cost),
+        "seeds": [seed],
+    } | more
 
 
 def entry(
