@@ -192,7 +192,9 @@ def audit(
             public data do not fit, or an attack is unknown, takes too much memory or time, or needs a malicious server.
     """
     path = Path(recordings).absolute()
-    folder, limits, began = _new(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
+    folder, limits, began = Path(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
+    if folder.exists():
+        raise InputError(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
     attacks, describe = _built(attacks), _describe(training, steps, lr, mode)
     case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
     case.check_attacks(attacks)
@@ -211,13 +213,6 @@ def _built(attacks: Sequence[str] | Mapping[str, Attack]) -> Mapping[str, Attack
     named = [attacks] if isinstance(attacks, str) else attacks
     classes: dict[str, Any] = {name: plugins.load_class(plugins.ATTACK, name, Attack) for name in named}
     return {name: attack() for name, attack in classes.items()}
-
-
-def _new(out: str | Path) -> Path:
-    folder = Path(out)
-    if folder.exists():
-        raise InputError(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
-    return folder
 
 
 def _describe(

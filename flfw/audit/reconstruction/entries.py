@@ -17,7 +17,7 @@ from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import GRAMS
 from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
-from flfw.audit.measures.statistics import significant
+from flfw.audit.measures.statistics import share_interval, significant
 from flfw.audit.reconstruction.evidence import ReconstructionEvidence
 from flfw.audit.reconstruction.scorer import FLOORS, UNGUIDED, ScoreRow
 from flfw.audit.threat_model import ThreatModel
@@ -163,7 +163,7 @@ def entry(
         "label_accuracy": _mean(rows, "label_accuracy"),
         "share_recovered": evidence.recovered / len(rows) if rows else 0.0,
         "share_expected": target.expected,
-        "share_interval": _share_interval(evidence),
+        "share_interval": [*share_interval(evidence.recovered, len(rows), evidence.messages)] if rows else [0.0, 1.0],
         "adaptive_gain": gained,
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
@@ -205,12 +205,6 @@ def _candidates(test: Identified | None) -> dict[str, float | None] | None:
     return {"first": test.count, "messages": test.compared, "null": test.chance, "p": test.p}
 
 
-def _share_interval(evidence: ReconstructionEvidence) -> list[float]:
-    if not evidence.attacked:
-        return [0.0, 1.0]
-    return list(statistics.share_interval(evidence.recovered, evidence.attacked, evidence.messages))
-
-
 def _gained(rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
     """Return the mean gain in dB from knowing a defence, over images that both attacks gave; None: there are none."""
     other = {(row["probe_slot"], row["image"]): row["db"] for row in static_rows if row["db"] is not None}
@@ -219,7 +213,7 @@ def _gained(rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], seed: int
     if not gains:
         return None
     victims, values = (np.array(column) for column in zip(*gains, strict=True))
-    return statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims).as_dict()
+    return asdict(statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims))
 
 
 def _outdone(
@@ -279,7 +273,7 @@ def _spread(rows: Sequence[ScoreRow], column: str, seed: int, end: str = "max") 
         return None
     victims = np.array([row["probe_slot"] for row in rows if row.get(column) is not None])
     interval = statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims)
-    return {**interval.as_dict(), end: float(values.max() if end == "max" else values.min())}
+    return {**asdict(interval), end: float(values.max() if end == "max" else values.min())}
 
 
 def _iterations(rows: Sequence[ScoreRow], budget: int) -> float | None:

@@ -88,7 +88,6 @@ class ReconstructionAudit:
         self._easy: dict[str, ControlResult] = {}
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
         self._hidden_alone: set[tuple[str, str, str, int, str]] = set()
-        self._noise: dict[str, str] = {}
 
     @cached_property
     def _scorer(self) -> Scorer:
@@ -224,18 +223,13 @@ class ReconstructionAudit:
                 tampered_by=self._client_plan.task.network.malicious_name,
                 bounded=attack.bounded,
                 unread=self._client_plan.unread_statistics,
-                noise=self._departure_of_noise(vantage) if threat_model.adaptation == "automatic" else "",
+                noise=departure_of_noise(self._client_plan, vantage) if threat_model.adaptation == "automatic" else "",
                 constant=self._control_runner.constant(case),
             )
             entries.append(entry(about, result, selected, requested, seed, target, other))
             if job.probe_set.group == 1 and job.adaptive and entries[-1]["verdict"] == NO_LEAK_FOUND:
                 self._hidden_alone.add(_of_messages(job, defence))
         return entries
-
-    def _departure_of_noise(self, vantage: str) -> str:
-        if vantage not in self._noise:
-            self._noise[vantage] = departure_of_noise(self._client_plan, vantage)
-        return self._noise[vantage]
 
     def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
         """Return the facts of a job's sums; those with one client left are attacked first, and kept for the others."""

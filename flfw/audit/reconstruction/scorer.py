@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -261,7 +261,7 @@ class Scorer:
             else [{}] * floors.shape[1]
         )
         rates = column_rates(matches, floors, messages, chance)
-        return [rate.as_dict() | name for rate, name in zip(rates, names, strict=True)]
+        return [asdict(rate) | name for rate, name in zip(rates, names, strict=True)]
 
     def _of(self, job: AttackJob, slots: Collection[int]) -> list[GuessedBatch]:
         """Return the guesses of an attack on some messages, with their truths."""

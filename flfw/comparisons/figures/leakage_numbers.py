@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flfw.audit.measures.statistics import Interval
 from flfw.comparisons.figures.comparisons import RunGroup
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.findings import Leak
@@ -55,8 +56,7 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
             for entry in (e for e in run.result.get("audit") or [] if e.get("curve")):
                 curve, batch, steps = entry["curve"], int(entry["batch"]), int(entry["steps"])
                 at = {SUM_SIZE: entry.get("sum_size"), "batch": batch, "steps": steps}.get(curve, batch * steps)
-                low, high = entry.get("share_interval") or (None, None)
-                psnr = entry.get("psnr") or {}
+                ends, psnr = entry.get("share_interval") or (None, None), entry.get("psnr") or {}
                 rows.append(
                     {
                         "run": group.name,
@@ -69,10 +69,8 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
                         "batch": batch,
                         "steps": steps,
                         "images": entry.get("images"),
-                        "share": number(entry.get("share_recovered")),
-                        "share_low": low,
-                        "share_high": high,
-                        **{f"psnr{end}": number(psnr.get(key)) for end, key in _ENDS},
+                        **_with_ends("share", number(entry.get("share_recovered")), *ends),
+                        **_with_ends("psnr", *(number(psnr.get(end)) for end in ("mean", "low", "high"))),
                     }
                 )
     if not rows:
@@ -82,7 +80,12 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-_ENDS = (("", "mean"), ("_low", "low"), ("_high", "high"))
+def _with_ends(name: str, mean: float | None, low: float | None, high: float | None) -> dict[str, float | None]:
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def _ends_of(name: str, interval: Interval | None) -> dict[str, float | None]:
+    return _with_ends(name, *((interval.mean, interval.low, interval.high) if interval else (None,) * 3))
 
 
 def membership(groups: Sequence[RunGroup]) -> Rows:
@@ -137,17 +140,11 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
             {
                 "run": one.combination,
                 "measure": utility.key,
-                utility.column: means[one.combination],
-                f"{utility.column}_low": min(values),
-                f"{utility.column}_high": max(values),
+                **_with_ends(utility.column, means[one.combination], min(values), max(values)),
                 "images": one.images,
                 "recovered": one.recovered,
-                "share": one.recovered / one.images,
-                "share_low": one.share_interval[0],
-                "share_high": one.share_interval[1],
-                "closeness": one.closeness.mean if one.closeness else None,
-                "closeness_low": one.closeness.low if one.closeness else None,
-                "closeness_high": one.closeness.high if one.closeness else None,
+                **_with_ends("share", one.recovered / one.images, *one.share_interval),
+                **_ends_of("closeness", one.closeness),
                 "letters": one.letters,
                 "on_frontier": not better,
                 "beaten_by": "; ".join(better),
@@ -166,21 +163,16 @@ def ranking(groups: Sequence[RunGroup]) -> CombinationRanking:
 
 
 def _leak(leak: Leak) -> dict[str, Any]:
-    setting, psnr = leak.setting, leak.psnr
     return {
-        "attack": setting.attack,
-        "kind": setting.kind,
-        "round": setting.round,
+        "attack": leak.setting.attack,
+        "kind": leak.setting.kind,
+        "round": leak.setting.round,
         "seeds": " ".join(map(str, leak.seeds)),
         "images": leak.images,
         "failures": leak.failures,
         "recovered": leak.recovered,
-        "share": leak.share_recovered,
-        "share_low": leak.share[0],
-        "share_high": leak.share[1],
-        "psnr": psnr.mean if psnr else None,
-        "psnr_low": psnr.low if psnr else None,
-        "psnr_high": psnr.high if psnr else None,
+        **_with_ends("share", leak.share_recovered, *leak.share),
+        **_ends_of("psnr", leak.psnr),
         "verdict": verdicts.in_words(leak.concluded),
     }
 
