@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from flfw.audit.measures.statistics import Interval
-from flfw.comparisons.figures.comparisons import RunGroup
 from flfw.comparisons.figures.drawing import Rows
-from flfw.comparisons.findings import Leak
+from flfw.comparisons.findings import Combination, Leak
 from flfw.comparisons.significance import CombinationRanking, across, common_places, ranked
 from flfw.comparisons.utility import UTILITIES
 from flfw.errors import InputError
@@ -18,17 +17,17 @@ from flfw.report.findings import number
 from flfw.report.questions import rounds_read
 
 
-def leakage(groups: Sequence[RunGroup]) -> Rows:
+def leakage(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run, attack, place and round, pooled over the seeds.
 
     Raises:
         InputError: a run has no attack that reconstructs.
     """
     _require_audits(groups)
-    return [{"run": group.name, **_leak(leak)} for group in groups for leak in group.combination.leaks]
+    return [{"run": group.name, **_leak(leak)} for group in groups for leak in group.leaks]
 
 
-def rounds(groups: Sequence[RunGroup]) -> Rows:
+def rounds(groups: Sequence[Combination]) -> Rows:
     """Return the same rows, of runs that were audited at several rounds.
 
     Raises:
@@ -42,7 +41,7 @@ def rounds(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-def curves(groups: Sequence[RunGroup]) -> Rows:
+def curves(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run, seed, attack and point of a curve by batch, local steps or clients in a sum.
 
     ``at`` is the size; where batch and steps grow together, their product.
@@ -88,7 +87,7 @@ def _ends_of(name: str, interval: Interval | None) -> dict[str, float | None]:
     return _with_ends(name, *((interval.mean, interval.low, interval.high) if interval else (None,) * 3))
 
 
-def membership(groups: Sequence[RunGroup]) -> Rows:
+def membership(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run, seed and statistic of an attack on membership; seeds are not pooled.
 
     Raises:
@@ -113,7 +112,7 @@ def membership(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-def frontier(groups: Sequence[RunGroup]) -> Rows:
+def frontier(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run: utility, leakage under all its attacks together, and whether it is on the frontier.
 
     A run is off the frontier if another one leaks significantly less, and is at least as accurate in the mean. So all
@@ -124,13 +123,13 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
         InputError: a run was not attacked, no round was in all, or there is no utility that all have.
     """
     _require_audits(groups)
-    usable = [one for one in UTILITIES.values() if all(group.combination.measured(one.key) for group in groups)]
+    usable = [one for one in UTILITIES.values() if all(group.measured(one.key) for group in groups)]
     if not usable:
         raise InputError(
             f"Expected runs that have one accuracy or one error in common, got {_listed(groups)}; see --metrics."
         )
     utility, order, rows = usable[0], ranking(groups), []
-    measured = {group.name: group.combination.measured(utility.key) for group in groups}
+    measured = {group.name: group.measured(utility.key) for group in groups}
     means = {name: sum(values) / len(values) for name, values in measured.items()}
     for one in order.standings:
         less = [other for other in means if order.leaks_more(one.combination, other)]
@@ -153,7 +152,7 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-def ranking(groups: Sequence[RunGroup]) -> CombinationRanking:
+def ranking(groups: Sequence[Combination]) -> CombinationRanking:
     """Rank the runs over their common examples; where seeds are pooled, an example under two seeds counts as two."""
     by_seed = any(len(group.runs) > 1 for group in groups)
     places = common_places(group.runs for group in groups)
@@ -177,13 +176,13 @@ def _leak(leak: Leak) -> dict[str, Any]:
     }
 
 
-def _require_audits(groups: Sequence[RunGroup]) -> None:
+def _require_audits(groups: Sequence[Combination]) -> None:
     for group in groups:
-        if not any(leak.images for leak in group.combination.leaks):
+        if not any(leak.images for leak in group.leaks):
             membership_only = any(run.result.get("membership") for run in group.runs)
             way = "draw --figure-names membership" if membership_only else "run it again with --attack ig"
             raise InputError(f"Expected runs with an attack that reconstructs, got {group.name} without; {way}.")
 
 
-def _listed(groups: Sequence[RunGroup]) -> str:
+def _listed(groups: Sequence[Combination]) -> str:
     return " and ".join(group.name for group in groups)
