@@ -106,8 +106,7 @@ def test_an_attack_that_bears_a_methods_name_keeps_its_settings_where_that_metho
     given = replace(SMALL, set=("hyperfl.iterations=3", "hyperfl.hidden=16"))
     cells = Matrix(("hyperfl", "fedper"), ("none",), ("ig", "hyperfl"), (0,)).cells(given, tmp_path)
     assert [cell.set for cell in cells] == [given.set, ("hyperfl.iterations=3",)]
-    for cell in cells:
-        assert plan(cell).audit.reconstructions["hyperfl"].settings.iterations == 3
+    assert {plan(cell).audit.reconstructions["hyperfl"].settings.iterations for cell in cells} == {3}
     assert plan(cells[0]).client.settings.hidden == 16
 
 
