@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -40,8 +38,6 @@ from flfw.files.result_entries import breakdowns
 from flfw.files.result_file import to_json, write_rows
 from flfw.files.sealed import write_atomic
 from flfw.files.verdicts import in_words
-from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.wire import pack
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import running_statistics, statistics_in_words
@@ -51,7 +47,7 @@ from flfw.recorded_apps.cost import SearchLimits
 from flfw.recorded_apps.description import Mode, TrainingDescription
 from flfw.recorded_apps.grants import Grants, Pair, attempt, threat_model_of
 from flfw.recorded_apps.knowledge import InputSpace, described, granted, input_space, victim
-from flfw.recording.grid import RecordingGrid
+from flfw.recording.client_examples import record_gradient
 from flfw.recording.observation import Observation, Truth, key
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
@@ -86,24 +82,13 @@ def probes(control: str, net: nn.Module, singles: Sequence[Truth], inputs: Input
         singles: truths of one example each.
         inputs: the input space.
     """
-    app, net = ClientApp(), net.eval()
-    gradients = [_gradient(net, single, inputs) for single in singles]
-
-    @app.train("probe")
-    def answer(message: Message, context: Context) -> Message:
-        slot = message.content.config_records["config"]["slot"]
-        assert isinstance(slot, int), "it was put there as one"
-        return Message(RecordDict({"arrays": pack(gradients[slot])}), reply_to=message)
-
-    def ask(slot: int) -> Message:
-        config = {"control": control, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
-        content = RecordDict({"arrays": pack(nets.tensors(net)), "config": ConfigRecord(config)})
-        return Message(content, dst_node_id=1, message_type="train.probe", group_id="0")
-
+    net = net.eval()
+    received = {name: value.numpy() for name, value in nets.tensors(net).items()}
     with tempfile.TemporaryDirectory(prefix="flfw-controls-") as folder:
-        grid = RecordingGrid(InProcessGrid(app, 1, {}), folder)
-        for slot in range(len(singles)):
-            list(grid.send_and_receive([ask(slot)]))
+        for slot, single in enumerate(singles):
+            config = {"control": control, "round": 0, "client": 0, "slot": slot, "own_slot": slot}
+            config |= {"batch": 1, "steps": 1}
+            record_gradient(Path(folder), 0, config, received, _gradient(net, single, inputs))
         return Recordings(Path(folder)).probes(control, 0)
 
 
@@ -192,9 +177,7 @@ def audit(
             public data do not fit, or an attack is unknown, takes too much memory or time, or needs a malicious server.
     """
     path = Path(recordings).absolute()
-    folder, limits, began = Path(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
-    if folder.exists():
-        raise InputError(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
+    folder, limits, began = _new(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
     attacks, describe = _built(attacks), _describe(training, steps, lr, mode)
     case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
     case.check_attacks(attacks)
@@ -213,6 +196,13 @@ def _built(attacks: Sequence[str] | Mapping[str, Attack]) -> Mapping[str, Attack
     named = [attacks] if isinstance(attacks, str) else attacks
     classes: dict[str, Any] = {name: plugins.load_class(plugins.ATTACK, name, Attack) for name in named}
     return {name: attack() for name, attack in classes.items()}
+
+
+def _new(out: str | Path) -> Path:
+    folder = Path(out)
+    if folder.exists():
+        raise InputError(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
+    return folder
 
 
 def _describe(
