@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -276,6 +277,7 @@ def defence_operator(
     return None
 
 
+@lru_cache(maxsize=16)  # many targets are attacked behind one defence
 def departure_of_noise(plan: ClientPlan, vantage: str) -> str:
     """Return in words what tells a defence's randomness from the noise that the automatic adaptation takes it for.
 

@@ -66,16 +66,13 @@ class Attacks(ABC):
     def __init__(self, queue: Queue, jobs: Jobs) -> None:
         self._queue, self._jobs = queue, jobs
 
-    @abstractmethod
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 an executor that works on request alone has nothing to do
         """Begin: probe sets may arrive from now on."""
 
-    @abstractmethod
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027
         """Stop all work, in the middle of an attack if need be."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Note that training is over, and that all its jobs are in the queue; controls may still be put there."""
 
     @abstractmethod
@@ -90,15 +87,6 @@ class Attacks(ABC):
 @final
 class Inline(Attacks):
     """Executor in this process: a job runs when its result is requested, without protection from a faulty attack."""
-
-    def begin(self) -> None:
-        """Do nothing: a job runs only on request."""
-
-    def end(self) -> None:
-        """Do nothing: no job is at work."""
-
-    def close(self) -> None:
-        """Do nothing: nothing waits for the end of training."""
 
     def wait(self, job: AttackJob) -> JobResult:
         """Do the job now, unless it was done before."""

@@ -21,7 +21,7 @@ from torch import nn
 from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.sums import Protocol, summed
 from flfw.audit.controls import under_control
-from flfw.audit.jobs import AttackJob, JobResult, MembershipGame, alone, solved
+from flfw.audit.jobs import AttackJob, JobResult, MembershipGame, alone, failed, solved
 from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed, protocol, restored
 from flfw.audit.membership.game import as_scores, unusable
 from flfw.audit.membership.views import game_views
@@ -53,7 +53,7 @@ def solve(job: AttackJob) -> JobResult:
         return _scored(job, job.game, clients, audit)
     attack = audit.reconstructions[job.attack]
     if why := unseen(clients, job.vantage, attack):
-        return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not applicable: {why}")
+        return failed(job, f"not applicable: {why}")
     if attack.of_sums and job.probe_set.group:
         return _by_client(job, clients, audit)
     return _solve(job, clients, audit)
@@ -84,7 +84,7 @@ def _solve(job: AttackJob, clients: ClientPlan, audit: AuditPlan, drawn: Protoco
     try:
         seen = observed(job, recordings, clients.seed, clients.task.network.malicious)
     except InputError as error:  # of a sum that no attack of single models can use
-        return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not possible: {error}")
+        return failed(job, _refusal(error))
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
     earlier = [answer for answer in recordings.observations(job.earlier) if answer is not None]
     observations, knowledge = grant(
@@ -111,12 +111,8 @@ def _solve(job: AttackJob, clients: ClientPlan, audit: AuditPlan, drawn: Protoco
                 maximum <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=maximum
             )
         reconstructions = attack.run(observations, knowledge, rngs) if observations else []
-    except NotApplicableError as error:
-        seconds = time.monotonic() - started
-        return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", **extra)
-    except InputError as error:  # it would be the same if tried again
-        seconds = time.monotonic() - started
-        return solved(job, [None] * len(seen), seconds, stopped=f"not possible: {error}", **extra)
+    except (NotApplicableError, InputError) as error:  # it would be the same if tried again
+        return solved(job, [None] * len(seen), time.monotonic() - started, stopped=_refusal(error), **extra)
     seconds = time.monotonic() - started
     if len(reconstructions) != len(observations):
         raise RuntimeError(f"it returned {len(reconstructions)} reconstructions of {len(observations)}")
@@ -124,6 +120,11 @@ def _solve(job: AttackJob, clients: ClientPlan, audit: AuditPlan, drawn: Protoco
     by_slot = {o.slot: result for o, result in zip(observations, results, strict=True)}
     stopped = None if observations else "none of its recordings could be used"
     return solved(job, [None if o is None else by_slot[o.slot] for o in seen], seconds, stopped=stopped, **extra)
+
+
+def _refusal(error: Exception) -> str:
+    """Return why an attack gave nothing, of an error that would come again if it were tried again."""
+    return f"not {'applicable' if isinstance(error, NotApplicableError) else 'possible'}: {error}"
 
 
 def _scored(job: AttackJob, game: MembershipGame, clients: ClientPlan, audit: AuditPlan) -> JobResult:
@@ -143,20 +144,15 @@ def _scored(job: AttackJob, game: MembershipGame, clients: ClientPlan, audit: Au
             try:
                 statistics = attack.published_scores(view, final, rng) if final else attack.scores(view, rng)
             except InputError as error:  # it would be the same if tried again; other clients may have sent what fits
-                stopped = stopped or f"not possible: {error}"
+                stopped = stopped or _refusal(error)
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
                 scores += as_scores(view, statistics)
                 # Sums have fewer by nature.
                 refused += attack.unused_statistics(view) if game.vantage == "server" else ()
-    except NotApplicableError as error:
-        stopped, scores = f"not applicable: {error}", []
-    except InputError as error:
-        stopped, scores = f"not possible: {error}", []
-    if scores:
-        stopped = None
-    elif stopped is None:
-        stopped = "none of its recordings could be used"
+    except (NotApplicableError, InputError) as error:
+        stopped, scores = _refusal(error), []
+    stopped = None if scores else stopped or "none of its recordings could be used"
     extra: dict[str, Any] = {
         "refused": tuple(dict.fromkeys((*recordings.refused, *refused))),
         "scores": tuple(scores),
@@ -185,12 +181,9 @@ def _inferred(
         granted = granted_uploads(job, clients, uploads)
         answers = zip(granted, attack.shares(granted) if granted else (), strict=True)
         shares = tuple((one.seen.client, tuple(estimate.tolist())) for one, estimate in answers if estimate is not None)
-    except NotApplicableError as error:
-        stopped = f"not applicable: {error}"
-    except InputError as error:
-        stopped = f"not possible: {error}"
-    nothing = [None] * len(job.exchanges)
-    return solved(job, nothing, time.monotonic() - started, stopped=stopped, shares=shares, **extra)
+    except (NotApplicableError, InputError) as error:
+        stopped = _refusal(error)
+    return solved(job, [None] * len(job.exchanges), time.monotonic() - started, stopped=stopped, shares=shares, **extra)
 
 
 @contextmanager

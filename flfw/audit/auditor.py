@@ -99,7 +99,6 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.membership: list[dict[str, Any]] = []
         self.remarks: list[str] = []
         self._queue = Queue((out / "queue").absolute())
-        self._granted: tuple[str, int] | None = None
         self._job_planner = self._planner_of(clients)
         self._attacks = place(self._queue, self.jobs) if place else self._place()
         self._reconstruction = ReconstructionAudit(
@@ -108,7 +107,7 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     def _planner_of(self, clients: ClientPlan) -> JobPlanner:
         note = lambda sentence: self._note([sentence])  # noqa: E731
-        return JobPlanner(clients, self.audit, self._task, self.source, self._named, note, self._granted_public)
+        return JobPlanner(clients, self.audit, self._task, self.source, self._named, note, lambda: self._granted_public)
 
     def _place(self) -> Attacks:
         if self.audit.process == "inline":
@@ -128,12 +127,11 @@ class Auditor(AbstractContextManager["Auditor"]):
         """Stop all attacks."""
         self._attacks.end()
 
+    @cached_property
     def _granted_public(self) -> tuple[str, int]:
-        """Return the file of the public data, for jobs that grant it, and its number of examples."""
-        if self._granted is None:
-            samples, labels = self._task.public()
-            self._granted = self._queue.put_public(samples, labels), len(labels)
-        return self._granted
+        """File of the public data, for jobs that grant it, and its number of examples."""
+        samples, labels = self._task.public()
+        return self._queue.put_public(samples, labels), len(labels)
 
     @property
     def weights(self) -> dict[str, Any] | None:

@@ -111,12 +111,11 @@ def subtracted(recordings: Recordings, server_round: int) -> dict[str, Any] | No
     lines, after = _first_lines(recordings, server_round), _next_broadcast(recordings, server_round)
     if len(lines) != 2 or after is None:
         return None
-    try:
-        seen = [recordings.observation(line["id"]) for line in lines]
-    except InputError:  # the file is damaged, and the report names it
+    seen = [*_readable(recordings, lines)]
+    if len(seen) != 2:
         return None
-    observer, other = (_change_in(*both) for both in zip(seen, lines, strict=True))
-    before = seen[0].received
+    observer, other = (_change_in(*both) for both in seen)
+    before = seen[0][0].received
     if not (observer.tensors.keys() == other.tensors.keys() <= after.keys()) or observer.weight + other.weight <= 0:
         return None
     left = remainder(before, after, observer.tensors, (observer.weight, other.weight))
@@ -144,12 +143,16 @@ def remainder(before: Tensors, after: Tensors, change: Tensors, weights: tuple[f
 
 def _next_broadcast(recordings: Recordings, server_round: int) -> Tensors | None:
     """Return the tensors that clients receive after a round, with the next message for training or with a probe."""
-    for line in [*_first_lines(recordings, server_round + 1), *recordings.probe_lines("target", server_round)]:
-        try:
-            return recordings.observation(line["id"]).received
-        except InputError:
-            continue
-    return None
+    lines = [*_first_lines(recordings, server_round + 1), *recordings.probe_lines("target", server_round)]
+    return next((observation.received for observation, _ in _readable(recordings, lines)), None)
+
+
+def _readable(recordings: Recordings, lines: Iterable[Line]) -> Iterator[tuple[Observation, Line]]:
+    """Yield the observations of some lines, one in memory at a time; the report names the files that are damaged."""
+    for line in lines:
+        (observation,) = recordings.observations([line["id"]])
+        if observation is not None:
+            yield observation, line
 
 
 def took_part(folder: Path) -> dict[int, set[int]]:
@@ -385,12 +388,7 @@ def _first_lines(recordings: Recordings, server_round: int) -> list[Line]:
 
 def changes(recordings: Recordings, server_round: int) -> Iterator[Change]:
     """Read the changes of a round by client; one is in memory at a time, and damaged files are left out."""
-    for line in _first_lines(recordings, server_round):
-        try:
-            observation = recordings.observation(line["id"])
-        except InputError:  # the file is damaged, and the report names it
-            continue
-        yield _change_in(observation, line)
+    return (_change_in(*both) for both in _readable(recordings, _first_lines(recordings, server_round)))
 
 
 def _change_in(observation: Observation, line: Line) -> Change:
@@ -463,12 +461,9 @@ def isolation(recordings: Recordings, tampering: ModelModification) -> list[str]
         return []
     largest: dict[tuple[int, str], dict[bool, float]] = defaultdict(dict)
     left_out: list[str] = []
-    for line in recordings.lines:
-        if line["type"] != "train.probe" or line["config"].get("control") != "target":
-            continue
-        (observation,) = recordings.observations([line["id"]])
-        if observation is None:
-            continue
+    probes = (one for one in recordings.lines if one["type"] == "train.probe")
+    targets = (one for one in probes if one["config"].get("control") == "target")
+    for observation, line in _readable(recordings, targets):
         names = tampering.alone([*observation.sent])
         left_out = [name for name in observation.sent if name not in names]
         lengths, isolated = largest[observation.round, observation.point], observation.client == client

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flfw.audit.measures.statistics import Interval, paired
-from flfw.comparisons.findings import Leak, pooled, uneven_budgets
+from flfw.comparisons.findings import Leak, pooled, share_in_words, uneven_budgets
 from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow, read
 from flfw.comparisons.significance import across, common_places, joined_messages, listed, ranked
@@ -149,8 +149,8 @@ def _ranking(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
         return []
     rows = [
         [
-            one.name,
-            f"{one.recovered} of {one.images} ({100 * one.share[0]:.0f} to {100 * one.share[1]:.0f} %)",
+            one.combination,
+            share_in_words(one.recovered, one.images, one.share_interval),
             f"{one.closeness.mean:.1f}{_ends(one.closeness)}" if one.closeness else _NONE,
             one.letters,
         ]
@@ -201,7 +201,7 @@ def _kind(setting: AttackSetting, run: FinishedRun) -> str:
 
 
 def _leakage(name: str, leak: Leak, kind: str) -> list[str]:
-    share = f"{leak.recovered} of {leak.images} ({100 * leak.share[0]:.0f} to {100 * leak.share[1]:.0f} %)"
+    share = share_in_words(leak.recovered, leak.images, leak.share)
     psnr = f"{leak.psnr.mean:.1f}{_ends(leak.psnr)}" if leak.psnr else _NONE
     return [name, kind, verdicts.in_words(leak.concluded), share, psnr, str(leak.failures)]
 
@@ -231,7 +231,7 @@ def _victims(run: FinishedRun, setting: AttackSetting, other: FinishedRun) -> di
 
     The position in the training part identifies an example for any seed.
     """
-    if _digest(run) != _digest(other):
+    if run.data != other.data:
         return {}
     times: Counter[str] = Counter()
     keyed: dict[_Key, MatrixRow] = {}
@@ -240,11 +240,6 @@ def _victims(run: FinishedRun, setting: AttackSetting, other: FinishedRun) -> di
             keyed[row.example, row.label, times[row.example]] = row
             times[row.example] += 1
     return keyed
-
-
-def _digest(run: FinishedRun) -> tuple[object, object]:
-    provenance = (run.result.get("provenance") or {}).get("data") or {}
-    return provenance.get("digest"), run.result["config"].get("dataset")
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -80,24 +80,21 @@ class Leak:
 @final
 @dataclass(frozen=True)
 class Combination:
-    """A method with a defence.
+    """A method with a defence, whose runs differ in their seeds alone.
 
     Attributes:
+        name: name for tables and figures.
         method: name of the method.
         defence: name of the defence, or ``none``.
         runs: finished runs, one for each seed.
         leaks: leaks, one for each attack and round.
     """
 
+    name: str
     method: str
     defence: str
     runs: tuple[FinishedRun, ...]
     leaks: tuple[Leak, ...]
-
-    @property
-    def name(self) -> str:
-        """Name for tables and figures."""
-        return self.method if self.defence == NO_DEFENCE else f"{self.method} with {self.defence}"
 
     def measured(self, key: str) -> list[float]:
         """Return a utility, by its key, for each seed that measured it."""
@@ -154,15 +151,22 @@ class Comparison:
     paired: Paired | None
 
 
-def combine(method: str, defence: str, runs: Iterable[FinishedRun]) -> Combination:
-    """Make a combination with its leakage pooled over the runs, one for each seed."""
-    runs = tuple(runs)
+def combine(method: str, defence: str, runs: Iterable[FinishedRun], name: str = "") -> Combination:
+    """Make a combination with its leakage pooled over the runs, one for each seed.
+
+    Args:
+        method: name of the method.
+        defence: name of the defence, or ``none``.
+        runs: finished runs, at least one.
+        name: name for tables and figures; empty: the method's with the defence's.
+    """
+    runs, name = tuple(runs), name or (method if defence == NO_DEFENCE else f"{method} with {defence}")
     everything = dict.fromkeys(setting for run in runs for setting, _ in run.entries)
     # If only some clients have the defence, the leakage of the others does not count for it.
     settings = [setting for setting in everything if setting.defence == defence] or list(everything)
     places = list(dict.fromkeys((setting.attack, *setting.place) for setting in settings))
     settings.sort(key=lambda setting: places.index((setting.attack, *setting.place)))  # kinds of one attack together
-    return Combination(method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
+    return Combination(name, method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
 
 
 def pooled(setting: AttackSetting, runs: Sequence[FinishedRun]) -> Leak:
@@ -269,6 +273,11 @@ def _by_victim(combination: Combination, setting: AttackSetting) -> dict[tuple[o
     rows = (row for run in combination.runs for row in run.rows if row.setting == setting)
     # Equal label and position prove that the same slot held the same example.
     return {(row.seed, row.place, row.label, row.example): row for row in rows}
+
+
+def share_in_words(recovered: int, images: int, interval: Sequence[float]) -> str:
+    """Format a share with its interval: ``2 of 8 (3 to 65 %)``."""
+    return f"{recovered} of {images} ({100 * interval[0]:.0f} to {100 * interval[1]:.0f} %)"
 
 
 def uneven_budgets(runs: Iterable[FinishedRun]) -> list[str]:

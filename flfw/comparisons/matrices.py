@@ -14,7 +14,7 @@ from typing import Any, final
 
 from flfw import data, nets
 from flfw.comparisons import tables
-from flfw.comparisons.question import Matrix, MatrixCell, folder_name, parse, require_same_question
+from flfw.comparisons.question import Matrix, folder_name, folder_of, parse, require_same_question
 from flfw.comparisons.rows import MATRIX, read_matrix
 from flfw.comparisons.significance import messages_needed
 from flfw.comparisons.tables import latex, markdown
@@ -43,12 +43,12 @@ class PreparedMatrix:
     Attributes:
         folder: its folder.
         question: all that its numbers depend on, as in matrix.json.
-        cells: all cells, in their order.
+        cells: experiments of all cells, in their order.
     """
 
     folder: Path
     question: Mapping[str, Any]
-    cells: tuple[MatrixCell, ...]
+    cells: tuple[Experiment, ...]
 
 
 def prepare(matrix: Matrix, experiment: Experiment, folder: Path) -> PreparedMatrix:
@@ -98,24 +98,25 @@ def _check_cell_folder(folder: Path, question: Mapping[str, Any]) -> None:
     require_same_question(read_matrix(path)["question"], question, folder)
 
 
-def _check(cell: MatrixCell) -> None:
+def _check(cell: Experiment) -> None:
     """Refuse a cell that cannot be run or resumed.
 
     Raises:
         InputError: the message names the cell.
     """
+    folder = folder_of(cell)
     try:
-        refuse_membership(plan(cell.experiment).audit, "in a matrix")
-        checked = whole.check(cell.experiment, new=False)[0].experiment
+        refuse_membership(plan(cell).audit, "in a matrix")
+        checked = whole.check(cell, new=False)[0].experiment
         launch.check_resources(checked)
-        if sealed(cell.folder / "checkpoint", "experiment"):
-            stored_experiment(cell.folder).require_same(checked, cell.folder)
-        elif is_complete(cell.folder):  # its checkpoint was purged
-            _require_same_result(cell.folder, checked)
-        elif (cell.folder / "result.json").exists():
-            raise InputError(f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run anew.")
+        if sealed(folder / "checkpoint", "experiment"):
+            stored_experiment(folder).require_same(checked, folder)
+        elif is_complete(folder):  # its checkpoint was purged
+            _require_same_result(folder, checked)
+        elif (folder / "result.json").exists():
+            raise InputError(f"Expected a run with its checkpoint, got {folder} without; remove it to run anew.")
     except InputError as error:
-        raise InputError(f"{cell.folder.name}: {error}") from error
+        raise InputError(f"{folder.name}: {error}") from error
 
 
 def _require_same_result(folder: Path, experiment: Experiment) -> None:
@@ -127,20 +128,21 @@ def _require_same_result(folder: Path, experiment: Experiment) -> None:
             raise InputError(f"Expected {field.name}={now}, got {before} in {folder}; remove that folder.")
 
 
-def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
+def _run_all(cells: Sequence[Experiment], write: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
     """Run the cells that are not complete; return the reasons of failed cells by name."""
     failed: dict[str, str] = {}
     write(failed)
     for number, cell in enumerate(cells, 1):
-        if is_complete(cell.folder):
+        folder = folder_of(cell)
+        if is_complete(folder):
             continue
-        title, started = f"[{number}/{len(cells)}] {cell.folder.name}", time.monotonic()
+        title, started = f"[{number}/{len(cells)}] {folder.name}", time.monotonic()
         say(title)
         try:
-            whole.run_or_resume(cell.experiment)
+            whole.run_or_resume(cell)
         except (InputError, RunError) as error:
-            failed[cell.folder.name] = str(error)
-        ending = failed.get(cell.folder.name)
+            failed[folder.name] = str(error)
+        ending = failed.get(folder.name)
         say(f"{title}: {f'failed: {ending}' if ending else 'done'} after {time.monotonic() - started:.0f} s")
         write(failed)
     return failed

@@ -15,7 +15,7 @@ from flfw.comparisons.findings import Combination, Comparison
 from flfw.comparisons.significance import CombinationRanking, listed
 from flfw.comparisons.utility import Utility, claimed, family, shown
 from flfw.files import verdicts
-from flfw.report.formats import percent
+from flfw.report.formats import decimals, percent
 from flfw.report.template.style import STYLE
 
 
@@ -27,7 +27,7 @@ def render(
 ) -> str:
     """Render the page: one file that loads no other file and needs no script."""
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(verdict=verdicts.in_words, num=_decimals, pct=percent, claimed=claimed, listed=listed)
+    jinja.filters.update(verdict=verdicts.in_words, num=decimals, pct=percent, claimed=claimed, listed=listed)
     by_name = {one.name: one for one in combinations}
     utility, (local, received, *_) = shown(record["combinations"]), family(record["combinations"])
     attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
@@ -39,7 +39,7 @@ def render(
         combinations=combinations,
         most=[by_name[name] for name in ranking.most],
         least=[by_name[name] for name in ranking.least],
-        standing={one.name: one for one in ranking.standings},
+        standing={one.combination: one for one in ranking.standings},
         ranking=ranking,
         worst=attacked[-1] if attacked else None,
         recovered=sum(leak.recovered for c in combinations for leak in c.leaks),
@@ -82,10 +82,6 @@ def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) ->
         Scatter("Closeness, −20 log RMSD, dB" if records else "PSNR, dB", utility, tuple(close), percent=False),
     )
     return Markup("").join(Markup("<div>{}</div>").format(draw(panel)) for panel in panels if panel.marks)
-
-
-def _decimals(value: float | None, decimals: int = 1) -> str:
-    return "–" if value is None else f"{value:.{decimals}f}".replace("-", "−")
 
 
 PAGE = """\
@@ -136,7 +132,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <p>Each combination was attacked by {{ about.question.attacks|listed }}, with every search that these attacks have where it applies. An attacker who makes all of them has what is counted here: {{ things }} that at least one recovered, and the closest result of each. Combinations that share a letter do not differ significantly.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="What leaks more"><table>
 <thead><tr><th scope="col" class="text">Combination</th><th scope="col">Recovered by any</th><th scope="col">Closest, dB</th><th scope="col" class="text">Letter</th></tr></thead>
-<tbody>{% for each in ranking.standings %}<tr><th scope="row">{{ each.name }}</th><td>{{ each.recovered }} of {{ each.images }} <span class="measure">{{ (100 * each.share[0])|num(0) }} to {{ (100 * each.share[1])|num(0) }} %</span></td><td>{% if each.closeness %}{{ each.closeness.mean|num }}{% if each.closeness.low is not none %} <span class="measure">{{ each.closeness.low|num }} to {{ each.closeness.high|num }}</span>{% endif %}{% else %}–{% endif %}</td><td class="text">{{ each.letters }}</td></tr>
+<tbody>{% for each in ranking.standings %}<tr><th scope="row">{{ each.combination }}</th><td>{{ each.recovered }} of {{ each.images }} <span class="measure">{{ (100 * each.share_interval[0])|num(0) }} to {{ (100 * each.share_interval[1])|num(0) }} %</span></td><td>{% if each.closeness %}{{ each.closeness.mean|num }}{% if each.closeness.low is not none %} <span class="measure">{{ each.closeness.low|num }} to {{ each.closeness.high|num }}</span>{% endif %}{% else %}–{% endif %}</td><td class="text">{{ each.letters }}</td></tr>
 {% endfor %}</tbody></table></div>
 {% set sentences = ranking.sentences %}
 {% if sentences %}<ul class="plainlist">{% for line in sentences %}<li>{{ line }}</li>

@@ -58,11 +58,6 @@ class Scatter:
     marks: tuple[PlotMark, ...]
     percent: bool
 
-    @property
-    def below(self) -> str:
-        """Title of the horizontal axis."""
-        return f"{self.utility.words}{self.utility.direction}"
-
     def top(self) -> float:
         """Return the upper end of the vertical axis."""
         if self.percent:
@@ -87,7 +82,7 @@ def _drawn(panel: Scatter, width: int) -> Markup:
     right = min(max(map(len, names)) * _CHARACTER + 24, width * 0.4)
     names = [fill(name, int((right - 20) / _CHARACTER)) for name in names]
     lines = sum(name.count("\n") + 1 for name in names)
-    below = fill(panel.below, int((width - right) / _CHARACTER))
+    below = fill(f"{panel.utility.words}{panel.utility.direction}", int((width - right) / _CHARACTER))
     foot = _FOOT + chart_style.LINE_HEIGHT * 12 * below.count("\n")
     plot, across = max(_PLOT, chart_style.LINE_HEIGHT * 12 * (lines + 1)), width - _LEFT - right
     height = _HEAD + plot + foot

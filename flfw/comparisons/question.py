@@ -21,37 +21,10 @@ SEARCHES = "searches"
 _VARIED = ("method", "defence", "attack", "seed", "set")
 
 
-@final
-@dataclass(frozen=True)
-class MatrixCell:
-    """Cell of a matrix, i.e. one run.
-
-    Attributes:
-        experiment: experiment of the run; ``out`` is the cell's folder.
-    """
-
-    experiment: Experiment
-
-    @property
-    def method(self) -> str:
-        """Name of the method, as in the experiment."""
-        return self.experiment.method
-
-    @property
-    def defence(self) -> str:
-        """Name of the defence, as in the experiment; ``none`` without one."""
-        return self.experiment.defence
-
-    @property
-    def seed(self) -> int:
-        """Seed of everything random in the run."""
-        return self.experiment.seed
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the run."""
-        assert self.experiment.out is not None, "a matrix places its cells"
-        return self.experiment.out
+def folder_of(cell: Experiment) -> Path:
+    """Return the folder of a cell's run."""
+    assert cell.out is not None, "a matrix places its cells"
+    return cell.out
 
 
 @final
@@ -110,15 +83,15 @@ class Matrix:
         added = tuple(f"{target}=both" for target in wanted if target not in chosen)
         return replace(experiment, set=(*experiment.set, *added))
 
-    def cells(self, experiment: Experiment, folder: Path) -> tuple[MatrixCell, ...]:
-        """Return a cell for each method, defence and seed of a filled matrix; other settings are the experiment's."""
+    def cells(self, experiment: Experiment, folder: Path) -> tuple[Experiment, ...]:
+        """Return an experiment for each method, defence and seed of a filled matrix; it has all other settings."""
         cells = []
         for method, defence, seed in product(self.methods, self.defences, self.seeds):
             out = folder / "-".join((*map(folder_name, (method, defence)), f"s{seed}"))
             varied = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
             cell = replace(experiment, **varied)
-            cells.append(MatrixCell(replace(cell, set=self._assignments(experiment, {method, *cell.defences}))))
-        require(len({cell.folder for cell in cells}) == len(cells), "names that give different folders", matrix=self)
+            cells.append(replace(cell, set=self._assignments(experiment, {method, *cell.defences})))
+        require(len({cell.out for cell in cells}) == len(cells), "names that give different folders", matrix=self)
         return tuple(cells)
 
     def _assignments(self, experiment: Experiment, present: set[str]) -> tuple[str, ...]:

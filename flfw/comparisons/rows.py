@@ -22,7 +22,7 @@ from flfw.files.folders import require_finished
 from flfw.files.result_entries import ConcludedFields, Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
 from flfw.files.verdicts import Evidence, Verdict
-from flfw.report.findings import FLOORS
+from flfw.report.findings import FLOORS, is_target, is_true
 
 
 class AttackSetting(NamedTuple):
@@ -147,6 +147,12 @@ class FinishedRun:
         return {key: None if final.get(key) is None else float(final[key]) for key in keys}
 
     @property
+    def data(self) -> tuple[object, object]:
+        """Digest and name of its data: with both alike, a position in the training part is the same example."""
+        described = (self.result.get("provenance") or {}).get("data") or {}
+        return described.get("digest"), self.result["config"].get("dataset")
+
+    @property
     def is_noisy(self) -> bool:
         """True if the accuracies that clients reported have noise."""
         return self.result["config"].get("metrics") == "private"
@@ -184,7 +190,7 @@ def read(folder: Path) -> FinishedRun:
             lines = read_rows(folder / "audit.csv")
             lacking = ", ".join(name for name in _COLUMNS if lines and name not in lines[0])
             require(not lacking, f"all columns in {folder / 'audit.csv'}; restore it", missing=lacking)
-            rows = [_row(line, seed) for line in lines if _is_plain_target(line)]
+            rows = [_row(line, seed) for line in lines if is_target(line) and not line["curve"]]
         run = FinishedRun(folder, result, tuple(rows))
         _ = run.utilities, [float(line["epsilon"]) for line in run.claims.values()], run.entries
     except InputError:
@@ -194,15 +200,11 @@ def read(folder: Path) -> FinishedRun:
     return run
 
 
-def _is_plain_target(line: Mapping[str, str]) -> bool:
-    return (line["rung"] or "target") == "target" and not line["curve"]
-
-
 def _setting(entry: Mapping[str, Any]) -> AttackSetting:
     texts = (str(entry.get(key) or default) for key, default in (("vantage", "server"), ("source", "probe")))
     defence = str(entry.get("defence") or "none")
     setting = AttackSetting(
-        str(entry["attack"]), defence, _true(entry.get("adaptive")), *texts, round=int(float(entry["round"]))
+        str(entry["attack"]), defence, is_true(entry.get("adaptive")), *texts, round=int(float(entry["round"]))
     )
     return setting._replace(informed=bool(entry.get("adaptation")))
 
@@ -219,8 +221,8 @@ def _row(line: Mapping[str, str], seed: int) -> MatrixRow:
         psnr=_number(line["psnr"]),
         ssim=_number(line["ssim"]),
         rmsd=_number(line["rmsd"]),
-        failed=_true(line["failed"]),
-        recovered=_true(line["recovered"]),
+        failed=is_true(line["failed"]),
+        recovered=is_true(line["recovered"]),
         floor=max((floor for floor in floors if floor is not None), default=None),
     )
 
@@ -228,10 +230,6 @@ def _row(line: Mapping[str, str], seed: int) -> MatrixRow:
 def _number(text: str | None) -> float | None:
     value = float(text) if text else math.nan
     return value if math.isfinite(value) else None
-
-
-def _true(value: object) -> bool:
-    return str(value).strip().lower() in ("true", "1", "1.0")
 
 
 MATRIX = "matrix.json"

@@ -8,7 +8,7 @@ calls any difference real where there is none is at most 5 %. As elsewhere, a me
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from math import ceil, log2
 from string import ascii_lowercase
@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 import numpy as np
 
 from flfw.audit.measures.statistics import Interval, interval, paired, share_interval
-from flfw.comparisons.rows import AttackSetting, FinishedRun
+from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow
 from flfw.rng import numpy_generator
 
 Victim: TypeAlias = tuple[object, ...]
@@ -48,11 +48,15 @@ def strongest(runs: Iterable[FinishedRun], settings: Iterable[AttackSetting]) ->
         settings: the attacks that count.
     """
     counted = set(settings)
+    rows = (row for run in runs for row in run.rows if row.setting in counted)
+    # Equal label and position prove that the same slot held the same example.
+    return _joined(((row.seed, row.place, row.label, row.example), row) for row in rows)
+
+
+def _joined(keyed: Iterable[tuple[Victim, MatrixRow]]) -> dict[Victim, VictimOutcome]:
     results: dict[Victim, VictimOutcome] = {}
-    for row in (row for run in runs for row in run.rows if row.setting in counted):
-        where = (row.setting.vantage, row.setting.source)
-        # Equal label and position prove that the same slot held the same example.
-        key = (*where, row.seed, row.place, row.label, row.example)
+    for example, row in keyed:
+        key = (row.setting.vantage, row.setting.source, *example)
         results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
     return results
 
@@ -82,15 +86,8 @@ def across(runs: Iterable[FinishedRun], by_seed: bool, places: Set[Place]) -> di
         by_seed: whether an example under two seeds counts as two, as where seeds are pooled.
         places: attacks, vantages, sources and rounds that count.
     """
-    results: dict[Victim, VictimOutcome] = {}
-    for run in runs:
-        config, held = run.result["config"], (run.result.get("provenance") or {}).get("data") or {}
-        data = held.get("digest"), config.get("dataset")
-        for row in (row for row in run.rows if _place(row.setting) in places):
-            where = (row.setting.vantage, row.setting.source)
-            key = (*where, *data, row.label, row.example, *([row.seed] if by_seed else []))
-            results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
-    return results
+    rows = ((run.data, row) for run in runs for row in run.rows if _place(row.setting) in places)
+    return _joined(((*data, row.label, row.example, *([row.seed] if by_seed else [])), row) for data, row in rows)
 
 
 def _place(setting: AttackSetting) -> Place:
@@ -129,18 +126,18 @@ class CombinationStanding:
     """Leakage of a combination under all attacks together.
 
     Attributes:
-        name: name of the combination.
+        combination: name of the combination.
         images: attacked examples.
         recovered: examples that at least one attack recovered.
-        share: 95 % interval of the share recovered.
+        share_interval: 95 % interval of the share recovered.
         closeness: mean closeness in dB of the closest results, with its interval; None: there is none.
         letters: letters of its groups; combinations with a common letter do not differ significantly.
     """
 
-    name: str
+    combination: str
     images: int
     recovered: int
-    share: tuple[float, float]
+    share_interval: tuple[float, float]
     closeness: Interval | None
     letters: str
 
@@ -205,20 +202,20 @@ class CombinationRanking:
     @property
     def most(self) -> list[str]:
         """Names of the combinations than which none leaks significantly more."""
-        names = [one.name for one in self.standings]
+        names = [one.combination for one in self.standings]
         return [name for name in names if not any(self.leaks_more(other, name) for other in names)]
 
     @property
     def least(self) -> list[str]:
         """Names of the combinations than which none leaks significantly less."""
-        names = [one.name for one in self.standings]
+        names = [one.combination for one in self.standings]
         return [name for name in names if not any(self.leaks_more(name, other) for other in names)]
 
     @property
     def alike(self) -> list[list[str]]:
         """Groups of two or more combinations that do not differ significantly, one for each letter."""
         every = dict.fromkeys(letter for one in self.standings for letter in one.letters)
-        groups = [[one.name for one in self.standings if letter in one.letters] for letter in every]
+        groups = [[one.combination for one in self.standings if letter in one.letters] for letter in every]
         return [group for group in groups if len(group) > 1]
 
     @property
@@ -233,7 +230,7 @@ class CombinationRanking:
         """Sentences on it: groups without a difference, pairs that were not compared, power."""
         lines = [f"These {len(group)} do not differ at 5 %: {listed(group)}." for group in self.alike]
         compared = {frozenset((test.first, test.second)) for test in self.tests}
-        pairs = combinations([one.name for one in self.standings], 2)
+        pairs = combinations([one.combination for one in self.standings], 2)
         missing = [f"{a} with {b}" for a, b in pairs if frozenset((a, b)) not in compared]
         lines += [f"Not compared, for they have no common example: {'; '.join(missing)}."] if missing else []
         if self.too_few:
@@ -247,17 +244,7 @@ class CombinationRanking:
         """Return it as matrix.json holds it."""
         return {
             "alpha": ALPHA,
-            "standings": [
-                {
-                    "combination": each.name,
-                    "images": each.images,
-                    "recovered": each.recovered,
-                    "share_interval": list(each.share),
-                    "closeness": each.closeness.as_dict() if each.closeness else None,
-                    "letters": each.letters,
-                }
-                for each in self.standings
-            ],
+            "standings": [asdict(each) for each in self.standings],
             "tests": [vars(test) | {"significant": test.significant} for test in self.tests],
             "alike": self.alike,
             "most": self.most,
@@ -328,12 +315,8 @@ def letters(names: Sequence[str], apart: Iterable[frozenset[str]]) -> dict[str, 
         split = [part for group in groups for part in ([group - {one} for one in pair] if pair <= group else [group])]
         groups = [part for part in dict.fromkeys(split) if part and not any(part < other for other in split)]
     groups.sort(key=lambda group: [name not in group for name in names])
-    marks = [_letter(index) for index in range(len(groups))]
-    return {name: "".join(m for m, group in zip(marks, groups, strict=True) if name in group) for name in names}
-
-
-def _letter(index: int) -> str:
-    return ascii_lowercase[index] if index < len(ascii_lowercase) else f"({index + 1})"
+    marks = [*ascii_lowercase, *(f"({number})" for number in range(len(ascii_lowercase) + 1, len(groups) + 1))]
+    return {name: "".join(m for m, group in zip(marks, groups, strict=False) if name in group) for name in names}
 
 
 def _standing(name: str, each: Outcomes, closeness: Interval | None, marks: str) -> CombinationStanding:

@@ -23,13 +23,15 @@ from flfw.comparisons.findings import (
     comparisons,
     pooled,
     reference,
+    share_in_words,
     uneven_budgets,
 )
-from flfw.comparisons.question import NO_DEFENCE, MatrixCell
+from flfw.comparisons.question import NO_DEFENCE, folder_of
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.comparisons.significance import ranked, strongest
 from flfw.comparisons.utility import ACCURACIES, Utility, claimed, family, shown
 from flfw.errors import InputError, require
+from flfw.experiment import Experiment
 from flfw.files import verdicts
 from flfw.files.latex import escaped, floating, tabular
 from flfw.files.result_file import csv_text
@@ -216,8 +218,7 @@ def _leak_cells(leak: Mapping[str, Any]) -> list[str]:
 
 
 def _share(each: Mapping[str, Any]) -> str:
-    low, high = each["share_interval"]
-    return f"{each['recovered']} of {each['images']} ({100 * low:.0f} to {100 * high:.0f} %)"
+    return share_in_words(each["recovered"], each["images"], each["share_interval"])
 
 
 def _decibels(interval: Mapping[str, Any] | None) -> str:
@@ -227,23 +228,22 @@ def _decibels(interval: Mapping[str, Any] | None) -> str:
     return f"{interval['mean']:.1f}{ends}"
 
 
-def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell], failed: Mapping[str, str]) -> None:
+def write(folder: Path, question: Mapping[str, Any], cells: Sequence[Experiment], failed: Mapping[str, str]) -> None:
     """Write the five files.
 
     Args:
         folder: folder of the matrix.
         question: question of the matrix.
-        cells: all cells, run or not.
+        cells: experiments of all cells, run or not.
         failed: reasons of failed cells, by the name of the cell's folder.
     """
     from flfw.comparisons.page import render
 
     finished, states = _read(cells, failed)
+    runs = {cell: finished[name] for cell in cells if (name := folder_of(cell).name) in finished}
     combinations = [
-        combine(
-            *key, (finished[c.folder.name] for c in cells if (c.method, c.defence) == key and c.folder.name in finished)
-        )
-        for key in dict.fromkeys((cell.method, cell.defence) for cell in cells if cell.folder.name in finished)
+        combine(*key, (run for cell, run in runs.items() if (cell.method, cell.defence) == key))
+        for key in dict.fromkeys((cell.method, cell.defence) for cell in runs)
     ]
     compared, columns = comparisons(combinations), _columns(finished.values())
     ranking = ranked({one.name: strongest(one.runs, (leak.setting for leak in one.leaks)) for one in combinations})
@@ -264,18 +264,19 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
 
 
 def _read(
-    cells: Iterable[MatrixCell], failed: Mapping[str, str]
+    cells: Iterable[Experiment], failed: Mapping[str, str]
 ) -> tuple[dict[str, FinishedRun], list[dict[str, Any]]]:
     """Return the finished runs by the name of their folder, and the state of each cell."""
     finished, states = {}, []
     for cell in cells:
-        name, state, reason = cell.folder.name, "not run yet", ""
+        folder = folder_of(cell)
+        name, state, reason = folder.name, "not run yet", ""
         if name in failed:
             state, reason = "failed", failed[name]
-        elif is_complete(cell.folder):
+        elif is_complete(folder):
             try:
-                run = read(cell.folder)
-                require(bool(run.result.get("final")), "a run with a final evaluation", folder=cell.folder)
+                run = read(folder)
+                require(bool(run.result.get("final")), "a run with a final evaluation", folder=folder)
                 finished[name], state = run, "complete"
             except InputError as error:
                 state, reason = "failed", str(error)
@@ -290,11 +291,8 @@ def _read(
             }
         )
     unknown = dict.fromkeys(one.key for one in _columns(finished.values()))
-    return finished, [state | unknown | _utilities(finished.get(state["folder"])) for state in states]
-
-
-def _utilities(run: FinishedRun | None) -> dict[str, float | None]:
-    return run.utilities if run else {}
+    measured = {name: run.utilities for name, run in finished.items()}
+    return finished, [state | unknown | measured.get(state["folder"], {}) for state in states]
 
 
 def _columns(runs: Iterable[FinishedRun]) -> list[Utility]:
@@ -356,7 +354,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "with": comparison.with_name,
         "images": comparison.images,
         "failures": list(comparison.failures),
-        "difference": statistics.difference.as_dict() if statistics else None,
+        "difference": asdict(statistics.difference) if statistics else None,
         "more": statistics.better if statistics else None,
         "less": statistics.worse if statistics else None,
         "ties": statistics.ties if statistics else None,

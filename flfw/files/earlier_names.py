@@ -12,118 +12,104 @@ from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-MODULES: Mapping[str, str] = MappingProxyType(
-    {
-        "flfw.adversary.closed_form": "flfw.adversary.attack",
-        "flfw.adversary.observation": "flfw.recording.observation",
-        "flfw.data.splits.cut": "flfw.data.splits.split_indices",
-        "flfw.defence": "flfw.task.defence",
-        "flfw.inversion.descent": "flfw.inversion.search_optimisers",
-        "flfw.server.place": "flfw.server.context",
-        "flfw.victims.local_steps": "flfw.nets.training.local_steps",
-    }
-)
+MODULES: Mapping[str, str] = {
+    "flfw.adversary.closed_form": "flfw.adversary.attack",
+    "flfw.adversary.observation": "flfw.recording.observation",
+    "flfw.data.splits.cut": "flfw.data.splits.split_indices",
+    "flfw.defence": "flfw.task.defence",
+    "flfw.inversion.descent": "flfw.inversion.search_optimisers",
+    "flfw.server.place": "flfw.server.context",
+    "flfw.victims.local_steps": "flfw.nets.training.local_steps",
+}
 """Module of today of each documented module that has another name."""
 
-PACKAGES: Mapping[str, str] = MappingProxyType(
-    {
-        "flfw.audit.foreign": "flfw.recorded_apps",
-        "flfw.training": "flfw.nets.training",
-        "flfw.victims": "flfw.inversion.client_models",
-    }
-)
+PACKAGES: Mapping[str, str] = {
+    "flfw.audit.foreign": "flfw.recorded_apps",
+    "flfw.training": "flfw.nets.training",
+    "flfw.victims": "flfw.inversion.client_models",
+}
 """Package of today of each documented one that has another name; its files went along, but for those in `MODULES`."""
 
-NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "flfw.adversary.attack": {"Budget": "AttackCost", "NotApplicable": "NotApplicableError"},
-        "flfw.audit.measures.public": {"Public": "PublicData"},
-        "flfw.client.context": {"Workplace": "ClientContext"},
-        "flfw.data.files.dataset": {"Arrays": "DatasetArrays"},
-        "flfw.data.splits.split_indices": {"Cut": "SplitIndices"},
-        "flfw.errors": {"BadInput": "InputError", "RunFailed": "RunError"},
-        "flfw.inversion.automatic": {"Automatic": "DifferentiableDefence"},
-        "flfw.inversion.search": {"Recipe": "SearchConfig", "Target": "SearchTarget"},
-        "flfw.inversion.search_optimisers": {"AdamDescent": "AdamSearch"},
-        "flfw.messages.replies": {"Unusable": "UnusableReplyError"},
-        "flfw.nets.inputs": {"Inputs": "InputSpec"},
-        "flfw.papers.preset": {"Figure": "ResultMetric"},
-        "flfw.server.context": {"ServerPlace": "ServerContext"},
-        "flfw.nets.training.optimisers": {"LastingTraining": "PersistentTraining"},
-    }
-)
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "flfw.adversary.attack": {"Budget": "AttackCost", "NotApplicable": "NotApplicableError"},
+    "flfw.audit.measures.public": {"Public": "PublicData"},
+    "flfw.client.context": {"Workplace": "ClientContext"},
+    "flfw.data.files.dataset": {"Arrays": "DatasetArrays"},
+    "flfw.data.splits.split_indices": {"Cut": "SplitIndices"},
+    "flfw.errors": {"BadInput": "InputError", "RunFailed": "RunError"},
+    "flfw.inversion.automatic": {"Automatic": "DifferentiableDefence"},
+    "flfw.inversion.search": {"Recipe": "SearchConfig", "Target": "SearchTarget"},
+    "flfw.inversion.search_optimisers": {"AdamDescent": "AdamSearch"},
+    "flfw.messages.replies": {"Unusable": "UnusableReplyError"},
+    "flfw.nets.inputs": {"Inputs": "InputSpec"},
+    "flfw.papers.preset": {"Figure": "ResultMetric"},
+    "flfw.server.context": {"ServerPlace": "ServerContext"},
+    "flfw.nets.training.optimisers": {"LastingTraining": "PersistentTraining"},
+}
 """Name of today of each documented name, by module."""
 
-FLAGS: Mapping[str, str] = MappingProxyType(
-    {
-        "attack-seconds": "attack-timeout",
-        "attack-server": "attack-process",
-        "cohort": "batched-clients",
-        "defence-draws": "defence-randomness",
-        "final": "final-eval-clients",
-        "group": "sum-size",
-        "keep-observations": "keep-recorded-rounds",
-        "order": "example-order",
-        "pictures": "show-samples",
-        "side": "image-size",
-        "tampered-by": "malicious-server",
-        "train": "trainable",
-    }
-)
+FLAGS: Mapping[str, str] = {
+    "attack-seconds": "attack-timeout",
+    "attack-server": "attack-process",
+    "cohort": "batched-clients",
+    "defence-draws": "defence-randomness",
+    "final": "final-eval-clients",
+    "group": "sum-size",
+    "keep-observations": "keep-recorded-rounds",
+    "order": "example-order",
+    "pictures": "show-samples",
+    "side": "image-size",
+    "tampered-by": "malicious-server",
+    "train": "trainable",
+}
 """Name of today of each flag, which is also a key of a run's configuration and, with underscores, a field."""
 
-TASK_FLAGS: Mapping[str, str] = MappingProxyType(
-    {
-        "largest-upload-mb": "max-upload-mb",
-        "most-steps": "max-steps",
-        "no-pictures": "show-samples no",
-        "only": "figure-names",
-        "reasons": "error-detail",
-    }
-)
+TASK_FLAGS: Mapping[str, str] = {
+    "largest-upload-mb": "max-upload-mb",
+    "most-steps": "max-steps",
+    "no-pictures": "show-samples no",
+    "only": "figure-names",
+    "reasons": "error-detail",
+}
 """Flag of today of each flag that is no setting of a run."""
 
-VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
-    {
-        ("adaptation", "automatic"): "defence_code",
-        ("attack-process", "beside"): "concurrent",
-        ("defence-randomness", "secret"): "secure",
-        ("split", "drawn"): "sampled_on_demand",
-        ("split", "everything"): "full_copy",
-        ("split", "whole"): "dataset_per_client",
-        ("trainable", "fixed"): "linear_probe",
-    }
-)
+VALUES: Mapping[tuple[str, str], str] = {
+    ("adaptation", "automatic"): "defence_code",
+    ("attack-process", "beside"): "concurrent",
+    ("defence-randomness", "secret"): "secure",
+    ("split", "drawn"): "sampled_on_demand",
+    ("split", "everything"): "full_copy",
+    ("split", "whole"): "dataset_per_client",
+    ("trainable", "fixed"): "linear_probe",
+}
 """Name of today of each value, by the flag's name of today."""
 
-GONE: Mapping[str, tuple[object, str]] = MappingProxyType(
-    {
-        "accounting": ("exact", "write --expert accountant=paper"),
-        "attack-compile": (False, "write --expert attack_precision=float32_compiled"),
-        "attack-memory-gb": (4, "leave it out: a search takes what it needs, if the machine has it"),
-        "attack-retries": (1, "leave it out: an attack that crashed is tried once more"),
-        "byzantine-clients": (0, "write --expert robust=krum:2"),
-        "colluding": (1, "write --expert colluding_clients=2"),
-        "colluding-attackers": (1, "write --expert colluding_clients=2"),
-        "colour": ("auto", "write --expert own_images=64x64,grey"),
-        "compression": ("predictive", "leave it out: recordings are stored compactly, to the bit"),
-        "fit": ("auto", "write --expert own_images=64x64,letterbox"),
-        "join-deadline": (120, "leave it out: it follows from --clients and --expert round_deadline"),
-        "max-recordings-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
-        "metrics-noise": (10, "leave it out: it is 10"),
-        "metrics-noise-multiplier": (10, "leave it out: it is 10"),
-        "min-clients": (1, "write --expert on_client_failure=drop:8"),
-        "observations-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
-        "patient-clients": (1, "write --expert patient_examples=3x2, examples at each of so many clients"),
-        "resize": ("", "write --expert own_images=64x64"),
-        "resize-mode": ("auto", "write --expert own_images=64x64,letterbox"),
-        "server-device": ("cpu", "leave it out: --gpus-per-client counts for the server, too"),
-        "skip-damaged": (False, "write --expert own_images=skip_damaged"),
-    }
-)
+GONE: Mapping[str, tuple[object, str]] = {
+    "accounting": ("exact", "write --expert accountant=paper"),
+    "attack-compile": (False, "write --expert attack_precision=float32_compiled"),
+    "attack-memory-gb": (4, "leave it out: a search takes what it needs, if the machine has it"),
+    "attack-retries": (1, "leave it out: an attack that crashed is tried once more"),
+    "byzantine-clients": (0, "write --expert robust=krum:2"),
+    "colluding": (1, "write --expert colluding_clients=2"),
+    "colluding-attackers": (1, "write --expert colluding_clients=2"),
+    "colour": ("auto", "write --expert own_images=64x64,grey"),
+    "compression": ("predictive", "leave it out: recordings are stored compactly, to the bit"),
+    "fit": ("auto", "write --expert own_images=64x64,letterbox"),
+    "join-deadline": (120, "leave it out: it follows from --clients and --expert round_deadline"),
+    "max-recordings-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
+    "metrics-noise": (10, "leave it out: it is 10"),
+    "metrics-noise-multiplier": (10, "leave it out: it is 10"),
+    "min-clients": (1, "write --expert on_client_failure=drop:8"),
+    "observations-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
+    "patient-clients": (1, "write --expert patient_examples=3x2, examples at each of so many clients"),
+    "resize": ("", "write --expert own_images=64x64"),
+    "resize-mode": ("auto", "write --expert own_images=64x64,letterbox"),
+    "server-device": ("cpu", "leave it out: --gpus-per-client counts for the server, too"),
+    "skip-damaged": (False, "write --expert own_images=skip_damaged"),
+}
 """Value of each setting that is gone where nobody gave it, and what to do in place of it."""
 
 _WITHOUT_NUMBERS = (
@@ -136,95 +122,89 @@ _WITHOUT_NUMBERS = (
 )
 """Settings that are gone and decided no numbers: of what is stored any value is read."""
 
-WORDS: Mapping[tuple[str, str], str] = MappingProxyType(
-    {("curve", "group="): "sum_size=", ("curve", "ladder="): "size=", ("set", "drawn."): "sampled_on_demand."}
-)
+WORDS: Mapping[tuple[str, str], str] = {
+    ("curve", "group="): "sum_size=",
+    ("curve", "ladder="): "size=",
+    ("set", "drawn."): "sampled_on_demand.",
+}
 """Beginning of today of each word of a flag of several words."""
 
 
-KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "accounting": "counted",
-        "adaptive_gain": "knowing_gains",
-        "anonymity_set_size": "hidden_among",
-        "attempts": "tries",
-        "candidate_test": "candidates",
-        "correct": "right",
-        "ended_at": "ended",
-        "external_plugins": "outside",
-        "failure_reason": "stopped",
-        "label_accuracy": "labels_found",
-        "label_separable": "unlike",
-        "lower_bound": "lower",
-        "malicious_server": "tampered_by",
-        "max_guess_accuracy": "certainty",
-        "min_safe_sum_size": "group_needed",
-        "native_resolution": "reduced",
-        "noise_source": "noise",
-        "num_colluding": "colluding",
-        "probe_slot": "victim",
-        "protected_by": "hidden_by",
-        "reason": "why",
-        "recording_sessions": "recorded_in",
-        "requested_rounds": "asked",
-        "search_limit": "reach",
-        "secure_aggregation": "sums",
-        "sessions": "sittings",
-        "started_at": "began",
-        "sum_size": "group",
-        "unconverged": "short",
-    }
-)
+KEYS: Mapping[str, str] = {
+    "accounting": "counted",
+    "adaptive_gain": "knowing_gains",
+    "anonymity_set_size": "hidden_among",
+    "attempts": "tries",
+    "candidate_test": "candidates",
+    "correct": "right",
+    "ended_at": "ended",
+    "external_plugins": "outside",
+    "failure_reason": "stopped",
+    "label_accuracy": "labels_found",
+    "label_separable": "unlike",
+    "lower_bound": "lower",
+    "malicious_server": "tampered_by",
+    "max_guess_accuracy": "certainty",
+    "min_safe_sum_size": "group_needed",
+    "native_resolution": "reduced",
+    "noise_source": "noise",
+    "num_colluding": "colluding",
+    "probe_slot": "victim",
+    "protected_by": "hidden_by",
+    "reason": "why",
+    "recording_sessions": "recorded_in",
+    "requested_rounds": "asked",
+    "search_limit": "reach",
+    "secure_aggregation": "sums",
+    "sessions": "sittings",
+    "started_at": "began",
+    "sum_size": "group",
+    "unconverged": "short",
+}
 """Earlier name of each key of result.json, training.json and matrix.json that had another one."""
 
-POLICY_KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "apps": "allowed_apps",
-        "check_broadcast": "reject_suspicious_weights",
-        "fewest_examples": "min_examples",
-        "largest_upload_mb": "max_upload_mb",
-        "most_messages": "max_messages",
-        "plugins": "allowed_plugins",
-        "reasons": "error_detail",
-        "record": "allow_recording",
-        "seeded_draws": "allow_seeded_defence",
-        "tampered": "allow_malicious_server",
-        "uploads": "allowed_uploads",
-        "volunteered": "audit_examples",
-    }
-)
+POLICY_KEYS: Mapping[str, str] = {
+    "apps": "allowed_apps",
+    "check_broadcast": "reject_suspicious_weights",
+    "fewest_examples": "min_examples",
+    "largest_upload_mb": "max_upload_mb",
+    "most_messages": "max_messages",
+    "plugins": "allowed_plugins",
+    "reasons": "error_detail",
+    "record": "allow_recording",
+    "seeded_draws": "allow_seeded_defence",
+    "tampered": "allow_malicious_server",
+    "uploads": "allowed_uploads",
+    "volunteered": "audit_examples",
+}
 """Name of today of each key of a site's policy that has another one; one with both is refused."""
 
-RULE_ENDS: Mapping[str, str] = MappingProxyType({"least": "min", "most": "max"})
+RULE_ENDS: Mapping[str, str] = {"least": "min", "most": "max"}
 """Name of today of each end of a range in a policy's table ``run``."""
 
-COLUMNS: Mapping[str, str] = MappingProxyType(
-    {
-        "by_chance": "chance_match",
-        "group": "sum_size",
-        "labels_found": "label_accuracy",
-        "told": "informed",
-        "victim": "probe_slot",
-    }
-)
+COLUMNS: Mapping[str, str] = {
+    "by_chance": "chance_match",
+    "group": "sum_size",
+    "labels_found": "label_accuracy",
+    "told": "informed",
+    "victim": "probe_slot",
+}
 """Name of today of each column of a run's CSV that has another one."""
 
 
-CONTROLS: Mapping[str, str] = MappingProxyType({"control": "analytic", "matched": "undefended", "told": "weak_defence"})
+CONTROLS: Mapping[str, str] = {"control": "analytic", "matched": "undefended", "told": "weak_defence"}
 """Name of today of each control that earlier messages, recordings and results name otherwise."""
 
-CAUSES: Mapping[str, str] = MappingProxyType({**CONTROLS, "matched": "undefended_control"})
+CAUSES: Mapping[str, str] = {**CONTROLS, "matched": "undefended_control"}
 """Name of today of each cause of a verdict that earlier results name otherwise."""
 
-VERDICTS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "identifies": ("leaks", "identified"),
-        "malicious server only": ("leaks", "tampered"),
-        "inconclusive": ("undecided", ""),
-        "static only": ("undecided", "static"),
-        "attack broken": ("undecided", "analytic"),
-    }
-)
+VERDICTS: Mapping[str, tuple[str, str]] = {
+    "identifies": ("leaks", "identified"),
+    "malicious server only": ("leaks", "tampered"),
+    "inconclusive": ("undecided", ""),
+    "static only": ("undecided", "static"),
+    "attack broken": ("undecided", "analytic"),
+}
 """Verdict of today, and its cause where an earlier result has none, of each earlier one."""
 
 
@@ -267,7 +247,7 @@ def earlier_key(key: str) -> str:
     return key
 
 
-CURVES: Mapping[str, str] = MappingProxyType({"group": "sum_size"})
+CURVES: Mapping[str, str] = {"group": "sum_size"}
 """Name in results of each curve that earlier results name otherwise."""
 
 

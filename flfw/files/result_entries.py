@@ -374,23 +374,24 @@ class MembershipFields(ConcludedFields):
     controls: MembershipControlFigures | None = None
 
 
-class LayerFigures(ResultModel):
-    """Shares of a layer's coordinates."""
+class CoordinateFigures(ResultModel, ABC):
+    """Shares of coordinates."""
 
     coordinates: Int
     share: JsonNumber
     independent: JsonNumber
     untouched: JsonNumber
+
+
+class LayerFigures(CoordinateFigures):
+    """Shares of a layer's coordinates."""
+
     layer: str
 
 
-class ExposureFigures(ResultModel):
+class ExposureFigures(CoordinateFigures):
     """Shares of all coordinates of a round."""
 
-    coordinates: Int
-    share: JsonNumber
-    independent: JsonNumber
-    untouched: JsonNumber
     layers: list[LayerFigures]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 from flfw.files.earlier_names import verdict_of_today
@@ -13,16 +12,14 @@ Evidence: TypeAlias = Literal["reconstructed", "message", "identified", "member"
 LEAKS, NO_LEAK_FOUND, UNDECIDED = get_args(Verdict)
 RECONSTRUCTED, MESSAGE, IDENTIFIED, MEMBER, CLASSES, MALICIOUS = get_args(Evidence)
 """Evidence of a leak; of the last kind in a network that a malicious server changed, which tells nothing of others."""
-EVIDENCE: Mapping[str, str] = MappingProxyType(
-    {
-        "recovered": RECONSTRUCTED,
-        "peer": MESSAGE,
-        **dict.fromkeys(("identified", "candidates"), IDENTIFIED),
-        **dict.fromkeys(("pairs", "tail", "client", "claim", "reversed"), MEMBER),
-        "inferred": CLASSES,
-        "tampered": MALICIOUS,
-    }
-)
+EVIDENCE: Mapping[str, str] = {
+    "recovered": RECONSTRUCTED,
+    "peer": MESSAGE,
+    **dict.fromkeys(("identified", "candidates"), IDENTIFIED),
+    **dict.fromkeys(("pairs", "tail", "client", "claim", "reversed"), MEMBER),
+    "inferred": CLASSES,
+    "tampered": MALICIOUS,
+}
 """Evidence of a leak by the cause of the verdict."""
 POSITIVE = (RECONSTRUCTED, MESSAGE, IDENTIFIED, MEMBER, CLASSES)
 """Evidence of a leak where the server follows the protocol, the gravest first."""

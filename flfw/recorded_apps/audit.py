@@ -12,13 +12,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -30,9 +27,9 @@ from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
 from flfw.audit.reconstruction import control_runs
 from flfw.audit.reconstruction.control_runs import easy
-from flfw.audit.reconstruction.entries import entry
+from flfw.audit.reconstruction.entries import description, entry
 from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence
-from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow, columns
 from flfw.audit.threat_model import ThreatModel
 from flfw.errors import InputError, require
 from flfw.files.progress import Steps
@@ -41,8 +38,6 @@ from flfw.files.result_entries import breakdowns
 from flfw.files.result_file import to_json, write_rows
 from flfw.files.sealed import write_atomic
 from flfw.files.verdicts import in_words
-from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.wire import pack
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import running_statistics, statistics_in_words
@@ -52,7 +47,7 @@ from flfw.recorded_apps.cost import SearchLimits
 from flfw.recorded_apps.description import Mode, TrainingDescription
 from flfw.recorded_apps.grants import Grants, Pair, attempt, threat_model_of
 from flfw.recorded_apps.knowledge import InputSpace, described, granted, input_space, victim
-from flfw.recording.grid import RecordingGrid
+from flfw.recording.client_examples import record_gradient
 from flfw.recording.observation import Observation, Truth, key
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
@@ -65,62 +60,6 @@ _NOTES = (
     "The analytic and the easy control ran on this machine with single examples of the clients' data: they did "
     "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
 )
-
-
-def write(
-    folder: Path,
-    config: dict[str, Any],
-    kept: Recordings,
-    entries: list[dict[str, Any]],
-    rows: list[ScoreRow],
-    tuned: list[str],
-    began: str,
-) -> None:
-    """Write the files of an audit.
-
-    Args:
-        folder: the audit's folder.
-        config: the settings, for the report.
-        kept: the recordings.
-        entries: the entries of result.json.
-        rows: a row per attacked example.
-        tuned: attacks with tuned settings.
-        began: time at which the audit began.
-    """
-    from flfw.report.report import write_report
-
-    by = config["malicious_server"]
-    changed = [TAMPERED.format(by), *noticed(kept, one_model=False)] if by else []
-    notes = [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
-    origin = {"name": config["dataset"], "source": "as the caller of the audit said", "md5_ok": None, "digest": None}
-    origin |= {"licence": None, "citation": None}
-    folder.mkdir(parents=True, exist_ok=True)
-    session = provenance.describe_session(folder, outside_code({"attack": config["attack"]}))
-    result = {
-        "flfw": flfw.__version__,
-        "config": config,
-        "provenance": {
-            "code": code_hash(),
-            "lock": requirements_hash(),
-            "data": origin,
-            "weights": None,
-            "tuned_on": tuned,
-            "malicious_server": by or None,
-            "resumed": [],
-            "seeds": {"run": config["seed"], "attacks": {name: [config["seed"]] for name in config["attack"]}},
-            "sessions": [{**session, "started_at": began, "ended_at": provenance.now()}],
-        },
-        "environment": environment("the app's own"),
-        "notes": notes,
-        "rounds": _traffic(kept),
-        "final": {},
-        "privacy": [],
-        "audit": entries,
-        "recordings": kept.summary(kept.refused),
-    }
-    write_rows(rows, folder / "audit.csv")
-    write_atomic(folder / "result.json", to_json(result))
-    write_report(folder)
 
 
 def _traffic(kept: Recordings) -> list[dict[str, Any]]:
@@ -143,24 +82,13 @@ def probes(control: str, net: nn.Module, singles: Sequence[Truth], inputs: Input
         singles: truths of one example each.
         inputs: the input space.
     """
-    app, net = ClientApp(), net.eval()
-    gradients = [_gradient(net, single, inputs) for single in singles]
-
-    @app.train("probe")
-    def answer(message: Message, context: Context) -> Message:
-        slot = message.content.config_records["config"]["slot"]
-        assert isinstance(slot, int), "it was put there as one"
-        return Message(RecordDict({"arrays": pack(gradients[slot])}), reply_to=message)
-
-    def ask(slot: int) -> Message:
-        config = {"control": control, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
-        content = RecordDict({"arrays": pack(nets.tensors(net)), "config": ConfigRecord(config)})
-        return Message(content, dst_node_id=1, message_type="train.probe", group_id="0")
-
+    net = net.eval()
+    received = {name: value.numpy() for name, value in nets.tensors(net).items()}
     with tempfile.TemporaryDirectory(prefix="flfw-controls-") as folder:
-        grid = RecordingGrid(InProcessGrid(app, 1, {}), folder)
-        for slot in range(len(singles)):
-            list(grid.send_and_receive([ask(slot)]))
+        for slot, single in enumerate(singles):
+            config = {"control": control, "round": 0, "client": 0, "slot": slot, "own_slot": slot}
+            config |= {"batch": 1, "steps": 1}
+            record_gradient(Path(folder), 0, config, received, _gradient(net, single, inputs))
         return Recordings(Path(folder)).probes(control, 0)
 
 
@@ -258,7 +186,7 @@ def audit(
     config = {"method": name or path.name, "dataset": dataset, "attack": list(attacks), "seed": seed}
     config |= {"defence": defence, "victims": victims, "lr": work.described.lr, "mode": work.described.mode}
     config |= {"show_samples": "yes" if pictures else "no", "malicious_server": tampered_by}
-    write(folder, config, kept, *work.run(), tuned_on(attacks), began)
+    work.write(config, began)
     return folder
 
 
@@ -328,6 +256,46 @@ class _Audit:
         self.described = self._grants.check(chosen, attacks)
         out.mkdir(parents=True, mode=0o700)
 
+    def write(self, config: dict[str, Any], began: str) -> None:
+        """Run all attacks, and write the files of the audit.
+
+        Args:
+            config: the settings, for the report.
+            began: time at which the audit began.
+        """
+        from flfw.report.report import write_report
+
+        entries, rows = self.run()
+        by, kept, seed = config["malicious_server"], self._kept, config["seed"]
+        changed = [TAMPERED.format(by), *noticed(kept, one_model=False)] if by else []
+        origin = {"name": config["dataset"], "source": "as the caller of the audit said"}
+        session = provenance.describe_session(self._out, outside_code({"attack": config["attack"]}))
+        result = {
+            "flfw": flfw.__version__,
+            "config": config,
+            "provenance": {
+                "code": code_hash(),
+                "lock": requirements_hash(),
+                "data": origin | dict.fromkeys(("md5_ok", "digest", "licence", "citation")),
+                "weights": None,
+                "tuned_on": tuned_on(self._attacks),
+                "malicious_server": by or None,
+                "resumed": [],
+                "seeds": {"run": seed, "attacks": {name: [seed] for name in config["attack"]}},
+                "sessions": [{**session, "started_at": began, "ended_at": now()}],
+            },
+            "environment": environment("the app's own"),
+            "notes": [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)],
+            "rounds": _traffic(kept),
+            "final": {},
+            "privacy": [],
+            "audit": entries,
+            "recordings": kept.summary(kept.refused),
+        }
+        write_rows(rows, self._out / "audit.csv")
+        write_atomic(self._out / "result.json", to_json(result))
+        write_report(self._out)
+
     def run(self) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
         """Run all attacks; return the entries of result.json, attack by attack, and a row per example."""
         lone, groups = lone_examples(self._chosen), self._chosen.groups
@@ -340,7 +308,9 @@ class _Audit:
             checks = {}
             for number, group in groups.items():
                 checks[number] = self._consistency.checked(group, self._grants.recorded(group))
-                steps.done(f"round {number} computed anew from the truth: {_in_a_word(checks[number][0])}")
+                passed = checks[number][0].passed
+                word = "not possible" if passed is None else "explained" if passed else "not explained"
+                steps.done(f"round {number} computed anew from the truth: {word}")
             for name, attack in self._attacks.items():
                 easy[name], scored = self._easy(name, attack, lone)
                 rows += scored
@@ -381,37 +351,22 @@ class _Audit:
         steps = max((pair[1].steps for pair in granting.pairs if pair), default=1)
         probe_set = ProbeSet("target", number, "", max(sizes), steps, "update")
         job = self._job(name, probe_set, [v.exchange for v in group])
-        threat_model = threat_model_of(granting.pairs, granting.hidden)
+        threat_model = threat_model_of(granting.pairs, granting.hidden, self._case.defence)
         result = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
         started = time.monotonic()
         rows = self._rows(job, granting.pairs, result, threat_model)
-        description = {
-            "attack": name,
-            "adaptive": threat_model.adaptive,
-            "vantage": "server",
-            "source": "update",
-            "round": number,
-            "client": None,
-            "defence": self._case.defence,
-            "granted": list(threat_model.granted),
-            "batch": max(sizes),
-            "steps": steps,
-            "curve": None,
-            "mode": self.described.mode,
-            **asdict(attack.cost),
-            "seeds": [self._case.seed],
-        }
+        about = description(job, attack, threat_model, self._case.defence, self._case.seed, mode=self.described.mode)
         target = ReconstructionEvidence(
             controls,
-            private=any(pair[1].model.unknown for pair in granting.pairs if pair),
-            defended=self._case.defence != "none",
+            private=threat_model.private,
+            defended=threat_model.protected_by is not None,
             num_tests=len(self._attacks) * len(self._chosen.groups),
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
             unread=self._unread(granting.pairs),
         )
         # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.
-        summary = entry(description, result, rows, sum(sizes), self._case.seed, target)
+        summary = entry(about, result, rows, sum(sizes), self._case.seed, target)
         summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
 
@@ -439,25 +394,11 @@ class _Audit:
         self, job: AttackJob, pairs: Sequence[Pair | None], result: JobResult, threat_model: ThreatModel
     ) -> list[ScoreRow]:
         probe_set, rows = job.probe_set, []
-        source = "update" if probe_set.control == "target" else "probe"
-        common: ScoreRow = {
-            "attack": job.attack,
-            "adaptive": threat_model.adaptive,
-            "vantage": "server",
-            "source": source,
-            "rung": probe_set.control,
-            "curve": "",
-            "round": probe_set.round,
-            "seed": self._case.seed,
-        }
+        defence = "none" if probe_set.fresh else self._case.defence
         for exchange, pair, reconstruction in zip(job.exchanges, pairs, result.reconstructions, strict=True):
-            where = {"client": exchange.client, "probe_slot": exchange.slot}
+            where = columns(job, exchange, threat_model, defence, self._case.seed)
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
             name = key(probe_set.round, probe_set.point, exchange.slot)
             ceiling = self._attacks[job.attack].ceiling
-            rows += self._scorer.rows(job, exchange, common | where, (name,), reconstruction, ceiling=ceiling)
+            rows += self._scorer.rows(job, exchange, where, (name,), reconstruction, ceiling=ceiling)
         return self._scorer.controlled(job, rows)
-
-
-def _in_a_word(control: ControlResult) -> str:
-    return "not possible" if control.passed is None else "explained" if control.passed else "not explained"

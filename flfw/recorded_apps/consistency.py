@@ -122,28 +122,18 @@ class Retraining:
         travelled = -self.steps * (training.lr or 1.0)
         return self.gradient if self.steps == 1 else {name: way / travelled for name, way in self.change.items()}
 
+    def finished(self) -> Tensors:
+        """Take the described number of steps, and return their `result`."""
+        for _ in range(len(self._training.batches(len(self._truth.labels)))):
+            self.step()
+        return self.result(self._training)
+
     def _epochs(self) -> Iterator[tuple[Tensor, Tensor]]:
         training, count = self._training, len(self._truth.labels)
         while True:
             for indices in training.batches(count, self._rng):
                 x, y = self._truth.samples[list(indices)], self._truth.labels[list(indices)]
                 yield x if training.augment is None else training.augment(x.clone(), self._rng), y
-
-
-def retrained(
-    net: nn.Module,
-    received: Tensors,
-    truth: Truth,
-    training: TrainingDescription,
-    inputs: InputSpec,
-    seed: int = 0,
-    draw: int = 0,
-) -> Tensors:
-    """Train as `Retraining` does, for the described number of steps, and return its result."""
-    run = Retraining(net, received, truth, training, inputs, seed, draw)
-    for _ in range(len(training.batches(len(truth.labels)))):
-        run.step()
-    return run.result(training)
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -357,14 +347,14 @@ class Consistency:
         # One in fifty updates is farther off than ten repetitions; hardly one is farther off than forty.
         numbers_of_draws = [min(draws, maximum) for draws in DRAWS] if self._draws(training, truth) else [1]
         started = time.monotonic()
-        again = [retrained(*setting)]
+        again = [Retraining(*setting).finished()]
         needed = (time.monotonic() - started) * numbers_of_draws[0]
         if len(numbers_of_draws) > 1 and needed > self._seconds:
             raise _TooLong(f"{numbers_of_draws[0]} repetitions of the training would take about {needed:.0f} s")
         recorded = self._moved(observed, training)
 
         def repeated(draws: int) -> Agreement:
-            again.extend([retrained(*setting, draw) for draw in range(len(again), draws)])
+            again.extend([Retraining(*setting, draw).finished() for draw in range(len(again), draws)])
             return agreement(recorded, again, self._rounding(observation, observed, truth, training, again))
 
         result = repeated(numbers_of_draws[0])
@@ -410,8 +400,8 @@ class Consistency:
             return sent
         rng = torch_generator(self._case.seed, "rounding")
         nearby = {name: _nudged(value, rng) for name, value in received.items()}
-        beside = retrained(self._net, nearby, truth, training, self._case.inputs, self._case.seed)
-        return hypot(sent, agreement(beside, again).off)
+        beside = Retraining(self._net, nearby, truth, training, self._case.inputs, self._case.seed)
+        return hypot(sent, agreement(beside.finished(), again).off)
 
     def _cause(
         self, observed: Observation, training: TrainingDescription, truth: Truth, others: Others, given: Agreement

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.sums import SEEN, summed
-from flfw.audit.jobs import AttackJob, JobResult, solved
+from flfw.audit.jobs import AttackJob, JobResult, failed, solved
 from flfw.audit.measures.public import PublicData
 from flfw.audit.threat_model import ThreatModel
 from flfw.inversion.client_models.local_steps import SteppedVictim
@@ -33,13 +32,14 @@ from flfw.rng import torch_generator
 Pair = tuple[Observation, Knowledge]
 
 
-def threat_model_of(pairs: Sequence[Pair | None], hidden: bool) -> ThreatModel:
+def threat_model_of(pairs: Sequence[Pair | None], hidden: bool, defence: str = "none") -> ThreatModel:
     """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
     given = [knowledge for _, knowledge in filter(None, pairs)]
     sentences = tuple(dict.fromkeys(sentence for knowledge in given for sentence in knowledge.granted))
-    return ThreatModel(
-        sentences, bool(given) and not hidden and not any(knowledge.model.unknown for knowledge in given)
-    )
+    private = any(knowledge.model.unknown for knowledge in given)
+    adaptive = bool(given) and not hidden and not private
+    protected_by = None if defence == "none" else defence
+    return ThreatModel(sentences, adaptive, protected_by=protected_by, private=private)
 
 
 def attempt(
@@ -55,58 +55,21 @@ def attempt(
         not_applicable: why it is not tried; empty: it is.
     """
     if not_applicable:
-        return solved(job, [None] * len(pairs), 0.0, stopped=f"not applicable: {not_applicable}")
-    at = [i for i, pair in enumerate(pairs) if pair is not None]
+        return failed(job, f"not applicable: {not_applicable}")
     given = [pair for pair in pairs if pair is not None]
     rngs = [torch_generator(seed, f"attack {job.attack}", o.round, o.slot) for o, _ in given]
-    everything: list[Reconstruction | None] = [None] * len(pairs)
-    started = time.monotonic()
+    reconstructions: Sequence[Reconstruction] = []
+    started, stopped = time.monotonic(), None if given else "none of its recordings could be used"
     try:
         reconstructions = attack.run([o for o, _ in given], [k for _, k in given], rngs) if given else []
-        seconds = time.monotonic() - started
         if len(reconstructions) != len(given):
             raise RuntimeError(f"it returned {len(reconstructions)} reconstructions of {len(given)}")
-        for i, reconstruction in zip(at, reconstructions, strict=True):
-            everything[i] = reconstruction
-        return solved(job, everything, seconds, stopped=None if given else "none of its recordings could be used")
     except NotApplicableError as error:
         stopped = f"not applicable: {error}"
     except Exception as error:  # an attack is third-party code: any exception is reported as its failure
         stopped = f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    nothing = [None] * len(pairs)
-    return solved(job, nothing, time.monotonic() - started, stopped=stopped)
-
-
-@final
-class SumsOfRounds:
-    """Observations in which the sum over a round's clients stands for each client's own update.
-
-    All recorded and readable updates of a round are in its sum, also those of clients whose data nobody told.
-
-    Args:
-        kept: the recordings.
-        case: the setting.
-    """
-
-    def __init__(self, kept: Recordings, case: ForeignCase) -> None:
-        self._kept, self._case = kept, case
-
-    def seen(self, group: Sequence[Victim], net: nn.Module) -> tuple[list[Observation | None], str]:
-        """Return the observations of some updates of a round, and why they have no sum; empty: they have one.
-
-        Args:
-            group: the updates; one that cannot be read is None.
-            net: the network, for the names of the tensors.
-        """
-        lines = self._kept.update_lines(group[0].line["round"])
-        read = zip(lines, self._kept.observations([line["id"] for line in lines]), strict=True)
-        intact = {line["id"]: observation for line, observation in read if observation is not None}
-        forms = {self._case.training(observation).sends for observation in intact.values()}
-        if len(forms) > 1:
-            return [intact.get(v.line["id"]) for v in group], f"there is no sum of {' and '.join(sorted(forms))}"
-        sums = summed([named(net, observation) for observation in intact.values()], "weights" in forms)
-        by_id = dict(zip(intact, sums, strict=True))
-        return [by_id.get(v.line["id"]) for v in group], ""
+    seconds, rest = time.monotonic() - started, iter([] if stopped else reconstructions)
+    return solved(job, [pair and next(rest, None) for pair in pairs], seconds, stopped=stopped)
 
 
 @final
@@ -138,7 +101,6 @@ class Grants:
 
     def __init__(self, case: ForeignCase, kept: Recordings, limits: SearchLimits, public: PublicData) -> None:
         self._case, self._kept, self._limits, self._public = case, kept, limits, public
-        self._sums = SumsOfRounds(kept, case)
         self.net = case.fresh("attacker")
 
     def recorded(self, group: Sequence[Victim]) -> list[Observation | None]:
@@ -168,7 +130,7 @@ class Grants:
         through: dict[tuple[int, int, TrainingDescription], SteppedVictim] = {}
         pairs: list[Pair | None] = []
         hidden, recorded = self._case.defence != "none", self.recorded(group)
-        observed, not_applicable = self._sums.seen(group, self.net) if attack.of_sums else (recorded, "")
+        observed, not_applicable = self._summed(group) if attack.of_sums else (recorded, "")
         for v, o, read in zip(group, recorded, observed, strict=True):
             if o is None or read is None:
                 pairs.append(None)
@@ -191,6 +153,21 @@ class Grants:
             if training.loss is not cross_entropy and attack.labels not in ("given", "not used"):
                 not_applicable = "it finds the labels as cross entropy leaves them, and the local loss is another"
         return RoundGrants(pairs, hidden, not_applicable)
+
+    def _summed(self, group: Sequence[Victim]) -> tuple[list[Observation | None], str]:
+        """Return for each update of a round the sum over all clients; and why there is none, else an empty text.
+
+        All recorded and readable updates are in the sum, also those of clients whose data nobody told.
+        """
+        lines = self._kept.update_lines(group[0].line["round"])
+        read = zip(lines, self._kept.observations([line["id"] for line in lines]), strict=True)
+        intact = {line["id"]: observation for line, observation in read if observation is not None}
+        forms = {self._case.training(observation).sends for observation in intact.values()}
+        if len(forms) > 1:
+            return [intact.get(v.line["id"]) for v in group], f"there is no sum of {' and '.join(sorted(forms))}"
+        sums = summed([named(self.net, observation) for observation in intact.values()], "weights" in forms)
+        by_id = dict(zip(intact, sums, strict=True))
+        return [by_id.get(v.line["id"]) for v in group], ""
 
     def beside(self, knowledge: Knowledge, attack: Attack, more: tuple[str, ...] = ()) -> Knowledge:
         """Return the knowledge with all that does not come from one update.

@@ -38,7 +38,8 @@ def training(rounds: Sequence[Mapping[str, Any]], regression: bool) -> Markup:
     """Draw training loss by round, and below it utility."""
     utility = utility_panel(rounds, regression)
     below = f", and below it {_utility_name(regression)} as received and after local training"
-    return stacked_panels([loss_panel(rounds), utility], f"Training loss by round{below * utility.drawable}.")
+    losses = Chart("Training loss", (Curve("loss", _curve_of(rounds, "loss")),))
+    return stacked_panels([losses, utility], f"Training loss by round{below * utility.drawable}.")
 
 
 def _utility_name(regression: bool) -> str:
@@ -71,7 +72,9 @@ def curves_of(settings: Sequence[AuditEntry]) -> dict[str, tuple[Markup, list[Au
         many_rounds = len({setting.entry["round"] for setting in points}) > 1
         places = [(*_off_curve(setting, kind), *_sizes(setting, kind)) for setting in points]
         doubled = len(set(places)) < len(places)
-        at = _along(kind, [_sizes(setting, kind) for setting in points])
+        # Equal factors are equally far apart on the axis, and so are batches with steps.
+        ordered = enumerate(sorted({_sizes(setting, kind) for setting in points}))
+        at = {sizes: float(index) if kind == LADDER else math.log2(sizes[0]) for index, sizes in ordered}
         by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
         for setting in points:
             name = setting_name(setting.entry, entries, kind=doubled)
@@ -108,18 +111,9 @@ def _on_curve(settings: Sequence[AuditEntry], kind: str) -> list[AuditEntry]:
     return sorted(points, key=order)
 
 
-_KEYS = {SUM_SIZE: "sum_size"}  # an entry's key of a curve with another name
-
-
 def _sizes(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
     """Return the position of a setting on a curve: where both sizes grow, by batch and then by steps."""
-    return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (_KEYS.get(kind, kind),)))
-
-
-def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
-    """Return each size's position on the axis: equal factors are equally far apart, and so are batches with steps."""
-    ordered = sorted(set(sizes))
-    return {size: float(index) if kind == LADDER else math.log2(size[0]) for index, size in enumerate(ordered)}
+    return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (kind,)))
 
 
 def _off_curve(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
@@ -178,11 +172,6 @@ def utility_panel(rounds: Sequence[Mapping[str, Any]], regression: bool) -> Char
     received, after = _curve_of(rows, f"{kind}_global"), _curve_of(rows, f"{kind}_local")
     lines = (Curve("after", after), Curve("as received", received, SOFT))
     return Chart(f"{title} as received, and after local training", lines, percent=not regression)
-
-
-def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Build the chart of training loss by round."""
-    return Chart("Training loss", (Curve("loss", _curve_of(rounds, "loss")),))
 
 
 def _curve_of(rounds: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:

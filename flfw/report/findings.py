@@ -166,19 +166,20 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
         setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
             sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name, schema)
-            (setting.samples if _is_target(row) else setting.checks).append(sample)
+            (setting.samples if is_target(row) else setting.checks).append(sample)
         setting.samples.sort(key=lambda sample: sample.nearness, reverse=True)
         settings.append(setting)
     return settings
 
 
-def _is_target(row: Mapping[str, str]) -> bool:
+def is_target(row: Mapping[str, str]) -> bool:
+    """Return whether a row of `audit.csv` is one of a target itself, and of no control below it."""
     return (row.get("rung") or "target") == "target"
 
 
 def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     """Return whether a row of `audit.csv` belongs to an audit entry; an entry without a client covers all clients."""
-    if not _is_target(row):
+    if not is_target(row):
         return row.get("attack") == str(entry.get("attack")) and _is_below(row, entry)
     if (row.get("curve") or None) != (entry.get("curve") or None):
         return False

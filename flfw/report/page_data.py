@@ -57,6 +57,7 @@ def scope(settings: Sequence[AuditEntry], otherwise: str = "samples") -> Scope:
     rows = [sample.row for setting in targets for sample in setting.samples]
     # The position in the training part names an example; without it, its place in the batch of a client.
     examples = {(row.get("client"), *_place(row)) for row in rows}
+    places = {str(setting.entry.get("vantage")) for setting in settings}
     count_of: dict[str, int] = {}
     for setting in settings:
         word = verdicts.in_words(setting.entry)
@@ -67,7 +68,7 @@ def scope(settings: Sequence[AuditEntry], otherwise: str = "samples") -> Scope:
         clients=len({row.get("client") for row in rows}) or None,
         rounds=tuple(sorted({int(setting.entry["round"] or 0) for setting in settings})),
         sources=tuple(sorted({str(setting.entry["source"]) for setting in settings})),
-        vantages=tuple(sorted({str(setting.entry.get("vantage")) for setting in settings}, key=_outermost)),
+        vantages=tuple(sorted(places, key=lambda v: VANTAGES.index(v) if v in VANTAGES else len(VANTAGES))),
         verdicts=count_of,
         seeds=max((len(setting.entry["seeds"] or []) for setting in settings), default=0),
     )
@@ -88,11 +89,6 @@ def caveats(notes: Iterable[str]) -> list[str]:
     return [note for note in notes if not str(note).startswith(DESCRIBING)]
 
 
-def _outermost(vantage: str) -> int:
-    """Return the place of a vantage in the order of all, the server first."""
-    return VANTAGES.index(vantage) if vantage in VANTAGES else len(VANTAGES)
-
-
 def _place(row: Mapping[str, str]) -> tuple[str | None, ...]:
     return (row["index"],) if row.get("index") else (row.get("probe_slot"), row.get("image"))
 
@@ -105,14 +101,10 @@ def unit_of(settings: Iterable[AuditEntry]) -> str:
         return "images"
     if any(score["floor_rouge_1"] is not None for score in scores):
         return "texts"
-    distances = [_rmsd(setting.entry["distance"]) for setting in settings] + [score["rmsd"] for score in scores]
+    distances = [(setting.entry["distance"] or {}).get("rmsd") for setting in settings]
+    distances += [score["rmsd"] for score in scores]
     exact = any(setting.entry["exact_match"] for setting in settings)
     return "records" if exact or any(distance is not None for distance in distances) else "samples"
-
-
-def _rmsd(distance: Mapping[str, Any] | None) -> float | None:
-    value = (distance or {}).get("rmsd")
-    return number(value.get("mean") if isinstance(value, Mapping) else value)
 
 
 def grants(setting: AuditEntry | None) -> dict[str, list[str]]:

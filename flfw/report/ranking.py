@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flfw.files import verdicts
@@ -116,15 +115,19 @@ def without_copies(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
 
 
 def _but_for_vantage(setting: AuditEntry) -> tuple[Any, ...]:
-    elsewhere = replace(setting, entry={**setting.entry, "vantage": None})
-    return _attack(setting), setting.informed, bool(setting.entry.get("adaptive")), *place_of(elsewhere)
+    return _attack(setting), setting.informed, bool(setting.entry.get("adaptive")), *place_of(setting, "vantage")
 
 
-def place_of(setting: AuditEntry) -> tuple[Any, ...]:
-    """Return the place of an attack: round, source, vantage, client, defence and, on a curve, the point."""
+def place_of(setting: AuditEntry, but_for: str = "") -> tuple[Any, ...]:
+    """Return the place of an attack: round, source, vantage, client, defence and, on a curve, the point.
+
+    Args:
+        setting: the attack.
+        but_for: one of these that does not count.
+    """
     size = ("batch", "steps") if setting.entry.get("curve") else ()
     keys = ("round", "source", "vantage", "client", "defence", "curve", *size)
-    return tuple(setting.entry.get(key) for key in keys)
+    return tuple(setting.entry.get(key) for key in keys if key != but_for)
 
 
 def side_by_side(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, AuditEntry]]:
@@ -147,8 +150,7 @@ def probes_beside_uploads(settings: Iterable[AuditEntry]) -> list[tuple[AuditEnt
     probes: dict[tuple[Any, ...], AuditEntry] = {}
     pairs = []
     for setting in settings:
-        same = replace(setting, entry={**setting.entry, "source": None})
-        index = _attack(setting), setting.informed, *place_of(same)
+        index = _attack(setting), setting.informed, *place_of(setting, "source")
         if setting.entry.get("source") == "probe":
             probes[index] = setting
         elif index in probes:

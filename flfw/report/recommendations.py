@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.files import verdicts
@@ -35,24 +35,14 @@ _STRONGER = {
 }
 
 
-@final
-@dataclass(frozen=True)
-class Recommendation:
-    """Question to the federation.
-
-    Attributes:
-        question: the question.
-        because: what in the run it rests on.
-    """
-
-    question: str
-    because: str
+Questions: TypeAlias = Iterator[tuple[str, str]]
+"""Questions to the federation, each with what in the run it rests on."""
 
 
 def recommendations(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], scope: Scope
-) -> list[Recommendation]:
-    """Return the questions of a run, the one that matters most first.
+) -> list[tuple[str, str]]:
+    """Return the questions of a run, each with what it rests on; the one that matters most comes first.
 
     Args:
         settings: settings of the audit by reconstruction.
@@ -73,27 +63,24 @@ def recommendations(
     ]
 
 
-def _protection(
-    settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
-) -> Iterator[Recommendation]:
+def _protection(settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]) -> Questions:
     shown = decisive_setting(settings)
     entry = shown.entry if shown else {}
     if verdicts.outcome(entry) == verdicts.MALICIOUS or config.get("malicious_server"):
         by = entry.get("malicious_server") or config.get("malicious_server")
-        yield Recommendation(
-            "How do clients notice a server that changes what they train?", f"Attack {by} did so in this run."
-        )
+        yield "How do clients notice a server that changes what they train?", f"Attack {by} did so in this run."
     leaking = [one for one in (entry, row or {}) if verdicts.outcome(one) in (*verdicts.POSITIVE, verdicts.MEMBER)]
     if leaking:
         hidden = leaking[0].get("protected_by") or leaking[0].get("defence")
         if hidden in _NONE:
             question = "Which protection will be switched on, and does an audit with it find less?"
-            yield Recommendation(question, "Clients had no defence where this run found its leak (--defence).")
+            yield question, "Clients had no defence where this run found its leak (--defence)."
         else:
-            question = f"What replaces or strengthens {_protector(hidden, config)}?"
-            yield Recommendation(question, "It was on where this run found its leak.")
+            kind = "method" if hidden == config.get("method") else "defence"
+            question = f"What replaces or strengthens {kind} {hidden}?"
+            yield question, "It was on where this run found its leak."
     if config.get("defended") not in (None, "all") and config.get("defence") not in _NONE:
-        yield Recommendation("Will all clients defend themselves?", f"Here only these did: {config.get('defended')}.")
+        yield "Will all clients defend themselves?", f"Here only these did: {config.get('defended')}."
     defence, granted = config.get("defence"), [str(words) for words in entry.get("granted") or []]
     withheld = [words for words in granted if words.startswith(SEED_WITHHELD)]
     if (
@@ -102,38 +89,30 @@ def _protection(
         and any(str(defence) in one for one in withheld)
     ):
         because = "Here the draws come from the seed, and a server that has it can repeat them."
-        yield Recommendation(f"Will {defence} draw in secret (--expert defence_randomness=secure)?", because)
-
-
-def _protector(hidden: Any, config: Mapping[str, Any]) -> str:
-    return f"method {hidden}" if hidden == config.get("method") else f"defence {hidden}"
+        yield f"Will {defence} draw in secret (--expert defence_randomness=secure)?", because
 
 
 def _missing_tests(
     settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
-) -> Iterator[Recommendation]:
+) -> Questions:
     worst, _ = answers(settings)
     if worst is None:
-        yield Recommendation(
-            "Will anyone try to recover data from what clients send?", "No such attack ran (--attack)."
-        )
+        yield "Will anyone try to recover data from what clients send?", "No such attack ran (--attack)."
     elif worst.entry.get("verdict") == verdicts.UNDECIDED:
         how = _STRONGER.get(worst.cause, "with a stronger attack (--attack)")
         if worst.outcome == verdicts.STATIC and config.get("adaptation") == "auto":  # this attack could not adapt
             how = "with an attack that can be told what hides the data (--attack)"
-        yield Recommendation(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer.")
+        yield f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer."
     if row is None:
-        yield Recommendation(
-            "Will you test whether an attacker can tell who took part?", "It was not here (--attack membership)."
-        )
+        yield "Will you test whether an attacker can tell who took part?", "It was not here (--attack membership)."
     elif row["verdict"] == verdicts.UNDECIDED:
         more = (
             "with more pairs (--expert membership_pairs)" if row.get("cause") == "few" else "so that it gives an answer"
         )
-        yield Recommendation(f"Can the test of who took part be repeated {more}?", "It gave no answer here.")
+        yield f"Can the test of who took part be repeated {more}?", "It gave no answer here."
 
 
-def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator[Recommendation]:
+def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Questions:
     shown = decisive_setting(settings)
     batch, trained = number((shown.entry if shown else {}).get("batch")), number(config.get("batch_size"))
     if shown is not None and sees_sums(shown):  # the batch of a sum holds that of every client in it
@@ -142,7 +121,7 @@ def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator
     if shown is None or not probed or batch is None or trained is None or batch >= trained:
         return
     many = f"{batch:g} example{'' if batch == 1 else 's'}"
-    yield Recommendation(
+    yield (
         f"May a client ever send what it computed from {'a single example' if batch == 1 else many}?",
         f"The attacked messages held {many}; a step of training here holds up to {trained:g} (--batch-size). "
         "A message of fewer examples is easier to attack.",
@@ -151,38 +130,34 @@ def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator
 
 def _sums(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
-) -> Iterator[Recommendation]:
+) -> Questions:
     config, peer = result.get("config") or {}, (result.get("secure_aggregation") or {}).get("peer") or {}
     if peer.get("verdict") == verdicts.LEAKS:
-        yield Recommendation(
-            "How many clients take part in a round at the least?", "Here a round had too few to hide one."
-        )
+        yield "How many clients take part in a round at the least?", "Here a round had too few to hide one."
     summed = [one.entry for one in settings if sees_sums(one)]
     summed += [row for row in membership if row["vantage"] == AGGREGATE]
     needed = [number(entry.get("min_safe_sum_size")) for entry in summed]
     known = [group for group in needed if group is not None]
     if known and len(known) == len(needed):
-        yield Recommendation(
+        yield (
             f"Is it enforced that every sum goes over at least {max(known):g} clients?",
             "From sums over so many the attacks here reached nothing; a stronger attack may.",
         )
     elif summed and any(verdicts.outcome(entry) in (*verdicts.POSITIVE, verdicts.MEMBER) for entry in summed):
-        yield Recommendation(
-            "How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak."
-        )
+        yield "How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak."
     elif not summed and (settings or membership):
         clients = config.get("sample") or config.get("clients")
         over = f" A round had {clients} client{'' if clients == 1 else 's'}." if clients else ""
-        yield Recommendation(
+        yield (
             "Will the server see sums alone (secure aggregation), and over how many clients?",
             f"Sums were not attacked here.{over}",
         )
 
 
-def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Recommendation]:
+def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Questions:
     exact = [line for line in privacy if line.get("accounting") != "as published" and is_bound(line)]
     if not exact:
-        yield Recommendation(
+        yield (
             "Is there a bound that holds for every attack (differential privacy), and for whom?",
             f"Method {config.get('method')} claims none in this run{'; Privacy says why' if privacy else ''}.",
         )
@@ -190,17 +165,15 @@ def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> I
     line = exact[0]
     certainty = number(line.get("max_guess_accuracy"))
     if certainty is not None and certainty >= 0.9:
-        yield Recommendation(
+        yield (
             "Which smaller ε (privacy bound) will be set?",
             f"ε at most {above(line.get('epsilon'))} lets an attacker be right {percent_above(certainty)} of the time.",
         )
     if any(one.get("noise_source") == "seed" for one in exact):
-        yield Recommendation(
-            "Will the noise be drawn in secret (noise_source=secure)?", "Here it can be taken off by its seed."
-        )
+        yield "Will the noise be drawn in secret (noise_source=secure)?", "Here it can be taken off by its seed."
     units = {str(one.get("unit")) for one in exact if (number(one.get("max_guess_accuracy")) or 0.0) < NOTHING}
     if units and not units & {"patient", "client"}:
-        yield Recommendation(
+        yield (
             "Does one person have several examples?",
             f"The bound is for one {' or '.join(sorted(units))}, not a person.",
         )
@@ -212,28 +185,24 @@ def _people(
     result: Mapping[str, Any],
     config: Mapping[str, Any],
     scope: Scope,
-) -> Iterator[Recommendation]:
+) -> Questions:
     places = {str(one.entry.get("vantage")) for one in settings} | {str(row["vantage"]) for row in membership}
     dataset = str(config.get("dataset"))
     if not dataset.startswith(_OWN):
-        yield Recommendation(
-            "Was the same audit run on the federation’s own data?", f"This one used the data set {dataset}."
-        )
+        yield "Was the same audit run on the federation’s own data?", f"This one used the data set {dataset}."
     if OUTSIDER not in places:
-        yield Recommendation(
-            "Who will get the finished model?", "What it gives away was not tested (--vantage outsider)."
-        )
+        yield "Who will get the finished model?", "What it gives away was not tested (--vantage outsider)."
     if result.get("rounds") and config.get("metrics") == "all":
-        yield Recommendation(
+        yield (
             f"Must clients report losses and {'errors' if is_regression(result) else 'accuracies'}?",
             "Here they do, without noise (--metrics); such numbers come from their data.",
         )
 
 
-def _rounds(settings: Sequence[AuditEntry], config: Mapping[str, Any], scope: Scope) -> Iterator[Recommendation]:
+def _rounds(settings: Sequence[AuditEntry], config: Mapping[str, Any], scope: Scope) -> Questions:
     rounds = number(config.get("rounds"))
     if settings and rounds and len([turn for turn in scope.rounds if turn]) < rounds:
-        yield Recommendation(
+        yield (
             "Will later rounds be audited, too, and again after every change of settings?",
             f"Attacked: {rounds_in_words(scope.rounds)}, of a run of {rounds:g} rounds.",
         )

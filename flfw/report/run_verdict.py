@@ -53,24 +53,8 @@ class Severity(IntEnum):
 
 @final
 @dataclass(frozen=True)
-class LeakFinding:
-    """Part of the verdict: a kind of leak.
-
-    Attributes:
-        level: how serious the result is.
-        headline: the result in a sentence.
-        meaning: what follows from it, in sentences.
-    """
-
-    level: Severity
-    headline: str
-    meaning: str = ""
-
-
-@final
-@dataclass(frozen=True)
 class RunVerdict:
-    """Verdict of a run.
+    """Verdict of a run, or on a kind of leak.
 
     Attributes:
         level: how serious the most serious result is.
@@ -80,7 +64,7 @@ class RunVerdict:
 
     level: Severity
     headline: str
-    meaning: tuple[str, ...]
+    meaning: tuple[str, ...] = ()
 
 
 def decision(
@@ -107,51 +91,51 @@ def decision(
         useful = "A useful model is no sign that it keeps its data private."
         return RunVerdict(Severity.UNTESTED, headline, (useful, *bounds))
     first, *others = tested
-    meaning = [first.meaning, *(f"{other.headline} {other.meaning}".strip() for other in others)]
-    return RunVerdict(first.level, first.headline, (*filter(None, meaning), *bounds))
+    beside = (" ".join([other.headline, *other.meaning]) for other in others)
+    return RunVerdict(first.level, first.headline, (*first.meaning, *beside, *bounds))
 
 
-def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
+def recovery(settings: Sequence[AuditEntry], unit: str) -> RunVerdict:
     """Return the result of the attacks that recover clients' data."""
     shown = decisive_setting(settings)
     if shown is None:
-        return LeakFinding(Severity.UNTESTED, "")
+        return RunVerdict(Severity.UNTESTED, "")
     found, k, n, one = shown.outcome, shown.recovered, shown.total, ONE.get(unit, unit)
     got = f"{k or 'not one'} of {n} attacked {unit} {'was' if k < 2 else 'were'} recovered"
     place = place_shown(shown)
     read = f"The attacker is {IN_PLACE.get(place, 'not named')}. It read {_where(shown, place)}."
     if found == verdicts.MESSAGE:
         headline = "The tested federation leaks: other clients can compute what one client sent."
-        return LeakFinding(Severity.LEAKS, headline, f"From it, {got}. Another attack may recover more.")
+        return RunVerdict(Severity.LEAKS, headline, (f"From it, {got}. Another attack may recover more.",))
     if found == verdicts.RECONSTRUCTED:
         if shown.controls.get("consistency", {}).get("passed") is False:
             read += " The test’s description of the clients does not explain what they sent, so more may leak."
         more = "A stronger attacker may recover more."
-        return LeakFinding(
-            Severity.LEAKS, f"The tested federation leaks: {got}.", f"{read} {_share(shown, unit)}{more}"
+        return RunVerdict(
+            Severity.LEAKS, f"The tested federation leaks: {got}.", (f"{read} {_share(shown, unit)}{more}",)
         )
     if found == verdicts.IDENTIFIED:
         headline = f"The tested federation leaks in part: true {unit} can be told apart."
         pick = f"{capital(got)}. But among similar {unit} an attacker picks the true {one} more often than by chance."
-        return LeakFinding(Severity.LEAKS, headline, f"{read} {pick}")
+        return RunVerdict(Severity.LEAKS, headline, (f"{read} {pick}",))
     if found == verdicts.MALICIOUS:
         told = number(shown.entry.get("identification_p")) is not None or shown.entry.get("candidate_test")
         got += f", but true {unit} were told from similar ones" * (not k and bool(told))
         by = f"{capital(got)}. The server had changed the network that clients train."
         headline = "The tested federation leaks to a server that breaks the rules."
-        return LeakFinding(Severity.RULES_BROKEN, headline, f"{by} This says nothing about a server that keeps them.")
+        return RunVerdict(Severity.RULES_BROKEN, headline, (f"{by} This says nothing about a server that keeps them.",))
     if found == verdicts.NO_LEAK_FOUND:
         rest = f"This is no proof of safety. {read} {_found_none(shown, unit)}"
         headline = f"No leak was found: {got}."
         if all(one.entry.get("vantage") == PEER for one in settings):
             headline, rest = f"No leak was found by {IN_PLACE[PEER]}, the only view tested.", f"{capital(got)}. {rest}"
-        return LeakFinding(Severity.NOT_FOUND, headline, rest)
+        return RunVerdict(Severity.NOT_FOUND, headline, (rest,))
     headline = f"It is not known whether training {unit} can be recovered."
     reason = {
         verdicts.VOID: "A check of the test itself failed, so its result is void.",
         verdicts.STATIC: f"{capital(got)}, but no attack took account of everything that hides the data.",
     }.get(found, f"{capital(got)}, but the test gave no answer.")
-    return LeakFinding(Severity.UNKNOWN, headline, f"{reason} {_NO_PROOF}")
+    return RunVerdict(Severity.UNKNOWN, headline, (f"{reason} {_NO_PROOF}",))
 
 
 def place_shown(setting: AuditEntry) -> str:
@@ -160,11 +144,11 @@ def place_shown(setting: AuditEntry) -> str:
     return AGGREGATE if vantage != PEER and sees_sums(setting) else vantage
 
 
-def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
+def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> RunVerdict:
     """Return the result of the attacks on membership."""
     row = decisive(membership)
     if row is None:
-        return LeakFinding(Severity.UNTESTED, "")
+        return RunVerdict(Severity.UNTESTED, "")
     what = "patients" if row.get("unit") == "patient" else unit
     verdict, low = row["verdict"], number((row.get("correct") or {}).get("low"))
     if verdict == verdicts.LEAKS:
@@ -173,38 +157,38 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
         scored = f"Of two {what}, the attacker names the one that was used in {right} of comparisons; "
         chance = f"{scored}a coin gives 50\N{NO-BREAK SPACE}%. " if low is not None and low > 0.5 else ""
         sure = "This is more than chance. A stronger attacker may tell more."
-        return LeakFinding(Severity.LEAKS, headline, f"{chance}{sure}")
+        return RunVerdict(Severity.LEAKS, headline, (f"{chance}{sure}",))
     if verdict == verdicts.NO_LEAK_FOUND:
         headline = f"No leak was found of which {what} were used."
         high = number((row.get("correct") or {}).get("high"))
         seen = f"The test could have seen more than {percent(high, 0)} right guesses; a coin gives 50\u00a0%. "
         meaning = f"This is no proof of safety. {seen if high is not None else ''}A smaller effect may be there."
-        return LeakFinding(Severity.NOT_FOUND, headline, meaning)
+        return RunVerdict(Severity.NOT_FOUND, headline, (meaning,))
     headline = f"It is not known whether anyone can tell which {what} were used."
-    return LeakFinding(Severity.UNKNOWN, headline, f"The test gave no answer. {_NO_PROOF}")
+    return RunVerdict(Severity.UNKNOWN, headline, (f"The test gave no answer. {_NO_PROOF}",))
 
 
-def classes(inference: Iterable[Mapping[str, Any]]) -> LeakFinding:
+def classes(inference: Iterable[Mapping[str, Any]]) -> RunVerdict:
     """Return the result of the attacks on the kinds of examples that clients hold."""
     concluded = {str(one.get("verdict")) for one in inference}
     if not concluded:
-        return LeakFinding(Severity.UNTESTED, "")
+        return RunVerdict(Severity.UNTESTED, "")
     if verdicts.LEAKS in concluded:
         headline = "The tested federation leaks what kind of data a client has."
         what = "This is about a client’s data as a whole: their classes, or the shares of these."
-        return LeakFinding(Severity.LEAKS, headline, what)
+        return RunVerdict(Severity.LEAKS, headline, (what,))
     headline = "It is not known whether clients’ kinds of data leak."
-    return LeakFinding(Severity.UNKNOWN, headline, _NO_PROOF)
+    return RunVerdict(Severity.UNKNOWN, headline, (_NO_PROOF,))
 
 
-def small_rounds(figures: Mapping[str, Any] | None) -> LeakFinding:
+def small_rounds(figures: Mapping[str, Any] | None) -> RunVerdict:
     """Return whether a round had so few clients that one of them can compute another one's message."""
     if (figures or {}).get("peer", {}).get("verdict") != verdicts.LEAKS:
         # No leak here says nothing of larger attacks: it is no result of its own.
-        return LeakFinding(Severity.UNTESTED, "")
+        return RunVerdict(Severity.UNTESTED, "")
     headline = "The tested federation leaks: a round had too few clients."
     what = "Another client can compute what one client sent. This follows from who took part; no attack is needed."
-    return LeakFinding(Severity.LEAKS, headline, what)
+    return RunVerdict(Severity.LEAKS, headline, (what,))
 
 
 def claims(privacy: Sequence[Mapping[str, Any]], reported: bool = False, measured: str = "accuracies") -> list[str]:

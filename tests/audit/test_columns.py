@@ -33,7 +33,7 @@ def test_shares_floors_and_intervals_by_hand() -> None:
     assert first.p == pytest.approx(1 / 8)  # three discordant rows, all the attack's
     assert (second.share, second.floor, second.p) == (0.5, 0.5, pytest.approx(3 / 4))  # one each way
     assert (third.share, third.low, third.floor, third.p) == (0.0, 0.0, 0.25, 1.0)
-    assert set(first.as_dict()) == {"share", "low", "high", "floor", "chance", "p"}
+    assert set(vars(first)) == {"share", "low", "high", "floor", "chance", "p"}
 
 
 def test_with_one_row_a_message_it_is_mcnemars_exact_test() -> None:

@@ -70,7 +70,7 @@ def test_ignoring_seeds_that_differ_gives_intervals_that_are_too_narrow() -> Non
 def test_one_value_has_no_interval_and_equal_values_have_one_of_no_width() -> None:
     assert interval(np.array([5.0]), None, rng()) == Interval(5.0, None, None)
     assert interval(np.full(6, 5.0), np.array([0, 0, 0, 1, 1, 2]), rng()) == Interval(5.0, 5.0, 5.0)
-    assert Interval(5.0, None, None).as_dict() == {"mean": 5.0, "low": None, "high": None}
+    assert vars(Interval(5.0, None, None)) == {"mean": 5.0, "low": None, "high": None}
 
 
 def test_seeds_of_one_image_each_are_resampled_as_seeds() -> None:

@@ -13,7 +13,7 @@ import pytest
 from flfw.comparisons import matrices, tables
 from flfw.comparisons.compare import table
 from flfw.comparisons.findings import combine
-from flfw.comparisons.question import Matrix, MatrixCell
+from flfw.comparisons.question import Matrix
 from flfw.comparisons.rows import FinishedRun, read, read_matrix
 from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import claimed, shown
@@ -109,7 +109,7 @@ def test_a_claim_beside_canaries_has_no_source_of_noise(silent: Path, tmp_path: 
         path = copy / f"local_only-none-s{seed}" / "result.json"
         line = {key: CLAIM[key] for key in ("unit", "adversary", "delta")} | {"epsilon": "inf", "accounting": "exact"}
         path.write_text(json.dumps({**json.loads(path.read_text()), "privacy": [line]}))
-    located = [MatrixCell(tiny(copy / c["folder"], method=c["method"], seed=c["seed"])) for c in record["cells"]]
+    located = [tiny(copy / c["folder"], method=c["method"], seed=c["seed"]) for c in record["cells"]]
     tables.write(copy, record["question"], located, {})
     shown = json.loads((copy / "matrix.json").read_text())["combinations"][1]["claim"]
     assert (shown["epsilon"], shown["noise_source"]) == ("inf", None)
@@ -160,7 +160,7 @@ def test_a_run_without_a_final_evaluation_is_no_complete_one(silent: Path, tmp_p
     path = copy / "local_only-none-s1" / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "final": None}))
     cells = json.loads((copy / "matrix.json").read_text())["cells"]
-    located = [MatrixCell(tiny(copy / c["folder"], method=c["method"], seed=c["seed"])) for c in cells]
+    located = [tiny(copy / c["folder"], method=c["method"], seed=c["seed"]) for c in cells]
     tables.write(copy, json.loads((copy / "matrix.json").read_text())["question"], located, {})
     states = [(cell["state"], cell["reason"]) for cell in json.loads((copy / "matrix.json").read_text())["cells"]]
     assert [state for state, _ in states] == ["complete"] * 3 + ["failed"]

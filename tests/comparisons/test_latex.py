@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flfw.comparisons import tables
-from flfw.comparisons.question import Matrix, MatrixCell
+from flfw.comparisons.question import Matrix
 from flfw.comparisons.rows import read_matrix
 from flfw.comparisons.tables import latex
 from flfw.files.latex import escaped, floating, tabular
@@ -25,7 +25,7 @@ def write(folder: Path, decibels: dict[str, float], images: int) -> dict[str, ob
         verdict = "leaks" if db > 20 else "no leak found"
         rows = [row(i, db + i / 10, defence=name) for i in range(images)]
         run = written(folder / name, [entry(verdict=verdict, defence=name, images=images)], rows, defence=name)
-        cells.append(MatrixCell(replace(SMALL, defence=name, out=run)))
+        cells.append(replace(SMALL, defence=name, out=run))
     names = tuple(decibels)
     tables.write(folder, Matrix(defences=names, attacks=("ig",)).filled(SMALL).question(SMALL), cells, {})
     return json.loads((folder / "matrix.json").read_text())

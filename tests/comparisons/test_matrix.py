@@ -23,7 +23,7 @@ from flfw.comparisons.findings import combine, comparisons, reference, uneven_bu
 from flfw.comparisons.matrices import fill_defaults
 from flfw.comparisons.page import render
 from flfw.comparisons.picture import PlotMark, Scatter, draw
-from flfw.comparisons.question import Matrix, MatrixCell, parse
+from flfw.comparisons.question import Matrix, folder_of, parse
 from flfw.comparisons.rows import AttackSetting, read
 from flfw.comparisons.significance import ranked
 from flfw.comparisons.tables import markdown
@@ -88,27 +88,26 @@ def test_an_axis_that_is_not_given_stands_at_what_the_experiment_has(tmp_path: P
     filled = Matrix(seeds=(4, 5)).filled(SMALL)
     assert filled == Matrix(("fedavg",), ("none",), ("analytic",), (4, 5))
     cells = filled.cells(SMALL, tmp_path)
-    assert [cell.folder.name for cell in cells] == ["fedavg-none-s4", "fedavg-none-s5"]
-    assert [cell.experiment.seed for cell in cells] == [4, 5]
+    assert [folder_of(cell).name for cell in cells] == ["fedavg-none-s4", "fedavg-none-s5"]
+    assert [cell.seed for cell in cells] == [4, 5]
 
 
 def test_cells_differ_in_nothing_but_their_axes_and_the_settings_of_those(tmp_path: Path) -> None:
     given = replace(SMALL, set=("lr=1", "prune.ratio=0.5", "analytic.x=1"))
     cells = Matrix(("a", "b.c:D"), ("none", "prune"), ("analytic",), (0,)).cells(given, tmp_path)
-    assert [cell.folder.name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
-    assert cells[0].experiment.set == ("lr=1", "analytic.x=1")
-    assert cells[1].experiment.set == given.set
-    same = {replace(c.experiment, method="", defence="", out=None, set=()) for c in cells}
+    assert [folder_of(cell).name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
+    assert cells[0].set == ("lr=1", "analytic.x=1")
+    assert cells[1].set == given.set
+    same = {replace(c, method="", defence="", out=None, set=()) for c in cells}
     assert same == {replace(given, method="", defence="", out=None, set=())}
 
 
 def test_an_attack_that_bears_a_methods_name_keeps_its_settings_where_that_method_is_not(tmp_path: Path) -> None:
     given = replace(SMALL, set=("hyperfl.iterations=3", "hyperfl.hidden=16"))
     cells = Matrix(("hyperfl", "fedper"), ("none",), ("ig", "hyperfl"), (0,)).cells(given, tmp_path)
-    assert [cell.experiment.set for cell in cells] == [given.set, ("hyperfl.iterations=3",)]
-    for cell in cells:
-        assert plan(cell.experiment).audit.reconstructions["hyperfl"].settings.iterations == 3
-    assert plan(cells[0].experiment).client.settings.hidden == 16
+    assert [cell.set for cell in cells] == [given.set, ("hyperfl.iterations=3",)]
+    assert {plan(cell).audit.reconstructions["hyperfl"].settings.iterations for cell in cells} == {3}
+    assert plan(cells[0]).client.settings.hidden == 16
 
 
 def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_all_combinations_meet_the_same_searches() -> None:
     matrix = Matrix(("fedavg",), ("none", "prune"), ("ig", "analytic", "april"), (0,))
     equal = matrix.with_equal_attackers(requested)
     assert equal.set == ("ig.iterations=7", "ig.searches=both", "april.searches=both")
-    assert all(cell.experiment.set == equal.set for cell in matrix.cells(equal, Path("m")))
+    assert all(cell.set == equal.set for cell in matrix.cells(equal, Path("m")))
     chosen = replace(requested, set=("ig.searches=own",))
     assert matrix.with_equal_attackers(chosen).set == ("ig.searches=own", "april.searches=both")
     assert Matrix(("fedavg",), ("prune",), ("ig",), (0, 1)).with_equal_attackers(requested) == requested
@@ -607,7 +606,7 @@ def test_budgets_that_differ_are_noted(tmp_path: Path) -> None:
 
 
 def page_of(folder: Path, runs: Mapping[str, Path]) -> str:
-    cells = [MatrixCell(replace(SMALL, defence=name, out=path)) for name, path in runs.items()]
+    cells = [replace(SMALL, defence=name, out=path) for name, path in runs.items()]
     tables.write(folder, Matrix(defences=tuple(runs)).filled(SMALL).question(SMALL), cells, {})
     return (folder / "matrix.html").read_text()
 

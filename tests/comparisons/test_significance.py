@@ -122,7 +122,7 @@ def test_a_matrix_says_before_it_runs_that_its_messages_are_too_few(
 def test_without_common_examples_nothing_is_compared() -> None:
     other: Outcomes = {(i + 100,): result for i, result in enumerate(constant(False, 9.0, 20).values())}
     ranking = ranked({"one": constant(True, 30.0, 20), "two": other, "never attacked": {}})
-    assert ranking.tests == () and [one.name for one in ranking.standings] == ["one", "two"]
+    assert ranking.tests == () and [one.combination for one in ranking.standings] == ["one", "two"]
     assert ranking.alike == [] and ranking.most == ranking.least == ["one", "two"]
 
 

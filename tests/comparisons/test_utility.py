@@ -14,7 +14,7 @@ import pytest
 from flfw.comparisons import matrices, tables
 from flfw.comparisons.compare import table
 from flfw.comparisons.picture import PlotMark, Scatter, draw
-from flfw.comparisons.question import Matrix, MatrixCell
+from flfw.comparisons.question import Matrix
 from flfw.comparisons.rows import read_matrix
 from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import ACCURACIES, ERRORS, family, shown
@@ -51,7 +51,7 @@ def written_matrix(tmp_path: Path) -> Path:
         out = tmp_path / f"{defence}{seed}"
         if (defence, seed) in errors:
             regression(out, errors[defence, seed], 2 * errors[defence, seed], seed=seed, defence=defence)
-        cells.append(MatrixCell(replace(SMALL, defence=defence, seed=seed, out=out)))
+        cells.append(replace(SMALL, defence=defence, seed=seed, out=out))
     question = Matrix(defences=("none", "x"), seeds=(0, 1)).filled(SMALL).question(SMALL)
     tables.write(tmp_path, question, cells, {})
     return tmp_path
@@ -147,7 +147,7 @@ def test_the_page_speaks_of_errors_alone(written_matrix: Path) -> None:
 
 def test_a_classification_has_no_column_of_errors(tmp_path: Path) -> None:
     run = written(tmp_path / "run", [entry()], [row(0, 30.0)])
-    tables.write(tmp_path, Matrix().filled(SMALL).question(SMALL), [MatrixCell(replace(SMALL, out=run))], {})
+    tables.write(tmp_path, Matrix().filled(SMALL).question(SMALL), [replace(SMALL, out=run)], {})
     for name in ("json", "csv", "md", "tex", "html"):
         text = (tmp_path / f"matrix.{name}").read_text()
         assert "mae_" not in text and "mean absolute" not in text.lower() and "target:" not in text

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from flfw.audit.measures.agreement import agreement
 from flfw.files.verdicts import outcome
 from flfw.recorded_apps import SearchLimits, TrainingDescription
-from flfw.recorded_apps.consistency import retrained, squared
+from flfw.recorded_apps.consistency import Retraining, squared
 from flfw.recorded_apps.knowledge import input_space
 from flfw.recording.observation import Truth
 from flfw.rng import torch_generator
@@ -292,7 +292,7 @@ def test_a_right_description_of_a_random_training_hardly_ever_fails() -> None:
     net, (x, y) = fresh(dropping), examples(COUNT)
     truth, received = Truth(x, y, torch.arange(COUNT)), dict(net.state_dict())
     space = input_space(SPACE)
-    drawn = [retrained(net, received, truth, PLAIN, space, draw=draw) for draw in range(100)]
+    drawn = [Retraining(net, received, truth, PLAIN, space, draw=draw).finished() for draw in range(100)]
     outcomes = [agreement(one, [*drawn[:i], *drawn[i + 1 :]][:40]).outcome for i, one in enumerate(drawn)]
     assert outcomes.count("failed") <= 1
 

@@ -17,6 +17,7 @@ from flfw.adversary.attack import Attack, AttackCost
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.membership import Membership
 from flfw.audit.measures.public import PublicData
+from flfw.comparisons.rows import read
 from flfw.errors import InputError
 from flfw.files.verdicts import outcome
 from flfw.messages.inprocess import InProcessGrid
@@ -231,8 +232,9 @@ def test_an_app_that_sends_one_step_on_one_example_leaks(leaking: Path, tmp_path
 
 def test_floors_are_those_of_each_clients_own_examples(leaking: Path, tmp_path: Path) -> None:
     ask(leaking, tmp_path / "audit", rounds=[1])  # both clients call their example number 0
-    floors = {row["floor_grey"] for row in rows(tmp_path / "audit") if row["rung"] == "target"}
-    assert len(floors) == 2
+    assert len({row["floor_grey"] for row in rows(tmp_path / "audit") if row["rung"] == "target"}) == 2
+    page = (tmp_path / "audit" / "report.html").read_text()  # its readers are those of own audits
+    assert "no record of single samples" not in page and len(read(tmp_path / "audit").rows) == 2
 
 
 @pytest.mark.slow

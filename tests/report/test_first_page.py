@@ -124,10 +124,10 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
 
 def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> None:
     mean = presence([member_row("whitened", "leaks", auc=0.9)], "images")
-    assert "in 67\N{NO-BREAK SPACE}% of comparisons" in mean.meaning
+    assert "in 67\N{NO-BREAK SPACE}% of comparisons" in mean.meaning[0]
     guessed = {"guesses": 3000, "correct": 1500, "low": 0.48, "high": 0.52}
     tail = presence([member_row("whitened", "leaks", correct=guessed)], "images")
-    assert "comparisons" not in tail.meaning and "This is more than chance." in tail.meaning
+    assert "comparisons" not in tail.meaning[0] and "This is more than chance." in tail.meaning[0]
     assert small_rounds(None).level is UNTESTED
 
 
@@ -215,8 +215,8 @@ def test_a_leak_from_sums_stands_beside_single_messages_that_nobody_attacked(tmp
 def asked(folder: Path, *entries: dict[str, Any], membership: Any = (), **result: Any) -> str:
     settings = settings_of(folder, *entries)
     questions = recommendations(settings, membership, result, scope(settings))
-    assert len({one.question for one in questions}) == len(questions)
-    return " ".join(f"{one.question} {one.because}" for one in questions)
+    assert len({question for question, _ in questions}) == len(questions)
+    return " ".join(f"{question} {because}" for question, because in questions)
 
 
 CONFIG = {"method": "fedavg", "dataset": "digits", "rounds": 5, "batch_size": 50, "clients": 10, "metrics": "all"}

@@ -156,5 +156,4 @@ def ask(recordings: Path, out: Path, count: int = 1, **given: Any) -> dict[str, 
 
 
 def rows(out: Path) -> list[dict[str, str]]:
-    with (out / "audit.csv").open(newline="") as lines:
-        return list(csv.DictReader(lines))
+    return list(csv.DictReader((out / "audit.csv").read_text().splitlines()))

@@ -9,7 +9,7 @@ calls 6 % of the columns significant at 0.01. `column_chance` is the null that k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -41,10 +41,6 @@ class ColumnRate:
     floor: float
     chance: float | None
     p: float
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Return the column as result.json holds it."""
-        return asdict(self)
 
 
 @final

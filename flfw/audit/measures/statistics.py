@@ -6,7 +6,7 @@ The functions here therefore take the message of each value, or the number of me
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -31,10 +31,6 @@ class Interval:
     mean: float
     low: float | None
     high: float | None
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Return the interval as result.json holds it."""
-        return asdict(self)
 
 
 @final

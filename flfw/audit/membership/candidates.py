@@ -30,11 +30,6 @@ from flfw.task.task import Task
 _UNTRAINED = 200  # pairs of the null control, over all clients
 
 
-def classes_of(task: Task, labels: Tensor) -> Tensor:
-    """Return the class (N,) of each label, of a regression the band of the target by which pairs are drawn."""
-    return torch.from_numpy(np.asarray(task.dataset.kinds(labels.numpy())))
-
-
 def by_class(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return in place of each score (N,) the mean of its class.
 
@@ -140,7 +135,8 @@ class GameCandidates:
             whose = torch.from_numpy(owners.astype(np.int64))[order]
             parts.append((samples[order], labels[order], torch.full((len(order),), client), whose))
         samples, labels, clients, whose = (torch.cat(column) for column in zip(*parts, strict=True))
-        return cls(samples, labels, clients, whose, pairs, untrained, classes_of(task, labels))
+        classes = torch.from_numpy(np.asarray(task.dataset.kinds(labels.numpy())))
+        return cls(samples, labels, clients, whose, pairs, untrained, classes)
 
     def granted(self) -> dict[str, Tensor]:
         """Return the tensors that an attack may see of them."""

@@ -447,24 +447,15 @@ def candidate_test(
             same = np.arange(1 + count) if alike is None else alike(index)
             if (same == same[0]).all():  # copies of the truth alone
                 continue
-            first.append(_is_first(values, same))
-            chance = _share_of_best(values, same)
+            others = [value for value, one in zip(values, same, strict=True) if one != same[0]]
+            # A tie, or no number, is no sign of the truth.
+            first.append(int(isfinite(values[0]) and all(value > values[0] for value in others)))
+            best = int(np.argmin([value if isfinite(value) else inf for value in values]))
+            chance = float(np.mean(same == same[best]))  # the truth is any of them, and copies count
             nulls.append(np.array([1 - chance, chance]))
     if not first:
         return None
     return Identified(sum(first), len(first), convolved(nulls), identified_p(first, nulls))
-
-
-def _is_first(values: Sequence[float], same: np.ndarray) -> int:
-    """Return 1 if the truth explains a message better than all other data; a tie, or no number, is no sign of it."""
-    others = [value for value, one in zip(values, same, strict=True) if one != same[0]]
-    return int(isfinite(values[0]) and all(value > values[0] for value in others))
-
-
-def _share_of_best(values: Sequence[float], same: np.ndarray) -> float:
-    """Return the share of the data that explain a message best, their copies counted; the truth is any of them."""
-    best = int(np.argmin([value if isfinite(value) else inf for value in values]))
-    return float(np.mean(same == same[best]))
 
 
 def numbered(batches: Sequence[np.ndarray]) -> np.ndarray:

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from flfw.audit.jobs import JobResult
+from flfw.adversary.attack import Attack
+from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import GRAMS
 from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
-from flfw.audit.measures.statistics import significant
+from flfw.audit.measures.statistics import share_interval, significant
 from flfw.audit.reconstruction.evidence import ReconstructionEvidence
 from flfw.audit.reconstruction.scorer import FLOORS, UNGUIDED, ScoreRow
+from flfw.audit.threat_model import ThreatModel
 from flfw.audit.verdict import Verdict, verdict_on
 from flfw.files.verdicts import LEAKS, concluded
 from flfw.rng import numpy_generator
@@ -68,6 +70,42 @@ def _needed(row: Mapping[str, Any], floors: Sequence[str]) -> float:
     """Return the least PSNR in dB at which an image counts as recovered."""
     guessed = [value for name in floors if (value := row.get(f"floor_{name}")) is not None]
     return max([IMAGE_RECOVERED_DB, *(value + GAIN_DB for value in guessed)])
+
+
+def description(
+    job: AttackJob, attack: Attack, threat_model: ThreatModel, defence: str, seed: int, **more: Any
+) -> dict[str, Any]:
+    """Describe an attack on a target, as an entry begins.
+
+    Args:
+        job: the attack on the target.
+        attack: the job's attack.
+        threat_model: the attacker's grants.
+        defence: the attacked clients' defence, or ``none``.
+        seed: seed of the attack.
+        more: keys with other values than the job's.
+    """
+    probe_set = job.probe_set
+    return {
+        "attack": job.attack,
+        "adaptive": threat_model.adaptive,
+        "adaptation": threat_model.adaptation,
+        "vantage": job.vantage,
+        "source": probe_set.source,
+        "round": probe_set.round,
+        "client": None,
+        "defence": defence,
+        "protected_by": threat_model.protected_by,
+        "granted": list(threat_model.granted),
+        "batch": probe_set.batch,
+        "steps": probe_set.steps,
+        "curve": probe_set.curve or None,
+        "sum_size": probe_set.group + probe_set.colluding or None,
+        "num_colluding": None,
+        "mode": "train",
+        **asdict(attack.cost),
+        "seeds": [seed],
+    } | more
 
 
 def entry(
@@ -125,7 +163,7 @@ def entry(
         "label_accuracy": _mean(rows, "label_accuracy"),
         "share_recovered": evidence.recovered / len(rows) if rows else 0.0,
         "share_expected": target.expected,
-        "share_interval": _share_interval(evidence),
+        "share_interval": [*share_interval(evidence.recovered, len(rows), evidence.messages)] if rows else [0.0, 1.0],
         "adaptive_gain": gained,
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
@@ -167,12 +205,6 @@ def _candidates(test: Identified | None) -> dict[str, float | None] | None:
     return {"first": test.count, "messages": test.compared, "null": test.chance, "p": test.p}
 
 
-def _share_interval(evidence: ReconstructionEvidence) -> list[float]:
-    if not evidence.attacked:
-        return [0.0, 1.0]
-    return list(statistics.share_interval(evidence.recovered, evidence.attacked, evidence.messages))
-
-
 def _gained(rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
     """Return the mean gain in dB from knowing a defence, over images that both attacks gave; None: there are none."""
     other = {(row["probe_slot"], row["image"]): row["db"] for row in static_rows if row["db"] is not None}
@@ -181,7 +213,7 @@ def _gained(rows: Sequence[ScoreRow], static_rows: Sequence[ScoreRow], seed: int
     if not gains:
         return None
     victims, values = (np.array(column) for column in zip(*gains, strict=True))
-    return statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims).as_dict()
+    return asdict(statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims))
 
 
 def _outdone(
@@ -241,7 +273,7 @@ def _spread(rows: Sequence[ScoreRow], column: str, seed: int, end: str = "max") 
         return None
     victims = np.array([row["probe_slot"] for row in rows if row.get(column) is not None])
     interval = statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims)
-    return {**interval.as_dict(), end: float(values.max() if end == "max" else values.min())}
+    return {**asdict(interval), end: float(values.max() if end == "max" else values.min())}
 
 
 def _iterations(rows: Sequence[ScoreRow], budget: int) -> float | None:

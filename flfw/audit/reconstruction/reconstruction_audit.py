@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -25,10 +25,10 @@ from flfw.audit.measures.perceptual import Extractors
 from flfw.audit.measures.public import PublicData
 from flfw.audit.queue import Queue
 from flfw.audit.reconstruction.control_runs import Case, ControlRunner, analytic, easy, easy_words
-from flfw.audit.reconstruction.entries import entry
+from flfw.audit.reconstruction.entries import description, entry
 from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence, SumFacts
-from flfw.audit.reconstruction.scorer import Scorer, ScoreRow
-from flfw.audit.threat_model import ThreatModel, threat_model_of, unseen
+from flfw.audit.reconstruction.scorer import Scorer, ScoreRow, columns
+from flfw.audit.threat_model import threat_model_of, unseen
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdict import with_min_safe_sum_size
 from flfw.experiment import PEER
@@ -88,7 +88,6 @@ class ReconstructionAudit:
         self._easy: dict[str, ControlResult] = {}
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
         self._hidden_alone: set[tuple[str, str, str, int, str]] = set()
-        self._noise: dict[str, str] = {}
 
     @cached_property
     def _scorer(self) -> Scorer:
@@ -172,30 +171,18 @@ class ReconstructionAudit:
     def _rows(self, planner: JobPlanner, job: AttackJob, result: JobResult) -> list[ScoreRow]:
         probe_set, seed = job.probe_set, self._client_plan.seed
         self._note(result.refused)
-        common: ScoreRow = {
-            "attack": job.attack,
-            "vantage": job.vantage,
-            "source": probe_set.source,
-            "rung": probe_set.control,
-            "curve": probe_set.curve,
-            "batch": probe_set.batch,
-            "steps": probe_set.steps,
-            "sum_size": probe_set.group + probe_set.colluding or "",
-        }
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):
             defence = "none" if probe_set.fresh else planner.clients.defence_of(exchange.client)
             threat_model = threat_model_of(
                 planner.clients, self._audit.settings, job, self._named[job.attack], defence != "none"
             )
-            where: ScoreRow = {"defence": defence, "adaptive": threat_model.adaptive}
-            where |= {"adaptation": threat_model.adaptation, "round": probe_set.round}
-            where |= {"client": exchange.client, "probe_slot": exchange.slot, "seed": seed}
+            where = columns(job, exchange, threat_model, defence, seed)
             names = truth_keys(probe_set, exchange)
             attacked = reconstruction is not None and not probe_set.fresh
             extractor = self._extractors.behind(exchange.id) if attacked else None
             ceiling = self._named[job.attack].ceiling
-            scored = self._scorer.rows(job, exchange, common | where, names, reconstruction, extractor, ceiling)
+            scored = self._scorer.rows(job, exchange, where, names, reconstruction, extractor, ceiling)
             each = len(scored) // max(1, len(exchange.slots))
             for row, slot in zip(scored, np.repeat(exchange.slots, each), strict=False):
                 row["client"] = int(slot) % self._client_plan.rounds.clients  # of a sum, the owner of the example
@@ -214,9 +201,11 @@ class ReconstructionAudit:
             threat_model = threat_model_of(
                 self._client_plan, self._audit.settings, job, attack, defence != "none", vantage
             )
-            description, requested = self._about(job, vantage, defence, threat_model), self._requested(job, defence)
+            requested, seed = self._requested(job, defence), self._client_plan.seed
+            about = description(job, attack, threat_model, defence, seed, vantage=vantage)
+            about["num_colluding"] = self._colluding(job.probe_set) if job.probe_set.group else None
             selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, static_rows))
-            description["label_presence"] = self._presence(result, defence)
+            about["label_presence"] = self._presence(result, defence)
             slots, static = {row["probe_slot"] for row in selected}, replace(job, adaptive=False)
             case = Case(job, attack, clients, threat_model, result, selected)
             target = ReconstructionEvidence(
@@ -234,18 +223,13 @@ class ReconstructionAudit:
                 tampered_by=self._client_plan.task.network.malicious_name,
                 bounded=attack.bounded,
                 unread=self._client_plan.unread_statistics,
-                noise=self._departure_of_noise(vantage) if threat_model.adaptation == "automatic" else "",
+                noise=departure_of_noise(self._client_plan, vantage) if threat_model.adaptation == "automatic" else "",
                 constant=self._control_runner.constant(case),
             )
-            entries.append(entry(description, result, selected, requested, self._client_plan.seed, target, other))
+            entries.append(entry(about, result, selected, requested, seed, target, other))
             if job.probe_set.group == 1 and job.adaptive and entries[-1]["verdict"] == NO_LEAK_FOUND:
                 self._hidden_alone.add(_of_messages(job, defence))
         return entries
-
-    def _departure_of_noise(self, vantage: str) -> str:
-        if vantage not in self._noise:
-            self._noise[vantage] = departure_of_noise(self._client_plan, vantage)
-        return self._noise[vantage]
 
     def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
         """Return the facts of a job's sums; those with one client left are attacked first, and kept for the others."""
@@ -377,28 +361,6 @@ class ReconstructionAudit:
             slots = [s for members in groups for s in (members[:1] if alone is None else members)]
             slots = [slot for slot in slots if alone is None or slot % clients == alone]
         return job.probe_set.batch * sum(self._client_plan.defence_of(slot % clients) == defence for slot in slots)
-
-    def _about(self, job: AttackJob, vantage: str, defence: str, threat_model: ThreatModel) -> dict[str, Any]:
-        return {
-            "attack": job.attack,
-            "adaptive": threat_model.adaptive,
-            "adaptation": threat_model.adaptation,
-            "vantage": vantage,
-            "source": job.probe_set.source,
-            "round": job.probe_set.round,
-            "client": None,
-            "defence": defence,
-            "protected_by": threat_model.protected_by,
-            "granted": list(threat_model.granted),
-            "batch": job.probe_set.batch,
-            "steps": job.probe_set.steps,
-            "curve": job.probe_set.curve or None,
-            "sum_size": job.probe_set.group + job.probe_set.colluding or None,
-            "num_colluding": self._colluding(job.probe_set) if job.probe_set.group else None,
-            "mode": "train",
-            **asdict(self._named[job.attack].cost),
-            "seeds": [self._client_plan.seed],
-        }
 
 
 def _of_messages(job: AttackJob, defence: str) -> tuple[str, str, str, int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +21,7 @@ from flfw.audit.measures.metrics import reduced_scores, rouges
 from flfw.audit.measures.perceptual import Extractor, Perceptual
 from flfw.audit.measures.permutations import GuessedBatch, exchanged
 from flfw.audit.measures.public import PublicData
+from flfw.audit.threat_model import ThreatModel
 from flfw.audit.uploads import is_unusable, joined_truth, label_accuracy, opened
 from flfw.data import Dataset
 from flfw.nets.inputs import InputSpec
@@ -35,6 +36,36 @@ ScoreRow = dict[str, Any]
 
 _CONTROLS, _CONTROLS_OF_ONE = 3, 7  # turns of the results between messages, and those of single examples
 _DRAWS, _LARGE, _DRAWS_OF_LARGE = 4999, 32, 999  # arrangements; of batches above 32 examples: matching them takes long
+
+
+def columns(job: AttackJob, exchange: Exchange, threat_model: ThreatModel, defence: str, seed: int) -> ScoreRow:
+    """Return the columns of ``audit.csv`` that say what an example was attacked by, the same for all of an exchange.
+
+    Args:
+        job: the attack.
+        exchange: one of its exchanges.
+        threat_model: the attacker's grants.
+        defence: the client's defence, or ``none``.
+        seed: seed of the attack.
+    """
+    probe_set = job.probe_set
+    return {
+        "attack": job.attack,
+        "vantage": job.vantage,
+        "source": probe_set.source,
+        "rung": probe_set.control,
+        "curve": probe_set.curve,
+        "batch": probe_set.batch,
+        "steps": probe_set.steps,
+        "sum_size": probe_set.group + probe_set.colluding or "",
+        "defence": defence,
+        "adaptive": threat_model.adaptive,
+        "adaptation": threat_model.adaptation,
+        "round": probe_set.round,
+        "client": exchange.client,
+        "probe_slot": exchange.slot,
+        "seed": seed,
+    }
 
 
 @final
@@ -230,7 +261,7 @@ class Scorer:
             else [{}] * floors.shape[1]
         )
         rates = column_rates(matches, floors, messages, chance)
-        return [rate.as_dict() | name for rate, name in zip(rates, names, strict=True)]
+        return [asdict(rate) | name for rate, name in zip(rates, names, strict=True)]
 
     def _of(self, job: AttackJob, slots: Collection[int]) -> list[GuessedBatch]:
         """Return the guesses of an attack on some messages, with their truths."""

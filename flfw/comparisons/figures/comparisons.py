@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.findings import Combination, combine
@@ -143,30 +141,6 @@ def _leakage(one: FinishedRun) -> dict[str, Any]:
 _APART = {*FREE_ON_RESUME, "out", "seed"}  # settings in which the runs of a group may differ
 
 
-@final
-@dataclass(frozen=True)
-class RunGroup:
-    """Runs of one experiment with different seeds.
-
-    Attributes:
-        name: name in figures.
-        runs: the runs, at least one.
-    """
-
-    name: str
-    runs: tuple[FinishedRun, ...]
-
-    @cached_property
-    def combination(self) -> Combination:
-        """The runs with their leakage pooled over the seeds."""
-        return combine(self.name, str(self.runs[0].result["config"].get("defence") or "none"), self.runs)
-
-    @property
-    def seeds(self) -> list[int]:
-        """Seeds of the runs."""
-        return [run.seed for run in self.runs]
-
-
 def expanded(folders: Sequence[Path]) -> list[Path]:
     """Replace the folder of a matrix, or of several seeds, by those of its complete runs.
 
@@ -183,7 +157,7 @@ def expanded(folders: Sequence[Path]) -> list[Path]:
     return runs
 
 
-def grouped(runs: Sequence[FinishedRun]) -> list[RunGroup]:
+def grouped(runs: Sequence[FinishedRun]) -> list[Combination]:
     """Group runs by all settings but the seed; runs of equal settings and seed stay apart."""
     groups: dict[tuple[str, int], list[FinishedRun]] = {}
     for run in runs:
@@ -193,8 +167,10 @@ def grouped(runs: Sequence[FinishedRun]) -> list[RunGroup]:
         while any(run.seed == other.seed for other in groups.get((same, turn), [])):
             turn += 1
         groups.setdefault((same, turn), []).append(run)
-    each = [tuple(group) for group in groups.values()]
-    return [RunGroup(name, group) for name, group in zip(names([group[0] for group in each]), each, strict=True)]
+    firsts = [group[0].result["config"] for group in groups.values()]
+    kinds = [(str(config.get("method") or "none"), str(config.get("defence") or "none")) for config in firsts]
+    titles = names([group[0] for group in groups.values()])
+    return [combine(*each, group, name) for each, group, name in zip(kinds, groups.values(), titles, strict=True)]
 
 
 def names(runs: Sequence[FinishedRun]) -> list[str]:

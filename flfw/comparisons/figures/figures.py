@@ -38,10 +38,11 @@ from matplotlib.figure import Figure
 from flfw import data
 from flfw.comparisons.figures import charts, comparisons, drawing, gains, grids, leakage_charts, tsne
 from flfw.comparisons.figures import leakage_numbers as numbers
-from flfw.comparisons.figures.comparisons import RunGroup, expanded, grouped, kind, names
+from flfw.comparisons.figures.comparisons import expanded, grouped, kind, names
 from flfw.comparisons.figures.drawing import Rows
 from flfw.comparisons.figures.norms import norms
 from flfw.comparisons.figures.tsne import embeddings, perplexity
+from flfw.comparisons.findings import Combination
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.comparisons.significance import listed
 from flfw.comparisons.utility import ERRORS, UTILITIES, family
@@ -67,7 +68,7 @@ NAMES = (*USUAL, *OF_LEAKS, "privacy", "compression", "norms", "gains", "feature
 _INCLUDED = ("pdf", "png")  # LaTeX includes no SVG
 
 
-def _snippet(name: str, groups: Sequence[RunGroup], title: str, forms: Sequence[str], columns: str) -> str:
+def _snippet(name: str, groups: Sequence[Combination], title: str, forms: Sequence[str], columns: str) -> str:
     """Return the lines that include a figure in a paper.
 
     Args:
@@ -85,11 +86,11 @@ def _snippet(name: str, groups: Sequence[RunGroup], title: str, forms: Sequence[
     return "\n".join(head) + "\n" + floating(kind, body, caption(groups, title), name)
 
 
-def caption(groups: Sequence[RunGroup], title: str) -> str:
+def caption(groups: Sequence[Combination], title: str) -> str:
     """Return the caption: the title, then the seeds, and of audits examples, attacks and budgets."""
-    seeds = sorted({seed for group in groups for seed in group.seeds})
+    seeds = sorted({run.seed for group in groups for run in group.runs})
     words = [f"{title}. Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}."]
-    leaks = [leak for group in groups for leak in group.combination.leaks]
+    leaks = [leak for group in groups for leak in group.leaks]
     if leaks:
         counts = sorted({leak.images for leak in leaks})
         budgets = dict.fromkeys(_budget(entry) for group in groups for run in group.runs for _, entry in run.entries)
@@ -170,7 +171,7 @@ def write(
 
 
 def _made(
-    name: str, groups: Sequence[RunGroup], data_root: Path | None, choice: grids.GridChoice
+    name: str, groups: Sequence[Combination], data_root: Path | None, choice: grids.GridChoice
 ) -> tuple[Rows, Figure]:
     runs = [run for group in groups for run in group.runs]
     first = runs[0]
@@ -228,7 +229,7 @@ def _words(items: Iterable[object]) -> str:
 
 
 # --- the numbers ---
-def training(groups: Sequence[RunGroup]) -> Rows:
+def training(groups: Sequence[Combination]) -> Rows:
     """Return a row per run and round: ``run``, ``round``, ``loss``, ``acc_global``, ``acc_local``.
 
     Of regressions the last two are ``mae_global`` and ``mae_local``. Of several seeds they are means over those rounds

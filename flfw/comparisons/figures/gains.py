@@ -5,7 +5,6 @@ Of a regression it is the error of the run of local_only less that of the method
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from flfw.comparisons.rows import FinishedRun
 from flfw.comparisons.utility import ERRORS, Utility, family
 from flfw.data.splits import schemes
 from flfw.errors import InputError, require
+from flfw.files.result_file import read_rows
 from flfw.plugins import build_settings
 from flfw.report.chart_style import DASHED, INKS, STYLE, blank
 
@@ -109,10 +109,7 @@ def _by_round(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            return [
-                {k: float(row[k]) if row.get(k) else None for k in ("client", *keys)} for row in csv.DictReader(lines)
-            ]
+        return [{k: float(row[k]) if row.get(k) else None for k in ("client", *keys)} for row in read_rows(path)]
     except ValueError as error:
         raise InputError(f"Expected numbers in {path}, got {error}; restore it.") from error
 

@@ -23,7 +23,7 @@ from flfw.comparisons.rows import AttackSetting, FinishedRun
 from flfw.errors import InputError, require
 from flfw.files.result_file import read_rows, stored_example
 from flfw.report.chart_style import INK, INKS, STYLE, blank
-from flfw.report.findings import belongs, is_true, number
+from flfw.report.findings import belongs, is_target, is_true, number
 
 COLUMNS = 8
 ORIGINAL, LAST = "original", "last"
@@ -192,7 +192,7 @@ def _lines(runs: Mapping[str, FinishedRun], chosen: Mapping[str, Sequence[Attack
 
 def _table(folder: Path) -> list[dict[str, str]]:
     """Return the rows of targets in audit.csv, in slot order."""
-    rows = [row for row in read_rows(folder / "audit.csv") if (row.get("rung") or "target") == "target"]
+    rows = filter(is_target, read_rows(folder / "audit.csv"))
     return sorted(rows, key=lambda row: [_whole(row.get(key)) or 0 for key in ("probe_slot", "image", "client")])
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flfw.comparisons.figures.comparisons import RunGroup
+from flfw.audit.measures.statistics import Interval
 from flfw.comparisons.figures.drawing import Rows
-from flfw.comparisons.findings import Leak
+from flfw.comparisons.findings import Combination, Leak
 from flfw.comparisons.significance import CombinationRanking, across, common_places, ranked
 from flfw.comparisons.utility import UTILITIES
 from flfw.errors import InputError
@@ -17,17 +17,17 @@ from flfw.report.findings import number
 from flfw.report.questions import rounds_read
 
 
-def leakage(groups: Sequence[RunGroup]) -> Rows:
+def leakage(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run, attack, place and round, pooled over the seeds.
 
     Raises:
         InputError: a run has no attack that reconstructs.
     """
     _require_audits(groups)
-    return [{"run": group.name, **_leak(leak)} for group in groups for leak in group.combination.leaks]
+    return [{"run": group.name, **_leak(leak)} for group in groups for leak in group.leaks]
 
 
-def rounds(groups: Sequence[RunGroup]) -> Rows:
+def rounds(groups: Sequence[Combination]) -> Rows:
     """Return the same rows, of runs that were audited at several rounds.
 
     Raises:
@@ -41,7 +41,7 @@ def rounds(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-def curves(groups: Sequence[RunGroup]) -> Rows:
+def curves(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run, seed, attack and point of a curve by batch, local steps or clients in a sum.
 
     ``at`` is the size; where batch and steps grow together, their product.
@@ -55,8 +55,7 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
             for entry in (e for e in run.result.get("audit") or [] if e.get("curve")):
                 curve, batch, steps = entry["curve"], int(entry["batch"]), int(entry["steps"])
                 at = {SUM_SIZE: entry.get("sum_size"), "batch": batch, "steps": steps}.get(curve, batch * steps)
-                low, high = entry.get("share_interval") or (None, None)
-                psnr = entry.get("psnr") or {}
+                ends, psnr = entry.get("share_interval") or (None, None), entry.get("psnr") or {}
                 rows.append(
                     {
                         "run": group.name,
@@ -69,10 +68,8 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
                         "batch": batch,
                         "steps": steps,
                         "images": entry.get("images"),
-                        "share": number(entry.get("share_recovered")),
-                        "share_low": low,
-                        "share_high": high,
-                        **{f"psnr{end}": number(psnr.get(key)) for end, key in _ENDS},
+                        **_with_ends("share", number(entry.get("share_recovered")), *ends),
+                        **_with_ends("psnr", *(number(psnr.get(end)) for end in ("mean", "low", "high"))),
                     }
                 )
     if not rows:
@@ -82,10 +79,15 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-_ENDS = (("", "mean"), ("_low", "low"), ("_high", "high"))
+def _with_ends(name: str, mean: float | None, low: float | None, high: float | None) -> dict[str, float | None]:
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
-def membership(groups: Sequence[RunGroup]) -> Rows:
+def _ends_of(name: str, interval: Interval | None) -> dict[str, float | None]:
+    return _with_ends(name, *((interval.mean, interval.low, interval.high) if interval else (None,) * 3))
+
+
+def membership(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run, seed and statistic of an attack on membership; seeds are not pooled.
 
     Raises:
@@ -110,7 +112,7 @@ def membership(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-def frontier(groups: Sequence[RunGroup]) -> Rows:
+def frontier(groups: Sequence[Combination]) -> Rows:
     """Return a row for each run: utility, leakage under all its attacks together, and whether it is on the frontier.
 
     A run is off the frontier if another one leaks significantly less, and is at least as accurate in the mean. So all
@@ -121,33 +123,27 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
         InputError: a run was not attacked, no round was in all, or there is no utility that all have.
     """
     _require_audits(groups)
-    usable = [one for one in UTILITIES.values() if all(group.combination.measured(one.key) for group in groups)]
+    usable = [one for one in UTILITIES.values() if all(group.measured(one.key) for group in groups)]
     if not usable:
         raise InputError(
             f"Expected runs that have one accuracy or one error in common, got {_listed(groups)}; see --metrics."
         )
     utility, order, rows = usable[0], ranking(groups), []
-    measured = {group.name: group.combination.measured(utility.key) for group in groups}
+    measured = {group.name: group.measured(utility.key) for group in groups}
     means = {name: sum(values) / len(values) for name, values in measured.items()}
     for one in order.standings:
-        less = [other for other in means if order.leaks_more(one.name, other)]
-        better = [other for other in less if utility.gain(means[other], means[one.name]) >= 0]
-        values = measured[one.name]
+        less = [other for other in means if order.leaks_more(one.combination, other)]
+        better = [other for other in less if utility.gain(means[other], means[one.combination]) >= 0]
+        values = measured[one.combination]
         rows.append(
             {
-                "run": one.name,
+                "run": one.combination,
                 "measure": utility.key,
-                utility.column: means[one.name],
-                f"{utility.column}_low": min(values),
-                f"{utility.column}_high": max(values),
+                **_with_ends(utility.column, means[one.combination], min(values), max(values)),
                 "images": one.images,
                 "recovered": one.recovered,
-                "share": one.recovered / one.images,
-                "share_low": one.share[0],
-                "share_high": one.share[1],
-                "closeness": one.closeness.mean if one.closeness else None,
-                "closeness_low": one.closeness.low if one.closeness else None,
-                "closeness_high": one.closeness.high if one.closeness else None,
+                **_with_ends("share", one.recovered / one.images, *one.share_interval),
+                **_ends_of("closeness", one.closeness),
                 "letters": one.letters,
                 "on_frontier": not better,
                 "beaten_by": "; ".join(better),
@@ -156,7 +152,7 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-def ranking(groups: Sequence[RunGroup]) -> CombinationRanking:
+def ranking(groups: Sequence[Combination]) -> CombinationRanking:
     """Rank the runs over their common examples; where seeds are pooled, an example under two seeds counts as two."""
     by_seed = any(len(group.runs) > 1 for group in groups)
     places = common_places(group.runs for group in groups)
@@ -166,32 +162,27 @@ def ranking(groups: Sequence[RunGroup]) -> CombinationRanking:
 
 
 def _leak(leak: Leak) -> dict[str, Any]:
-    setting, psnr = leak.setting, leak.psnr
     return {
-        "attack": setting.attack,
-        "kind": setting.kind,
-        "round": setting.round,
+        "attack": leak.setting.attack,
+        "kind": leak.setting.kind,
+        "round": leak.setting.round,
         "seeds": " ".join(map(str, leak.seeds)),
         "images": leak.images,
         "failures": leak.failures,
         "recovered": leak.recovered,
-        "share": leak.share_recovered,
-        "share_low": leak.share[0],
-        "share_high": leak.share[1],
-        "psnr": psnr.mean if psnr else None,
-        "psnr_low": psnr.low if psnr else None,
-        "psnr_high": psnr.high if psnr else None,
+        **_with_ends("share", leak.share_recovered, *leak.share),
+        **_ends_of("psnr", leak.psnr),
         "verdict": verdicts.in_words(leak.concluded),
     }
 
 
-def _require_audits(groups: Sequence[RunGroup]) -> None:
+def _require_audits(groups: Sequence[Combination]) -> None:
     for group in groups:
-        if not any(leak.images for leak in group.combination.leaks):
+        if not any(leak.images for leak in group.leaks):
             membership_only = any(run.result.get("membership") for run in group.runs)
             way = "draw --figure-names membership" if membership_only else "run it again with --attack ig"
             raise InputError(f"Expected runs with an attack that reconstructs, got {group.name} without; {way}.")
 
 
-def _listed(groups: Sequence[RunGroup]) -> str:
+def _listed(groups: Sequence[Combination]) -> str:
     return " and ".join(group.name for group in groups)

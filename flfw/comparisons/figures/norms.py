@@ -60,9 +60,8 @@ class Trainee:
     """
 
     def __init__(self, experiment: Experiment, task: Task) -> None:
-        self._client = plan(experiment).client_class(ClientContext(plan(experiment).client, task, 0, 1, None, None))
+        self._client = client_of(experiment, task, 0)
         self._start = {name: value.clone() for name, value in self._client.model.state_dict().items()}
-        self._client.load_received({name: self._start[name].numpy() for name in self._client.download_names}, 0)
         self.steps = experiment.local_epochs * ceil(len(task.split.train[0]) / experiment.batch_size)
 
     def turn(self) -> float:
@@ -160,7 +159,7 @@ def by_client(
     return [norms_of(client_of(plain(experiment), task, at, weights)) for at in range(min(maximum, experiment.clients))]
 
 
-def client_of(experiment: Experiment, task: Task, partition: int, weights: Tensors | None) -> FederatedClient:
+def client_of(experiment: Experiment, task: Task, partition: int, weights: Tensors | None = None) -> FederatedClient:
     """Build a client in its first round."""
     made = plan(experiment).client_class(ClientContext(plan(experiment).client, task, partition, 1, None, None))
     start = weights if weights is not None else made.model.state_dict()

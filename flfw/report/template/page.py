@@ -243,7 +243,7 @@ FIRST_PAGE = """\
 {% set cautions = notes|caveats %}{% if cautions %}<div class="notice" role="note"><b>Read this result with {{ 'a caveat' if cautions|length == 1 else 'these caveats' }}</b><ul>{% for note in cautions[:3] %}<li>{{ note }}</li>{% endfor %}{% if cautions|length > 3 %}<li><a href="#provenance">{{ cautions|length - 3 }} more under Provenance</a></li>{% endif %}</ul></div>{% endif %}
 <div class="columns">
 <div><h2>What to ask of the federation</h2>
-<ol class="plainlist asks">{% for ask in asks[:6] %}<li><b>{{ ask.question|flags }}</b> {{ ask.because|flags }}</li>{% endfor %}</ol>
+<ol class="plainlist asks">{% for question, because in asks[:6] %}<li><b>{{ question|flags }}</b> {{ because|flags }}</li>{% endfor %}</ol>
 {% if asks|length > 6 %}<p class="soft"><a href="#more">{{ asks|length - 6 }} more below</a>.</p>{% endif %}</div>
 <div><h2>What was not tested</h2>
 <ul class="plainlist">{% for item in untested %}<li>{{ item }}</li>{% endfor %}</ul></div>

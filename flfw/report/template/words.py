@@ -143,7 +143,7 @@ WORDS = """\
 {% if failed %}<p>Not everything gave a result: {{ failed }}. {{ 'An attempt without a result counts as one that recovered nothing.' if worst }}</p>{% endif %}
 </div><div>
 {% if asks|length > 6 %}<h3 id="more">More to ask of the federation</h3>
-<ol class="plainlist asks" start="7">{% for ask in asks[6:] %}<li><b>{{ ask.question|flags }}</b> {{ ask.because|flags }}</li>{% endfor %}</ol>{% endif %}
+<ol class="plainlist asks" start="7">{% for question, because in asks[6:] %}<li><b>{{ question|flags }}</b> {{ because|flags }}</li>{% endfor %}</ol>{% endif %}
 <h3>What the verdicts mean</h3>
 <dl class="sentences">
 {% if told %}<div><dt>Leaks, of membership</dt><dd>Those who were there are told from others more often than a coin explains. That is proof.</dd></div>
