@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from flfw import data
-from flfw.data import download
 from flfw.data.files.dataset import DatasetCard
 from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code
@@ -60,7 +59,12 @@ def _presence(name: str, card: DatasetCard, root: Path | None) -> str:
 
 
 def _get(args: argparse.Namespace) -> int:
-    return download.get(args.names, args.root)
+    for name in args.names:
+        data.fetch(name, args.root)
+        ready = data.load(name, args.root)
+        examples = "all" if ready.is_generated else len(ready.train_y)
+        print(f"{name}: {examples} training examples are ready")
+    return 0
 
 
 def _verify(args: argparse.Namespace) -> int:

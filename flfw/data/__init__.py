@@ -167,7 +167,7 @@ def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
     if missing:
         where = "a data root" if card.package is None else f"an installed {card.package}"
         way_out = " or pass --data-root" if card.package is None else ""
-        how = card.fetch if isinstance(card.fetch, str) else f"python -m flfw.data.download {name}"
+        how = card.fetch if isinstance(card.fetch, str) else f"flfw data get {name}"
         begun = sorted({str(root / Path(file).parts[0]) for file in missing if (root / Path(file).parts[0]).is_dir()})
         if begun and callable(card.fetch):  # fetch takes an existing folder for complete
             how = f"{how}, after removing what is incomplete ({', '.join(begun)})"

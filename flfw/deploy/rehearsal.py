@@ -80,7 +80,7 @@ def plan_rehearsal(experiment: Experiment, max_steps: int) -> Rehearsal:
     if not data.is_here(data.absolute(site.dataset), site.data_root):
         raise InputError(
             f"Expected data that are on this machine, since a rehearsal downloads nothing, got dataset={site.dataset}; "
-            "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
+            "take --dataset folder:PATH, or get them first with flfw data get NAME."
         )
     run_plan, task, _ = run.check(replace(site, images=1))
     site = replace(run_plan.experiment, out=site.out)  # else the run makes one, which no other takes meanwhile

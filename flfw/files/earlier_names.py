@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 MODULES: Mapping[str, str] = {
     "flfw.adversary.closed_form": "flfw.adversary.attack",
     "flfw.adversary.observation": "flfw.recording.observation",
+    "flfw.data.download": "flfw.command.data_sets",
     "flfw.data.splits.cut": "flfw.data.splits.split_indices",
     "flfw.defence": "flfw.task.defence",
     "flfw.inversion.descent": "flfw.inversion.search_optimisers",

@@ -196,12 +196,12 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
             ["--dataset", "hf:nobody/nothing"],
             "Expected data that are on this machine, since a rehearsal downloads nothing, got "
             "dataset=hf:nobody/nothing; take --dataset folder:PATH, or get them first with python -m "
-            "flfw.data.download NAME.",
+            "flfw data get NAME.",
         ),
         (
             ["--dataset", "mnist", "--data-root", "{empty}"],
             "Expected data that are on this machine, since a rehearsal downloads nothing, got dataset=mnist; take "
-            "--dataset folder:PATH, or get them first with python -m flfw.data.download NAME.",
+            "--dataset folder:PATH, or get them first with flfw data get NAME.",
         ),
         (["--nonsense"], "Unrecognized options: --nonsense; see python -m flfw.command.rehearse --help"),
     ],

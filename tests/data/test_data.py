@@ -166,7 +166,7 @@ def test_missing_files_are_named_with_the_way_out(tmp_path, monkeypatch):
     line = str(error.value)
     assert line.startswith("Expected a data root with MNIST/raw/train-images-idx3-ubyte, MNIST/raw/train-labels")
     assert f"data_root={tmp_path / 'given'} without; " in line
-    assert "get the files with python -m flfw.data.download mnist (source: http://yann.lecun.com" in line
+    assert "get the files with flfw data get mnist (source: http://yann.lecun.com" in line
     assert "--data-root" in line
     assert "\n" not in line
     with pytest.raises(InputError, match=f"data_root={tmp_path / 'env'} "):

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from flfw import data
-from flfw.data import download as command
+from flfw.command import data_sets
 from flfw.data.files.remote import Remote, download, remotes, torchvision_set, unpack
 from flfw.data.readers.embedded import DIGITS
 from flfw.errors import InputError
@@ -349,24 +349,24 @@ def toy(server, monkeypatch):
 
 
 def test_the_command_gets_a_set_and_reads_it(server, toy, tmp_path, capsys):
-    assert command.main(["toy", "digits", "--root", str(tmp_path)]) == 0
+    assert data_sets.main(["get", "toy", "digits", "--root", str(tmp_path)]) == 0
     assert (tmp_path / toy).read_bytes() == server.content
     assert capsys.readouterr().out == "".join(f"{n}: 1500 training examples are ready\n" for n in ("toy", "digits"))
 
 
 def test_the_command_fails_with_2_and_one_line(server, toy, tmp_path, capsys):
     server.breaks_after = 10
-    assert command.main(["toy", "--root", str(tmp_path)]) == 2
+    assert data_sets.main(["get", "toy", "--root", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[1].startswith(f"flfw.data.download: Expected to download {server.url}, got OSError: ")
+    assert err.splitlines()[1].startswith(f"flfw data: Expected to download {server.url}, got OSError: ")
     assert len(err.splitlines()) == 2
     server.breaks_after = None
-    assert command.main(["toy", "--root", str(tmp_path)]) == 0  # goes on
+    assert data_sets.main(["get", "toy", "--root", str(tmp_path)]) == 0  # goes on
 
 
 def test_what_is_got_by_hand_is_said(tmp_path, capsys):
-    assert command.main(["synthetic_digits", "--root", str(tmp_path)]) == 2
+    assert data_sets.main(["get", "synthetic_digits", "--root", str(tmp_path)]) == 2
     assert "get the files with a browser: SynthDigits.zip" in capsys.readouterr().err
 
 
@@ -374,12 +374,12 @@ def test_what_is_got_by_hand_is_said(tmp_path, capsys):
     ("words", "code", "out", "err"),
     [
         (["digits"], 0, "digits: 1500 training examples are ready\n", ""),
-        (["minst"], 2, "", "flfw.data.download: Got dataset=minst; did you mean mnist? Expected a data set among"),
-        ([], 2, "", "flfw.data.download: the following arguments are required: NAME"),
+        (["minst"], 2, "", "flfw data: Got dataset=minst; did you mean mnist? Expected a data set among"),
+        ([], 2, "", "flfw data: the following arguments are required: NAME"),
     ],
 )
 def test_the_command_line(words, code, out, err, capsys):
-    assert command.main(words) == code
+    assert data_sets.main(["get", *words]) == code
     printed = capsys.readouterr()
     assert printed.out == out
     assert printed.err.startswith(err)
@@ -387,6 +387,6 @@ def test_the_command_line(words, code, out, err, capsys):
 
 
 def test_the_command_is_a_process_without_warnings():
-    command_line = [sys.executable, "-W", "error", "-m", "flfw.data.download", "digits"]
+    command_line = [sys.executable, "-W", "error", "-m", "flfw", "data", "get", "digits"]
     done = subprocess.run(command_line, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "digits: 1500 training examples are ready\n")

@@ -101,7 +101,7 @@ def test_damaged_celeba(tmp_path):
     with pytest.raises(InputError, match=r"img_align_celeba/000002.jpg \(FileNotFoundError"):
         load("celeba", tmp_path)
     attributes.unlink()
-    with pytest.raises(InputError, match=r"celeba/list_attr_celeba.txt, got .*python -m flfw.data.download celeba"):
+    with pytest.raises(InputError, match=r"celeba/list_attr_celeba.txt, got .*flfw data get celeba"):
         load("celeba", tmp_path)
 
 
