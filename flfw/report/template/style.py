@@ -74,10 +74,7 @@ nav, .skip, dialog, .onscreen { display: none !important; } .printed { display: 
 .decision { font-size: 8.6pt; line-height: 1.38; padding: .2rem 0; } .decision h1 { margin: .3rem 0; font-size: 14pt; } .decision h2 { font-size: 11pt; margin: .5rem 0 .2rem; } .decision p, .decision .plainlist { margin: 0 0 .3rem; } .decision .plainlist li { margin-bottom: .12rem; } .decision .asked { margin: .3rem 0; } .decision .asked small { display: block; font-size: .72rem; } .decision .soft { font-size: 7.6pt; line-height: 1.35; }
 @supports selector(::details-content) { details.paper:not([open]) { display: block !important; } details.paper::details-content { content-visibility: visible; display: block; height: auto; } } details.paper > summary { font-weight: 600; list-style: none; }
 #gallery { break-before: page; border-top: 0; } #training > p, #gallery p, summary, details > p { break-after: avoid; }
-# .whole { break-before: page; break-after: page; border-top: 0; } .whole + section { border-top: 0; } .whole .facts,
-# .whole p, .whole li, .whole dl { font-size: 9.5pt; } .whole h3 { margin: .8rem 0 .25rem; font-size: 11pt; } .whole p,
-# .whole .plainlist { margin: 0 0 .35rem; } .whole .plainlist li { margin-bottom: .15rem; } .sentences dt { margin-top:
-# .25rem; }
+.whole { break-before: page; break-after: page; border-top: 0; } .whole + section { border-top: 0; } .whole .facts, .whole p, .whole li, .whole dl { font-size: 9.5pt; } .whole h3 { margin: .8rem 0 .25rem; font-size: 11pt; } .whole p, .whole .plainlist { margin: 0 0 .35rem; } .whole .plainlist li { margin-bottom: .15rem; } .sentences dt { margin-top: .25rem; }
 li, tr, figure, .notice { break-inside: avoid; } h2, h3, h4 { break-after: avoid; } thead { display: table-header-group; } a { text-decoration: none; }
 }
 @media (prefers-reduced-motion: reduce) { html { scroll-behavior: auto; } }
