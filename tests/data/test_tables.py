@@ -32,11 +32,6 @@ eve,60,B,yes,2024-01-06,no
 """
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def write(folder: Path, text: str, name: str = "t.csv") -> Path:
     (folder / name).write_text(text)
     return folder / name
