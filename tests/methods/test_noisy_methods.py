@@ -700,7 +700,7 @@ def test_a_round_without_anybody(tiny: Experiment, method: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fed_sdp"])
 def test_a_run_in_which_rounds_are_empty_is_complete_and_resumes(
-    tiny: Experiment, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = "--set noised_by=server" if method == "fed_sdp" else "--set momentum=0"
     seed = next(s for s in range(50) if [len(drawn(range(10), 1, "poisson", s, r)) > 0 for r in (1, 2, 3, 4)] == EMPTY)

@@ -266,9 +266,7 @@ def test_fewer_images_than_were_recorded_are_audited(recorded: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_killed_after_its_results_only_tidies_up(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_after_its_results_only_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between thinning out the recordings and the end: their audit is over and must not be repeated on what is left."""
     from flfw.errors import RunError
     from flfw.runs import results
