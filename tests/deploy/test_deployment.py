@@ -15,7 +15,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from pathlib import Path
@@ -38,6 +37,7 @@ from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.privacy.rounding import at_most
+from tests.support.clock import wait_for
 from tests.support.sites_at_work import free_ports
 
 pytestmark = [
@@ -204,13 +204,6 @@ def require_same(layout: FederationLayout, out: Path, other: Path, rounds: int, 
     assert (other / "state").exists() == private_tensors
     for client in range(SITES if private_tensors else 0):
         assert equal(private(layout.site(client) / "state", client), private(other / "state", client))
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def failures(out: Path) -> list[list[dict[str, Any]]]:
