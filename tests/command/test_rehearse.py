@@ -191,8 +191,7 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
         (
             ["--dataset", "hf:nobody/nothing"],
             "Expected data that are on this machine, since a rehearsal downloads nothing, got "
-            "dataset=hf:nobody/nothing; take --dataset folder:PATH, or get them first with python -m "
-            "flfw data get NAME.",
+            "dataset=hf:nobody/nothing; take --dataset folder:PATH, or get them first with flfw data get NAME.",
         ),
         (
             ["--dataset", "mnist", "--data-root", "{empty}"],
