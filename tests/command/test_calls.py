@@ -188,8 +188,6 @@ def test_an_estimate_says_time_claims_and_notes() -> None:
 
 
 def test_numbers_of_numpy_paths_and_mappings_are_taken() -> None:
-    import numpy as np
-
     experiment = Experiment(
         clients=np.int64(4), lr=np.float32(0.5), out="runs/a", set={"ig.iterations": 5, "x.y": True}
     )  # type: ignore[arg-type]
@@ -226,9 +224,7 @@ def test_a_script_needs_no_main_guard_and_the_import_is_light(tmp_path: Path, en
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(engine))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[] leaks 0.")
     assert "round 1/1  loss" in done.stderr
@@ -263,9 +259,7 @@ except InputError as error:
 def test_a_ray_that_runs_already_is_used_and_stays(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SECOND)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     expected = "Expected --engine ray where Ray is running in this process, or ray.shutdown() before"
     assert done.stdout.splitlines()[-1] == f"{expected}, got engine=flwr-sim."

@@ -22,10 +22,9 @@ from flfw import (
     run_rehearsal,
 )
 from flfw.command.api.arguments import numbers_of, words_of
+from tests.support.small_runs import tiny
 
-SMALL = Experiment(
-    method="fedavg", net="linear", clients=2, rounds=1, local_epochs=1, images=2, attack=("none",), engine="inproc"
-)
+SMALL = tiny(attack=("none",))
 
 
 @pytest.mark.parametrize("given", [2, [2], (2,), range(2, 3), np.int64(2), np.array([2]), iter([2])])

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flfw import Experiment, InputError, MatrixResult, RehearsalResult, run_matrix, run_rehearsal
+from flfw import InputError, MatrixResult, RehearsalResult, run_matrix, run_rehearsal
 from flfw.command.api.frames import CELLS, MATRIX
+from tests.support.small_runs import tiny
 
-SMALL = Experiment(
-    method="fedavg", net="linear", clients=2, rounds=1, local_epochs=1, images=2, attack=("analytic",), engine="inproc"
-)
+SMALL = tiny()
 
 ATTEMPT_TYPES = ("Int64", "float64", "boolean", "object")
 

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 import sim
-from flfw.adversary.attack import Attack, AttackCost
 from flfw.attacks.analytic import Analytic
 from flfw.command import rehearse
 from flfw.deploy import rehearsal
@@ -38,18 +37,15 @@ from tests.support.drawn_charts import charts_in, texts_at
 from tests.support.paths import ROOT
 from tests.support.pictures import save
 from tests.support.reported_runs import conclusion
+from tests.support.small_runs import ByGuess
 
 CLASSES, EACH = 4, 10  # of which every fifth is of the test part: 32 train
 
 
-class OneOnly(Attack):
+class OneOnly(ByGuess):
     """The closed form for one example and one step, and grey for all else."""
 
     interrupted: ClassVar[str] = ""
-
-    @property
-    def cost(self) -> AttackCost:
-        return AttackCost(0, 1, "closed form")
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
@@ -195,8 +191,7 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
         (
             ["--dataset", "hf:nobody/nothing"],
             "Expected data that are on this machine, since a rehearsal downloads nothing, got "
-            "dataset=hf:nobody/nothing; take --dataset folder:PATH, or get them first with python -m "
-            "flfw data get NAME.",
+            "dataset=hf:nobody/nothing; take --dataset folder:PATH, or get them first with flfw data get NAME.",
         ),
         (
             ["--dataset", "mnist", "--data-root", "{empty}"],

@@ -30,11 +30,6 @@ PLACE = {  # of some categories in their groups, counted by hand in adult.names,
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def write_adult(root, rows=None, test_rows=None):
     """Three rows in adult.data and one in adult.test, as the files are published."""
     folder = root / "adult"

@@ -27,11 +27,6 @@ REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 UNPUBLISHED = "ignore:Expected the published"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def write_cifar(root, per_batch=2, protocol=2):
     """Five training batches and a test batch in CIFAR-10's layout; returns their pixels, batch by batch."""
     folder = root / "cifar-10-batches-py"

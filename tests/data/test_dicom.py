@@ -21,11 +21,6 @@ from tests.support.pictures import noise, save
 LEVELS = np.array([[0, 100, 200, 300], [400, 500, 600, 1000]], np.uint16)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def scan(path: Path, values: np.ndarray = LEVELS, syntax: str = ExplicitVRLittleEndian, **tags: Any) -> Path:
     """A DICOM file of grey values (H, W), or of colours (H, W, 3)."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,6 @@ FIVE = ("mnist", "mnist_m", "svhn", "synthetic_digits", "usps")
 UNPUBLISHED = "ignore:Expected the published"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def made_up(count, channels=3, side=32):
     return np.random.default_rng(count).integers(0, 256, (count, channels, side, side), dtype=np.uint8)
 

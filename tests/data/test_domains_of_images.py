@@ -13,11 +13,6 @@ THINGS = ("back_pack", "bike", "calculator", "headphones", "keyboard")
 THINGS += ("laptop_computer", "monitor", "mouse", "mug", "projector")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def flat(*rgb):
     return np.broadcast_to(np.array(rgb, dtype=np.uint8)[:, None, None], (3, 8, 10))
 

@@ -15,11 +15,6 @@ PARTS = [0, 0, 2, 0, 1, 2]  # train, valid or test of each of six images
 VALUES = np.where(noise(6, 40) % 2, 1, -1)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def framed(height, width, middle, shade):
     """A white picture with a square of ``shade`` in its middle."""
     image = np.full((3, height, width), 255, dtype=np.uint8)

@@ -20,11 +20,6 @@ from flfw.recording.observation import Truth
 from tests.support.pictures import noise, save, truncate
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def write(place, classes, size=(3, 8, 8)):
     """``count`` images of each class; returns the pixels of each, no two alike, by its path below ``place``."""
     pixels = {}

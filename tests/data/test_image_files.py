@@ -19,11 +19,6 @@ from flfw.experiment import Experiment
 from tests.support.pictures import noise, save, truncate
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def saved(path: Path, image: Image.Image, **options) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, **({"format": "JPEG"} if path.suffix in (".JFIF", ".jpe") else {}), **options)

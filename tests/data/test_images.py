@@ -14,11 +14,6 @@ from tests.support.pictures import noise, save, truncate
 CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def test_lossless_files_come_back_as_they_were_in_their_order(tmp_path):
     pixels = noise(120, 3, 5, 7)
     paths = [save(tmp_path / f"{row}.png", image) for row, image in enumerate(pixels)]

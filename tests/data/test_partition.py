@@ -33,11 +33,6 @@ REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 FOLDERS = {"mnist": "MNIST", "fmnist": "FashionMNIST", "cifar10": "cifar-10-batches-py"}
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def of_domains(train=(40, 60, 20), test=(8, 6, 4), **rest):
     """Examples of three domains that follow each other: ink, paint and chalk."""
     data = toy(classes=2, train=sum(train) // 2, test=sum(test) // 2)

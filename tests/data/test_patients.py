@@ -19,11 +19,6 @@ from tests.support.pictures import noise, save
 from tests.support.toys import toy
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def write(path: Path, files: str) -> None:
     for number, file in enumerate(files.split()):
         save(path / f"{file}.png", np.roll(noise(6, 6), number))

@@ -11,11 +11,6 @@ from flfw.data.splits.schemes import Dominant, FullCopy, Natural, Pools, Sampled
 from tests.support.toys import toy
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def words(text):
     return [line.split() for line in text.splitlines()]
 

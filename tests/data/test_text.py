@@ -8,11 +8,6 @@ from flfw.data import absolute, describe, has_public_constants, is_here, load, t
 from flfw.errors import InputError
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def read(x):
     return [bytes(np.rint(255 * row).astype(np.uint8)) for row in x]
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,7 @@ from flfw.errors import InputError, RunError
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
+from tests.support.clock import wait_for
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, when it builds
@@ -495,13 +496,6 @@ def part(tmp_path: Path) -> Iterator[Path]:
 
 def begin(folder: Path, script: str = "echo begun; exec sleep 60") -> int:
     return processes.start(["sh", "-c", script], folder, "part", os.environ)
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 50) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.slow

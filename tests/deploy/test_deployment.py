@@ -15,7 +15,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from pathlib import Path
@@ -38,6 +37,7 @@ from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.privacy.rounding import at_most
+from tests.support.clock import wait_for
 from tests.support.sites_at_work import free_ports
 
 pytestmark = [
@@ -113,9 +113,7 @@ def command(*text: str) -> list[str]:
 
 def call(*text: str, code: int = 0, limit: float = 200) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
-            command(*text), cwd=ROOT, env=quiet(), capture_output=True, text=True, timeout=limit, check=False
-        )
+        done = subprocess.run(command(*text), cwd=ROOT, env=quiet(), capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired as late:
         pytest.fail(f"{' '.join(text)} is not over after {limit:g} s; it said {late.stdout!r} {late.stderr!r}")
     assert done.returncode == code, done.stdout + done.stderr
@@ -206,13 +204,6 @@ def require_same(layout: FederationLayout, out: Path, other: Path, rounds: int, 
     assert (other / "state").exists() == private_tensors
     for client in range(SITES if private_tensors else 0):
         assert equal(private(layout.site(client) / "state", client), private(other / "state", client))
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def failures(out: Path) -> list[list[dict[str, Any]]]:
@@ -633,10 +624,8 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Federation
         _, message = running.communicate(timeout=60)
     assert running.returncode == 143 and message.splitlines()[-1] == "sim.py: terminated"
     variables = environment(federation.superlink / "home")
-    listed = subprocess.run(
-        ["flwr", "ls", "--format", "json"], env=variables, capture_output=True, text=True, check=True
-    )
-    statuses = [run["status"] for run in json.loads(listed.stdout)["runs"]]
+    listed = subprocess.check_output(["flwr", "ls", "--format", "json"], env=variables, text=True)
+    statuses = [run["status"] for run in json.loads(listed)["runs"]]
     assert "finished:stopped" in statuses and not any(status.startswith("running") for status in statuses)
     call("sim.py", "--resume", str(out))
     assert [row["round"] for row in numbers(out)["rounds"]] == list(range(1, 5))

@@ -168,9 +168,8 @@ def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pyt
     (tmp_path / "ledger" / "messages.jsonl").write_text("{}\n")
     assert main([str(tmp_path / "policy.toml"), "--", "--node-config", "partition-id=0"]) == 2
     message = capsys.readouterr().err
-    assert (
-        message.startswith("flfw.deploy.guard: Expected ") and "it is damaged" in message and message.count("\n") == 1
-    )
+    assert message.startswith("flfw.deploy.guard: Expected ")
+    assert "it is damaged" in message and message.count("\n") == 1
 
 
 @pytest.mark.slow

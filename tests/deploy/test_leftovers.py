@@ -169,9 +169,7 @@ def test_private_tensors_go_where_the_run_is_over_alone(
     assert purge(fed, capsys)[-1].startswith("freed ")  # again, with nothing left to remove
 
 
-def test_a_clean_database_is_not_said_to_go(
-    fed: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clean_database_is_not_said_to_go(fed: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("goes   superlink/superlink.db: ") for line in purge(fed, capsys, "--dry-run"))
     purge(fed, capsys)
     again = purge(fed, capsys)

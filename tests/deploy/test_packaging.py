@@ -151,9 +151,7 @@ def test_units_are_valid_and_hardened(unit: Path, tmp_path: Path) -> None:
     verified = subprocess.run([analyse, "verify", str(copy)], capture_output=True, text=True, check=False)
     mine = [line for line in verified.stderr.splitlines() if unit.name.partition("@")[0].partition(".")[0] in line]
     assert not mine, mine
-    judged = subprocess.run(
-        [analyse, "security", "--offline=true", str(copy)], capture_output=True, text=True, check=False
-    )
+    judged = subprocess.run([analyse, "security", "--offline=true", str(copy)], capture_output=True, text=True)
     level = re.search(r"exposure level for .*: ([0-9.]+)", judged.stdout)
     assert level and float(level[1]) <= MOST_EXPOSED, judged.stdout + judged.stderr
 
@@ -236,9 +234,7 @@ def test_the_words_of_the_containers_make_a_federation(tmp_path: Path) -> None:
             assert healthy(here(services[name]["healthcheck"]["test"][1:], fed, ports), environment), name
         run = "python -m sim --federation /fed --clients 3 --rounds 1 --attack none --out /fed/runs/first"
         words = [*shlex.split(run.replace("/fed", str(fed))), "--method", "fedavg", "--local-epochs", "1"]
-        done = subprocess.run(
-            words, env=environment, cwd=neutral, capture_output=True, text=True, check=False, timeout=400
-        )
+        done = subprocess.run(words, env=environment, cwd=neutral, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stderr
         second = subprocess.run(
             [str(DEPLOY / "slurm" / "site.sbatch"), str(fed), "1"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
 from math import exp, inf, isinf, sqrt
@@ -38,8 +37,9 @@ from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
 from tests.dp.test_run_accountant import DELTA, OTHERS, apart, asked, claims, held
-from tests.support.method_rounds import initial_tensors, make_client
-from tests.support.resumed_runs import kill_in_round
+from tests.support.method_rounds import dp_client, initial_tensors
+from tests.support.resumed_runs import killed
+from tests.support.small_runs import result_of
 
 TEN = apart(*[20] * 10)
 TRIES = 300
@@ -336,12 +336,6 @@ def tiny(small: Experiment) -> Experiment:
     return dataclasses.replace(small, **changes, set=("sampled.train=20", *secure))
 
 
-def client_of(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> DPClient:
-    client = make_client(experiment, partition, folder, server_round)
-    assert isinstance(client, DPClient)
-    return client
-
-
 def flat(tensors: Tensors) -> Tensor:
     return torch.cat([value.double().flatten() for value in tensors.values()])
 
@@ -349,7 +343,7 @@ def flat(tensors: Tensors) -> Tensor:
 def answer(experiment: Experiment, partition: int, folder: Path) -> tuple[Tensor, Tensor]:
     """A client's message, and its clipped change, both flat; computed by its own code."""
     sent = initial_tensors(experiment)
-    client = client_of(experiment, partition, folder)
+    client = dp_client(experiment, partition, folder)
     client.load_received(sent, 0)
     client.train()
     before = {name: torch.tensor(value) for name, value in sent.items()}
@@ -402,7 +396,7 @@ def test_all_clients_send_on_one_grid(tiny: Experiment, tmp_path: Path) -> None:
         step = shared_step(largest + 0.5 * (1 + MARGIN), std, torch.float32)
         assert (step > grid_step(std)) is (multiplier < 1) and step <= std / PER_STEP
         for partition, longer in enumerate((0.0, 1.0, 1e3, 1e-3)):
-            client = client_of(experiment, partition, tmp_path)
+            client = dp_client(experiment, partition, tmp_path)
             client.received = sent
             with torch.no_grad():
                 for name, value in client.model.state_dict().items():
@@ -416,7 +410,7 @@ def test_weights_whose_digits_end_above_the_noise_are_refused_whatever_the_data(
 ) -> None:
     sent = {name: value * 1e8 for name, value in initial_tensors(tiny).items()}
     for partition in range(2):
-        client = client_of(tiny, partition, tmp_path)
+        client = dp_client(tiny, partition, tmp_path)
         client.load_received(sent, 0)
         with pytest.raises(InputError, match=r"values within 2.1e\+06 deviations of the noise"):
             client.upload_tensors()
@@ -435,7 +429,7 @@ def two_worlds(experiment: Experiment, folder: Path, send: Callable[[DPClient], 
     pairs of either kind before.
     """
     sent = initial_tensors(experiment)
-    clients = [client_of(experiment, partition, folder) for partition in range(2)]
+    clients = [dp_client(experiment, partition, folder) for partition in range(2)]
     three = 3 * clients[0].noise_settings.update_deviation
 
     def statistic(truth: int) -> float:
@@ -480,8 +474,7 @@ def running(tiny: Experiment) -> Experiment:
 
 
 def entries(folder: Path, adversary: str = "aggregate", unit: str = "client") -> dict[str, Any]:
-    result = json.loads((folder / "result.json").read_text())
-    (entry,) = (e for e in result["privacy"] if (e["unit"], e["adversary"]) == (unit, adversary))
+    (entry,) = (e for e in result_of(folder)["privacy"] if (e["unit"], e["adversary"]) == (unit, adversary))
     return entry
 
 
@@ -490,19 +483,13 @@ def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.
     folder = run.run(running)
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 2), rel=1e-9)
     assert entries(folder, "server")["epsilon"] == gaussian(1.5, 2)
-    assert [entry["adversary"] for entry in json.loads((folder / "result.json").read_text())["privacy"]] == [
-        "server",
-        "aggregate",
-        "another client",
-        "outsider",
-    ] * 2
+    adversaries = ["server", "aggregate", "another client", "outsider"]
+    assert [entry["adversary"] for entry in result_of(folder)["privacy"]] == adversaries * 2
     page = (folder / "report.html").read_text()
     assert '<td class="text">aggregate</td>' in page and "A sum has the noise of 4 clients or more" in page
     assert sim.main(["--resume", str(folder)]) == 0
-    assert (
-        f"epsilon at most {at_most(gaussian(3, 2))} for one client against aggregate (who sees"
-        in capsys.readouterr().out
-    )
+    claim = f"epsilon at most {at_most(gaussian(3, 2))} for one client against aggregate (who sees"
+    assert claim in capsys.readouterr().out
 
 
 def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None:
@@ -556,21 +543,14 @@ def test_with_fewer_than_the_least_nothing_is_summed(running: Experiment, monkey
         run.run(experiment)
 
 
-def killed(experiment: Experiment, server_round: int, resumed: bool) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        kill_in_round(patch, server_round)
-        with pytest.raises(RunError, match="killed for the test"):
-            run.resume(experiment) if resumed else run.run(experiment)
-
-
 @pytest.mark.slow
 def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> None:
     """A round under the lower number may have been summed, though nothing of it is kept."""
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=2"))
-    killed(strict, 1, resumed=False)
+    killed(strict, 1)
     killed(dataclasses.replace(strict, on_client_failure="drop:2"), 1, resumed=True)
     folder = run.resume(strict)
-    assert json.loads((folder / "result.json").read_text())["provenance"]["requested_rounds"] == [1, 1, 1, 2]
+    assert result_of(folder)["provenance"]["requested_rounds"] == [1, 1, 1, 2]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 4), rel=1e-9)
     assert any("A sum has the noise of 2 clients or more" in one for one in entries(folder)["assumptions"])
 
@@ -579,9 +559,7 @@ def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> N
 def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(running: Experiment) -> None:
     """As of a run that older code began: its rounds may have allowed for any number."""
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
-    killed(strict, 2, resumed=False)
-    assert strict.out is not None
-    (noted,) = (strict.out / "checkpoint").glob("summed-*")
+    (noted,) = (killed(strict, 2) / "checkpoint").glob("summed-*")
     noted.unlink()
     folder = run.resume(strict)
     assert entries(folder)["epsilon"] == entries(folder, "server")["epsilon"] == gaussian(3, 3)
@@ -590,7 +568,7 @@ def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(runni
 @pytest.mark.slow
 def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment) -> None:
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
-    killed(strict, 2, resumed=False)
+    killed(strict, 2)
     folder = run.resume(dataclasses.replace(strict, on_client_failure="drop:3"))
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(3), 3), rel=1e-9)
 
@@ -600,13 +578,11 @@ def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) 
     """Five rounds of sums of four fit, and fewer of sums of two."""
     budget = (gaussian(3 * sqrt(2), 5) + gaussian(3 * sqrt(2), 6)) / 2
     strict = dataclasses.replace(running, rounds=9, epsilon_budget=budget, set=(*running.set, "noise_shares=2"))
-    killed(strict, 2, resumed=False)
-    assert strict.out is not None
-    stored = run.stored(strict.out)
+    stored = run.stored(killed(strict, 2))
     with pytest.raises(InputError, match="Expected rounds=5 as in"):
         run.resume(dataclasses.replace(stored, on_client_failure="drop:2"))
     folder = run.resume(stored)
-    assert json.loads((folder / "result.json").read_text())["provenance"]["requested_rounds"] == [1, 2, 2, 3, 4]
+    assert result_of(folder)["provenance"]["requested_rounds"] == [1, 2, 2, 3, 4]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(2), 5), rel=1e-9)
 
 

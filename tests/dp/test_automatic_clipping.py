@@ -22,7 +22,7 @@ from flfw.nets.training.clipping import Grouping
 from flfw.nets.training.per_example import ClippedSum, PerExample
 from flfw.plans.run_plan import plan
 from flfw.rng import initialising, torch_generator
-from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net
+from tests.support.method_rounds import assert_equal, initial_tensors, make_client, of, plain_net
 from tests.support.refusals import assert_refused
 
 AUTOMATIC = "clipping=automatic"
@@ -67,10 +67,6 @@ def tiny(small: Experiment) -> Experiment:
     """Three clients of 20 digits each, in batches of 8, two passes of a small dense network."""
     changes = {"net": "mlp", "split": "sampled", "local_epochs": 2, "batch_size": 8, "lr": 0.3}
     return dataclasses.replace(small, **changes, set=("sampled.train=20",))
-
-
-def of(experiment: Experiment, method: str, *assignments: str) -> Experiment:
-    return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments))
 
 
 # --- the sum ---

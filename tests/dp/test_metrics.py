@@ -141,9 +141,8 @@ def test_secure_noise_reports_nothing_unless_told_to() -> None:
     secure = {"method": "dp_fedavg", "set": {"noise_source": "secure"}}
     assert sim.parse(["--method", "dp_fedavg", "--set", "noise_source=secure"]).experiment.metrics == "auto"
     assert sim.parse(["--metrics", "all", "--set", "noise_source=secure"]).experiment.metrics == "all"
-    assert (
-        experiment_of(None, secure).metrics == "auto" and experiment_of(None, {"method": "dp_fedavg"}).metrics == "all"
-    )
+    assert experiment_of(None, secure).metrics == "auto"
+    assert experiment_of(None, {"method": "dp_fedavg"}).metrics == "all"
     assert experiment_of(None, {**secure, "metrics": "private"}).metrics == "private"
     assert without_auto(experiment_of(None, secure)).metrics == "none"
     assert (

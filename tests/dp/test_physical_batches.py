@@ -12,14 +12,13 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from flfw.dp.client import DPClient
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.nets.training.per_example import physical
 from flfw.nets.training.per_example_layers import Formed
 from flfw.plans.run_plan import plan
-from tests.support.method_rounds import assert_equal, initial_tensors, make_client
+from tests.support.method_rounds import assert_equal, dp_client, initial_tensors, of
 from tests.support.refusals import assert_refused
 
 
@@ -30,18 +29,8 @@ def tiny(small: Experiment) -> Experiment:
     return dataclasses.replace(small, **changes, set=("sampled.train=20", "clip=0.3"))
 
 
-def of(experiment: Experiment, method: str, *assignments: str, **changes: Any) -> Experiment:
-    return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments), **changes)
-
-
-def client_of(experiment: Experiment, folder: Path) -> DPClient:
-    client = make_client(experiment, 0, folder)
-    assert isinstance(client, DPClient)
-    return client
-
-
 def sent_by(experiment: Experiment, folder: Path) -> dict[str, Tensor]:
-    return client_of(experiment, folder).fit_named(initial_tensors(experiment), version=0)[0]
+    return dp_client(experiment, 0, folder).fit_named(initial_tensors(experiment), version=0)[0]
 
 
 @pytest.mark.parametrize("maximum", [1, 3, 8, 100])
@@ -49,7 +38,7 @@ def sent_by(experiment: Experiment, folder: Path) -> dict[str, Tensor]:
 def test_a_sum_in_parts_is_the_whole_sum(tiny: Experiment, tmp_path: Path, maximum: int, count: int) -> None:
     results = []
     for chosen in (0, maximum):
-        client = client_of(of(tiny, "fed_cdp", f"physical_batch={chosen}"), tmp_path)
+        client = dp_client(of(tiny, "fed_cdp", f"physical_batch={chosen}"), 0, tmp_path)
         results.append(client.clipped(*client.examples("train", client.indices("train")[:count]), 0.3))
     whole, parts = results
     assert parts.norms.shape == whole.norms.shape == (count, len(client.per_example.groups))
@@ -111,7 +100,7 @@ def test_no_more_examples_are_at_work_at_once(
         for noted in together.values():
             noted.clear()
         requested = of(tiny, "fed_cdp", f"physical_batch={maximum}", f"batches={batches}")
-        client = client_of(requested, tmp_path / str(maximum))
+        client = dp_client(requested, 0, tmp_path / str(maximum))
         client.load_received(initial_tensors(requested), 0)
 
         def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -42,9 +42,10 @@ from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.runs import run
 from flfw.server.strategy import FederatedStrategy
 from tests.dp import test_site_ledger as site
-from tests.dp.test_releases import killed, result_of
+from tests.dp.test_releases import epsilon_of_clients
 from tests.dp.test_run_accountant import DELTA, UNEVEN, apart, asked, claims
-from tests.support.resumed_runs import kill_in_round
+from tests.support.resumed_runs import kill_in_round, killed
+from tests.support.small_runs import result_of
 
 PRIVATE: dict[str, Any] = {"metrics": "private"}
 RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --attack none --metrics private"
@@ -462,11 +463,6 @@ def killed_in_evaluation(experiment: Experiment, resumed: bool = False) -> Path:
             run.resume(experiment) if resumed else run.run(experiment)
     assert experiment.out is not None
     return experiment.out
-
-
-def epsilon_of_clients(folder: Path) -> float:
-    (entry,) = (e for e in result_of(folder)["privacy"] if (e["unit"], e["adversary"]) == ("client", "server"))
-    return entry["epsilon"]
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from flfw.privacy.mechanism import GaussianEvent
 from flfw.rng import torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
-from tests.support.method_rounds import initial_tensors, make_client
+from tests.support.method_rounds import initial_tensors, make_client, of
 from tests.support.refusals import assert_refused
 from tests.support.resumed_runs import cut_short
 
@@ -44,10 +44,6 @@ MOVING = DPUnitSettings(unit="client", quantile=0.5, clip=1.0, noise_multiplier=
 
 def noise(*numbers: int) -> SeededNoise:
     return SeededNoise(torch_generator(0, "noise", *numbers))
-
-
-def of(experiment: Experiment, method: str, *assignments: str, **changes: Any) -> Experiment:
-    return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments), **changes)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from math import isinf, sqrt
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from flfw.privacy.mechanism import GaussianEvent
 from flfw.runs import run
 from flfw.server.cohorts import drawn, secretly_drawn
 from tests.dp.test_run_accountant import DELTA, OTHERS, apart, asked, claims
-from tests.support.resumed_runs import kill_in_round
+from tests.support.resumed_runs import killed
+from tests.support.small_runs import result_of
 
 SDP = ["noise_multiplier=6", "grouping=flat", "noise_source=secure"]
 
@@ -38,20 +38,6 @@ def gaussian(multiplier: float, steps: int) -> float:
 def small_sdp(small: Experiment, tmp_path: Path) -> Experiment:
     changes = {"method": "fed_sdp", "net": "mlp", "split": "sampled", "rounds": 3, "attack": ("none",)}
     return dataclasses.replace(small, **changes, set=("sampled.train=20", *SDP), out=tmp_path / "run")
-
-
-def killed(experiment: Experiment, server_round: int, times: int) -> Path:
-    assert experiment.out is not None
-    for time in range(times):
-        with pytest.MonkeyPatch.context() as patch:
-            kill_in_round(patch, server_round)
-            with pytest.raises(RunError, match="killed for the test"):
-                run.resume(experiment) if time else run.run(experiment)
-    return experiment.out
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
 
 
 def epsilon_of_clients(folder: Path) -> float:
@@ -138,7 +124,7 @@ def test_a_budget_counts_rounds_after_a_checkpoint_that_was_restored(small_sdp: 
 
 def test_a_budget_that_restarts_of_the_first_round_have_spent_ends_the_run(small_sdp: Experiment) -> None:
     experiment = dataclasses.replace(small_sdp, epsilon_budget=(gaussian(6, 1) + gaussian(6, 2)) / 2, rounds=1)
-    killed(experiment, 1, 1)
+    killed(experiment, 1)
     with pytest.raises(RunError, match="The run cannot begin again: round 1 would exceed epsilon"):
         run.resume(experiment)
 

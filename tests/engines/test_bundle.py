@@ -46,10 +46,8 @@ def test_flower_carries_every_module_of_the_repository(tmp_path: Path) -> None:
     assert _modules(REPOSITORY) - packed == set()
     # Symbolic links do not travel: the folders are found beside flfw/.
     code = "import flfw.attacks.ig, flfw.files.provenance as p; print(flfw.attacks.ig.__file__, p.code_hash())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [str(tmp_path / "attacks" / "ig.py"), code_hash()]
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=CLEAN, text=True)
+    assert printed.split() == [str(tmp_path / "attacks" / "ig.py"), code_hash()]
 
 
 def test_flower_carries_every_module_of_a_bundle(tmp_path: Path) -> None:

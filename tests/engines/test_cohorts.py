@@ -28,7 +28,7 @@ from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import broadcast, pack
 from flfw.plans.run_plan import plan
 from flfw.runs import run
-from tests.support.actor_app import app, together
+from tests.support.actor_app import app, sizes, together
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.resumed_runs import cut_short
 
@@ -59,12 +59,6 @@ def asked(partitions: Iterable[int], deed: str = "adds", among: Iterable[int] = 
     config: dict[str, Any] = {"deed": deed, "among": list(among), "folder": ""}
     content = [RecordDict({"arrays": pack({"w": torch.zeros(3)}), "config": ConfigRecord(config)}) for _ in range(9)]
     return [Message(content[p], p + 1, "train", **more) for p in partitions]
-
-
-def sizes(replies: Iterable[Message]) -> list[int]:
-    """How many messages were answered together with each reply; 1: it was alone."""
-    records = [reply.content.metric_records for reply in replies]
-    return [int(one["cohort"]["size"]) if "cohort" in one else 1 for one in records]  # type: ignore[arg-type]
 
 
 # --- messages ---

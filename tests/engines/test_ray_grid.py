@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,16 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from flfw.client.site import Site
-from flfw.engines import ray_start
 from flfw.errors import DIED, RunError
 from flfw.messages.inprocess import MessageBatches
 from flfw.messages.reasons import in_one_line
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
-from tests.support.actor_app import app, together
+from tests.support.actor_app import app, sizes, together
 
-pytestmark = [pytest.mark.early]
+pytestmark = [pytest.mark.early, pytest.mark.usefixtures("one_ray_for_all")]
 
 CLIENTS = 12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    ray_start.configure_ray("")
-    with ray_start.started("", Site(), lambda: 100_000_000):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -235,12 +226,6 @@ def joining() -> Any:
     ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, actor_options={"num_cpus": 0.25}, cohorts=cohorts)
     warm(ready)
     return ready
-
-
-def sizes(replies: Iterable[Message]) -> list[int]:
-    """How many messages were answered together with each reply; 1: it was alone."""
-    records = [reply.content.metric_records for reply in replies]
-    return [int(one["cohort"]["size"]) if "cohort" in one else 1 for one in records]  # type: ignore[arg-type]
 
 
 WHOLE = [5] * 10 + [2] * 2

@@ -14,23 +14,14 @@ import ray
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 
-from flfw.client.site import Site
-from flfw.engines import ray_start
 from flfw.engines.simulation import run_simulation
 from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from tests.support.awkward_app import app
 
-pytestmark = [pytest.mark.early, pytest.mark.nightly]
+pytestmark = [pytest.mark.early, pytest.mark.nightly, pytest.mark.usefixtures("one_ray_for_all")]
 
 CLIENTS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    ray_start.configure_ray("")
-    with ray_start.started("", Site(), lambda: 100_000_000):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from flfw.engines import machine, ray_start
 from tests.campaigns.ray_nodes import RayNodes, ray_nodes
 from tests.campaigns.same_results import differences, numbers
 from tests.support.awkward_app import app
+from tests.support.clock import wait_for
 
 pytestmark = [pytest.mark.early, pytest.mark.timeout(900)]
 
@@ -140,13 +141,6 @@ def begun(words: list[str], log: Path) -> subprocess.Popen[bytes]:
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     with log.open("ab") as end:
         return subprocess.Popen([sys.executable, sim.__file__, *words], env=variables, stdout=end, stderr=end)
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 240
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def unequal(there: Path, here: Path) -> list[str]:

@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import sim
 from flfw.engines import superlink
 from flfw.errors import RunError
 from flfw.experiment import Experiment
+from tests.support.clock import wait_for
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.paths import ROOT
 
@@ -159,10 +158,3 @@ def test_what_the_keeper_started_ends_with_its_owner_however_that_ends(tmp_path:
         wait_for(lambda: sum(line == "sleep 600 " for line in survivors(mark)) == 4)
         owner.send_signal(signal.SIGKILL)
     wait_for(lambda: survivors(mark) == [])
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

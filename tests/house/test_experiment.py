@@ -63,12 +63,8 @@ def test_the_run_config_is_flat_scalars_under_dashed_names() -> None:
 def test_whole_numbers_are_read_back_as_floats_where_floats_are_meant() -> None:
     config = {**Experiment().to_run_config(), "lr": 1, "cpus-per-client": 2, "gpus-per-client": 0}
     read = Experiment.from_run_config(config)
-    assert [(v, type(v)) for v in (read.lr, read.cpus_per_client, read.gpus_per_client)] == [
-        (1.0, float),
-        (2.0, float),
-        (0.0, float),
-    ]
-    assert type(read.clients) is int
+    values = (read.lr, read.cpus_per_client, read.gpus_per_client, read.clients)
+    assert values == (1, 2, 0, 10) and [type(value) for value in values] == [float, float, float, int]
 
 
 def test_another_apps_keys_are_left_alone() -> None:
@@ -509,13 +505,8 @@ def test_more_cores_than_there_are_is_bad_input(elsewhere, capsys) -> None:
 
 
 def test_parse_errors_are_one_plain_line_where_the_terminal_knows_no_box_characters(tmp_path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "sim.py"), "--nonsense", "1"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-    )
+    words, ascii_alone = [str(ROOT / "sim.py"), "--nonsense", "1"], {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=ascii_alone, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "sim.py: Unrecognized options: --nonsense 1; see sim.py --help\n"
 
@@ -537,10 +528,8 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
     seconds, printed = processor_seconds(sys.executable, str(ROOT / "sim.py"), "--help", cwd=tmp_path)
     assert "--local-epochs" in printed
     assert seconds < 3 * parser_alone + 0.3
-    code = (
-        "import sys, sim; sim.parse([]); print([m for m in ('torch', 'flwr', 'numpy', 'pandas') if m in sys.modules])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
+    code = "import sys, sim; sim.parse([]); print({'torch', 'flwr', 'numpy', 'pandas'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "set()"
 
 
 @pytest.mark.parametrize(

@@ -191,15 +191,9 @@ def test_another_package_of_a_folders_name_does_no_harm(tmp_path, has_the_file) 
         (other / package / "__init__.py").touch()
         if has_the_file:
             shutil.copy(ROOT / package / f"{name}.py", other / package)  # would pass for the real one
-    done = subprocess.run(
-        [sys.executable, "-c", FIND],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{other}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["<class 'flfw.clients.sgd.SGDClient'>", "<class 'flfw.attacks.ig.IG'>"]
+    environment = {**os.environ, "PYTHONPATH": f"{other}{os.pathsep}{ROOT}"}
+    printed = subprocess.check_output([sys.executable, "-c", FIND], cwd=tmp_path, env=environment, text=True)
+    assert printed.splitlines() == ["<class 'flfw.clients.sgd.SGDClient'>", "<class 'flfw.attacks.ig.IG'>"]
 
 
 # --- a user's own repository --------------------------------------------------------------------------------------
@@ -278,14 +272,8 @@ def accuracies(folder: Path, *flags: str, path: Path | None = None) -> list[floa
     line = "--engine inproc --method fedavg --rounds 2 --local-epochs 1 --clients 2 --lr 0.1 --attack none --out out"
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "FLFW_DATA")}
     environment |= {"XDG_CACHE_HOME": str(folder / "cache")} | ({"PYTHONPATH": str(path)} if path else {})
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "sim.py"), *line.split(), *flags],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, str(ROOT / "sim.py"), *line.split(), *flags]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
     result = json.loads((folder / "out" / "result.json").read_text())
     return [*(row["acc_global"] for row in result["rounds"]), result["final"]["acc_global"]]
 

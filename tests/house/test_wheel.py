@@ -37,9 +37,7 @@ class Installed:
     def __call__(self, *command: str, expected: int = 0) -> str:
         """Run a program of the environment; returns what it printed, to stderr where it fails as expected."""
         whole = [str(self.bin / command[0]), *command[1:]]
-        done = subprocess.run(
-            whole, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(whole, cwd=self.folder, env=self._environment, capture_output=True, text=True)
         assert done.returncode == expected, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stderr if expected else done.stdout
 

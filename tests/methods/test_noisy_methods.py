@@ -36,7 +36,7 @@ from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, participations
 from flfw.server.strategy import FederatedStrategy
 from tests.support import rounds
-from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
+from tests.support.method_rounds import assert_equal, dp_client, initial_tensors, of, plain_net, sizes, weighted
 from tests.support.resumed_runs import cut_short
 
 State = dict[str, Tensor]
@@ -47,16 +47,6 @@ def tiny(small: Experiment) -> Experiment:
     """Three clients of 20 digits each, in batches of 8 (the last one of 4), two passes of a small dense network."""
     changes = {"net": "mlp", "split": "sampled", "local_epochs": 2, "batch_size": 8, "lr": 0.3}
     return dataclasses.replace(small, **changes, set=("sampled.train=20",))
-
-
-def of(experiment: Experiment, method: str, *assignments: str, **changes: Any) -> Experiment:
-    return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments), **changes)
-
-
-def client_of(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> DPClient:
-    client = make_client(experiment, partition, folder, server_round)
-    assert isinstance(client, DPClient)
-    return client
 
 
 def strategy_of(experiment: Experiment, server_round: int = 1) -> FederatedStrategy:
@@ -74,7 +64,7 @@ def a_round(experiment: Experiment, folder: Path, server_round: int = 1) -> tupl
     received, sent = initial_tensors(experiment), []
     updates = []
     for partition in range(experiment.clients):
-        tensors, metrics = client_of(experiment, partition, folder, server_round).fit_named(received, version=0)
+        tensors, metrics = dp_client(experiment, partition, folder, server_round).fit_named(received, version=0)
         sent.append({name: value.clone() for name, value in tensors.items()})
         updates.append(Update(partition, metrics["num-examples"], sent[-1]))
     return strategy_of(experiment, server_round).aggregate(iter(updates)), sent
@@ -256,7 +246,7 @@ def test_methods_that_protect_examples_equal_a_loop(tiny: Experiment, tmp_path: 
     for partition, net in enumerate(nets):
         assert_equal(sent[partition], {name: net.state_dict()[name] for name in shared}, 1e-5)
     assert_equal(result, weighted([{n: net.state_dict()[n] for n in shared} for net in nets], sizes(experiment)), 1e-5)
-    client = client_of(experiment, 1, tmp_path / "again")
+    client = dp_client(experiment, 1, tmp_path / "again")
     client.fit_named(initial_tensors(experiment), version=0)
     assert_equal(client.model.state_dict(), nets[1].state_dict(), 1e-5)  # the head as well
     bare = local_loop(experiment, 0, method, inf, 0.01).state_dict()
@@ -337,7 +327,7 @@ def noise_in(experiment: Experiment, folder: Path, partition: int = 0, server_ro
     """What is sent, less what is sent without noise."""
     sent = []
     for number, many in enumerate((experiment, of(experiment, experiment.method, "noise_multiplier=0"))):
-        client = client_of(many, partition, folder / f"{number}-{partition}-{server_round}", server_round)
+        client = dp_client(many, partition, folder / f"{number}-{partition}-{server_round}", server_round)
         sent.append(client.fit_named(initial_tensors(many), version=0)[0])
     return {name: value - sent[1][name] for name, value in sent[0].items()}
 
@@ -373,7 +363,7 @@ def test_a_last_batch_that_is_smaller_has_no_less_noise(tiny: Experiment, tmp_pa
         result = []
         for sigma in (3, 0):
             settings = ("clip=0.5", f"noise_multiplier={sigma}", f"draws={draws}")
-            client = client_of(of(tiny, "fed_cdp", *settings), 0, tmp_path)
+            client = dp_client(of(tiny, "fed_cdp", *settings), 0, tmp_path)
             x, y = client.examples("train", client.indices("train")[:4])
             result.append(client.loss_and_direction(client.trainable_parameters(), x, y)[1])
         scale_is({name: 4 * (value - result[1][name]) for name, value in result[0].items()}, std)
@@ -389,7 +379,7 @@ def test_with_a_median_as_bound_each_layer_has_noise_of_its_own(tiny: Experiment
 def test_compression_before_the_noise_leaves_no_zeros_and_after_it_many(tiny: Experiment, tmp_path: Path) -> None:
     zeros = {}
     for where in ("before", "after"):
-        client = client_of(of(tiny, "fed_cdp", f"compress={where}", "compress_ratio=0.5"), 0, tmp_path)
+        client = dp_client(of(tiny, "fed_cdp", f"compress={where}", "compress_ratio=0.5"), 0, tmp_path)
         x, y = client.examples("train", client.indices("train")[:4])
         result = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
         zeros[where] = float((result == 0).float().mean())
@@ -424,7 +414,7 @@ def test_clients_rounds_steps_and_layers_have_independent_noise(tiny: Experiment
     some = [noise_in(experiment, tmp_path, p, r) for p, r in ((0, 1), (1, 1), (0, 2))]
     series = {(n, layer): value[f"{layer}.weight"].flatten() for n, value in enumerate(some) for layer in LAYERS}
     if method == "fed_cdp":
-        client = client_of(experiment, 2, tmp_path)
+        client = dp_client(experiment, 2, tmp_path)
         x, y = client.examples("train", client.indices("train")[:0])
         for step in (3, 4):
             series |= {(step, layer): client.gradient(x, y)[f"{layer}.weight"].flatten() for layer in LAYERS}
@@ -462,7 +452,7 @@ def test_probes_of_one_client_have_noise_of_their_own_and_so_has_training(tiny: 
     experiment = of(tiny, "fed_cdp", "noise_multiplier=3")
     result = []
     for probe in ((), (0, 1, 1), (1, 1, 1), (0, 2, 1)):
-        client = client_of(experiment, 0, tmp_path)
+        client = dp_client(experiment, 0, tmp_path)
         client.ctx = dataclasses.replace(client.ctx, probe=probe)
         x, y = client.examples("train", client.indices("train")[:0])
         result.append(client.gradient(x, y)["extractor.1.weight"])
@@ -473,14 +463,14 @@ def test_probes_of_one_client_have_noise_of_their_own_and_so_has_training(tiny: 
 def test_a_probe_of_a_clipped_update_is_a_step_as_it_would_be_sent(tiny: Experiment, tmp_path: Path) -> None:
     """-lr g, clipped, with the client's own noise; over -lr. What is read on the client itself is bare."""
     experiment = of(tiny, "fed_sdp", "clip=0.05", "noise_multiplier=0")
-    client = client_of(experiment, 0, tmp_path)
+    client = dp_client(experiment, 0, tmp_path)
     x, y = client.examples("train", client.indices("train")[:1])
     net = plain_net(experiment)
     inputs, labels = own_examples(experiment, 0)
     (bare,) = gradients(net, inputs[:1], labels[:1], [name for name, _ in net.named_parameters()])
     assert_equal(client.gradient(x, y), clipped(bare, 0.05 / 0.3, "layer"), 1e-5)
     assert_equal(client.observed(x, y, torch.Generator()), bare, 1e-5)
-    noisy = client_of(of(tiny, "fed_sdp", "clip=0.05", "noise_multiplier=3"), 0, tmp_path)
+    noisy = dp_client(of(tiny, "fed_sdp", "clip=0.05", "noise_multiplier=3"), 0, tmp_path)
     noise = {name: value - client.gradient(x, y)[name] for name, value in noisy.gradient(x, y).items()}
     scale_is({name: 0.3 * value for name, value in noise.items()}, 0.15)
 
@@ -490,7 +480,7 @@ def test_a_defence_acts_on_what_has_noise_in_a_probe_as_in_training(
     tiny: Experiment, tmp_path: Path, method: str
 ) -> None:
     experiment = of(tiny, method, "prune.ratio=0.5", defence="prune")
-    client = client_of(experiment, 0, tmp_path)
+    client = dp_client(experiment, 0, tmp_path)
     client.ctx = dataclasses.replace(client.ctx, defence=plan(experiment).client.defences.build())
     x, y = client.examples("train", client.indices("train")[:2])
     probe = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
@@ -507,7 +497,7 @@ def test_what_is_read_of_one_example_is_with_noise_or_bare(tiny: Experiment, tmp
     (bare,) = gradients(net, inputs[:1], labels[:1], [name for name, _ in net.named_parameters()])
     result = {}
     for observed in ("sanitised", "bare"):
-        client = client_of(of(tiny, "fed_cdp", f"observed={observed}", "clip=0.5", "noise_multiplier=3"), 0, tmp_path)
+        client = dp_client(of(tiny, "fed_cdp", f"observed={observed}", "clip=0.5", "noise_multiplier=3"), 0, tmp_path)
         x, y = client.examples("train", client.indices("train")[:1])
         result[observed] = client.observed(x, y, torch.Generator())
     assert_equal(result["bare"], bare, 1e-5)
@@ -532,7 +522,7 @@ def test_a_round_of_poisson_batches_equals_a_loop(tiny: Experiment, tmp_path: Pa
             total = clipped_sum(net, x[coins], y[coins], names, 0.5, "layer")
             follow(optimiser, net, {name: value / 3 for name, value in total.items()})
         assert len(set(drawn_so_far)) > 2  # and the sums are divided by 3 all the same
-        sent, _ = client_of(experiment, partition, tmp_path).fit_named(initial_tensors(experiment), version=0)
+        sent, _ = dp_client(experiment, partition, tmp_path).fit_named(initial_tensors(experiment), version=0)
         assert_equal(sent, net.state_dict(), 1e-5)
 
 
@@ -541,14 +531,14 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
     heads = []
     for batches in ("shuffled", "poisson"):
         experiment = of(tiny, "centaur", f"batches={batches}", "head_epochs=2", batch_size=3)
-        client = client_of(experiment, 0, tmp_path)
+        client = dp_client(experiment, 0, tmp_path)
         client.fit_named(initial_tensors(experiment), version=0)
         heads.append({n: v for n, v in client.model.state_dict().items() if n.startswith("classifier.")})
     assert_equal(heads[1], heads[0])
 
     plain = ("batches=poisson", "noise_multiplier=0", "clip=0.3", "head_lr=0.2")
     experiment = of(tiny, "ppsgd", *plain, batch_size=1, local_epochs=1)
-    client = client_of(experiment, 0, tmp_path)
+    client = dp_client(experiment, 0, tmp_path)
     client.fit_named(initial_tensors(experiment), version=0)
     net, (x, y) = plain_net(experiment), own_examples(experiment, 0)
     parameters = dict(net.named_parameters())
@@ -568,7 +558,7 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
 
 @pytest.mark.slow
 def test_poisson_batches_are_independent_coins(tiny: Experiment, tmp_path: Path) -> None:
-    client, held = client_of(of(tiny, "fed_cdp", "batches=poisson", batch_size=5), 0, tmp_path), []
+    client, held = dp_client(of(tiny, "fed_cdp", "batches=poisson", batch_size=5), 0, tmp_path), []
     chosen, _ = client.examples("train", client.indices("train"))
     for _ in range(1000):
         for x, _ in client.batches(torch.Generator()):
@@ -588,7 +578,7 @@ def test_an_empty_batch_is_a_step_of_noise_alone(tiny: Experiment, tmp_path: Pat
         experiment = of(
             tiny, "fed_cdp", "batches=poisson", "noise_multiplier=3", "clip=0.5", batch_size=1, net=net, augment=augment
         )
-        client = client_of(experiment, 0, tmp_path)
+        client = dp_client(experiment, 0, tmp_path)
         empty = [(x, y) for x, y in client.batches(torch.Generator()) if not len(y)]
         assert 2 <= len(empty) < 20  # a pass has 20 batches, each empty with probability 0.36
         loss, step = client.loss_and_direction(client.trainable_parameters(), *empty[0])
@@ -601,7 +591,7 @@ def test_a_poisson_sum_is_divided_by_the_expected_number_of_a_clients_own_exampl
 ) -> None:
     for size, expected in ((8, 8), (50, 20)):  # of 20 examples no more than 20 can be expected
         experiment = of(tiny, "fed_cdp", "batches=poisson", "noise_multiplier=0", "clip=0.5", batch_size=size)
-        client = client_of(experiment, 0, tmp_path)
+        client = dp_client(experiment, 0, tmp_path)
         x, y = client.examples("train", client.indices("train")[:3])
         net, (inputs, labels) = plain_net(experiment), own_examples(experiment, 0)
         total = clipped_sum(net, inputs[:3], labels[:3], [n for n, _ in net.named_parameters()], 0.5, "layer")
@@ -613,7 +603,7 @@ def test_a_poisson_sum_is_divided_by_the_expected_number_of_a_clients_own_exampl
 @pytest.mark.parametrize("method", ["fed_cdp", *OWN])
 def test_passes_in_which_nobody_is_drawn_do_no_harm(tiny: Experiment, tmp_path: Path, method: str) -> None:
     experiment = of(tiny, method, "batches=poisson", batch_size=1, local_epochs=1)
-    client = client_of(experiment, 0, tmp_path)
+    client = dp_client(experiment, 0, tmp_path)
     _, metrics = client.fit_named(initial_tensors(experiment), version=0)
     assert all(torch.isfinite(value).all() for value in client.model.state_dict().values())
     assert np.isfinite(metrics["loss"]) and metrics["gradient_norm"] > 0 and 0 <= metrics["clipped"] <= 1
@@ -623,7 +613,7 @@ def test_coins_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> N
     """Who knows who was drawn meets a mechanism without sampling."""
     for source in ("seed", "secure"):
         experiment = of(tiny, "fed_cdp", "batches=poisson", f"noise_source={source}")
-        many = client_of(experiment, 0, tmp_path), client_of(experiment, 0, tmp_path)
+        many = dp_client(experiment, 0, tmp_path), dp_client(experiment, 0, tmp_path)
         one, two = ([len(y) for _ in range(10) for _, y in c.batches(torch.Generator())] for c in many)
         assert (one == two) == (source == "seed")
 
@@ -633,7 +623,7 @@ def test_how_images_are_varied_is_as_secret_as_the_noise(tiny: Experiment, tmp_p
     varied: dict[str, list[Tensor]] = {}
     for source in ("seed", "secure"):
         experiment = of(tiny, "fed_cdp", f"noise_source={source}", augment="flip", example_order="fixed", batch_size=20)
-        many = [client_of(experiment, 0, tmp_path / source) for _ in range(2)]
+        many = [dp_client(experiment, 0, tmp_path / source) for _ in range(2)]
         varied[source] = [torch.cat([x for x, _ in one.batches(one.generator("batches"))]) for one in many]
         indices = many[0].indices("train")
         if source == "seed":
@@ -700,7 +690,7 @@ def test_a_round_without_anybody(tiny: Experiment, method: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fed_sdp"])
 def test_a_run_in_which_rounds_are_empty_is_complete_and_resumes(
-    tiny: Experiment, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = "--set noised_by=server" if method == "fed_sdp" else "--set momentum=0"
     seed = next(s for s in range(50) if [len(drawn(range(10), 1, "poisson", s, r)) > 0 for r in (1, 2, 3, 4)] == EMPTY)
@@ -755,7 +745,7 @@ def test_one_example_changes_a_sum_by_the_bound_unless_a_head_learns_from_it(
     received = initial_tensors(experiment)
 
     def total(left_out: Sequence[int]) -> State:
-        client = client_of(experiment, 0, tmp_path / f"{left_out}")
+        client = dp_client(experiment, 0, tmp_path / f"{left_out}")
         for index in left_out:
             without(client, index)
         sent, metrics = client.fit_named(received, version=0)
@@ -784,7 +774,7 @@ def test_what_is_frozen_stays(tiny: Experiment, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(nets._CARDS, "frozen", nets.NetCard(with_a_frozen_layer))
     experiment = of(tiny, method, "noise_multiplier=0", net="frozen")
     received = initial_tensors(experiment)
-    client = client_of(experiment, 0, tmp_path)
+    client = dp_client(experiment, 0, tmp_path)
     sent, _ = client.fit_named(received, version=0)
     assert torch.equal(sent["extractor.1.weight"], torch.tensor(received["extractor.1.weight"]))
     before = plain_net(experiment).state_dict()

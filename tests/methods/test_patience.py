@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from flfw.runs import run
 from flfw.runs.estimate import Estimate, Memory, Seconds, lines
 from flfw.server.history import EarlyStopping
 from tests.support.resumed_runs import assert_same, cut_short, without_times
-from tests.support.small_runs import ByGuess
+from tests.support.small_runs import ByGuess, result_of
 
 # With such a learning rate no accuracy changes: the first round's are the best, and three rounds later patience ends.
 STILL = (
@@ -130,18 +129,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def result(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
-
-
 def run_still(folder: Path, flags: str) -> dict[str, Any]:
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(folder / "run")]) == 0
-    return result(folder / "run")
+    return result_of(folder / "run")
 
 
 @pytest.mark.slow
 def test_a_run_ends_when_patience_does_and_says_so(ended: Path) -> None:
-    results = result(ended)
+    results = result_of(ended)
     assert [row["round"] for row in results["rounds"]] == [1, 2, 3, 4]
     assert results["config"]["rounds"] == 9
     assert ENDS in results["notes"]
@@ -151,7 +146,7 @@ def test_a_run_ends_when_patience_does_and_says_so(ended: Path) -> None:
 
 @pytest.mark.slow
 def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> None:
-    results = result(ended)
+    results = result_of(ended)
     assert [(entry["round"], entry["verdict"]) for entry in results["audit"]] == [(at, "leaks") for at in (0, 2, 4)]
     assert "Never came, and so were not audited: rounds 7." in results["notes"]
     assert all(entry["failures"] == 0 for entry in results["audit"])
@@ -163,7 +158,7 @@ def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> Non
 def test_what_came_before_the_end_is_that_of_a_run_of_so_many_rounds(ended: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert sim.main([*STILL.split(), "--rounds", "4", "--audit-rounds", "0,2,last", "--out", str(whole)]) == 0
-    results, other = without_times(result(ended)), without_times(result(whole))
+    results, other = without_times(result_of(ended)), without_times(result_of(whole))
     for name in ("rounds", "final", "audit"):
         assert results[name] == other[name]
     for name in ("rounds.csv", "clients.csv"):
@@ -213,7 +208,7 @@ def test_recordings_of_a_run_that_ended_early_are_audited_again(
 ) -> None:
     again = ["--from", str(ended), "--attack", "analytic"]
     assert sim.main([*again, "--audit-rounds", "last", "--out", str(tmp_path / "again")]) == 0
-    assert [entry["round"] for entry in result(tmp_path / "again")["audit"]] == [4]
+    assert [entry["round"] for entry in result_of(tmp_path / "again")["audit"]] == [4]
     assert sim.main([*again, "--audit-rounds", "7", "--out", str(tmp_path / "none")]) == 2
     message = f"Expected audit-rounds <= 4, after which the training in {ended} ended, got audit-rounds=7."
     assert capsys.readouterr().err.splitlines()[-1] == f"sim.py: {message}"

@@ -63,9 +63,7 @@ def outcome(folder: Path) -> tuple[object, Tensors]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["inproc", "ray"])
-def test_a_run_killed_while_its_server_trains_resumes_bit_equal(
-    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_while_its_server_trains_resumes_bit_equal(tmp_path: Path, engine: str) -> None:
     assert sim.main([*TWO_ROUNDS.split(), "--engine", engine, "--out", str(tmp_path / "whole")]) == 0
     killed_in_round_two(tmp_path / "killed", engine)
     assert sim.main(["--resume", str(tmp_path / "killed")]) == 0
@@ -122,12 +120,10 @@ def test_memory_beside_the_uploads_does_not_grow_with_their_number() -> None:
         "MALLOC_MMAP_THRESHOLD_": "65536",
         "MALLOC_TRIM_THRESHOLD_": "0",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", PEAKS], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    _, *measured = map(int, done.stdout.split())  # the first round also loads what all of them need
+    printed = subprocess.check_output([sys.executable, "-c", PEAKS], cwd=ROOT, env=environment, text=True)
+    _, *measured = map(int, printed.split())  # the first round also loads what all of them need
     two, six = max(measured[0::2]), max(measured[1::2])  # rounds with so many uploads
-    assert six - two < 3000, done.stdout
+    assert six - two < 3000, printed
 
 
 # --- what every such server has -----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Knowledge, Observation, Vantage, mean_gradient
 from flfw.recording.reader import Recordings
 from tests.support.attackable import fresh_net
+from tests.support.small_runs import result_of, run_command
 
 RUN = (
     "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic --images 2 "
@@ -27,21 +28,16 @@ RUN = (
 )
 
 
-def started(folder: Path, flags: str) -> dict[str, Any]:
-    assert sim.main([*flags.split(), "--out", str(folder)]) == 0
-    return json.loads((folder / "result.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two clients' probes of one example, two examples, and three local steps, before and after a round."""
     folder = tmp_path_factory.mktemp("recorded") / "run"
-    started(folder, RUN)
+    run_command(folder, RUN)
     return folder
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((folder / "result.json").read_text())["audit"]
+    return result_of(folder)["audit"]
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -128,9 +124,9 @@ def test_the_same_attack_again_finds_the_same(recorded: Path, tmp_path: Path) ->
     assert without_times(entries(tmp_path / "again")) == without_times(entries(recorded))
     for row in rows(tmp_path / "again"):
         assert (tmp_path / "again" / row["truth"]).exists()
-    result = json.loads((tmp_path / "again" / "result.json").read_text())
+    result = result_of(tmp_path / "again")
     assert result["provenance"]["from"] == str(recorded)
-    assert result["rounds"] == json.loads((recorded / "result.json").read_text())["rounds"]
+    assert result["rounds"] == result_of(recorded)["rounds"]
 
 
 @pytest.mark.slow
@@ -220,7 +216,7 @@ def test_pictures_are_shown_only_where_they_are_wanted(recorded: Path, tmp_path:
 
 @pytest.mark.slow
 def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
-    result = started(tmp_path / "run", f"{RUN} --expert keep_recorded_rounds=1")
+    result = run_command(tmp_path / "run", f"{RUN} --expert keep_recorded_rounds=1")
     assert {line["round"] for line in Recordings(tmp_path / "run" / "observations").lines} == {1}
     assert {e["round"] for e in result["audit"]} == {0, 1}
     assert sim.main(["--from", str(tmp_path / "run")]) == 2  # the controls are gone
@@ -229,7 +225,7 @@ def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federation, "_RECORDED_BYTES", 20_000)
-    result = started(tmp_path / "run", RUN)
+    result = run_command(tmp_path / "run", RUN)
     assert result["recordings"]["skipped"] > 0 and result["recordings"]["bytes"] <= 20_000
     assert any("Exchanges that were not recorded" in note for note in result["notes"])
     assert sum(e["failures"] for e in result["audit"]) > 0
@@ -249,7 +245,7 @@ def test_lpips_is_there_with_its_weights_and_null_without(recorded: Path, tmp_pa
     assert sim.main(["--from", str(recorded), "--out", str(tmp_path / "again"), *flags]) == 0
     first = entries(tmp_path / "again")[0]
     assert first["lpips"]["mean"] < 1e-3 and first["lpips"]["min"] <= first["lpips"]["mean"]  # exact copies
-    weights = json.loads((tmp_path / "again" / "result.json").read_text())["provenance"]["weights"]
+    weights = result_of(tmp_path / "again")["provenance"]["weights"]
     assert weights["lpips"]["official"] is None and len(weights["lpips"]["sha256"]) == 64
     assert sim.main(["--from", str(recorded), "--out", str(tmp_path / "no"), "--lpips-weights", "nowhere.pth"]) == 2
     assert not (tmp_path / "no").exists()
@@ -266,9 +262,7 @@ def test_fewer_images_than_were_recorded_are_audited(recorded: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_killed_after_its_results_only_tidies_up(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_after_its_results_only_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between thinning out the recordings and the end: their audit is over and must not be repeated on what is left."""
     from flfw.errors import RunError
     from flfw.runs import results
@@ -293,7 +287,7 @@ def test_a_run_killed_after_its_results_only_tidies_up(
 @pytest.mark.slow
 def test_defended_and_undefended_clients_are_told_apart(tmp_path: Path) -> None:
     flags = f"{RUN} --defence prune --defended 1 --audit-rounds 0 --curve".replace("--curve batch=1,2 steps=3 ", " ")
-    result = started(tmp_path / "run", f"{flags} steps=1 --set prune.ratio=0.995 weight_decay=0 momentum=0")
+    result = run_command(tmp_path / "run", f"{flags} steps=1 --set prune.ratio=0.995 weight_decay=0 momentum=0")
     defended, others = result["audit"]
     assert (defended["defence"], defended["images"], defended["adaptive"]) == ("prune", 1, False)
     assert "not granted: that the client uses prune" in defended["granted"]

@@ -36,7 +36,7 @@ from flfw.report.page_data import caveats
 from flfw.runs.run import check, run
 from flfw.server.history import EarlyStopping
 from tests.support.paths import ROOT
-from tests.support.small_runs import tiny
+from tests.support.small_runs import result_of, tiny
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +61,6 @@ def asked(table: Path, target: str, out: Path | None = None, **changes: Any) -> 
     other = {"cost": "died", "died": "cost"}[target]
     settings = (f"csv.drop={other}", *changes.pop("set", ()))
     return tiny(out, dataset=f"csv:{table}@{target}", split="auto", net="mlp", set=settings, **changes)
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
 
 
 def test_the_metrics_are_those_of_scikit_learn_in_the_targets_own_units() -> None:

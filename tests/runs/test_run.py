@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import os
 import re
 from pathlib import Path
@@ -26,6 +25,7 @@ from flfw.recording.observation import Truth
 from flfw.runs import run as module
 from flfw.runs.listing import about
 from flfw.runs.run_notes import best_validation
+from tests.support.small_runs import run_command as run
 
 AUDITED = (
     "--method fedavg --net lenet --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic ig "
@@ -43,11 +43,6 @@ ROUND = {
     "round", "loss", "acc_global", "acc_local", "clients", "failures", "upload_bytes", "download_bytes", "seconds",
     "extra",
 }  # fmt: skip
-
-
-def run(folder: Path, flags: str) -> dict:
-    assert sim.main([*flags.split(), "--out", str(folder)]) == 0
-    return json.loads((folder / "result.json").read_text())
 
 
 def rows(path: Path) -> list[dict[str, str]]:

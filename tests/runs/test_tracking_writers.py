@@ -16,7 +16,7 @@ from flfw.recording.retention import purge
 from flfw.runs import run
 from flfw.runs.tracking.writers.wandb import WeightsAndBiases
 from tests.support.resumed_runs import cut_short
-from tests.support.small_runs import tiny
+from tests.support.small_runs import result_of, tiny
 
 
 @pytest.fixture
@@ -29,10 +29,6 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CONFIG", "CACHE", "DATA"):
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / "wandb-own"))
     return tmp_path
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
 
 
 def scalars(folder: Path, name: str) -> list[tuple[int, float]]:

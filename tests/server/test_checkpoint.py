@@ -285,7 +285,7 @@ def test_there_must_be_something_to_resume(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_is_noted(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cut_short(small, 1)
     with monkeypatch.context() as patch:
         for module in ("flfw.server.checkpoint", "flfw.engines.apps", "flfw.engines.federation", "flfw.runs.results"):
@@ -332,9 +332,7 @@ def test_what_the_server_keeps_for_itself_is_resumed(
 
 
 @pytest.mark.slow
-def test_lost_client_state_is_an_error_that_names_it(
-    small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lost_client_state_is_an_error_that_names_it(small: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     folder = cut_short(dataclasses.replace(small, method="fedper"), 1)
     shutil.rmtree(next((folder / "state").glob("*/*/client-0001")))
     assert sim.main(["--resume", str(folder)]) == 1
@@ -565,7 +563,7 @@ def test_a_mutation_under_a_matching_name_does_not_crash_either(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_damaged_checkpoint_ends_the_command_in_one_line(
-    small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: Experiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = cut_short(small, 1)
     (_, path), *_ = sealed.sealed(folder / "checkpoint", "round-*")
@@ -577,9 +575,7 @@ def test_a_damaged_checkpoint_ends_the_command_in_one_line(
 
 
 @pytest.mark.slow
-def test_a_moved_run_is_resumed_where_it_lies_now(
-    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moved_run_is_resumed_where_it_lies_now(small: Experiment, tmp_path: Path) -> None:
     folder = cut_short(dataclasses.replace(small, method="fedper"), 1)
     moved = tmp_path / "elsewhere"
     shutil.move(folder, moved)

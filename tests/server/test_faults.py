@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ import sim
 from flfw.engines import apps, federation
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
+from flfw.files.provenance import code_hash
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.reasons import in_one_line
 from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
@@ -287,10 +290,6 @@ class RefusingClient(InProcessGrid):
 def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
     small: Experiment, monkeypatch: pytest.MonkeyPatch, on_failure: str, clients: type[InProcessGrid]
 ) -> None:
-    import dataclasses
-
-    from flfw.files.provenance import code_hash
-
     experiment = dataclasses.replace(small, on_client_failure=on_failure, attack=("analytic",), images=2)
     assert experiment.out is not None
     monkeypatch.setenv("FLFW_TRUTH", str(experiment.out / "truth"))
@@ -390,8 +389,6 @@ def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment)
             requested.append(len([m for m in kept if m.metadata.message_type == "evaluate"]))
             return super().push_messages(kept)
 
-    import dataclasses
-
     experiment = dataclasses.replace(small, clients=5, sample=2, rounds=1, net="lenet")
     federation.federate(Counting(apps.client, 5, experiment.to_run_config()), plan(experiment))
     assert [n for n in requested if n] == [2, 2, 1]
@@ -427,7 +424,7 @@ def test_a_message_of_another_version_is_refused_by_the_client(small: Experiment
 
 @pytest.mark.slow
 def test_in_process_a_late_answer_is_a_failure_and_the_next_clients_are_not_asked(
-    faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = apps.FederatedClient.fit_named
     requested = []
@@ -598,8 +595,6 @@ def test_a_dead_nodes_error_is_known_by_the_message_it_answers() -> None:
 
 
 def test_an_engine_that_stops_ends_the_server() -> None:
-    import threading
-
     stopped = threading.Event()
     grid = launch.StoppableGrid(InProcessGrid(apps.client, 2, {}), stopped)
     assert list(grid.get_node_ids()) == [1, 2]

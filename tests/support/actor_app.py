@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -43,6 +43,12 @@ def seen(context: Context) -> int:
         assert torch.equal(unpack(context.state.array_records["kept"])["x"], torch.ones(3000))
     context.state["kept"] = ArrayRecord({"x": pack({"x": torch.ones(3000)})["x"]})
     return int(before) + 1  # type: ignore[arg-type]
+
+
+def sizes(replies: Iterable[Message]) -> list[int]:
+    """How many messages were answered together with each reply; 1: it was alone."""
+    records = [reply.content.metric_records for reply in replies]
+    return [int(one["cohort"]["size"]) if "cohort" in one else 1 for one in records]  # type: ignore[arg-type]
 
 
 def first_time(folder: str, partition: int) -> bool:

@@ -1,10 +1,20 @@
-"""A clock for tests of extrapolated times: it goes on only where the test says so, whatever else the machine does."""
+"""A clock that goes on only where a test says so, for extrapolated times; and waiting for what other processes do."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 240) -> None:
+    """Wait until something holds, and fail where it never does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 class Clock:

@@ -13,6 +13,7 @@ from flfw import plugins
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
+from flfw.dp.client import DPClient
 from flfw.experiment import Experiment
 from flfw.files.tensor_names import matches
 from flfw.nets import Net
@@ -66,6 +67,18 @@ def make_client(experiment: Experiment, partition: int, folder: Path, server_rou
     store = ClientStore(folder, "test", partition)
     ctx = ClientContext(plan(experiment).client, task, partition, server_round, None, store)
     return plan(experiment).client_class(ctx)
+
+
+def of(experiment: Experiment, method: str, *assignments: str, **changes: Any) -> Experiment:
+    """Ask for the experiment by another method, with further settings."""
+    return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments), **changes)
+
+
+def dp_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> DPClient:
+    """Build one client of a round, which clips and may add noise."""
+    client = make_client(experiment, partition, folder, server_round)
+    assert isinstance(client, DPClient)
+    return client
 
 
 def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from flfw.recording.reader import Recordings
 from flfw.runs import run
 from flfw.server.checkpoint import Checkpoints, Snapshot
 from flfw.server.strategy import FederatedStrategy
+from tests.support.small_runs import result_of
 
 
 def without_times(value: Any) -> Any:
@@ -35,7 +35,7 @@ def outcome(folder: Path) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
         for side in ("sent_to_client", "sent_by_client"):
             line[side] = line[side]["plain_sha256"]  # files depend on how a machine computes, and not what is in them
     (model,) = (folder / "checkpoint").glob("round-*.safetensors")
-    return without_times(json.loads((folder / "result.json").read_text())), observed, load_file(model)
+    return without_times(result_of(folder)), observed, load_file(model)
 
 
 def assert_same(one: Path, two: Path) -> None:
@@ -60,6 +60,17 @@ def cut_short(experiment: Experiment, after_round: int) -> Path:
         patch.setattr(Checkpoints, "save", stopping)
         with pytest.raises(RunError, match="stopped for the test"):
             run.run(experiment)
+    assert experiment.out is not None
+    return experiment.out
+
+
+def killed(experiment: Experiment, server_round: int, times: int = 1, resumed: bool = False) -> Path:
+    """Run an experiment, or go on with it, and let it die in a round so many times; its folder."""
+    for time in range(times):
+        with pytest.MonkeyPatch.context() as patch:
+            kill_in_round(patch, server_round)
+            with pytest.raises(RunError, match="killed for the test"):
+                run.resume(experiment) if resumed or time else run.run(experiment)
     assert experiment.out is not None
     return experiment.out
 

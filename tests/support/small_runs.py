@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import sim
 from flfw.adversary.attack import Attack, AttackCost
 from flfw.experiment import Experiment
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
@@ -30,6 +32,17 @@ def tiny(out: Path | None = None, **changes: Any) -> Experiment:
             **changes,
         }
     )
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    """Read the results of a run."""
+    return json.loads((folder / "result.json").read_text())
+
+
+def run_command(folder: Path, flags: str) -> dict[str, Any]:
+    """Run what a command line asks for; its results."""
+    assert sim.main([*flags.split(), "--out", str(folder)]) == 0
+    return result_of(folder)
 
 
 class ByGuess(Attack):
