@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import shutil
@@ -42,6 +41,7 @@ from flfw.server.checkpoint import Checkpoints
 from flfw.task.defence import Defence
 from tests.support import capability
 from tests.support.attackable import fresh_net
+from tests.support.csv_files import read_csv
 from tests.support.planned import clients_and_audit
 from tests.support.poison import poisoner
 from tests.support.silent_defences import Blanks, SendsNothing
@@ -89,8 +89,7 @@ def audit(folder: Path, **details: Any) -> list[dict[str, Any]]:
 
 
 def rows(folder: Path, **details: str) -> list[dict[str, str]]:
-    with (folder / "audit.csv").open(newline="") as lines:
-        return [row for row in csv.DictReader(lines) if all(row[key] == value for key, value in details.items())]
+    return read_csv(folder / "audit.csv", **details)
 
 
 def without_times(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from itertools import pairwise
@@ -21,6 +20,7 @@ from flfw.comparisons.figures.comparisons import expanded, grouped
 from flfw.comparisons.rows import read
 from flfw.errors import InputError
 from flfw.report import chart_style
+from tests.support.csv_files import read_csv
 from tests.support.latex import check
 from tests.support.matrix_runs import entry, row, written
 
@@ -36,11 +36,6 @@ def attacked(folder: Path, decibels: list[float], accuracy: float = 0.8, **confi
     ]
     (folder / "result.json").write_text(json.dumps(result))
     return folder
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def close(db: float, count: int = 8) -> list[float]:
@@ -169,7 +164,7 @@ def test_a_pdf_has_fonts_as_truetype_and_the_width_of_a_column(tmp_path: Path) -
     check(source)
     assert r"\includegraphics[width=\columnwidth]{leakage.pdf}" in source and r"\begin{figure}" in source
     assert "Seed 0. n = 8 attacked examples of each; ig (100 iterations, 1 start)." in source
-    (numbers_beside,) = table(files[3])
+    (numbers_beside,) = read_csv(files[3])
     assert (numbers_beside["recovered"], numbers_beside["verdict"]) == ("8", "leaks")
 
 

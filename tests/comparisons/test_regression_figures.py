@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from flfw.comparisons.figures.comparisons import grouped
 from flfw.comparisons.figures.figures import caption
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.errors import InputError
+from tests.support.csv_files import read_csv
 from tests.support.matrix_runs import entry, row, written
 
 
@@ -36,11 +36,6 @@ def attacked(folder: Path, db: float, error: float, **config: Any) -> Path:
     ]
     (folder / "result.json").write_text(json.dumps(result))
     return folder
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 @pytest.mark.slow
@@ -66,10 +61,10 @@ def test_files_of_the_frontier_and_of_training_name_errors(tmp_path: Path) -> No
     other = attacked(tmp_path / "other", 9.0, 50.0, lr=0.5)
     figures.write([*seeds, other], tmp_path / "out", only=["frontier", "training"])
     assert "mean absolute error against leakage" in (tmp_path / "out" / "frontier.tex").read_text()
-    first = table(tmp_path / "out" / "frontier.csv")[0]
+    first = read_csv(tmp_path / "out" / "frontier.csv")[0]
     ends = [first[f"mean_absolute_error{end}"] for end in ("_low", "", "_high")]
     assert (first["run"], ends) == ("s0", ["40.0", "40.5", "41.0"])
-    rounds = table(tmp_path / "out" / "training.csv")
+    rounds = read_csv(tmp_path / "out" / "training.csv")
     assert list(rounds[0])[:5] == ["run", "round", "loss", "mae_global", "mae_local"]
     assert not any(column.startswith("acc_") for column in rounds[0])
     assert [(line["mae_local"], line["mae_global"]) for line in rounds] == [

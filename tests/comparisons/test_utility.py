@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import replace
@@ -20,6 +19,7 @@ from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import ACCURACIES, ERRORS, family, shown
 from flfw.errors import InputError
 from flfw.files.result_file import read_result
+from tests.support.csv_files import read_csv
 from tests.support.drawn_charts import charts_in, lines_of, texts_at, texts_of
 from tests.support.latex import check
 from tests.support.matrix_runs import SMALL, entry, row, written
@@ -104,10 +104,10 @@ def test_the_tables_have_errors_beside_the_accuracies_that_nobody_measured(writt
     assert [(cell["mae_local"], cell["acc_local"]) for cell in record["cells"]] == [
         (40.0, None), (44.0, None), (1234.5, None), (None, None),
     ]  # fmt: skip
-    with (written_matrix / "matrix.csv").open(newline="") as lines:
-        assert [(line["mae_local"], line["mae_global"], line["acc_local"]) for line in csv.DictReader(lines)] == [
-            ("40.0", "80.0", ""), ("44.0", "88.0", ""), ("1234.5", "2469.0", ""),
-        ]  # fmt: skip
+    rows = read_csv(written_matrix / "matrix.csv")
+    assert [(row["mae_local"], row["mae_global"], row["acc_local"]) for row in rows] == [
+        ("40.0", "80.0", ""), ("44.0", "88.0", ""), ("1234.5", "2469.0", ""),
+    ]  # fmt: skip
     assert tables.lines(record) == [
         "fedavg: mean absolute error 42.0 after local training; leaks, 16 of 16 recovered by ig at round 0",
         "fedavg with x: mean absolute error 1,234 after local training; "

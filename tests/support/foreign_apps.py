@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from flfw.recorded_apps import audit
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.observation import Truth
 from flfw.rng import initialising, numpy_generator, torch_generator
+from tests.support.csv_files import read_csv
 
 SPACE = ((1, 6, 6), (0.5,), (0.25,))
 LR = 0.5
@@ -156,4 +156,4 @@ def ask(recordings: Path, out: Path, count: int = 1, **given: Any) -> dict[str, 
 
 
 def rows(out: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((out / "audit.csv").read_text().splitlines()))
+    return read_csv(out / "audit.csv")
