@@ -7,7 +7,7 @@ were changed. The expected verdict follows from the reason beside it and not fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, final
 
@@ -18,11 +18,8 @@ from torch import Tensor, nn
 from flfw.adversary.attack import NotApplicableError
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
-from flfw.nets.training.optimisers import LocalTraining
 from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
-from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
 from tests.support.known_answers import (
     BROKEN,
@@ -32,6 +29,7 @@ from tests.support.known_answers import (
     LEAKS,
     STATIC,
     Answers,
+    Averaged,
     ByClosedForm,
     Laboratory,
     Setup,
@@ -51,12 +49,8 @@ from tests.support.small_runs import plug_in
 
 
 @final
-class Dead(FederatedStrategy):
+class Dead(Averaged):
     """FedAvg of a network whose first layer never fires: its gradient there is exactly zero."""
-
-    Settings = LocalTraining
-    downloads = ("*",)
-    uploads = ("*",)
 
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
@@ -64,9 +58,6 @@ class Dead(FederatedStrategy):
         with torch.no_grad():
             first.bias.fill_(-1e3)
         return net
-
-    def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        return weighted_mean(updates)
 
 
 class Impostors(Defence):

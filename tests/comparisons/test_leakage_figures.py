@@ -22,20 +22,17 @@ from flfw.errors import InputError
 from flfw.report import chart_style
 from tests.support.csv_files import read_csv
 from tests.support.latex import check
-from tests.support.matrix_runs import entry, row, written
+from tests.support.matrix_runs import amended, entry, row, written
 
 
 def attacked(folder: Path, decibels: list[float], accuracy: float = 0.8, **config: Any) -> Path:
     """A run with a round of training, whose images came out this close; recovered above 20 dB."""
     rows = [row(i, db) for i, db in enumerate(decibels)]
     written(folder, [entry(images=len(rows), verdict="leaks")], rows, method="fedavg", defence="none", **config)
-    result = json.loads((folder / "result.json").read_text())
-    result["final"]["acc_local"] = accuracy
-    result["rounds"] = [
+    rounds = [
         {"round": at, "loss": 2.0 / at, "acc_global": None, "acc_local": accuracy, "extra": {}} for at in (1, 2, 4)
     ]
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder
+    return amended(folder, final={"acc_local": accuracy, "acc_global": 0.6}, rounds=rounds)
 
 
 def close(db: float, count: int = 8) -> list[float]:
@@ -182,8 +179,7 @@ def test_membership_alone_is_drawn_and_other_figures_name_it(tmp_path: Path) -> 
                       "tpr_high": 0.5, "epsilon_low": 0.25, "claimed_epsilon": None, "accuracy_gap": 0.1,
                       "floor": {}}  # fmt: skip
     run = written(tmp_path / "run", [], [], method="fedavg", defence="none")
-    result = json.loads((run / "result.json").read_text()) | {"membership": [figures_of_one]}
-    (run / "result.json").write_text(json.dumps(result))
+    amended(run, membership=[figures_of_one])
     (line,) = numbers.membership(grouped([read(run)]))
     assert (line["auc"], line["auc_low"], line["read"]) == (0.7, 0.6, "in round 1")
     files = figures.write([run], tmp_path / "out", only=["membership"])

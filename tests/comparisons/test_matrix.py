@@ -36,7 +36,7 @@ from flfw.server.checkpoint import is_complete
 from flfw.task.defence import Defence
 from tests.support.csv_files import read_csv
 from tests.support.drawn_charts import charts_in, lines_of, texts_at, texts_of
-from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
+from tests.support.matrix_runs import HALVES, SMALL, amended, entry, row, written
 
 
 class Stumbles(Defence):
@@ -518,8 +518,7 @@ def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found
     # Those elsewhere are answered by nobody.
     assert outcome.worst is not None and outcome.worst.setting.vantage != "server"
     result = json.loads((folder / "result.json").read_text())
-    result["audit"] = [e for e in result["audit"] if e["vantage"] == "server"]
-    (folder / "result.json").write_text(json.dumps(result))
+    amended(folder, audit=[e for e in result["audit"] if e["vantage"] == "server"])
     worst = combine("m", "d", [read(folder)]).worst
     assert worst is not None and (worst.setting.informed, worst.verdict) == (True, "no leak found")
     assert "(no leak found)" not in headline(page_of(tmp_path, {"d": folder}))

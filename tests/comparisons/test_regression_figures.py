@@ -15,27 +15,18 @@ from flfw.comparisons.figures.figures import caption
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.errors import InputError
 from tests.support.csv_files import read_csv
-from tests.support.matrix_runs import entry, row, written
+from tests.support.matrix_runs import amended, entry, row, written
 
 
 def attacked(folder: Path, db: float, error: float, **config: Any) -> Path:
     """A regression with two rounds, whose twelve records came out this close; its final error is the one given."""
     rows = [row(i, db + i / 4) for i in range(12)]
     written(folder, [entry(images=12, verdict="leaks")], rows, method="fedavg", defence="none", **config)
-    result = json.loads((folder / "result.json").read_text())
-    result["final"] = {"acc_local": None, "acc_global": None, "mae_local": error, "mae_global": 2 * error}
-    result["rounds"] = [
-        {
-            "round": at,
-            "loss": 1.0,
-            "acc_global": None,
-            "acc_local": None,
-            "extra": {"mae_global": 2 * error + at, "mae_local": error + at, "r2_local": 0.5},
-        }
-        for at in (1, 2)
-    ]
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder
+    final = {"acc_local": None, "acc_global": None, "mae_local": error, "mae_global": 2 * error}
+    extra = [{"mae_global": 2 * error + at, "mae_local": error + at, "r2_local": 0.5} for at in (1, 2)]
+    row_of_round = {"loss": 1.0, "acc_global": None, "acc_local": None}
+    rounds = [{"round": at, **row_of_round, "extra": more} for at, more in enumerate(extra, start=1)]
+    return amended(folder, final=final, rounds=rounds)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.task.defence import Defence, LocalStep
 from flfw.task.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
-from tests.support.attackable import gradient
+from tests.support.attackable import Unchanged, gradient
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked, clients_and_adaptation
 from tests.support.small_runs import plug_in
@@ -300,14 +300,11 @@ def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(name
     torch.testing.assert_close(operator.apply(step.gradients, operator.undo(sent), operator.read(sent)), sent)
 
 
-class Shifted(Operator):
+class Shifted(Unchanged):
     """Adds a constant to each entry that is undone in the observation."""
 
     def undo(self, sent: Tensors) -> Tensors:
         return {name: value - self.settings["by"] for name, value in sent.items()}
-
-    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        return simulated
 
 
 def test_later_stages_are_undone_before_an_earlier_one_is_read() -> None:

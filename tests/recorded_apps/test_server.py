@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flfw import nets
-from flfw.adversary.attack import Attack, AttackCost, Uses
+from flfw.adversary.attack import Uses
 from flfw.adversary.sums import SEEN
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.imprint import Imprint, ImprintSettings
@@ -35,18 +35,15 @@ from tests.support.foreign_apps import (
     rows,
     truth_of,
 )
+from tests.support.small_runs import WithoutSearch
 
 
-class Watching(Attack):
+class Watching(WithoutSearch):
     """Keeps what it was given, and gives nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.given: list[tuple[Observation, Knowledge]] = []
-
-    @property
-    def cost(self) -> AttackCost:
-        return AttackCost(0, 1, "none")
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[Any]

@@ -8,10 +8,26 @@ from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.rng import initialising, torch_generator
+
+
+class Unchanged(Operator):
+    """A mechanism that changes nothing."""
+
+    def apply(self, simulated: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
+        return simulated
+
+
+class KnownNoise(Unchanged):
+    """A mechanism that adds noise of a known deviation."""
+
+    @property
+    def noise(self) -> float:
+        return 0.5
 
 
 def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:

@@ -32,13 +32,17 @@ def tiny(out: Path | None = None, **changes: Any) -> Experiment:
     )
 
 
-class ByGuess(Attack):
-    """Guesses one example behind each observation."""
+class WithoutSearch(Attack):
+    """An attack that costs nothing."""
 
     @property
     def cost(self) -> AttackCost:
         """Nothing is searched for."""
         return AttackCost(0, 1, "closed form")
+
+
+class ByGuess(WithoutSearch):
+    """Guesses one example behind each observation."""
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
