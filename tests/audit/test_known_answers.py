@@ -43,7 +43,7 @@ from tests.support.known_answers import (
     unrecorded,
 )
 from tests.support.silent_defences import Blanks, SendsNothing
-from tests.support.small_runs import plug_in
+from tests.support.small_runs import Generators, Observations, plug_in
 
 # --- methods and defences ---
 
@@ -128,18 +128,14 @@ def _public() -> tuple[Tensor, Tensor]:
 
 
 class AnotherVictim(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(x) for x in exact[::-1]]
 
 
 class Mean(ByClosedForm):
     """One image for all: the mean of all victims."""
 
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         mean = torch.stack(exact).mean(0)
         return [Reconstruction(mean.clone()) for _ in exact]
 
@@ -147,9 +143,7 @@ class Mean(ByClosedForm):
 class GrantedMean(ByClosedForm):
     """One grey level, the mean that inputs are normalised with."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         inputs = [known.model.inputs for known in knowledge]
         return [Reconstruction(space.mean.expand(1, *space.shape)) for space in inputs]
 
@@ -201,9 +195,7 @@ class OneInfinity(ByClosedForm):
 
 
 class LossIsNaN(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(x, matching_loss=float("nan")) for x in exact]
 
 
@@ -218,9 +210,7 @@ class TooMany(ByClosedForm):
 
 
 class TooFew(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(x) for x in exact[1:]]
 
 
@@ -240,9 +230,7 @@ class Declines(ByClosedForm):
 
 
 class OneTensorForAll(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(torch.full_like(exact[0], 0.5))] * len(exact)
 
 

@@ -45,7 +45,7 @@ from tests.support.csv_files import read_csv
 from tests.support.planned import clients_and_audit
 from tests.support.poison import poisoner
 from tests.support.silent_defences import Blanks, SendsNothing
-from tests.support.small_runs import ByGuess, plug_in, tiny
+from tests.support.small_runs import ByGuess, Generators, Observations, plug_in, tiny
 
 SERVER, UPDATE, EXAMPLE = VANTAGES[:3]
 
@@ -56,9 +56,7 @@ attacked: list[tuple[Vantage, int, str, int]] = []
 class Counted(ByGuess):
     """The closed form, which notes what it is handed."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         attacked.extend((o.vantage, o.round, o.point, o.slot) for o in observations)
         return Analytic().run(observations, knowledge, rngs)
 

@@ -25,7 +25,7 @@ CONFIG = {
 HEADER = "round,client,acc_global,acc_local,acc_validation"
 
 
-def run(folder: Path, method: str, rounds: str, digest: str = "abc", **config: Any) -> Path:
+def run(folder: Path, method: str, rounds: str, digest: str = "abc", header: str = HEADER, **config: Any) -> Path:
     """A finished run's folder, as far as it is read; ``rounds``: lines of clients.csv with / between them."""
     folder.mkdir(parents=True)
     details = {**CONFIG, "method": method, "set": [], **config}
@@ -33,7 +33,7 @@ def run(folder: Path, method: str, rounds: str, digest: str = "abc", **config: A
     result = {"config": details, "rounds": [], "final": {"acc_local": 0, "acc_global": 0, "per_client": last}}
     result["provenance"] = {"data": {"digest": digest}}
     (folder / "result.json").write_text(json.dumps(result))
-    (folder / "clients.csv").write_text("\n".join([HEADER, *rounds.split("/")]) + "\n")
+    (folder / "clients.csv").write_text("\n".join([header, *rounds.split("/")]) + "\n")
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from flfw.comparisons.figures.comparisons import grouped
 from flfw.comparisons.figures.figures import caption
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.errors import InputError
+from tests.comparisons.test_gains import run
 from tests.support.csv_files import read_csv
 from tests.support.matrix_runs import amended, entry, row, written
 
@@ -100,14 +100,9 @@ def test_privacy_and_compression_have_errors() -> None:
 
 def with_clients(folder: Path, method: str, lines: str) -> Path:
     """A regression of two clients: its last errors are 10 and 20."""
-    folder.mkdir()
-    config = {"seed": 0, "dataset": "digits", "image_size": 0, "split": "iid", "clients": 2, "canaries": 0, "set": []}
+    run(folder, method, lines, header="round,client,mae_local,r2_validation", split="iid", clients=2)
     last = [{"client": c, "mae_local": 10.0 * (c + 1)} for c in (0, 1)]
-    final = {"acc_local": None, "mae_local": 15.0, "per_client": last}
-    result = {"config": {**config, "method": method, "defence": "none"}, "rounds": [], "final": final}
-    (folder / "result.json").write_text(json.dumps({**result, "provenance": {"data": {"digest": "d"}}}))
-    (folder / "clients.csv").write_text("round,client,mae_local,r2_validation\n" + lines.replace("/", "\n"))
-    return folder
+    return amended(folder, final={"acc_local": None, "mae_local": 15.0, "per_client": last})
 
 
 def test_a_gain_is_the_error_that_is_saved(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from tests.support.foreign_apps import (
     rows,
     truth_of,
 )
-from tests.support.small_runs import WithoutSearch
+from tests.support.small_runs import Generators, Observations, WithoutSearch
 
 
 class Watching(WithoutSearch):
@@ -45,9 +45,7 @@ class Watching(WithoutSearch):
         super().__init__()
         self.given: list[tuple[Observation, Knowledge]] = []
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[Any]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         self.given += zip(observations, knowledge, strict=True)
         return [Reconstruction(torch.full((k.batch, 1, 6, 6), torch.nan)) for k in knowledge]
 
@@ -63,9 +61,7 @@ class Using(Watching):
     def uses(self) -> Uses:
         return frozenset({"public"})
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[Any]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         copies = [None if known.public is None else known.public.samples.clone() for known in knowledge]
         result = super().run(observations, knowledge, rngs)
         assert all(copy is not None and 0 < float(copy.max()) <= 1 for copy in copies)

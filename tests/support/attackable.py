@@ -49,6 +49,13 @@ def fresh_net(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
         return nets.build(name, shape, 10)
 
 
+def small_victim() -> PlainVictim:
+    """Build a network of 36 pixels, 40 units and 4 classes."""
+    with initialising(0, "adaptations"):
+        net = nets.Net(nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Sigmoid()), nn.Linear(40, 4))
+    return PlainVictim(net, nets.tensors(net), ("*",), InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,)))
+
+
 def gradient(model: nn.Module, inputs: InputSpec, x: Tensor, y: Tensor) -> nets.Tensors:
     """Compute what a client sends, by the ordinary way."""
     model.zero_grad()

@@ -30,7 +30,7 @@ from flfw.runs import run as whole
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from tests.support.pictures import save as save_picture
-from tests.support.small_runs import WithoutSearch, tiny
+from tests.support.small_runs import Generators, Observations, WithoutSearch, tiny
 
 LEAKS, IDENTIFIES, NO_LEAK, STATIC = "reconstructed", "identified", "no leak found", "static"
 INCONCLUSIVE, BROKEN = "undecided", "void"
@@ -62,15 +62,11 @@ class Averaged(FederatedStrategy):
 class ByClosedForm(WithoutSearch):
     """Changes what the closed form gives for one example of a fully connected first layer."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         exact = [_closed_form(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
         return self.made_of(exact, observations, rngs)
 
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(self.one(x, o, rng)) for x, o, rng in zip(exact, observations, rngs, strict=True)]
 
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:

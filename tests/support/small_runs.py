@@ -13,6 +13,9 @@ from flfw.adversary.attack import Attack, AttackCost
 from flfw.experiment import Experiment
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 
+Observations = Sequence[Observation]
+Generators = Sequence[torch.Generator]
+
 
 def tiny(out: Path | None = None, **changes: Any) -> Experiment:
     """Ask for a run of a second: two clients, one round, two probes of softmax regression, the closed form."""
@@ -44,9 +47,7 @@ class WithoutSearch(Attack):
 class ByGuess(WithoutSearch):
     """Guesses one example behind each observation."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         """Ask for a guess at each."""
         each = zip(observations, knowledge, rngs, strict=True)
         return [Reconstruction(self.guess(o, k, rng).clone().view(1, *k.model.inputs.shape)) for o, k, rng in each]
