@@ -76,7 +76,7 @@ def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) ->
         chosen.zero_grad()
         cross_entropy(net(prepared(truth.samples[indices])), truth.labels[indices]).backward()
         chosen.step()
-    observation = as_seen(received, dict(net.state_dict()))
+    observation = replace(as_seen(received, dict(net.state_dict())), client=0)
     public = digits(COUNT, 50)
     space = input_space(((1, 8, 8), (0.5,), (0.5,)))
     public_data = PublicData.from_arrays(public.samples.numpy(), public.labels.numpy())
