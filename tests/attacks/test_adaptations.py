@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
 from flfw import plugins
@@ -19,15 +19,14 @@ from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.inversion.client_models.operator import Operator, Scaled
-from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
-from flfw.nets import Net, Tensors, tensors
-from flfw.nets.inputs import InputSpec
-from flfw.rng import initialising, torch_generator
+from flfw.nets import Tensors
+from flfw.rng import torch_generator
 from flfw.task.defence import Defence
+from tests.support.attackable import small_victim
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -221,7 +220,6 @@ def test_likelihoods_do_not_depend_on_the_units_that_are_compared(operator: Oper
 
 # --- in a search ---
 
-INPUTS = InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,))
 ADAM = AdamSearch(100, 0.1, schedule="cosine")
 SMOOTH = weighted((30.0, total_variation))  # in nats: 30 pairs of neighbours either way, differences of 1 deviation
 COSINE = SearchConfig(cosine_distance, ADAM, weighted((1e-2, total_variation)))
@@ -230,13 +228,6 @@ SQUARES = SearchConfig(squared_distance, ADAM)
 
 def likely(noise: float) -> SearchConfig:
     return SearchConfig(gaussian_likelihood(noise), ADAM, SMOOTH)
-
-
-def victim() -> PlainVictim:
-    """36 pixels -> 40 units -> 4 classes."""
-    with initialising(0, "adaptations"):
-        net = Net(nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Sigmoid()), nn.Linear(40, 4))
-    return PlainVictim(net, tensors(net), ("*",), INPUTS)
 
 
 def pictures() -> Tensor:
@@ -248,7 +239,7 @@ def pictures() -> Tensor:
 def error(made: tuple[Defence, Operator], config: SearchConfig, informed: bool) -> float:
     """Root mean square deviation, on average over 4 images."""
     defence, operator = made
-    at, images, labels = victim(), pictures(), torch.arange(4)
+    at, images, labels = small_victim(), pictures(), torch.arange(4)
     sent = [at.gradient(images[i : i + 1], labels[i : i + 1], {}, {}) for i in range(4)]
     targets = [
         SearchTarget(defence.update(s, seeded(i)), labels[i : i + 1], seeded(40 + i)) for i, s in enumerate(sent)

@@ -16,14 +16,13 @@ import sim
 from flfw import nets
 from flfw.adversary.attack import AttackCost, NotApplicableError
 from flfw.attacks.april import APRIL, APRILSettings, unexplained, weighing_positions
-from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.transformer import Block, VisionTransformer, joined, patches
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import torch_generator
-from tests.support.attackable import attackable, db, digits, fresh_net, generators, gradient, seen
+from tests.support.attackable import KnownNoise, attackable, db, digits, fresh_net, generators, gradient, seen
 
 SEARCH: dict[str, Any] = {"way": "search"}
 
@@ -197,21 +196,9 @@ def test_budget_labels_and_unused_knowledge_follow_the_way() -> None:
 
 
 def test_told_of_a_mechanism_the_search_follows_the_gradient_and_with_noise_a_likelihood() -> None:
-    class Noisy(Operator):
-        """Known noise."""
-
-        @property
-        def noise(self) -> float:
-            """Return its deviation."""
-            return 0.5
-
-        def apply(self, simulated: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
-            """Return the trial."""
-            return simulated
-
     search, one = APRIL(APRILSettings(way="search")), {"w": torch.tensor([1.0])}
     assert search.recipe(None).descent == AdamSearch(500, 0.1, True, "cosine")
-    noisy = search.recipe(Noisy({}))
+    noisy = search.recipe(KnownNoise({}))
     assert noisy.descent == AdamSearch(1000, 0.1, schedule="cosine")
     assert float(noisy.distance({"w": torch.tensor([2.0])}, one)) == pytest.approx(2.0)
 

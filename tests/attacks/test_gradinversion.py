@@ -20,11 +20,11 @@ from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.inversion.matching import tensor_distances
 from flfw.inversion.search import SearchResult
-from flfw.nets.net import Net, Tensors, tensors
+from flfw.nets.net import Net, tensors
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import initialising
 from flfw.runs import run as whole
-from tests.support.attackable import digit_inputs, digits, generators, gradient, seen
+from tests.support.attackable import KnownNoise, digit_inputs, digits, generators, gradient, seen
 from tests.support.small_runs import tiny
 
 
@@ -126,7 +126,7 @@ def test_the_starts_are_divided_only_where_the_statistics_may_be_those_of_other_
     step = dataclasses.replace(knowledge, weights=True, lr=0.1)
     assert parts(step) == [(4, True)] and parts(step, statistics="running") == [(2, True), (2, False)]
     assert parts(dataclasses.replace(step, steps=2)) == [(2, True), (2, False)]
-    assert parts(knowledge, _Noisy({})) == [(4, True)]
+    assert parts(knowledge, KnownNoise({})) == [(4, True)]
     private = {name: value for name, value in knowledge.model.known.items() if "running" not in name}
     hidden = dataclasses.replace(knowledge, model=PlainVictim(normalised(9), private, ("*",), digit_inputs(8)))
     assert parts(hidden) == [(4, True)]
@@ -163,20 +163,9 @@ def test_an_upload_of_one_step_reveals_the_batchs_statistics() -> None:
     torch.testing.assert_close(inferred["batch_norm.variance.extractor.1"], variance, rtol=1e-4, atol=1e-5)
     running = GradInversion(GradInversionSettings(statistics="running")).prior_constants(observation, weights)
     assert running.keys() == inferred.keys() and not bool(running["batch_norm.mean.extractor.1"].any())
-    for other in ({"steps": 2}, {"weights": False}, {"operator": _Noisy({})}):
+    for other in ({"steps": 2}, {"weights": False}, {"operator": KnownNoise({})}):
         less = GradInversion().prior_constants(observation, dataclasses.replace(weights, **other))
         assert not bool(less["batch_norm.mean.extractor.1"].any())
-
-
-class _Noisy(Operator):
-    """Noise of a known deviation."""
-
-    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        return simulated
-
-    @property
-    def noise(self) -> float:
-        return 0.5
 
 
 def test_known_noise_is_counted_in_deviations() -> None:
@@ -184,7 +173,7 @@ def test_known_noise_is_counted_in_deviations() -> None:
     attack = GradInversion()
     assert float(attack.recipe(None).distance(one, zero)) == pytest.approx(2**0.5)
     assert attack.recipe(None).distance is tensor_distances
-    noisy = attack.recipe(_Noisy({}))
+    noisy = attack.recipe(KnownNoise({}))
     assert float(noisy.distance(one, zero)) == pytest.approx(2 / (2 * 0.25))
     assert noisy.model_prior is not None
     assert GradInversion(GradInversionSettings(bn=0)).recipe(None).model_prior is None

@@ -8,32 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flfw import nets
 from flfw.adversary.attack import AttackCost
 from flfw.attacks.april import APRIL, APRILSettings
 from flfw.attacks.ig import IG, IGSettings
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.search import SearchConfig
 from flfw.inversion.search_optimisers import AdamSearch
-from tests.support.attackable import attackable, digits, generators
-
-
-class Unchanged(Operator):
-    """A mechanism that changes nothing."""
-
-    def apply(self, simulated: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
-        """Return the trial."""
-        return simulated
-
-
-class Noisy(Unchanged):
-    """Known noise."""
-
-    @property
-    def noise(self) -> float:
-        """Return its deviation."""
-        return 0.5
-
+from tests.support.attackable import KnownNoise, Unchanged, attackable, digits, generators
 
 BOTH = IGSettings(iterations=100, searches="both")
 KNOWN = attackable("linear", 8, digits(0, side=8))[1][0]
@@ -68,7 +49,7 @@ def test_alone_each_makes_its_own() -> None:
 
 def test_with_known_noise_both_end_in_the_same_likelihood() -> None:
     """Else the lower of two distances would say nothing."""
-    led, signed = IG(BOTH).recipes(KNOWN, Noisy({}))
+    led, signed = IG(BOTH).recipes(KNOWN, KnownNoise({}))
     assert signs(led)[-1] == signs(signed)[-1] == (50, False)
     assert [signed_ for _, signed_ in signs(signed)[:-1]] == [True] * 4
     assert sum(n for n, _ in signs(led)) == sum(n for n, _ in signs(signed)) == 100
@@ -101,5 +82,5 @@ def test_april_takes_both_signs() -> None:
     search = APRIL(APRILSettings(way="search", searches="both", iterations=10))
     untold, informed = search.recipes(KNOWN, None), search.recipes(KNOWN, Unchanged({}))
     assert kinds(untold) == kinds(informed) == {((5, True), (5, True)), ((5, False), (5, False))}
-    assert {signed for one in search.recipes(KNOWN, Noisy({})) for _, signed in signs(one)} == {True, False}
+    assert {signed for one in search.recipes(KNOWN, KnownNoise({})) for _, signed in signs(one)} == {True, False}
     assert search.cost.restarts == 2 == 2 * APRIL(APRILSettings(way="search")).cost.restarts

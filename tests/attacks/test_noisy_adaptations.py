@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
 from flfw.adversary.attack import Attack
@@ -35,8 +35,7 @@ from flfw.inversion.matching import cosine_distance, gaussian_likelihood, relati
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
-from flfw.nets import Net, Tensors, tensors
-from flfw.nets.inputs import InputSpec
+from flfw.nets import Tensors, tensors
 from flfw.nets.training.clipping import FACTOR
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.plans.run_plan import plan
@@ -49,7 +48,7 @@ from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDPSettings
-from tests.support.attackable import gradient
+from tests.support.attackable import gradient, small_victim
 from tests.support.planned import clients_and_adaptation, clients_and_attacks
 
 SERVER, CLIENT = "server", "client_example"
@@ -287,29 +286,21 @@ def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
 
 # --- in a search ---
 
-INPUTS = InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,))
 ADAM = AdamSearch(150, 0.1, schedule="cosine")
 COSINE = SearchConfig(cosine_distance, ADAM, weighted((1e-3, total_variation)))
 SMOOTH = weighted((30.0, total_variation))
 
 
-def small() -> PlainVictim:
-    """36 pixels -> 40 units -> 4 classes."""
-    with initialising(0, "adaptations"):
-        net = Net(nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Sigmoid()), nn.Linear(40, 4))
-    return PlainVictim(net, tensors(net), ("*",), INPUTS)
-
-
 def search_error(informed: MethodOperator, noise: float, batch: int, config: SearchConfig, knowing: bool) -> float:
     """Root mean square deviation, on average over three probes of images of two greys."""
-    victim = informed.victim(small(), small().known, None)
+    victim = informed.victim(small_victim(), small_victim().known, None)
     rng = torch_generator(0, "pictures")
     greys = torch.rand(3, batch, 1, 2, 1, 1, generator=rng)
     images, labels = greys.expand(3, batch, 1, 2, 3, 6).reshape(3, batch, 1, 6, 6), torch.arange(batch)
     sent = [victim.gradient(one, labels, {}, {}) for one in images]
     sent = [{n: v + noise * torch.randn(v.shape, generator=rng) for n, v in one.items()} for one in sent]
     targets = [SearchTarget(one, labels, torch_generator(0, "start", i)) for i, one in enumerate(sent)]
-    result = invert(victim if knowing else small(), targets, config, operator=informed if knowing else None)
+    result = invert(victim if knowing else small_victim(), targets, config, operator=informed if knowing else None)
     return float((torch.stack([f.samples for f in result]) - images).square().mean((1, 2, 3, 4)).sqrt().mean())
 
 

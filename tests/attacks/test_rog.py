@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from flfw.recording.observation import Examples, Knowledge, Observation, Reconst
 from flfw.runs import run as whole
 from tests.attacks import test_attack_hyperfl as hyperfl
 from tests.support.attackable import attackable, db, digits, generators, seen
+from tests.support.csv_files import read_csv
 from tests.support.small_runs import tiny
 from tests.support.tables import attackable_rows
 
@@ -199,9 +199,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, PostPro
 def audited(folder: Path, *settings: str, attacks: Sequence[str] = ("rog",)) -> tuple[dict[str, Any], list[dict]]:
     changes = {"attack": tuple(attacks), "audit_rounds": "0", "attack_process": "inline"}
     whole.run(tiny(folder, **changes, set=("rog.iterations=10", *settings)))
-    result = json.loads((folder / "result.json").read_text())
-    with (folder / "audit.csv").open(newline="") as file:
-        return result, list(csv.DictReader(file))
+    return json.loads((folder / "result.json").read_text()), read_csv(folder / "audit.csv")
 
 
 @pytest.mark.nightly  # a post-processor for each control

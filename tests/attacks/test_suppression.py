@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +29,7 @@ from flfw.recording.observation import Knowledge, Observation, Vantage
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
 from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient
+from tests.support.csv_files import read_csv
 from tests.support.rounds import descend
 from tests.support.small_runs import tiny
 
@@ -248,8 +248,7 @@ def test_an_audit_reads_the_target_off_every_sum_that_it_is_in(folder: Path) -> 
         assert any("the update of client 3 alone" in line for line in entry["granted"])
     (consistent,) = [control for control in audited[1, 5, 1]["ladder"] if control["rung"] == "consistency"]
     assert consistent["passed"]
-    with (folder / "audit.csv").open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]
+    rows = read_csv(folder / "audit.csv", rung="target")
     assert {row["client"] for row in rows} == {"3"} and {row["probe_slot"] for row in rows} == {"3", "8"}
     assert sorted(row["sum_size"] for row in rows) == ["1"] * 4 + ["5"] * 8
 

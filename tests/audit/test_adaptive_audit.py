@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from flfw.task.defence import Defence
 from tests.support.attackable import attackable, digits, generators
+from tests.support.csv_files import read_csv
 from tests.support.engine_runs import train_by_engine
 from tests.support.planned import clients_and_adaptation, clients_and_attacks, clients_and_audit
 from tests.support.small_runs import plug_in
@@ -85,8 +85,7 @@ def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path
     assert adaptive["granted"][-1].startswith(f"that the client uses {plug_in(OwnPrune)} ()")
     assert adaptive["psnr"]["mean"] > static["psnr"]["mean"] + 2
     assert static["ladder"][:2] == adaptive["ladder"][:2]
-    with (tmp_path / "run" / "audit.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["rung"] == "target"]
+    rows = read_csv(tmp_path / "run" / "audit.csv", rung="target")
     assert [row["adaptive"] for row in rows] == ["False", "False", "True", "True"]
     assert len({row["reconstruction"] for row in rows}) == 4
 

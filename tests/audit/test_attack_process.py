@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import ctypes
 import dataclasses
 import importlib
@@ -29,6 +28,7 @@ from flfw.audit.queue import Queue
 from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.recording.observation import Knowledge, Observation
+from tests.support.csv_files import read_csv
 from tests.support.small_runs import ByGuess, tiny
 
 # What a server process need not import to find the attacks here is imported where it is used: it counts as their time.
@@ -368,8 +368,7 @@ def _timeless(entry: dict[str, Any]) -> dict[str, Any]:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Rows of the audit; whole numbers may be written as 1.0 where another row has none."""
-    with (folder / "audit.csv").open() as file:
-        return [{name: _number(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    return [{name: _number(value) for name, value in row.items()} for row in read_csv(folder / "audit.csv")]
 
 
 def _number(value: str) -> float | str:

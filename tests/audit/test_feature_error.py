@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from flfw.experiment import Experiment
 from flfw.nets.inputs import InputSpec
 from flfw.plans.run_plan import plan
 from flfw.recording.reader import Recordings
+from tests.support.csv_files import read_csv
 
 INPUTS = InputSpec.from_constants((1, 2, 2), (0.5,), (0.25,))
 
@@ -43,10 +43,8 @@ FLAGS = "--clients 2 --rounds 1 --local-epochs 1 --attack ig --images 2 --engine
 
 def _audited(folder: Path, method: str, net: str) -> tuple[dict, list[dict[str, str]]]:
     assert sim.main(f"--method {method} --net {net} {FLAGS} --audit-rounds 0 --out {folder}".split()) == 0
-    with (folder / "audit.csv").open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]
     entry = next(e for e in json.loads((folder / "result.json").read_text())["audit"] if e["round"] == 0)
-    return entry, rows
+    return entry, read_csv(folder / "audit.csv", rung="target")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ were changed. The expected verdict follows from the reason beside it and not fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, final
 
@@ -18,11 +18,8 @@ from torch import Tensor, nn
 from flfw.adversary.attack import NotApplicableError
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
-from flfw.nets.training.optimisers import LocalTraining
 from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
-from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
 from tests.support.known_answers import (
     BROKEN,
@@ -32,6 +29,7 @@ from tests.support.known_answers import (
     LEAKS,
     STATIC,
     Answers,
+    Averaged,
     ByClosedForm,
     Laboratory,
     Setup,
@@ -45,18 +43,14 @@ from tests.support.known_answers import (
     unrecorded,
 )
 from tests.support.silent_defences import Blanks, SendsNothing
-from tests.support.small_runs import plug_in
+from tests.support.small_runs import Generators, Observations, plug_in
 
 # --- methods and defences ---
 
 
 @final
-class Dead(FederatedStrategy):
+class Dead(Averaged):
     """FedAvg of a network whose first layer never fires: its gradient there is exactly zero."""
-
-    Settings = LocalTraining
-    downloads = ("*",)
-    uploads = ("*",)
 
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
@@ -64,9 +58,6 @@ class Dead(FederatedStrategy):
         with torch.no_grad():
             first.bias.fill_(-1e3)
         return net
-
-    def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        return weighted_mean(updates)
 
 
 class Impostors(Defence):
@@ -137,18 +128,14 @@ def _public() -> tuple[Tensor, Tensor]:
 
 
 class AnotherVictim(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(x) for x in exact[::-1]]
 
 
 class Mean(ByClosedForm):
     """One image for all: the mean of all victims."""
 
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         mean = torch.stack(exact).mean(0)
         return [Reconstruction(mean.clone()) for _ in exact]
 
@@ -156,9 +143,7 @@ class Mean(ByClosedForm):
 class GrantedMean(ByClosedForm):
     """One grey level, the mean that inputs are normalised with."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         inputs = [known.model.inputs for known in knowledge]
         return [Reconstruction(space.mean.expand(1, *space.shape)) for space in inputs]
 
@@ -210,9 +195,7 @@ class OneInfinity(ByClosedForm):
 
 
 class LossIsNaN(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(x, matching_loss=float("nan")) for x in exact]
 
 
@@ -227,9 +210,7 @@ class TooMany(ByClosedForm):
 
 
 class TooFew(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(x) for x in exact[1:]]
 
 
@@ -249,9 +230,7 @@ class Declines(ByClosedForm):
 
 
 class OneTensorForAll(ByClosedForm):
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(torch.full_like(exact[0], 0.5))] * len(exact)
 
 

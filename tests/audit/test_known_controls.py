@@ -35,7 +35,7 @@ from tests.support.known_answers import (
     swapped_files,
     unrecorded,
 )
-from tests.support.small_runs import plug_in
+from tests.support.small_runs import Generators, Observations, plug_in
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,7 @@ class BelowTheTarget(OnControls):
 class ConfusedByKnowledge(Steadfast):
     """Noise wherever it is told of a defence."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         exact = super().run(observations, knowledge, rngs)
         informed = any(known.operator is not None for known in knowledge)
         return [Reconstruction(torch.rand(f.samples.shape, generator=rngs[0])) for f in exact] if informed else exact

@@ -6,7 +6,6 @@ never be called "no leak found". The expected verdicts follow from the reason be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -16,12 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from flfw.nets import Net, Tensors
-from flfw.nets.training.optimisers import LocalTraining
 from flfw.rng import torch_generator
-from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
-from tests.support.known_answers import IDENTIFIES, INCONCLUSIVE, LEAKS, NO_LEAK, STATIC, Laboratory, Setup
+from tests.support.known_answers import IDENTIFIES, INCONCLUSIVE, LEAKS, NO_LEAK, STATIC, Averaged, Laboratory, Setup
 from tests.support.small_runs import plug_in
 
 # --- defences that who knows them can undo ---
@@ -251,33 +247,22 @@ def _sketched(value: Tensor) -> Tensor:
 # --- networks ---
 
 
-class _Averaged(FederatedStrategy):
-    """FedAvg of a network that a test builds."""
-
-    Settings = LocalTraining
-    downloads = ("*",)
-    uploads = ("*",)
-
-    def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        return weighted_mean(updates)
-
-
 @final
-class LayerNormed(_Averaged):
+class LayerNormed(Averaged):
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
         return Net(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.LayerNorm(32), nn.ReLU()), nn.Linear(32, 10))
 
 
 @final
-class GroupNormed(_Averaged):
+class GroupNormed(Averaged):
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
         return Net(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.GroupNorm(4, 32), nn.ReLU()), nn.Linear(32, 10))
 
 
 @final
-class Saturated(_Averaged):
+class Saturated(Averaged):
     """Sigmoids whose inputs are far from 0: derivatives of 1e-4 and less."""
 
     @classmethod

@@ -27,18 +27,9 @@ EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-
 
 
 def job(attack: str = "ig", probe_set: ProbeSet = EASY, **changes: Any) -> AttackJob:
-    details = {
-        "attack": attack,
-        "probe_set": probe_set,
-        "exchanges": EXCHANGES,
-        "recordings": Path("/nowhere/observations"),
-        "run_config": Experiment().to_run_config(),
-        "shape": (1, 2, 2),
-        "classes": 10,
-        "mean": (0.5,),
-        "std": (0.25,),
-    }
-    return AttackJob(**{**details, **changes})
+    folder, config = Path("/nowhere/observations"), Experiment().to_run_config()
+    usual = AttackJob(attack, probe_set, EXCHANGES, folder, config, (1, 2, 2), 10, mean=(0.5,), std=(0.25,))
+    return dataclasses.replace(usual, **changes)
 
 
 def guesses(value: float = 0.5) -> list[Reconstruction | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch.nn.functional import interpolate
 
 from flfw.audit.measures.metrics import psnr, reduced, reduced_scores
 from flfw.runs import run as whole
+from tests.support.csv_files import read_csv
 from tests.support.small_runs import tiny
 
 
@@ -38,10 +38,8 @@ def test_an_audit_of_enlarged_images_has_both_sizes(tmp_path: Path) -> None:
     changes = {"attack": ("rog",), "audit_rounds": "0", "image_size": 16, "set": ("rog.iterations=5",)}
     whole.run(tiny(tmp_path / "run", **changes))
     (entry,) = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
-    with (tmp_path / "run" / "audit.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["rung"] == "target"]
     values = []
-    for row in rows:
+    for row in read_csv(tmp_path / "run" / "audit.csv", rung="target"):
         paths = (tmp_path / "run" / row[name] for name in ("truth", "reconstruction"))
         a, b = (load_file(path)["samples"].float() for path in paths)
         a, b = (interpolate(x, size=(8, 8), mode="bilinear", antialias=True) for x in (a, b))

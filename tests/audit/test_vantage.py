@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import shutil
@@ -42,10 +41,11 @@ from flfw.server.checkpoint import Checkpoints
 from flfw.task.defence import Defence
 from tests.support import capability
 from tests.support.attackable import fresh_net
+from tests.support.csv_files import read_csv
 from tests.support.planned import clients_and_audit
 from tests.support.poison import poisoner
 from tests.support.silent_defences import Blanks, SendsNothing
-from tests.support.small_runs import ByGuess, plug_in, tiny
+from tests.support.small_runs import ByGuess, Generators, Observations, plug_in, tiny
 
 SERVER, UPDATE, EXAMPLE = VANTAGES[:3]
 
@@ -56,9 +56,7 @@ attacked: list[tuple[Vantage, int, str, int]] = []
 class Counted(ByGuess):
     """The closed form, which notes what it is handed."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         attacked.extend((o.vantage, o.round, o.point, o.slot) for o in observations)
         return Analytic().run(observations, knowledge, rngs)
 
@@ -89,8 +87,7 @@ def audit(folder: Path, **details: Any) -> list[dict[str, Any]]:
 
 
 def rows(folder: Path, **details: str) -> list[dict[str, str]]:
-    with (folder / "audit.csv").open(newline="") as lines:
-        return [row for row in csv.DictReader(lines) if all(row[key] == value for key, value in details.items())]
+    return read_csv(folder / "audit.csv", **details)
 
 
 def without_times(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Verdicts: the rule as a table, and audits of runs whose answer is known beforehand."""
 
-import csv
 import json
 import re
 import shutil
@@ -38,6 +37,7 @@ from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.manifest import rewrite
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
+from tests.support.csv_files import read_csv
 from tests.support.known_answers import record_answer
 from tests.support.planned import clients_and_audit
 from tests.support.silent_defences import Blanks, SendsNothing
@@ -207,8 +207,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def rows(folder: Path, control: str) -> list[dict[str, str]]:
-    with (folder / "audit.csv").open() as file:
-        return [row for row in csv.DictReader(file) if row["rung"] == control]
+    return read_csv(folder / "audit.csv", rung=control)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import claimed, shown
 from flfw.errors import InputError
 from flfw.privacy.rounding import at_most
-from tests.support.matrix_runs import written
+from tests.support.matrix_runs import amended, written
 from tests.support.small_runs import tiny
 
 SPREAD = {"mean": 0.5, "least": 0.5, "most": 0.5}
@@ -62,12 +62,9 @@ def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
 
 def claiming(folder: Path, **against: float | str) -> FinishedRun:
     """A run that claims these epsilons, and has a paper's figure."""
-    written(folder, [], [])
     lines = [{**CLAIM, "accounting": "exact", "adversary": who, "epsilon": value} for who, value in against.items()]
     lines.insert(0, {**CLAIM, "accounting": "as published", "epsilon": 9.0})
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps({**result, "privacy": lines}))
-    return read(folder)
+    return read(amended(written(folder, [], []), privacy=lines))
 
 
 def test_the_claim_that_counts_is_the_first_finite_one_of_the_weakest_seed(tmp_path: Path) -> None:
@@ -106,9 +103,8 @@ def test_a_claim_beside_canaries_has_no_source_of_noise(silent: Path, tmp_path: 
     copy = shutil.copytree(silent, tmp_path / "copy")
     record = json.loads((copy / "matrix.json").read_text())
     for seed in (0, 1):
-        path = copy / f"local_only-none-s{seed}" / "result.json"
         line = {key: CLAIM[key] for key in ("unit", "adversary", "delta")} | {"epsilon": "inf", "accounting": "exact"}
-        path.write_text(json.dumps({**json.loads(path.read_text()), "privacy": [line]}))
+        amended(copy / f"local_only-none-s{seed}", privacy=[line])
     located = [tiny(copy / c["folder"], method=c["method"], seed=c["seed"]) for c in record["cells"]]
     tables.write(copy, record["question"], located, {})
     shown = json.loads((copy / "matrix.json").read_text())["combinations"][1]["claim"]
@@ -119,7 +115,7 @@ def test_a_damaged_claim_is_bad_input(tmp_path: Path) -> None:
     for lacking in ("unit", "epsilon", "adversary", "accounting"):
         run = claiming(tmp_path / lacking, server=2.0)
         lines = [{k: v for k, v in line.items() if k != lacking} for line in run.result["privacy"]]
-        (run.folder / "result.json").write_text(json.dumps({**run.result, "privacy": lines}))
+        amended(run.folder, privacy=lines)
         with pytest.raises(InputError, match=rf"Expected privacy\[0\]\.{lacking}, got none in "):
             read(run.folder)
 
@@ -157,8 +153,7 @@ def test_runs_without_reported_accuracies_are_complete(silent: Path) -> None:
 
 def test_a_run_without_a_final_evaluation_is_no_complete_one(silent: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(silent, tmp_path / "copy")
-    path = copy / "local_only-none-s1" / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "final": None}))
+    amended(copy / "local_only-none-s1", final=None)
     cells = json.loads((copy / "matrix.json").read_text())["cells"]
     located = [tiny(copy / c["folder"], method=c["method"], seed=c["seed"]) for c in cells]
     tables.write(copy, json.loads((copy / "matrix.json").read_text())["question"], located, {})
@@ -171,8 +166,8 @@ def test_compared_accuracies_with_noise_are_said_to_have_it(silent: Path, tmp_pa
     copy = shutil.copytree(silent, tmp_path / "copy")
     names = [f"dp_fedavg-none-s{seed}" for seed in (0, 1)]
     result = json.loads((copy / names[1] / "result.json").read_text())
-    noisy = {**result, "config": {**result["config"], "metrics": "private"}, "final": {**FINAL, "acc_global": 0.9}}
-    (copy / names[1] / "result.json").write_text(json.dumps(noisy))
+    config = {**result["config"], "metrics": "private"}
+    amended(copy / names[1], config=config, final={**FINAL, "acc_global": 0.9})
     assert f"as received (with noise: {names[1]}) –" in " ".join(table([copy / name for name in names]).split())
     assert "with noise:" not in table([silent / name for name in names])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from flfw.comparisons.compare import table
 from flfw.comparisons.rows import read
 from flfw.errors import InputError
 from flfw.runs.run import run as run_one
-from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
+from tests.support.matrix_runs import HALVES, SMALL, amended, entry, row, written
 
 
 def lines(text: str, start: str) -> list[str]:
@@ -37,8 +36,7 @@ def test_only_what_differs_in_the_configurations_is_shown(tmp_path: Path) -> Non
 
 def test_accuracies_stand_beside_each_other(tmp_path: Path) -> None:
     one, two = (written(tmp_path / name, [], []) for name in ("one", "two"))
-    result = json.loads((two / "result.json").read_text())
-    (two / "result.json").write_text(json.dumps({**result, "final": None}))  # an audit of a run cut short
+    amended(two, final=None)  # an audit of a run cut short
     results = [line.split() for line in lines(table([one, two]), "accuracy")]
     assert results == [["accuracy", "one", "two"], ["as", "received", "60.0", "%", "–"],
                      ["after", "local", "training", "80.0", "%", "–"]]  # fmt: skip
@@ -106,9 +104,7 @@ def test_victims_are_the_same_whatever_the_seed_if_their_positions_are(tmp_path:
 
 def test_other_data_share_no_victims(tmp_path: Path) -> None:
     one, two = (written(tmp_path / name, [entry()], [row(0, 30.0)]) for name in ("one", "two"))
-    result = json.loads((two / "result.json").read_text())
-    result["provenance"]["data"]["digest"] = "e"
-    (two / "result.json").write_text(json.dumps(result))
+    amended(two, provenance={"code": "c", "data": {"digest": "e"}})
     assert lines(table([one, two]), "ig at round 0")[2].endswith("no victim is shared")
 
 
@@ -168,10 +164,8 @@ def test_membership_is_shown_of_runs_without_another_attack(tmp_path: Path) -> N
                "floor": {}}  # fmt: skip
     folders = []
     for name, auc in (("one", 0.7), ("two", 0.75)):
-        folders.append(written(tmp_path / name, [], []))
-        result = json.loads((folders[-1] / "result.json").read_text())
-        result["membership"] = [{**figures, "statistic": "loss", "pairs": 40, "auc": auc}]
-        (folders[-1] / "result.json").write_text(json.dumps(result))
+        rows = [{**figures, "statistic": "loss", "pairs": 40, "auc": auc}]
+        folders.append(amended(written(tmp_path / name, [], []), membership=rows))
     text = table(folders)
     assert "none of them was attacked" not in text
     _, one, two = lines(text, "membership")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from dataclasses import replace
@@ -31,6 +30,7 @@ from flfw.report import chart_style
 from flfw.runs import results
 from flfw.runs.run import run
 from flfw.server.checkpoint import stored_experiment
+from tests.support.csv_files import read_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROUNDS = [
@@ -47,11 +47,6 @@ def written(folder: Path, rounds: Any = ROUNDS, **config: Any) -> Path:
     return folder
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
 def texts(svg: Path) -> set[str]:
     return {"".join(node.itertext()).strip() for node in ElementTree.parse(svg).iter(f"{SVG}text")}
 
@@ -66,7 +61,7 @@ def test_the_csv_holds_what_result_json_says(tmp_path: Path) -> None:
     files = figures.write([one, two])
     names = [f"{name}.{end}" for name in ("training", "measures") for end in ("svg", "csv", "tex")]
     assert [path.relative_to(one / "figures").name for path in files] == names
-    read = [tuple(row.values()) for row in table(one / "figures" / "training.csv")]
+    read = [tuple(row.values()) for row in read_csv(one / "figures" / "training.csv")]
     assert [(name, int(r), *(float(x) if x else None for x in numbers)) for name, r, *numbers in read] == [
         ("hyperfl", 1, 2.25, 0.1, 1 / 3),
         ("hyperfl", 2, 0.1 + 0.2, None, 0.75),
@@ -80,7 +75,7 @@ def test_the_csv_holds_what_result_json_says(tmp_path: Path) -> None:
 def test_runs_are_named_after_what_tells_them_apart(tmp_path: Path) -> None:
     def names(*folders: Path) -> set[str]:
         figures.write(folders, tmp_path / "out", only=["training"])
-        return {row["run"] for row in table(tmp_path / "out" / "training.csv")}
+        return {row["run"] for row in read_csv(tmp_path / "out" / "training.csv")}
 
     one, two = written(tmp_path / "a" / "one"), written(tmp_path / "a" / "two", method="my.own:Method")
     same, again = written(tmp_path / "a" / "same"), written(tmp_path / "b" / "same")
@@ -152,11 +147,11 @@ def test_a_run_that_kept_its_state_gives_all_three(
     ]
     assert message.err == ""
     result = json.loads((finished / "result.json").read_text())
-    losses = [float(row["loss"]) for row in table(tmp_path / "out" / "training.csv")]
+    losses = [float(row["loss"]) for row in read_csv(tmp_path / "out" / "training.csv")]
     assert losses == [row["loss"] for row in result["rounds"]] and len(losses) == 2
-    dead = [float(row["dead_hidden_units"]) for row in table(tmp_path / "out" / "measures.csv")]
+    dead = [float(row["dead_hidden_units"]) for row in read_csv(tmp_path / "out" / "measures.csv")]
     assert dead == [row["extra"]["dead_hidden_units"] for row in result["rounds"]]
-    rows = table(tmp_path / "out" / "embeddings.csv")
+    rows = read_csv(tmp_path / "out" / "embeddings.csv")
     assert [int(row["client"]) for row in rows] == list(range(6))
     assert [row["dominant_classes"] for row in rows] == ["0 1 2", "2 3 4", "4 5 6", "6 7 8", "0 8 9", "0 1 2"]
     assert [row["group"] for row in rows] == ["0–2", "2–4", "4–6", "6–8", "0, 8, 9", "0–2"]
@@ -387,7 +382,7 @@ def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_
     assert sim.main(["--figures", str(folder), "--out", str(tmp_path / "usual")]) == 0
     assert not (tmp_path / "usual" / "norms.csv").exists()  # only if it is asked for
     assert figures.main([str(folder), "--figure-names", "norms", "--out", str(tmp_path / "out")]) == 0
-    assert len(table(tmp_path / "out" / "norms.csv")) == 2 * steps
+    assert len(read_csv(tmp_path / "out" / "norms.csv")) == 2 * steps
     assert {"before training", "after round 2", "local iteration"} <= texts(tmp_path / "out" / "norms.svg")
 
 

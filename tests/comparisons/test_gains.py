@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from flfw.comparisons.figures import figures, gains
+from tests.support.csv_files import read_csv
 
 CONFIG = {
     "seed": 0,
@@ -25,7 +25,7 @@ CONFIG = {
 HEADER = "round,client,acc_global,acc_local,acc_validation"
 
 
-def run(folder: Path, method: str, rounds: str, digest: str = "abc", **config: Any) -> Path:
+def run(folder: Path, method: str, rounds: str, digest: str = "abc", header: str = HEADER, **config: Any) -> Path:
     """A finished run's folder, as far as it is read; ``rounds``: lines of clients.csv with / between them."""
     folder.mkdir(parents=True)
     details = {**CONFIG, "method": method, "set": [], **config}
@@ -33,7 +33,7 @@ def run(folder: Path, method: str, rounds: str, digest: str = "abc", **config: A
     result = {"config": details, "rounds": [], "final": {"acc_local": 0, "acc_global": 0, "per_client": last}}
     result["provenance"] = {"data": {"digest": digest}}
     (folder / "result.json").write_text(json.dumps(result))
-    (folder / "clients.csv").write_text("\n".join([HEADER, *rounds.split("/")]) + "\n")
+    (folder / "clients.csv").write_text("\n".join([header, *rounds.split("/")]) + "\n")
     return folder
 
 
@@ -44,8 +44,7 @@ OURS = "1,0,0,0.75,0.9/1,1,0,0.1,0.2/1,2,0,0.45,0.9/2,0,0,0.1,0.9/2,1,0,0.85,0.3
 
 def drawn(tmp_path: Path, *folders: Path) -> list[dict[str, str]]:
     figures.write(folders, tmp_path / "out", only=["gains"])
-    with (tmp_path / "out" / "gains.csv").open(newline="") as lines:
-        return list(csv.DictReader(lines))
+    return read_csv(tmp_path / "out" / "gains.csv")
 
 
 def test_a_gain_is_the_difference_at_each_client_s_best_validation(tmp_path: Path) -> None:

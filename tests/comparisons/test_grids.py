@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from dataclasses import replace
@@ -23,6 +22,7 @@ from flfw.comparisons.rows import FinishedRun, read
 from flfw.recording.retention import purge
 from flfw.report.chart_style import INKS
 from flfw.runs.run import run
+from tests.support.csv_files import read_csv, write_csv
 from tests.support.reported_runs import a_run, entry
 from tests.support.small_runs import tiny
 
@@ -38,19 +38,11 @@ def attacked(attack: str = "ig", round_: int = 0, **changes: Any) -> dict[str, A
     return entry(attack, round_, tabular=False, **{"adaptive": True, "adaptation": None, **changes})
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
 def changed(folder: Path, number: int, **cells: Any) -> None:
     """Change cells in a row of audit.csv."""
-    rows = table(folder / "audit.csv")
+    rows = read_csv(folder / "audit.csv")
     rows[number] |= {key: str(value) for key, value in cells.items()}
-    with (folder / "audit.csv").open("w", newline="") as lines:
-        writer = csv.DictWriter(lines, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(folder / "audit.csv", rows)
 
 
 def content(*folders: Path, **choice: Any) -> grids.PictureGrid:
@@ -141,7 +133,7 @@ def test_attack_round_and_place_can_be_chosen(tmp_path: Path) -> None:
 
 def test_clients_with_and_without_the_defence_share_a_row(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", attacked(defence="none"), attacked(defence="prune", adaptive=False))
-    rows = table(folder / "audit.csv")
+    rows = read_csv(folder / "audit.csv")
     for index in range(len(rows)):
         changed(folder, index, adaptive=str(index != 1), probe_slot=index % 3)
     lines = (folder / "audit.csv").read_text().splitlines()[:4]
@@ -198,7 +190,7 @@ def test_the_command_writes_picture_and_numbers(tmp_path: Path, capsys: pytest.C
         assert capsys.readouterr().out.splitlines() == [str(out / f"grid.{e}") for e in (form, "csv", "tex")]
         again = figures.write([one, two], tmp_path / "again", [form], ["grid"], None, GridChoice(columns=2))
         assert [path.read_bytes() for path in again] == [(out / path.name).read_bytes() for path in again]
-    rows = table(tmp_path / "png" / "grid.csv")
+    rows = read_csv(tmp_path / "png" / "grid.csv")
     names = ("fedavg", "fedavg with prune")
     assert [(row["row"], row["psnr"]) for row in rows] == [(name, psnr) for name in names for psnr in ("22.0", "")]
     with Image.open(tmp_path / "png" / "grid.png") as picture:
@@ -273,10 +265,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.nightly
 def test_real_runs_give_the_numbers_and_images_of_their_audits(real: list[Path], tmp_path: Path) -> None:
     assert figures.main([*map(str, real), "--figure-names", "grid", "--attack", "ig", "--out", str(tmp_path)]) == 0
-    rows = table(tmp_path / "grid.csv")
+    rows = read_csv(tmp_path / "grid.csv")
     names = ["fedavg", "fedavg with prune, static", "fedavg with prune, told"]
     assert [(r["row"], r["probe_slot"]) for r in rows] == [(name, str(slot)) for name in names for slot in range(3)]
-    audits = {folder.name: table(folder / "audit.csv") for folder in real}
+    audits = {folder.name: read_csv(folder / "audit.csv") for folder in real}
     for row in rows:
         (source,) = [
             r

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from itertools import pairwise
@@ -21,26 +20,19 @@ from flfw.comparisons.figures.comparisons import expanded, grouped
 from flfw.comparisons.rows import read
 from flfw.errors import InputError
 from flfw.report import chart_style
+from tests.support.csv_files import read_csv
 from tests.support.latex import check
-from tests.support.matrix_runs import entry, row, written
+from tests.support.matrix_runs import amended, entry, row, written
 
 
 def attacked(folder: Path, decibels: list[float], accuracy: float = 0.8, **config: Any) -> Path:
     """A run with a round of training, whose images came out this close; recovered above 20 dB."""
     rows = [row(i, db) for i, db in enumerate(decibels)]
     written(folder, [entry(images=len(rows), verdict="leaks")], rows, method="fedavg", defence="none", **config)
-    result = json.loads((folder / "result.json").read_text())
-    result["final"]["acc_local"] = accuracy
-    result["rounds"] = [
+    rounds = [
         {"round": at, "loss": 2.0 / at, "acc_global": None, "acc_local": accuracy, "extra": {}} for at in (1, 2, 4)
     ]
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+    return amended(folder, final={"acc_local": accuracy, "acc_global": 0.6}, rounds=rounds)
 
 
 def close(db: float, count: int = 8) -> list[float]:
@@ -54,7 +46,7 @@ def test_seeds_are_pooled_and_other_settings_are_not(tmp_path: Path) -> None:
     folders = [attacked(tmp_path / f"s{seed}", close(30.0, 2), 0.7 + seed / 10, seed=seed) for seed in (0, 1)]
     other = attacked(tmp_path / "other", close(10.0, 2), lr=0.5)
     groups = grouped([read(folder) for folder in (*folders, other)])
-    assert [(group.name, group.seeds) for group in groups] == [("s0", [0, 1]), ("other", [0])]
+    assert [(group.name, [run.seed for run in group.runs]) for group in groups] == [("s0", [0, 1]), ("other", [0])]
     first, second = numbers.leakage(groups)
     assert (first["images"], first["recovered"], first["seeds"]) == (4, 4, "0 1")
     assert (first["share_low"], first["share_high"]) == (pytest.approx(0.025 ** (1 / 4)), 1.0)  # exact, 4 of 4
@@ -169,7 +161,7 @@ def test_a_pdf_has_fonts_as_truetype_and_the_width_of_a_column(tmp_path: Path) -
     check(source)
     assert r"\includegraphics[width=\columnwidth]{leakage.pdf}" in source and r"\begin{figure}" in source
     assert "Seed 0. n = 8 attacked examples of each; ig (100 iterations, 1 start)." in source
-    (numbers_beside,) = table(files[3])
+    (numbers_beside,) = read_csv(files[3])
     assert (numbers_beside["recovered"], numbers_beside["verdict"]) == ("8", "leaks")
 
 
@@ -187,8 +179,7 @@ def test_membership_alone_is_drawn_and_other_figures_name_it(tmp_path: Path) -> 
                       "tpr_high": 0.5, "epsilon_low": 0.25, "claimed_epsilon": None, "accuracy_gap": 0.1,
                       "floor": {}}  # fmt: skip
     run = written(tmp_path / "run", [], [], method="fedavg", defence="none")
-    result = json.loads((run / "result.json").read_text()) | {"membership": [figures_of_one]}
-    (run / "result.json").write_text(json.dumps(result))
+    amended(run, membership=[figures_of_one])
     (line,) = numbers.membership(grouped([read(run)]))
     assert (line["auc"], line["auc_low"], line["read"]) == (0.7, 0.6, "in round 1")
     files = figures.write([run], tmp_path / "out", only=["membership"])

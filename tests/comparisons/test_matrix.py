@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -35,8 +34,9 @@ from flfw.plans.run_plan import plan
 from flfw.runs.run import run as run_one
 from flfw.server.checkpoint import is_complete
 from flfw.task.defence import Defence
+from tests.support.csv_files import read_csv
 from tests.support.drawn_charts import charts_in, lines_of, texts_at, texts_of
-from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
+from tests.support.matrix_runs import HALVES, SMALL, amended, entry, row, written
 
 
 class Stumbles(Defence):
@@ -188,8 +188,7 @@ def test_the_seeds_of_a_combination_are_pooled(whole: Path) -> None:
 
 @pytest.mark.slow
 def test_the_csv_has_a_row_a_run_attack_and_round(whole: Path) -> None:
-    with (whole / "matrix.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(whole / "matrix.csv")
     assert [(row["defence"], row["seed"], row["folder"]) for row in rows] == [
         ("none", "0", NAMES[0]), ("none", "1", NAMES[1]), (HALVES, "0", NAMES[2]), (HALVES, "1", NAMES[3])
     ]  # fmt: skip
@@ -206,10 +205,8 @@ def test_the_same_victims_are_compared(whole: Path) -> None:
     assert (result["combination"], result["with"], result["images"]) == (f"fedavg with {HALVES}", "fedavg", 4)
     values = {}
     for name in NAMES:
-        with (whole / name / "audit.csv").open() as file:
-            for row in csv.DictReader(file):
-                if row["rung"] == "target":
-                    values[name, row["probe_slot"]] = float(row["psnr"])
+        for line in read_csv(whole / name / "audit.csv", rung="target"):
+            values[name, line["probe_slot"]] = float(line["psnr"])
     gaps = [values[NAMES[i + 2], slot] - values[NAMES[i], slot] for i in (0, 1) for slot in ("0", "1")]
     assert result["difference"]["mean"] == pytest.approx(np.mean(gaps))
 
@@ -246,9 +243,7 @@ def test_a_killed_matrix_goes_on_where_it_was(copied: Path, whole: Path, capsys:
     again(copied)
     assert states(copied) == dict.fromkeys(NAMES, "complete")
     assert re.findall(r"\[\d/4\] (\S+)$", capsys.readouterr().err, re.MULTILINE) == NAMES[1:3]
-    ours, theirs = (
-        list(csv.DictReader((folder / "matrix.csv").read_text().splitlines())) for folder in (copied, whole)
-    )
+    ours, theirs = (read_csv(folder / "matrix.csv") for folder in (copied, whole))
     assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
 
 
@@ -523,8 +518,7 @@ def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found
     # Those elsewhere are answered by nobody.
     assert outcome.worst is not None and outcome.worst.setting.vantage != "server"
     result = json.loads((folder / "result.json").read_text())
-    result["audit"] = [e for e in result["audit"] if e["vantage"] == "server"]
-    (folder / "result.json").write_text(json.dumps(result))
+    amended(folder, audit=[e for e in result["audit"] if e["vantage"] == "server"])
     worst = combine("m", "d", [read(folder)]).worst
     assert worst is not None and (worst.setting.informed, worst.verdict) == (True, "no leak found")
     assert "(no leak found)" not in headline(page_of(tmp_path, {"d": folder}))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +13,20 @@ from flfw.comparisons.figures.comparisons import grouped
 from flfw.comparisons.figures.figures import caption
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.errors import InputError
-from tests.support.matrix_runs import entry, row, written
+from tests.comparisons.test_gains import run
+from tests.support.csv_files import read_csv
+from tests.support.matrix_runs import amended, entry, row, written
 
 
 def attacked(folder: Path, db: float, error: float, **config: Any) -> Path:
     """A regression with two rounds, whose twelve records came out this close; its final error is the one given."""
     rows = [row(i, db + i / 4) for i in range(12)]
     written(folder, [entry(images=12, verdict="leaks")], rows, method="fedavg", defence="none", **config)
-    result = json.loads((folder / "result.json").read_text())
-    result["final"] = {"acc_local": None, "acc_global": None, "mae_local": error, "mae_global": 2 * error}
-    result["rounds"] = [
-        {
-            "round": at,
-            "loss": 1.0,
-            "acc_global": None,
-            "acc_local": None,
-            "extra": {"mae_global": 2 * error + at, "mae_local": error + at, "r2_local": 0.5},
-        }
-        for at in (1, 2)
-    ]
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+    final = {"acc_local": None, "acc_global": None, "mae_local": error, "mae_global": 2 * error}
+    extra = [{"mae_global": 2 * error + at, "mae_local": error + at, "r2_local": 0.5} for at in (1, 2)]
+    row_of_round = {"loss": 1.0, "acc_global": None, "acc_local": None}
+    rounds = [{"round": at, **row_of_round, "extra": more} for at, more in enumerate(extra, start=1)]
+    return amended(folder, final=final, rounds=rounds)
 
 
 @pytest.mark.slow
@@ -66,10 +52,10 @@ def test_files_of_the_frontier_and_of_training_name_errors(tmp_path: Path) -> No
     other = attacked(tmp_path / "other", 9.0, 50.0, lr=0.5)
     figures.write([*seeds, other], tmp_path / "out", only=["frontier", "training"])
     assert "mean absolute error against leakage" in (tmp_path / "out" / "frontier.tex").read_text()
-    first = table(tmp_path / "out" / "frontier.csv")[0]
+    first = read_csv(tmp_path / "out" / "frontier.csv")[0]
     ends = [first[f"mean_absolute_error{end}"] for end in ("_low", "", "_high")]
     assert (first["run"], ends) == ("s0", ["40.0", "40.5", "41.0"])
-    rounds = table(tmp_path / "out" / "training.csv")
+    rounds = read_csv(tmp_path / "out" / "training.csv")
     assert list(rounds[0])[:5] == ["run", "round", "loss", "mae_global", "mae_local"]
     assert not any(column.startswith("acc_") for column in rounds[0])
     assert [(line["mae_local"], line["mae_global"]) for line in rounds] == [
@@ -114,14 +100,9 @@ def test_privacy_and_compression_have_errors() -> None:
 
 def with_clients(folder: Path, method: str, lines: str) -> Path:
     """A regression of two clients: its last errors are 10 and 20."""
-    folder.mkdir()
-    config = {"seed": 0, "dataset": "digits", "image_size": 0, "split": "iid", "clients": 2, "canaries": 0, "set": []}
+    run(folder, method, lines, header="round,client,mae_local,r2_validation", split="iid", clients=2)
     last = [{"client": c, "mae_local": 10.0 * (c + 1)} for c in (0, 1)]
-    final = {"acc_local": None, "mae_local": 15.0, "per_client": last}
-    result = {"config": {**config, "method": method, "defence": "none"}, "rounds": [], "final": final}
-    (folder / "result.json").write_text(json.dumps({**result, "provenance": {"data": {"digest": "d"}}}))
-    (folder / "clients.csv").write_text("round,client,mae_local,r2_validation\n" + lines.replace("/", "\n"))
-    return folder
+    return amended(folder, final={"acc_local": None, "mae_local": 15.0, "per_client": last})
 
 
 def test_a_gain_is_the_error_that_is_saved(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import replace
@@ -20,9 +19,10 @@ from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import ACCURACIES, ERRORS, family, shown
 from flfw.errors import InputError
 from flfw.files.result_file import read_result
+from tests.support.csv_files import read_csv
 from tests.support.drawn_charts import charts_in, lines_of, texts_at, texts_of
 from tests.support.latex import check
-from tests.support.matrix_runs import SMALL, entry, row, written
+from tests.support.matrix_runs import SMALL, amended, entry, row, written
 from tests.support.small_runs import tiny
 
 ACCURACY, ERROR = ACCURACIES[0], ERRORS[0]
@@ -36,10 +36,8 @@ def regression(folder: Path, local: float, received: float, **config: Any) -> Pa
     rows = [row(i, db + i / 8, defence=name) for i in range(8)]
     verdict = "leaks" if db > 20 else "no leak found"
     written(folder, [entry(verdict=verdict, defence=name, images=8)], rows, **config)
-    result = json.loads((folder / "result.json").read_text())
     final = dict.fromkeys(one.key for one in ACCURACIES) | {"mae_local": local, "mae_global": received}
-    (folder / "result.json").write_text(json.dumps({**result, "final": final}))
-    return folder
+    return amended(folder, final=final)
 
 
 @pytest.fixture
@@ -104,10 +102,10 @@ def test_the_tables_have_errors_beside_the_accuracies_that_nobody_measured(writt
     assert [(cell["mae_local"], cell["acc_local"]) for cell in record["cells"]] == [
         (40.0, None), (44.0, None), (1234.5, None), (None, None),
     ]  # fmt: skip
-    with (written_matrix / "matrix.csv").open(newline="") as lines:
-        assert [(line["mae_local"], line["mae_global"], line["acc_local"]) for line in csv.DictReader(lines)] == [
-            ("40.0", "80.0", ""), ("44.0", "88.0", ""), ("1234.5", "2469.0", ""),
-        ]  # fmt: skip
+    rows = read_csv(written_matrix / "matrix.csv")
+    assert [(row["mae_local"], row["mae_global"], row["acc_local"]) for row in rows] == [
+        ("40.0", "80.0", ""), ("44.0", "88.0", ""), ("1234.5", "2469.0", ""),
+    ]  # fmt: skip
     assert tables.lines(record) == [
         "fedavg: mean absolute error 42.0 after local training; leaks, 16 of 16 recovered by ig at round 0",
         "fedavg with x: mean absolute error 1,234 after local training; "
@@ -181,15 +179,12 @@ def test_a_regression_beside_a_classification_has_a_table_of_its_own(tmp_path: P
     )
     assert first[2:] == [["as", "received", "–", "60.0", "%"], ["after", "local", "training", "–", "80.0", "%"]]
     assert second[2:] == [["as", "received", "50.0", "–"], ["after", "local", "training", "40.0", "–"]]
-    result = json.loads((two / "result.json").read_text())
-    (two / "result.json").write_text(json.dumps({**result, "final": None}))  # cut short: of what kind is not known
+    amended(two, final=None)  # cut short: of what kind is not known
     assert not any(block.startswith("accuracy") for block in table([one, two]).split("\n\n"))
 
 
 def test_damaged_errors_are_bad_input(tmp_path: Path) -> None:
-    folder = regression(tmp_path / "run", 40.0, 50.0)
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps({**result, "final": {"mae_local": "much"}}))
+    folder = amended(regression(tmp_path / "run", 40.0, 50.0), final={"mae_local": "much"})
     with pytest.raises(InputError, match=r"final\.mae_local"):
         read_result(folder)
     combination = {"method": "m", "defence": "none", "attacks": [], "worst": None, "mae_local": {"mea": 0.5}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -23,6 +22,7 @@ from flfw.rng import initialising, torch_generator
 from flfw.task.defence import DefendedData, LocalStep
 from flfw.task.pipeline import DefenceStage, Pipeline, PipelineSettings
 from tests.support import rounds
+from tests.support.csv_files import read_csv
 
 INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
 FEW: dict[str, Any] = {"steps": 8}
@@ -257,8 +257,7 @@ def test_listed_examples_alone_are_concealed_in_probes(tmp_path: Path) -> None:
     def attacked(rule: str) -> tuple[list[str], list[float]]:
         out = tmp_path / re.sub(r"\W", "-", rule)
         assert sim.main([*flags.split(), "--set", "dcs2.steps=2", f"dcs2.sensitive={rule}", "--out", str(out)]) == 0
-        with (out / "audit.csv").open() as file:
-            rows = [row for row in csv.DictReader(file) if row["rung"] == "target"]
+        rows = read_csv(out / "audit.csv", rung="target")
         return [row["index"] for row in rows], [float(row["psnr"]) for row in rows]
 
     places, concealed = attacked("all")

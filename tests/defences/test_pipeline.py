@@ -40,7 +40,7 @@ from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.task.defence import Defence, LocalStep
 from flfw.task.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
-from tests.support.attackable import gradient
+from tests.support.attackable import Unchanged, gradient
 from tests.support.method_rounds import make_client
 from tests.support.planned import checked, clients_and_adaptation
 from tests.support.small_runs import plug_in
@@ -214,10 +214,10 @@ def test_in_a_matrix_a_pipeline_is_one_value_and_each_cell_keeps_the_settings_of
     given = asked("none", set=("prune.ratio=0.7", "soteria.ratio=0.3"))
     matrix = Matrix(defences=("none", "prune", "soteria+prune", "prune+soteria")).filled(given)
     cells = {cell.defence: cell for cell in matrix.cells(given, tmp_path)}
-    assert [cell.experiment.set for cell in cells.values()] == [(), given.set[:1], given.set, given.set]
-    assert cells["soteria+prune"].folder.name == "fedavg-soteria-prune-s0"
+    assert [cell.set for cell in cells.values()] == [(), given.set[:1], given.set, given.set]
+    assert cells["soteria+prune"].out.name == "fedavg-soteria-prune-s0"
     for cell in cells.values():
-        checked(plan(cell.experiment))
+        checked(plan(cell))
 
 
 # --- the controls beside an audit ---
@@ -300,14 +300,11 @@ def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(name
     torch.testing.assert_close(operator.apply(step.gradients, operator.undo(sent), operator.read(sent)), sent)
 
 
-class Shifted(Operator):
+class Shifted(Unchanged):
     """Adds a constant to each entry that is undone in the observation."""
 
     def undo(self, sent: Tensors) -> Tensors:
         return {name: value - self.settings["by"] for name, value in sent.items()}
-
-    def apply(self, simulated: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        return simulated
 
 
 def test_later_stages_are_undone_before_an_earlier_one_is_read() -> None:

@@ -146,20 +146,24 @@ def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Exp
     assert [answer.partition for answer in answers] == [0, 2] and (directory.nodes[0], directory.nodes[2]) == (1, 3)
 
 
+def begun(
+    directory: ClientDirectory, experiment: Experiment, clients: int = 3, known: Mapping[int, int] | None = None
+) -> list[ClientInfo]:
+    """Assign three partitions to so many nodes, all of them honest."""
+    grid = InProcessGrid(apps.client, clients, experiment.to_run_config())
+    return NodeAssignment(grid, directory, 3, WAIT, None, known).begin()
+
+
 @pytest.mark.parametrize("known", [{1: 0}, {2: 1}, {1: 0, 3: 2}, {}])
 def test_a_registration_that_is_not_known_here_leaves_nobody_out(known: dict[int, int], small: Experiment) -> None:
     directory = ClientDirectory(FailurePolicy())
-    answers = NodeAssignment(
-        InProcessGrid(apps.client, 3, small.to_run_config()), directory, 3, WAIT, None, known
-    ).begin()
+    answers = begun(directory, small, known=known)
     assert [answer.partition for answer in answers] == [0, 1, 2] and not directory.unfit
 
 
 def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> None:
     directory = ClientDirectory(FailurePolicy("drop"))
-    answers = NodeAssignment(
-        InProcessGrid(apps.client, 3, small.to_run_config()), directory, 3, WAIT, None, {1: 0, 9: 1, 3: 2}
-    ).begin()
+    answers = begun(directory, small, known={1: 0, 9: 1, 3: 2})
     assert [answer.partition for answer in answers] == [0, 2] and list(directory.unfit) == [1]
 
 
@@ -180,17 +184,13 @@ def test_without_tolerance_a_lie_ends_the_run_in_one_line(change: dict[str, Any]
 @pytest.mark.slow
 def test_who_stays_away_is_left_out_where_failures_are_tolerated(small: Experiment) -> None:
     directory, began = ClientDirectory(FailurePolicy("drop")), time.monotonic()
-    answers = NodeAssignment(InProcessGrid(apps.client, 2, small.to_run_config()), directory, 3, WAIT).begin()
+    answers = begun(directory, small, clients=2)
     assert [answer.partition for answer in answers] == [0, 1] and directory.unfit == {2: "did not join within 0.2 s"}
     assert 0.2 < time.monotonic() - began < 60
     with pytest.raises(RunError, match="Expected 3 clients, got 2"):
-        NodeAssignment(
-            InProcessGrid(apps.client, 2, small.to_run_config()), ClientDirectory(FailurePolicy()), 3, WAIT
-        ).begin()
+        begun(ClientDirectory(FailurePolicy()), small, clients=2)
     with pytest.raises(RunError, match="Expected 3 clients, got 0"):
-        NodeAssignment(
-            InProcessGrid(apps.client, 0, small.to_run_config()), ClientDirectory(FailurePolicy("drop")), 3, WAIT
-        ).begin()
+        begun(ClientDirectory(FailurePolicy("drop")), small, clients=0)
 
 
 # --- who comes late -------------------------------------------------------------------------------------------------
@@ -257,16 +257,22 @@ def test_no_client_fits_another_code(small: Experiment) -> None:
     assert directory.unfit == dict.fromkeys(range(3), reason)
 
 
+class WithALiar(Coming):
+    """One node says that it has the first partition."""
+
+    liar = 2
+
+    def _answer(self, message: Message) -> Message:
+        answer = super()._answer(message)
+        if message.metadata.dst_node_id == self.liar:
+            answer.content.config_records["about"]["partition"] = 0
+        return answer
+
+
 @pytest.mark.parametrize("known", [None, {1: 0, 2: 1}])
 def test_a_late_liar_takes_no_place_of_another(known: dict[int, int] | None, small: Experiment) -> None:
-    class LateLiar(Coming):
-        def _answer(self, message: Message) -> Message:
-            answer = super()._answer(message)
-            if message.metadata.dst_node_id == 3:
-                answer.content.config_records["about"]["partition"] = 0
-            return answer
-
-    grid = LateLiar(small, 1, 2)
+    grid = WithALiar(small, 1, 2)
+    grid.liar = 3
     directory, assignment = coming(grid, known=known)
     assignment.begin()
     grid.there = [1, 2, 3]
@@ -276,14 +282,7 @@ def test_a_late_liar_takes_no_place_of_another(known: dict[int, int] | None, sma
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_liar_does_not_inherit_the_place_of_the_site_that_it_drove_out(late: bool, small: Experiment) -> None:
-    class Doubling(Coming):
-        def _answer(self, message: Message) -> Message:
-            answer = super()._answer(message)
-            if message.metadata.dst_node_id == 2:
-                answer.content.config_records["about"]["partition"] = 0
-            return answer
-
-    grid = Doubling(small, *((3,) if late else (1, 2, 3)))
+    grid = WithALiar(small, *((3,) if late else (1, 2, 3)))
     directory, assignment = coming(grid)
     assignment.begin()
     grid.there = [1, 2, 3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +40,11 @@ PLAIN = TrainingDescription(LR)
 Optimiser = Callable[[Any], torch.optim.Optimizer]
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, LR)
-
-
-def momentum(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
-
-
-def nesterov(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
-
-
-def adam(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, 1e-3)
-
-
-def adamw(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, 1e-3, weight_decay=0.1)
+sgd = partial(torch.optim.SGD, lr=LR)
+momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+nesterov = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+adam = partial(torch.optim.Adam, lr=1e-3)
+adamw = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
 
 
 @dataclass
@@ -243,14 +231,8 @@ def dropping() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 64), nn.ReLU(), nn.Dropout(0.02), nn.Linear(64, 3))
 
 
-def slow(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, 0.05)
-
-
-def slow_momentum(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, 0.05, momentum=0.9)
-
-
+slow = partial(torch.optim.SGD, lr=0.05)
+slow_momentum = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 MIXED = TrainingDescription(0.05, batch_size=2, epochs=3)
 JITTER = replace(PLAIN, augment=jittered)
 SHUFFLED = Local(slow, batch_size=2, steps=3)
@@ -315,9 +297,5 @@ def test_a_known_order_is_checked_exactly(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_truth_of_some_updates_only_is_checked_for_these(tmp_path: Path) -> None:
     given = truth_of(COUNT)
-
-    def truth(client: int) -> Truth | None:
-        return given(client) if client == 2 else None
-
-    result = checked(tmp_path, Local(), truth=truth)
+    result = checked(tmp_path, Local(), truth=lambda client: given(client) if client == 2 else None)
     assert [check["client"] for check in result["consistency"]] == [2]

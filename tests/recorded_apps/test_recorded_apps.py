@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Attack, AttackCost
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.membership import Membership
 from flfw.audit.measures.public import PublicData
@@ -25,7 +24,7 @@ from flfw.recorded_apps import knowledge, named
 from flfw.recorded_apps.audit import _built
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.manifest import read_manifest, rewrite
-from flfw.recording.observation import Observation, Reconstruction, Truth, Vantage, mean_gradient
+from flfw.recording.observation import Observation, Reconstruction, Truth, mean_gradient
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import purge
 from flfw.report.report import write_report
@@ -34,6 +33,7 @@ from tests.support.foreign_apps import (
     LR,
     SPACE,
     Convolutional,
+    as_seen,
     ask,
     client_app,
     dense,
@@ -45,17 +45,14 @@ from tests.support.foreign_apps import (
     truth_of,
 )
 from tests.support.paths import ROOT
-
-
-def seen(received: dict[str, Tensor], sent: dict[str, Tensor]) -> Observation:
-    return Observation(Vantage.SERVER, "update", "target", 1, 7, 0, sent, received)
+from tests.support.small_runs import WithoutSearch
 
 
 def an_update(net: nn.Module, count: int = 4, mode: str = "train") -> tuple[Observation, Tensor, Tensor]:
     received = {name: value.clone() for name, value in net.state_dict().items()}
     x, y = examples(count)
     step(net, x, y, mode=mode)
-    return seen(received, dict(net.state_dict())), x, y
+    return as_seen(received, dict(net.state_dict())), x, y
 
 
 # --- knowledge ----------------------------------------------------------------------------------------------------
@@ -103,7 +100,7 @@ def test_numbered_tensors_are_taken_in_the_networks_order(build: Callable[[], nn
         pairs = [(str(i), tensors[name]) for i, name in enumerate(wanted)]
         return dict(sorted(pairs))  # as a file has them: 10 before 2
 
-    result = named(net, seen(numbered(update.received), numbered(update.sent)))
+    result = named(net, as_seen(numbered(update.received), numbered(update.sent)))
     assert set(result.sent) == set(result.received) == set(wanted)
     assert all(torch.equal(result.sent[name], update.sent[name]) for name in wanted)
 
@@ -131,7 +128,7 @@ def test_the_first_tensor_that_does_not_fit_is_named() -> None:
         twofold.get_parameter(name).requires_grad_(False)
     numbered = {str(i): torch.zeros(shape) for i, shape in enumerate([(4, 4), 4, (4, 4), 4])}
     with pytest.raises(InputError, match="got 4, which fit 2 other parts of it; send"):
-        named(twofold, seen(numbered, numbered))
+        named(twofold, as_seen(numbered, numbered))
 
 
 def test_what_the_server_did_not_send_is_unknown_and_what_is_frozen_is_not_matched() -> None:
@@ -265,11 +262,7 @@ def test_several_steps_an_unknown_optimiser_or_a_defence_make_an_attack_static(
 
 
 @final
-class Raising(Attack):
-    @property
-    def cost(self) -> AttackCost:
-        return AttackCost(0, 1, "none")
-
+class Raising(WithoutSearch):
     def run(self, observations: Sequence[Any], knowledge: Sequence[Any], rngs: Sequence[Any]) -> list[Reconstruction]:
         for seen in observations:
             seen.sent["1.weight"].zero_()  # what it does to its own copy is no other attack's affair

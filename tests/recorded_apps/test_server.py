@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flfw import nets
-from flfw.adversary.attack import Attack, AttackCost, Uses
+from flfw.adversary.attack import Uses
 from flfw.adversary.sums import SEEN
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.imprint import Imprint, ImprintSettings
@@ -35,22 +35,17 @@ from tests.support.foreign_apps import (
     rows,
     truth_of,
 )
+from tests.support.small_runs import Generators, Observations, WithoutSearch
 
 
-class Watching(Attack):
+class Watching(WithoutSearch):
     """Keeps what it was given, and gives nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.given: list[tuple[Observation, Knowledge]] = []
 
-    @property
-    def cost(self) -> AttackCost:
-        return AttackCost(0, 1, "none")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[Any]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         self.given += zip(observations, knowledge, strict=True)
         return [Reconstruction(torch.full((k.batch, 1, 6, 6), torch.nan)) for k in knowledge]
 
@@ -66,9 +61,7 @@ class Using(Watching):
     def uses(self) -> Uses:
         return frozenset({"public"})
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[Any]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         copies = [None if known.public is None else known.public.samples.clone() for known in knowledge]
         result = super().run(observations, knowledge, rngs)
         assert all(copy is not None and 0 < float(copy.max()) <= 1 for copy in copies)

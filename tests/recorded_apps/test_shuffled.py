@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -17,8 +17,9 @@ from flfw.recorded_apps import TrainingDescription
 from flfw.recorded_apps.case import ForeignCase, Victim
 from flfw.recorded_apps.consistency import Consistency
 from flfw.recorded_apps.knowledge import input_space
-from flfw.recording.observation import Observation, Truth, Vantage
+from flfw.recording.observation import Truth
 from flfw.rng import initialising, torch_generator
+from tests.support.foreign_apps import as_seen
 
 COUNT = 200
 PLAIN = TrainingDescription(0.01, batch_size=32)
@@ -38,16 +39,9 @@ def digits(start: int, count: int) -> Truth:
     return Truth(torch.tensor(x, dtype=torch.float32).view(-1, 1, 8, 8)[at] / 16, torch.tensor(y)[at], at)
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, 0.01)
-
-
-def momentum(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, 0.01, momentum=0.9)
-
-
-def adam(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, 1e-3)
+sgd = partial(torch.optim.SGD, lr=0.01)
+momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+adam = partial(torch.optim.Adam, lr=1e-3)
 
 
 def normalised(x: Tensor) -> Tensor:
@@ -82,17 +76,11 @@ def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) ->
         chosen.zero_grad()
         cross_entropy(net(prepared(truth.samples[indices])), truth.labels[indices]).backward()
         chosen.step()
-    observation = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, dict(net.state_dict()), received)
+    observation = replace(as_seen(received, dict(net.state_dict())), client=0)
     public = digits(COUNT, 50)
     space = input_space(((1, 8, 8), (0.5,), (0.5,)))
-    case = ForeignCase(
-        cnn,
-        space,
-        PublicData.from_arrays(public.samples.numpy(), public.labels.numpy()),
-        lambda seen: training,
-        0,
-        "none",
-    )
+    public_data = PublicData.from_arrays(public.samples.numpy(), public.labels.numpy())
+    case = ForeignCase(cnn, space, public_data, lambda seen: training, 0, "none")
     checks = Consistency(case, case.fresh("attacker"), {0: truth, 1: digits(COUNT, COUNT)}, 3600.0)
     control, (check,) = checks.checked([Victim({"client": 0}, 0, truth, truth)], [observation])
     assert check.outcome == ("failed" if cause else "passed") and control.passed == (not cause), check.words

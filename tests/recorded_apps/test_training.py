@@ -22,7 +22,7 @@ from flfw.inversion.search import SearchConfig, SearchTarget, _Run
 from flfw.recorded_apps import SearchLimits, TrainingDescription, knowledge, named
 from flfw.recorded_apps.cost import CostEstimate, SearchCost, bearable
 from flfw.recorded_apps.knowledge import input_space
-from flfw.recording.observation import Observation, Vantage, mean_gradient
+from flfw.recording.observation import Observation, mean_gradient
 from flfw.rng import torch_generator
 from tests.recorded_apps.test_consistency import RIGHT, SHUFFLED, Local, checked, slow
 from tests.support.foreign_apps import (
@@ -30,6 +30,7 @@ from tests.support.foreign_apps import (
     SPACE,
     Convolutional,
     app_of,
+    as_seen,
     ask,
     client_app,
     dense,
@@ -44,7 +45,7 @@ def observation(local: Local, build: Callable[[], nn.Module], count: int) -> tup
     received = {name: value.clone() for name, value in net.state_dict().items()}
     x, y = examples(count)
     sent = local(net, x, y)
-    return Observation(Vantage.SERVER, "update", "target", 1, 7, 0, sent or dict(net.state_dict()), received), x, y
+    return as_seen(received, sent or dict(net.state_dict())), x, y
 
 
 MORE: dict[str, tuple[Local, TrainingDescription]] = {

@@ -1,6 +1,5 @@
 """The report of a run, read back as a browser would: its answer, its pictures, and that it fits a phone."""
 
-import csv
 import json
 import re
 import shutil
@@ -18,6 +17,7 @@ from flfw.report.figures import stacked_panels
 from flfw.report.findings import png_uri
 from flfw.report.page_data import FailureLine, first_screen
 from flfw.report.report import command, write_report
+from tests.support.csv_files import read_csv, write_csv
 from tests.support.drawn_charts import charts_in, lines_of, texts_of
 from tests.support.reported_runs import IMAGES, ROUNDS, a_full_run, a_run, conclusion, full_entry, nothing
 
@@ -541,18 +541,14 @@ def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> 
 def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path, column: bool) -> None:
     """A method that hides tensors leaves both static; older tables have the name of the job's file alone."""
     folder = a_run(tmp_path / "run", entries=twin("static", "static", adaptive=False))
-    with (folder / "audit.csv").open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = read_csv(folder / "audit.csv")
     for row, informed in zip(rows, [False] * IMAGES + [True] * IMAGES, strict=True):
         row["psnr"] = row["psnr"] and ("12.5" if informed else "11.5")
         if column:
             row["adaptation"] = "written" if informed else ""
         elif row["reconstruction"]:
             row["reconstruction"] = f"reconstructions/ig-r0000-target{'-adaptive' * informed}-000.safetensors"
-    with (folder / "audit.csv").open("w", newline="") as lines:
-        writer = csv.DictWriter(lines, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(folder / "audit.csv", rows)
     galleries = read(folder).text.rpartition("All reconstructions")[2]
     told_of, _, static = galleries.partition("ig, before the first round")  # the static one is set aside
     assert "11.5 dB" in static and "12.5 dB" not in static

@@ -304,21 +304,16 @@ def test_values_of_the_objective_tell_a_failed_search_from_lost_information(tmp_
     assert "Failed search" not in read(a_run(tmp_path / "old")).text
 
 
+def objective_of(truth: float, found: float, unconverged: int) -> dict[str, float]:
+    return {"truth": truth, "found": found, "random": 3.0, "unconverged": unconverged, "total": 8}
+
+
 @pytest.mark.parametrize(
     ("objective", "sentence"),
     [
-        (
-            {"truth": 1.0, "found": 2.0, "random": 3.0, "unconverged": 5, "total": 8},
-            "The search failed: in 5 of 8 messages the true images explain the message better",
-        ),
-        (
-            {"truth": 1.0, "found": 0.5, "random": 3.0, "unconverged": 4, "total": 8},
-            "The information that tells the two",
-        ),
-        (
-            {"truth": 3.0, "found": 0.5, "random": 3.0, "unconverged": 0, "total": 8},
-            "the true images explain the message no better than random guesses",
-        ),
+        (objective_of(1.0, 2.0, 5), "The search failed: in 5 of 8 messages the true images explain the message better"),
+        (objective_of(1.0, 0.5, 4), "The information that tells the two"),
+        (objective_of(3.0, 0.5, 0), "the true images explain the message no better than random guesses"),
         (None, ""),
     ],
 )
@@ -370,7 +365,7 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
 
 def test_a_search_that_missed_candidates_is_not_said_to_have_lost_them(tmp_path: Path) -> None:
     held = {"first": 8, "messages": 8, "null": 0.04, "p": 1e-9}
-    values = {"truth": 2.0, "found": 1.0, "random": 3.0, "unconverged": 0, "total": 8}
+    values = objective_of(2.0, 1.0, 0)
     one = setting(tmp_path, **judged("identified", "candidates", candidate_test=held, objective=values))
     assert "among those of the client the true ones explain them best" in of_search(one, "images")
     other = setting(tmp_path, **judged("no leak found", "nothing", objective=values))

@@ -8,10 +8,26 @@ from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
+from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.rng import initialising, torch_generator
+
+
+class Unchanged(Operator):
+    """A mechanism that changes nothing."""
+
+    def apply(self, simulated: nets.Tensors, sent: nets.Tensors, constants: nets.Tensors) -> nets.Tensors:
+        return simulated
+
+
+class KnownNoise(Unchanged):
+    """A mechanism that adds noise of a known deviation."""
+
+    @property
+    def noise(self) -> float:
+        return 0.5
 
 
 def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:
@@ -31,6 +47,13 @@ def fresh_net(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
     """Build a network as its seed begins it."""
     with initialising(seed, "net"):
         return nets.build(name, shape, 10)
+
+
+def small_victim() -> PlainVictim:
+    """Build a network of 36 pixels, 40 units and 4 classes."""
+    with initialising(0, "adaptations"):
+        net = nets.Net(nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Sigmoid()), nn.Linear(40, 4))
+    return PlainVictim(net, nets.tensors(net), ("*",), InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,)))
 
 
 def gradient(model: nn.Module, inputs: InputSpec, x: Tensor, y: Tensor) -> nets.Tensors:

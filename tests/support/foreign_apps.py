@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,9 @@ from flfw.audit.measures.public import PublicData
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recorded_apps import audit
 from flfw.recording.grid import RecordingGrid
-from flfw.recording.observation import Truth
+from flfw.recording.observation import Observation, Truth, Vantage
 from flfw.rng import initialising, numpy_generator, torch_generator
+from tests.support.csv_files import read_csv
 
 SPACE = ((1, 6, 6), (0.5,), (0.25,))
 LR = 0.5
@@ -69,6 +69,11 @@ def step(net: nn.Module, x: Tensor, y: Tensor, steps: int = 1, mode: str = "trai
         optimiser.zero_grad()
         cross_entropy(net(normalised(x)), y).backward()
         optimiser.step()
+
+
+def as_seen(received: dict[str, Tensor], sent: dict[str, Tensor]) -> Observation:
+    """Observe an update at the server."""
+    return Observation(Vantage.SERVER, "update", "target", 1, 7, 0, sent, received)
 
 
 def app_of(build: Callable[[], nn.Module], count: int, local: Local, numbered: bool = False) -> ClientApp:
@@ -156,4 +161,4 @@ def ask(recordings: Path, out: Path, count: int = 1, **given: Any) -> dict[str, 
 
 
 def rows(out: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((out / "audit.csv").read_text().splitlines()))
+    return read_csv(out / "audit.csv")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,19 +16,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from flfw.adversary.attack import Attack, AttackCost
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
 from flfw.files.verdicts import outcome
 from flfw.nets import Tensors
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.plans.run_plan import plan, without_auto
 from flfw.recording.format import PlainTensors, exchange_id
 from flfw.recording.manifest import rewrite
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
 from tests.support.pictures import save as save_picture
-from tests.support.small_runs import tiny
+from tests.support.small_runs import Generators, Observations, WithoutSearch, tiny
 
 LEAKS, IDENTIFIES, NO_LEAK, STATIC = "reconstructed", "identified", "no leak found", "static"
 INCONCLUSIVE, BROKEN = "undecided", "void"
@@ -46,22 +48,25 @@ GREY_LEVELS = {
 An image of PLAIN has one level."""
 
 
-class ByClosedForm(Attack):
+class Averaged(FederatedStrategy):
+    """FedAvg of a network that a test builds."""
+
+    Settings = LocalTraining
+    downloads = ("*",)
+    uploads = ("*",)
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        return weighted_mean(updates)
+
+
+class ByClosedForm(WithoutSearch):
     """Changes what the closed form gives for one example of a fully connected first layer."""
 
-    @property
-    def cost(self) -> AttackCost:
-        return AttackCost(0, 1, "as written")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         exact = [_closed_form(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
         return self.made_of(exact, observations, rngs)
 
-    def made_of(
-        self, exact: list[Tensor], observations: Sequence[Observation], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def made_of(self, exact: list[Tensor], observations: Observations, rngs: Generators) -> list[Reconstruction]:
         return [Reconstruction(self.one(x, o, rng)) for x, o, rng in zip(exact, observations, rngs, strict=True)]
 
     def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:

@@ -47,6 +47,13 @@ def row(victim: int, psnr: float | None, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def amended(folder: Path, **changes: Any) -> Path:
+    """Change entries of a finished run's ``result.json``."""
+    path = folder / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
 def written(folder: Path, entries: list[dict[str, Any]], rows: list[dict[str, Any]], **config: Any) -> Path:
     """Write a finished run's folder, as far as it is read."""
     folder.mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from flfw.files.verdicts import MALICIOUS, NO_LEAK_FOUND, POSITIVE, UNDECIDED
+from tests.support.csv_files import write_csv
 
 FLOORS = {"noise": 8.0, "grey": 9.0, "mean": 13.0, "class_mean": 15.0, "random_public": 10.5, "nearest_public": 17.9}
 IMAGES, ROUNDS = 3, (0, 2)
@@ -234,9 +234,5 @@ def a_run(folder: Path, tabular: bool = False, attacks: tuple[str, ...] = ("ig",
     result |= changes
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     if entries:
-        rows = audit_rows(folder, entries, tabular)
-        with (folder / "audit.csv").open("w", newline="", encoding="utf-8") as lines:
-            writer = csv.DictWriter(lines, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(folder / "audit.csv", audit_rows(folder, entries, tabular))
     return folder

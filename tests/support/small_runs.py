@@ -15,6 +15,9 @@ from flfw.adversary.attack import Attack, AttackCost
 from flfw.experiment import Experiment
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 
+Observations = Sequence[Observation]
+Generators = Sequence[torch.Generator]
+
 
 def tiny(out: Path | None = None, **changes: Any) -> Experiment:
     """Ask for a run of a second: two clients, one round, two probes of softmax regression, the closed form."""
@@ -45,17 +48,19 @@ def run_command(folder: Path, flags: str) -> dict[str, Any]:
     return result_of(folder)
 
 
-class ByGuess(Attack):
-    """Guesses one example behind each observation."""
+class WithoutSearch(Attack):
+    """An attack that costs nothing."""
 
     @property
     def cost(self) -> AttackCost:
         """Nothing is searched for."""
         return AttackCost(0, 1, "closed form")
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+
+class ByGuess(WithoutSearch):
+    """Guesses one example behind each observation."""
+
+    def run(self, observations: Observations, knowledge: Sequence[Knowledge], rngs: Generators) -> list[Reconstruction]:
         """Ask for a guess at each."""
         each = zip(observations, knowledge, rngs, strict=True)
         return [Reconstruction(self.guess(o, k, rng).clone().view(1, *k.model.inputs.shape)) for o, k, rng in each]

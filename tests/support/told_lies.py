@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -26,6 +25,7 @@ from flfw.nets.training.devices import one_thread
 from flfw.plans.run_plan import plan, without_auto
 from tests.support import sites_at_work as sites
 from tests.support.client_lies import lie_about
+from tests.support.csv_files import read_csv
 from tests.support.lying import EVIL, Lie, honest
 
 HONEST = [client for client in range(sites.SITES) if client != EVIL]
@@ -55,11 +55,7 @@ class Told:
 
     def clients(self, server_round: int) -> list[int]:
         """List the clients whose updates counted in a round."""
-        if "clients" in self.training:
-            rows = self.training["clients"]
-        else:
-            with (self.out / "clients.csv").open(newline="") as table:
-                rows = list(csv.DictReader(table))
+        rows = self.training["clients"] if "clients" in self.training else read_csv(self.out / "clients.csv")
         return [int(row["client"]) for row in rows if int(row["round"]) == server_round]
 
     def model(self) -> dict[str, torch.Tensor]:
