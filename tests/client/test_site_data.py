@@ -314,7 +314,7 @@ def test_everything_is_written_without_data(tmp_path: Path) -> None:
     assert run.resume(run.stored(out)) == out  # the training is over: what is left is to write
     result = json.loads((out / "result.json").read_text())
     details = {"name": NAME, "md5_ok": None, "digest": None, "licence": "unknown", "citation": "unknown"}
-    details |= {"classes": 2, "mean": [0.5], "std": [0.5]}
+    details |= {"classes": 2, "mean": [0.5], "std": [0.5], "shape": [1, 6, 8], "reading": None}
     details["source"] = "the sites' own images, which only they have; normalised with 0.5 and 0.5"
     assert result["provenance"]["data"] == details
     assert (result["privacy"], result["audit"], result["config"]["split"]) == ([], [], "dataset_per_client")

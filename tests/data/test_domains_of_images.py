@@ -151,7 +151,7 @@ def test_damaged_domainnet(tmp_path):
         with pytest.raises(InputError, match=rf'"clipart/CLASS/IMAGE NUMBER" in \S+clipart_test.txt, got \'{line}\''):
             load("domainnet:clipart", tmp_path)
     with pytest.raises(
-        InputError, match=r"a data root with domainnet/sketch, domainnet/sketch_train.txt, .*download dom"
+        InputError, match=r"a data root with domainnet/sketch, domainnet/sketch_train.txt, .*flfw data get dom"
     ):
         load("domainnet:clipart,sketch", tmp_path)
 

@@ -130,7 +130,8 @@ def pages(finished_run: Path, scratch: Path) -> dict[str, Reader]:
     requested = replace(EXPERIMENT, attack=("analytic",), split="iid", augment="none")
     matrix, experiment = fill_defaults(Matrix(methods=("fedavg",)), requested)
     cells, question = matrix.cells(experiment, scratch / "matrix"), matrix.question(experiment)
-    inner = cells[0].folder.name
+    assert cells[0].out is not None
+    inner = cells[0].out.name
     files = {f"{inner}/{name}": (finished_run / name).read_bytes() for name in ("result.json", "audit.csv")}
     whole = Folder(scratch / "matrix", files)
     tables.write(whole.lay(), question, cells, {})
