@@ -89,7 +89,7 @@ def test_killed_in_training(whole: Path, tmp_path: Path) -> None:
     assert_alike(whole, folder)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_before_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(monkeypatch, (results, "finish"), tmp_path / "run", always)
     assert not list((tmp_path / "run" / "queue").glob("candidates*"))
@@ -111,7 +111,7 @@ def test_killed_while_the_attack_runs(whole: Path, tmp_path: Path, monkeypatch: 
     assert_alike(whole, tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_after_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(monkeypatch, (results, "write_rows"), tmp_path / "run", always)
     done = counted(monkeypatch)

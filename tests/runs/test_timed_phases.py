@@ -99,7 +99,7 @@ def test_a_client_that_answers_in_its_turns_alone_is_timed_in_one(
     assert client_phase(plan(dataclasses.replace(small, **changes)), tmp_path, 0.0).up > 0  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_server_trains_is_timed_for_all_uploads_of_a_round(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
@@ -177,7 +177,7 @@ class Sampled(Sized):
         return ByGuess.run(self, observations, knowledge, rngs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_process_learns_for_all_targets_counts_once_and_a_game_is_played_whole(
     small: Experiment, tmp_path: Path
 ) -> None:

@@ -158,7 +158,7 @@ def test_a_run_killed_at_any_write_resumes_bit_equal(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_run_on_ray_resumes_in_process_bit_equal(
     uninterrupted: tuple[Path, float], tmp_path: Path, by: signal.Signals
 ) -> None:
@@ -519,7 +519,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return result if result != data else data + b" "
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_a_thousand_mutations_none_is_gone_on_from_and_none_crashes(tmp_path: Path) -> None:
     """Any file of the checkpoint: the run's experiment, the last round, the history before it."""
     rng, experiment = random.Random(0), without_auto(Experiment())
