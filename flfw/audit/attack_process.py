@@ -27,7 +27,7 @@ _POLL_S = 0.05
 _LOOK_S = 1.0  # between two checks for new recordings; shorter would disturb training
 _WRITES = 2  # of a result that cannot be read
 _IDLE_DEATHS = 3  # processes in a row that died before they began a job
-_MOST = 4  # processes at once; they share the cores, each of which large networks use
+_MOST = 4  # processes at once
 _NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # the clients' folders, withheld from attacks
 
 IMPORTS_S = 4.0
@@ -105,8 +105,8 @@ class Inline(Attacks):
 class AttackServer(Attacks):
     """Executor in separate processes, and a thread that watches them.
 
-    While training is at work there is one process, afterwards as many as cores, at most four. Each has the same number
-    of threads, so that results do not depend on how many are at work.
+    While training is at work there is one process, afterwards as many as cores, at most four. Each is started alike, so
+    that results do not depend on how many are at work.
 
     Args:
         queue: the queue of the jobs.
@@ -120,7 +120,6 @@ class AttackServer(Attacks):
         super().__init__(queue, jobs)
         self._beside, self._seconds, self._gpu = concurrent, seconds, gpu
         self._most = processes_after_training(gpu)
-        self._threads = len(os.sched_getaffinity(0)) // self._most
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stop, self._closed, self._closed_at = threading.Event(), threading.Event(), inf
         self._broken = ""
@@ -199,7 +198,6 @@ class AttackServer(Attacks):
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in sys.path)
         if not self._gpu:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        environment.setdefault("OMP_NUM_THREADS", str(self._threads))
         command = [sys.executable, "-m", "flfw.audit.attack_worker", str(self._queue.folder), str(os.getpid())]
         command += ["--nice"] if self._beside and not self._closed.is_set() else []
         with self._log.open("ab") as log:
