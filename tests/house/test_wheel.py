@@ -42,18 +42,20 @@ class Installed:
         return done.stderr if expected else done.stdout
 
 
-def _uv() -> Path:
+def _uv(*arguments: str | Path) -> str:
     beside = Path(sys.executable).with_name("uv")
     program = beside if beside.exists() else shutil.which("uv")
     if not program:
         pytest.skip("uv is not installed: make .venv/.installed installs it")
-    return Path(program)
+    # The cache of the machine, not of the tests, has the packages: they are linked, not loaded and unpacked again.
+    environment = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
+    return subprocess.run([program, *arguments], env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    subprocess.run([_uv(), "build", "--quiet", "--wheel", "--out-dir", out, ROOT], check=True)
+    _uv("build", "--quiet", "--wheel", "--out-dir", out, ROOT)
     (built,) = out.glob("*.whl")
     return built
 
@@ -61,13 +63,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     place, folder = tmp_path_factory.mktemp("fresh") / "venv", tmp_path_factory.mktemp("elsewhere")
-    uv = _uv()
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, place], check=True)
-    pins = ["--constraint", ROOT / "requirements.txt"]
-    command = [uv, "pip", "install", "--quiet", "--python", place, *pins, f"{wheel}[dicom]", *JUPYTER]
-    subprocess.run(command, check=True)
+    _uv("venv", "--quiet", "--python", sys.executable, place)
+    pins = ("--constraint", ROOT / "requirements.txt")
+    _uv("pip", "install", "--quiet", "--python", place, *pins, f"{wheel}[dicom]", *JUPYTER)
     yield Installed(place, folder)
-    shutil.rmtree(place)  # six gigabytes
+    shutil.rmtree(place)
 
 
 def test_the_wheel_has_one_package(wheel: Path) -> None:
@@ -78,8 +78,7 @@ def test_the_wheel_has_one_package(wheel: Path) -> None:
 def test_the_default_install_resolves_to_the_line_over_grpc(wheel: Path, tmp_path: Path) -> None:
     wanted = tmp_path / "wanted.in"
     wanted.write_text(f"flfw @ {wheel.as_uri()}\n")
-    command = [_uv(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", wanted]
-    pins = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    pins = _uv("pip", "compile", "--quiet", "--no-header", "--no-annotate", wanted).splitlines()
     names = {pin.partition("==")[0] for pin in pins}
     assert [pin for pin in pins if pin.startswith("flwr==1.39.")]
     assert {"opacus", "lpips", "cryptography", "timm", "torch", "ray", "pandas", "torchvision"} <= names
