@@ -145,12 +145,12 @@ def trained(row: str, data: str, scale: Scale, clip: float = CLIP, sigma: float 
     )
 
 
-def shared_out(row: str, clients: int, share: float, scale: Scale) -> Experiment:
+def shared_out(row: str, clients: int, share: float, scale: Scale, sigma: float = SIGMA) -> Experiment:
     """Return a run of Table II: MNIST with K clients, of which a share takes part in each round.
 
     At the quick scale no image is copied: with 1,000 clients each has 50 of them, and with 10,000 each has 4.
     """
-    run = trained(row, "MNIST", scale)
+    run = trained(row, "MNIST", scale, sigma=sigma)
     fewer: tuple[str, ...] = ()
     if scale == "quick" and clients > _FEW_CLIENTS:
         fewer = (f"shards.train={50_000 // clients}",)
@@ -227,8 +227,9 @@ def described(cell: Cell, scale: Scale) -> Preset:
 
 def participation(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of Table II."""
-    row, clients, share = str(cell.keys["method"]), int(cell.keys["K"]), float(cell.keys["Kt_over_K"])
-    return Preset(((shared_out(row, clients, share, scale),),), ACCURACY, also=epsilons(row))
+    row, clients = str(cell.keys["method"]), int(cell.keys["K"])
+    share, sigma = float(cell.keys["Kt_over_K"]), float(cell.keys["sigma"])
+    return Preset(((shared_out(row, clients, share, scale, sigma),),), ACCURACY, also=epsilons(row))
 
 
 def timed(cell: Cell, scale: Scale) -> Preset:

@@ -42,7 +42,8 @@ class Wanted:
 
 _FASHION, _CIFAR, _FEDCG = "Fashion-MNIST/20", "CIFAR-10/20", ("FMNIST/4", "CIFAR10/4")
 _PLAIN, _NOISY = ("HyperFL", "FedAvg", "Local-only", "FedPer", "FedProx"), ("DP-FedAvg", "CENTAUR", "PPSGD")
-_MNIST = ("non-private", "Fed-CDP", "Fed-SDP", "Fed-CDP(decay)")
+_RELEASED = ("Fed-CDP", "Fed-SDP")  # as code, without noise
+_MNIST = ("non-private", *_RELEASED, "Fed-CDP(decay)")
 _FIRST, _FURTHER = (0,), (1, 2)
 _TABULAR = ("fed_cdp.5/Cancer", "fed_cdp.4/Cancer", "fed_cdp.5/Adult", "fed_cdp.4/Adult")
 _SHARED = tuple(f"fedcg.1/{method}/{data}" for data in _FEDCG for method in ("Local", "FedAvg", "FedSplit", "FedCG"))
@@ -51,7 +52,10 @@ UNPUBLISHED, RELEASED = "not in the paper", "not in the paper: no noise, as in t
 _LEAST_NOISE = 0.5  # in Fed-CDP's table V
 
 PRIORITIES = (
+    Wanted("fed_cdp.6", _FIRST),
     *(Wanted(paths, _FIRST) for paths in _TABULAR),
+    *(Wanted(f"fed_cdp.2/{method} noise 0/100", _FIRST) for method in _RELEASED),
+    *(Wanted(f"fed_cdp.2/non-private/100/{share}", _FURTHER) for share in ("0.05", "0.1")),
     *(Wanted(f"fed_cdp.2/{method}/100", _FIRST) for method in _MNIST),
     *(Wanted(f"hyperfl.1/{method}/{_FASHION}", _FIRST) for method in (*_PLAIN, *_NOISY)),
     *(Wanted(f"hyperfl.1/{method}/{_FASHION}", _FURTHER) for method in ("HyperFL", "FedAvg")),
@@ -110,8 +114,8 @@ def items(prefix: str = "") -> Iterator[Item]:
     """
     seen: set[str] = set()
     for wanted in PRIORITIES:
-        cells_below = [one for one in cells_of(wanted.cells.partition("/")[0]) if _is_below(one, wanted.cells)]
-        cells_below = [one for one in cells_below if f"{one.path}/".startswith(prefix)]
+        named = cells_of(wanted.cells.partition("/")[0])
+        cells_below = [one for one in named if all(map(f"{one.path}/".startswith, (f"{wanted.cells}/", prefix)))]
         for seed in wanted.seeds:
             for cell in cells_below:
                 for item in _of_cell(cell, wanted.variants, seed):
@@ -123,8 +127,8 @@ def items(prefix: str = "") -> Iterator[Item]:
 def cells_of(name: str) -> tuple[Cell, ...]:
     """Return the cells of a table, and of rows and columns beside it that the paper does not have.
 
-    Beside hyperfl.1 these are FedPer and FedProx; beside hyperfl.3 MNIST, for those without EMNIST; beside fed_cdp.5
-    the noise 0, as in the authors' released code.
+    Beside hyperfl.1 these are FedPer and FedProx; beside hyperfl.3 MNIST, for those without EMNIST; beside fed_cdp.2
+    and .5 the noise 0, as in the authors' released code.
     """
     given = published.table(name).cells
     others: list[Cell] = []
@@ -134,26 +138,25 @@ def cells_of(name: str) -> tuple[Cell, ...]:
     if name == "hyperfl.3":
         emnist = [cell for cell in given if cell.keys["dataset"] == "EMNIST" and cell.metric != "lpips"]
         others = [_unpublished(cell, {"dataset": "MNIST"}, columns=("MNIST",)) for cell in emnist]
+    if name == "fed_cdp.2":
+        few = [cell for cell in given if cell.columns == ("100", "0.05") and cell.row[0] in _RELEASED]
+        others = [_unpublished(cell, {"sigma": 0}, row=(f"{cell.row[0]} noise 0",), note=RELEASED) for cell in few]
     if name == "fed_cdp.5":
         least = [cell for cell in given if cell.keys["sigma"] == _LEAST_NOISE]
-        others = [replace(_unpublished(cell, {"sigma": 0}, columns=("0",)), note=RELEASED) for cell in least]
+        others = [_unpublished(cell, {"sigma": 0}, columns=("0",), note=RELEASED) for cell in least]
     return (*given, *others)
 
 
-def _unpublished(cell: Cell, keys: Mapping[str, str | int], **names: tuple[str, ...]) -> Cell:
+def _unpublished(cell: Cell, keys: Mapping[str, str | int], note: str = UNPUBLISHED, **names: tuple[str, ...]) -> Cell:
     """Return a cell beside a published one, with other keys and other names of its row or column."""
-    return replace(cell, keys={**cell.keys, **keys}, **names, value=None, deviation=None, note=UNPUBLISHED)
-
-
-def _is_below(cell: Cell, prefix: str) -> bool:
-    return f"{cell.path}/".startswith(f"{prefix}/")
+    return replace(cell, keys={**cell.keys, **keys}, **names, value=None, deviation=None, note=note)
 
 
 def _of_cell(cell: Cell, variants: tuple[Variant, ...], seed: int) -> Iterator[Item]:
     make = presets(cell.table)
     plain = make(cell, "full") if make else None
     published_or_not = cell if cell.note not in (UNPUBLISHED, RELEASED) else replace(cell, value=0.0)
-    if plain is None or cells.obstacle(published_or_not, plain) or plain.source != "run":
+    if plain is None or cells.obstacle(published_or_not, plain) or plain.source == "clock":
         return
     for variant in variants:
         preset = varied(plain, cell.table, variant)

@@ -20,12 +20,14 @@ def listing(folder: Path = FOLDER, only: str = "") -> str:
         if is_there(item, folder):
             lines.append(f"recorded          {item.name}")
             continue
-        hours[digest(item.run)] = estimate = hours_of(item.run, known)  # items share runs
+        counted = item.preset.source == "plan"  # before a run, in seconds
+        key = f"{item.preset.source} {digest(item.run)}"  # items share runs
+        hours[key] = estimate = 0.0 if counted else hours_of(item.run, known)
         lines.append(f"missing {'?' if estimate is None else f'{estimate:.1f}':>6} h  {item.name}")
-    counted = [one for one in hours.values() if one is not None]
-    unknown = len(hours) - len(counted)
+    numbers = [one for one in hours.values() if one is not None]
+    unknown = len(hours) - len(numbers)
     more = f", and {unknown} without an estimate" if unknown else ""
-    return "\n".join([*lines, f"{len(hours)} runs missing: {sum(counted):.0f} core-hours{more}"])
+    return "\n".join([*lines, f"{len(hours)} runs missing: {sum(numbers):.0f} core-hours{more}"])
 
 
 def rates(folder: Path = FOLDER) -> dict[tuple[str, ...], float]:
@@ -34,7 +36,7 @@ def rates(folder: Path = FOLDER) -> dict[tuple[str, ...], float]:
     seconds: dict[tuple[str, ...], list[float]] = {}
     for item in items():
         record = given.get((item.cell.path, item.variant, item.seed, item.choice))
-        if record is not None and not item.run.attacks and record.digest == digest(item.run):
+        if record is not None and record.seconds and not item.run.attacks and record.digest == digest(item.run):
             for key in _keys(item.run):
                 seconds.setdefault(key, []).append(record.seconds / work(item.run))
     return {key: fmean(values) for key, values in seconds.items()}

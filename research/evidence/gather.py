@@ -24,6 +24,7 @@ import torch
 from flfw.bounds import BoundedSettings, NonNegativeFinite
 from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
+from flfw.files.provenance import hardware
 from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed
 from flfw.papers import cells
@@ -180,7 +181,7 @@ def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
     assert run.out is not None and outcome.value is not None, "it was placed and measured"
     result = read_result(run.out)
     provenance = result["provenance"]
-    codes = [*(one["code"] for one in provenance["sessions"]), provenance["code"]]
+    codes = [*(one["code"] for one in provenance.get("sessions", ())), provenance["code"]]
     return Record(
         cell=item.cell.path,
         variant=item.variant,
@@ -192,9 +193,9 @@ def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
         settings=dict(changed(without_auto(item.run))),
         digest=digest(item.run),
         code=tuple(dict.fromkeys(codes)),
-        hardware=result["environment"]["hardware"],
+        hardware=hardware(),
         date=datetime.now(UTC).date().isoformat(),
-        seconds=round(sum(one["seconds"] for one in result["rounds"]), 1),
+        seconds=round(sum(one["seconds"] for one in result.get("rounds", ())), 1),
         notes=outcome.notes,
     )
 
