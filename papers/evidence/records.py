@@ -1,4 +1,4 @@
-"""Records of evidence: small JSON files, one for a finished cell, variant and seed; and their move to new names.
+"""Records of evidence: small JSON files, one for a finished cell, variant and seed.
 
 `PRIORITIES` are the cells that are measured at full scale, in which variants, with which seeds, in order.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -178,12 +177,6 @@ _NOT_FINITE = ("inf", "-inf", "nan")
 _WORD = re.compile(r"\w+")
 _KEYS_OF_TODAY = {earlier: key for key, earlier in KEYS.items()}  # of result.json, in the paths of figures
 
-RENAMED: Mapping[str, str] = {}
-"""New name of each renamed setting, ``NAME`` or, of a hyper-parameter, ``set NAME``; with ``=VALUE`` of one value.
-
-After a rename: fill it, run ``python -m research.evidence --migrate``, commit the records, and empty it again.
-"""
-
 FOLDER = Path(__file__).resolve().parent
 """Folder with a folder of records for each table."""
 
@@ -292,57 +285,3 @@ def changed(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     for name, value in experiment.decisive.items():
         if value != usual[name]:
             yield name, value
-
-
-def migrate(folder: Path = FOLDER, renames: Mapping[str, str] = RENAMED) -> tuple[int, list[str]]:
-    """Give records the present names of their settings, and the digest of these; no figure changes.
-
-    A record whose settings are not those of its item, even under their new names, is left as it is.
-
-    Args:
-        folder: folder of the records.
-        renames: see `RENAMED`.
-
-    Returns:
-        The number of records that were written, and a line for each that was left.
-    """
-    listed = {(item.cell.path, item.variant, item.seed, item.choice): item for item in items()}
-    done, left = 0, list[str]()
-    for one in read(folder):
-        item = listed.get((one.cell, one.variant, one.seed, one.choice))
-        name = f"{one.cell} {one.variant} seed {one.seed}"
-        if item is None:
-            left.append(f"{name}: not on the list")
-        elif one.digest != (present := digest(item.run)):
-            before, now = renamed(one.settings, renames), dict(changed(without_auto(item.run)))
-            if before == now:
-                replace(one, settings=now, digest=present).write(folder)
-                done += 1
-            else:
-                other = sorted(key for key in before | now if before.get(key) != now.get(key))
-                left.append(f"{name}: other {', '.join(other)}")
-    return done, left
-
-
-def renamed(settings: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings under their new names.
-
-    >>> renamed({"net": "mlp", "set": "clip=4 sigma=1"}, {"net": "model", "net=mlp": "net=dense", "set clip": "set C"})
-    {'model': 'dense', 'set': 'C=4 sigma=1'}
-    """
-    result: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name == "set":
-            words = (_renamed(f"set {word}", renames).removeprefix("set ") for word in shlex.split(value))
-            result[name] = shlex.join(words)
-        else:
-            new, _, text = _renamed(f"{name}={value}", renames).partition("=")
-            result[new] = value if text == str(value) else text
-    return result
-
-
-def _renamed(word: str, renames: Mapping[str, str]) -> str:
-    """Return NAME=VALUE with its new value and name."""
-    word = renames.get(word, word)
-    name, _, value = word.partition("=")
-    return f"{renames.get(name, name)}={value}"

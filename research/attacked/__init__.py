@@ -6,7 +6,7 @@ The page is docs/attacked_defences.md, each attack stands in docs/tables/attacke
 from __future__ import annotations
 
 import json
-import shlex
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,68 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parents[1] / "docs" / "attacked_defences.md"
 TABLES = PAGE.parent / "tables" / PAGE.name
 DATASETS = ("mnist", "cifar10")
-AXES = (
-    "methods=fedavg",
-    "defences=none,prune,dp_gaussian,ats,soteria,dcs2,precode",
-    "attacks=ig,dcs2",
-    "seeds=0,1,2",
-    f"datasets={','.join(DATASETS)}",
-)
-FLAGS = """--net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 64 --lr 0.01 --split sampled --images 50
---audit-rounds 0 --engine inproc --set sampled.train=64 ig.iterations=500 dcs2.search_iterations=4000 dcs2.stop=never
-prune.ratio=0.7 soteria.ratio=0.5 ig.searches=own"""
-
-_PAGE = """# Defences under attack, static and adaptive
-
-**Do six defences still protect images when the attacker knows them?** Each defence is attacked with 50 images of three
-seeds, on two data sets:
-
-{summary}
-
-A cell has the recovered images, the mean PSNR and the attack that recovered most or, of equal ones, came closest. On
-MNIST, five of six defences do worse against a told attack. `ats` lets no image through, but 61 % of the told results
-point to the true image among look-alikes. On CIFAR-10 few images are recovered even without a defence, so its columns
-say less. An attacker takes the better of the two cells: a told attack is not always better.
-[Each attack](tables/attacked_defences.md) has its interval, its verdict and more.
-
-## How it was measured
-
-```
-{command}
-python -m research.attacked runs/attacked
-```
-
-The first command writes a report for each run and a page for each data set. The second prints this page from their
-`matrix.json`, which lie in `research/attacked/`.
-
-An observation is the gradient of one image at the network's initial weights. That is an easy case for the attacker.
-
-- `ig`, not told, searches in 500 iterations for an image whose gradient has the observed direction. It ignores the
-  defence.
-- `ig`, told, has the same observations, images, restarts and iterations, and [the adaptation](adaptations.md) to the
-  defence.
-- [`dcs2`](attacks/dcs2.md) computes features from the last layer's gradient, then searches for an image with these in
-  4,000 iterations. It is built against DCS^2 and knows no other defence. Undefended gradients are a case of its
-  equations.
-
-| defence | setting |
-| --- | --- |
-| `prune` | drops 0.7 of the entries |
-| `dp_gaussian` | noise of deviation 0.01 |
-| `ats` | its paper's policy for CIFAR-100 |
-| `soteria` | prunes half of the features |
-| `dcs2` | never stops its search early |
-| `precode` | its paper's width |
-
-## What limits the figures
-
-- A defence does as well as it is set.
-- Two cells may have unequal budgets, since the attacks differ.
-- Told and not told, `ig` searches differently here (`ig.searches=own`). So part of a difference may come from the
-  search and not from the knowledge. A [matrix](matrix.md) makes both searches everywhere unless it is asked for this.
-- The accuracy in the tables is that after one round. It says nothing of a defence's price; [the tables](papers.md)
-  `dcs2.1` and `dcs2.2` do.
-"""
+_SUMMARY = re.compile(r"^\| defence \| mnist, not told.*?\n\n", re.MULTILINE | re.DOTALL)
 
 _TABLES = """<!-- Written by python -m research.attacked -->
 # Defences under attack: each attack
@@ -93,10 +32,9 @@ narrow. *Identified* is the share of results that point to the true image among 
 """
 
 
-def text(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page from the contents of matrix.json of each data set."""
-    command = shlex.join(["python", "sim.py", "--matrix", *AXES, *FLAGS.split(), "--out", "runs/attacked"])
-    return _PAGE.format(command=_in_lines(command), summary=_summary(records))
+def text(page: str, records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the page with a new summary, from the contents of matrix.json of each data set."""
+    return _SUMMARY.sub(lambda _: f"{_summary(records)}\n\n", page, count=1)
 
 
 def tables(records: Mapping[str, Mapping[str, Any]]) -> str:
@@ -108,7 +46,7 @@ def _summary(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a table of recovered images and mean PSNR, without and with knowledge of the defence."""
     titles = [f"{name}, {word}" for name in records for word in ("not told", "told or built against")]
     rows = [["defence", *titles], ["---"] * (1 + len(titles))]
-    for defence in AXES[1].partition("=")[2].split(","):
+    for defence in dict.fromkeys(one["defence"] for record in records.values() for one in record["combinations"]):
         cells: list[str] = []
         for record in records.values():
             (combination,) = (one for one in record["combinations"] if one["defence"] == defence)
@@ -152,14 +90,3 @@ def take(finished: Path, folder: Path = FOLDER) -> None:
         if missing:
             raise InputError(f"Expected complete runs, got {len(missing)} of {len(states)} in {path} that are not.")
         write_atomic(folder / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
-
-
-def _in_lines(command: str) -> str:
-    """Split a command into lines of at most 110 characters, at its blanks."""
-    lines = [""]
-    for word in command.split(" "):
-        if len(lines[-1]) + len(word) > 110:
-            lines[-1] += " \\"
-            lines.append("   ")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return "\n".join(lines)

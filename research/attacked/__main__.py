@@ -24,7 +24,7 @@ def _do(arguments: Sequence[str]) -> int:
     if given.finished:
         take(given.finished)
     records = read()
-    write_atomic(PAGE, text(records).encode())
+    write_atomic(PAGE, text(PAGE.read_text(), records).encode())
     write_atomic(TABLES, tables(records).encode())
     return 0
 

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
 from flfw.files.sealed import write_atomic
 from flfw.papers import layout, published
 from flfw.papers.evidence.records import FOLDER, Record, cells_of, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
+from flfw.report.chart_style import DASHED, INK, INKS, MARKS, STYLE, blank, rendered
 from research.evidence import agreement
 from research.evidence.agreement import Measured
 
@@ -27,8 +31,28 @@ _OPENING = """<!-- Written by python -m research.evidence --page -->
 
 
 def write(folder: Path = FOLDER, page: Path = PAGE) -> None:
-    """Write the page from the records of a folder."""
-    write_atomic(page, text(read(folder)).encode())
+    """Write the page and its picture from the records of a folder."""
+    records = read(folder)
+    write_atomic(page, text(records).encode())
+    write_atomic(page.with_suffix(".svg"), rendered(picture(records), "svg"))
+
+
+@rc_context(STYLE)
+def picture(records: Sequence[Record]) -> Figure:
+    """Draw published and measured accuracies of the authors' variant: a point a cell, by the cause."""
+    figure = blank(6.9, 3.6, "Accuracy published and measured, with the authors' settings: a point a cell")
+    axes = figure.add_subplot(xlabel="published", ylabel="measured", xlim=(0.78, 1), ylim=(0, 1))
+    points: dict[str, list[tuple[float, float]]] = {}
+    for cell, by_variant in _cells(records):
+        if (mine := by_variant.get("authors")) and cell.metric == "accuracy" and isinstance(cell.value, float):
+            whole = 100 if cell.unit else 1
+            brief = agreement.cause(cell, "authors", mine).partition(",")[0]
+            points.setdefault(brief, []).append((cell.value / whole, mine.value / whole))
+    axes.axline((0, 0), slope=1, color=INK, linestyle=DASHED, linewidth=0.8)
+    for (brief, some), ink, mark in zip(points.items(), INKS, MARKS, strict=False):
+        axes.plot(*zip(*some, strict=True), mark, color=ink, clip_on=False, label=f"{brief} ({len(some)})")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False)
+    return figure
 
 
 def text(records: Sequence[Record]) -> str:
@@ -44,43 +68,45 @@ def text(records: Sequence[Record]) -> str:
 
 
 def _summary(records: Sequence[Record]) -> str:
-    words: dict[str, Counter[str]] = {variant: Counter() for variant in VARIANTS}
-    beside = 0
+    counts: dict[str, Counter[str]] = {}
+    gaps, beside = list[float](), 0
     for cell, by_variant in _cells(records):
         beside += cell.value is None
         for variant, mine in by_variant.items():
-            if word := agreement.word(cell, mine):
-                words[variant][f"{word}{_lone(word, mine)}"] += 1
-    lines = ["## In short", ""]
-    for variant, counts in words.items():
-        if counts:
-            total = sum(counts.values())
-            each = ", ".join(f"{number} {word}" for word, number in counts.most_common())
-            lines.append(f"- {variant}: {total} published cell{'s' if total != 1 else ''}: {each}.")
+            if isinstance(cell.value, float) and not mine.trained:
+                gaps.append(abs(mine.value - cell.value))
+            elif agreement.word(cell, mine):
+                counts.setdefault(agreement.cause(cell, variant, mine), Counter())[variant] += 1
+    lines = ["## In short", "", "| trained cells | authors | ours |", "|---|---|---|"]
+    ordered = sorted(counts.items(), key=lambda one: -one[1].total())
+    for cause, each in (*ordered, ("all", sum(counts.values(), Counter()))):
+        lines.append(f"| {cause} | {' | '.join(str(each[variant]) for variant in VARIANTS)} |")
+    lines.append("")
+    if gaps:
+        lines.append(
+            f"- {len(gaps)} epsilons, counted without training: at most {max(gaps):.1g} from the published ones."
+        )
     if beside:
         lines.append(f"- {beside} more that no paper has.")
-    runs = {record.digest: record for record in records}.values()  # tables share runs
+    runs = {record.digest: record for record in records if record.seconds}.values()  # tables share runs
     hours = sum(record.seconds for record in runs) / 3600
     machines = sorted({record.hardware for record in records})
     lines.append(f"- {len(runs)} runs, {hours:.1f} hours in all, on {'; '.join(machines)}.")
+    causes = enumerate(dict.fromkeys(agreement.REASONS.values()), 1)
+    lines += ["", "Causes:", "", *(f"{number}. **{brief.capitalize()}.** {why}" for number, (brief, why) in causes)]
     return "\n".join([*lines, ""])
-
-
-def _lone(word: str, mine: Measured) -> str:
-    return " (1 seed)" if word == "agrees" and len(mine.seeds) == 1 else ""
 
 
 def _section(name: str, records: Sequence[Record]) -> str:
     table = published.table(name)
     lines = [f"## {name}: {table.title}", "", table.paper, ""]
     lines += ["| cell | published | authors | | ours | | beside | seeds |", "|---|---|---|---|---|---|---|---|"]
-    notes: list[str] = []
     legend: dict[str, dict[str, None]] = {}
     for cell, by_variant in _cells(records):
         columns, seeds = [], []
         for variant in VARIANTS:
             mine = by_variant.get(variant)
-            columns += ["", ""] if mine is None else [_number(cell, mine), _verdict(cell, variant, mine, notes)]
+            columns += ["", ""] if mine is None else [_number(cell, mine), _verdict(cell, variant, mine)]
             seeds += [] if mine is None else [",".join(map(str, mine.seeds))]
         paper = "–" if cell.value is None else layout.number(cell.value, cell.unit, cell.deviation)
         words = " ".join((*cell.row, *cell.columns, *([cell.metric] if cell.metric != "accuracy" else [])))
@@ -90,7 +116,6 @@ def _section(name: str, records: Sequence[Record]) -> str:
         columns.append(" / ".join(figures.values()))
         lines.append(f"| {words} | {paper} | {' | '.join(columns)} | {' / '.join(dict.fromkeys(seeds))} |")
     below = [f"Beside ({', '.join(rows)}): {words}.\n" for words, rows in legend.items()]
-    below += [f"{number}. {note}" for number, note in enumerate(notes, 1)]
     return "\n".join([*lines, "", *below, *([""] if below else [])])
 
 
@@ -111,16 +136,14 @@ def _number(cell: Cell, mine: Measured) -> str:
     return layout.number(mine.value, cell.unit, mine.deviation)
 
 
-def _verdict(cell: Cell, variant: str, mine: Measured, notes: list[str]) -> str:
+def _verdict(cell: Cell, variant: str, mine: Measured) -> str:
     word = agreement.word(cell, mine)
     if word is None:
         return cell.note or "not in the paper"
-    why = agreement.reason(cell, variant) if word != "agrees" else ""
-    if not why:
-        return f"{word}{_lone(word, mine)}"
-    if why not in notes:
-        notes.append(why)
-    return f"{word} ({notes.index(why) + 1})"
+    if word == "agrees":
+        return f"{word} (1 seed)" if mine.trained and len(mine.seeds) == 1 else word
+    known = agreement.reason(cell, variant)
+    return f"{word} ({[*dict.fromkeys(agreement.REASONS.values())].index(known) + 1})" if known[0] else word
 
 
 def _cells(records: Sequence[Record]) -> Iterator[tuple[Cell, dict[str, Measured]]]:

@@ -12,10 +12,8 @@ from flfw.experiment import Experiment
 from flfw.files.exit_code import exit_code
 from flfw.files.parser import Parser
 from flfw.files.provenance import code_hash
-from flfw.files.sealed import sealed
-from flfw.plans.run_plan import without_auto
 from flfw.runs import run
-from flfw.server.checkpoint import is_complete, stored_experiment
+from flfw.server.checkpoint import is_complete
 from research.main_job import page
 from research.main_job.records import DOCS, add, read, take
 
@@ -49,12 +47,9 @@ def _finished(experiment: Experiment) -> Path:
     """Run the experiment, or go on with it; a run that is complete is left as it is."""
     assert experiment.out is not None, "each seed has a folder"
     folder = experiment.out.absolute()
-    if is_complete(folder):
-        return folder
-    if sealed(folder / "checkpoint", "experiment"):
-        stored_experiment(folder).require_same(without_auto(experiment), folder)
-        return run.resume(run.stored(folder))
-    return run.run(replace(experiment, out=folder))
+    if not is_complete(folder):
+        run.run_or_resume(replace(experiment, out=folder))
+    return folder
 
 
 if __name__ == "__main__":

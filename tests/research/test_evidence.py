@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,25 +11,16 @@ import pytest
 from flfw.errors import InputError
 from flfw.papers import published
 from flfw.papers.evidence import records
-from flfw.papers.evidence.records import (
-    FOLDER,
-    PRIORITIES,
-    Record,
-    cells_of,
-    digest,
-    file_of,
-    is_there,
-    items,
-    migrate,
-    read,
-)
+from flfw.papers.evidence.records import FOLDER, PRIORITIES, Record, cells_of, digest, file_of, is_there, items, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from flfw.plans.run_plan import without_auto
 from research.evidence import costs, page
-from research.evidence.agreement import measured, reason, word
+from research.evidence.__main__ import main
+from research.evidence.agreement import cause, measured, word
 from research.evidence.gather import together
 
+ORDERED = "fed_cdp.2/non-private/100/0.2/accuracy"
 CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"  # published: 85.67
 
 
@@ -135,51 +125,22 @@ def test_the_committed_records_are_of_full_runs_and_found_by_the_list() -> None:
         assert is_there(item) != (name in SUPERSEDED), name
         settings = {"rounds": item.run.rounds, "clients": item.run.clients, "method": item.run.method}
         assert settings.items() <= {"method": "hyperfl", "rounds": 10, "clients": 10, **one.settings}.items(), one.cell
-        assert one.seconds > 0 and one.code and one.hardware
+        assert (one.seconds > 0) == (item.preset.source == "run") and one.code and one.hardware
 
 
-@pytest.fixture
-def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Path, bytes]:
-    """Content of the records in a folder, which have other names of settings there."""
-    monkeypatch.setattr(records, "items", lambda: items("fed_cdp.5/Cancer/0.5"))
-    files: dict[Path, bytes] = {}
-    for one in read(FOLDER):
-        if one.cell == "fed_cdp.5/Cancer/0.5/accuracy" and one.seed < 2:
-            files[path] = (path := one.write(tmp_path)).read_bytes()
-            before = {{"local-epochs": "epochs"}.get(name, name): value for name, value in one.settings.items()}
-            before |= {"method": "cdp_sgd", "set": str(one.settings["set"]).replace("clip=", "bound=")}
-            replace(one, settings=before, digest="0" * 12).write(tmp_path)
-    assert len(files) == 4
-    return files
-
-
-RENAMES = {"epochs": "local-epochs", "method=cdp_sgd": "method=fed_cdp", "set bound": "set clip"}
-
-
-def test_migrated_records_are_those_that_would_be_measured_now(older: dict[Path, bytes], tmp_path: Path) -> None:
-    assert all(path.read_bytes() != content for path, content in older.items())
-    assert migrate(tmp_path, RENAMES) == (4, [])
-    assert {path: json.loads(path.read_text()) for path in older} == {p: json.loads(text) for p, text in older.items()}
-    assert migrate(tmp_path, RENAMES) == (0, [])
-
-
-def test_records_of_other_settings_are_named_and_stay(older: dict[Path, bytes], tmp_path: Path) -> None:
-    (first, *_) = read(tmp_path)
-    replace(first, settings={**first.settings, "lr": 0.1}).write(tmp_path)
-    record(cell=CELL, digest="of another list").write(tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.glob("*/*.json")}
-    done, left = migrate(tmp_path, {key: value for key, value in RENAMES.items() if key != "epochs"})
-    assert done == 0 and left[0] == "fed_cdp.5/Cancer/0.5/accuracy authors seed 0: other epochs, local-epochs, lr"
-    assert left[1:4] == [line.removesuffix(", lr") for line in (left[1], left[2], left[3])] and len(left) == 5
-    assert left[4] == f"{CELL} authors seed 0: not on the list"
-    assert {path: path.read_bytes() for path in before} == before
-    assert migrate(tmp_path, RENAMES)[0] == 3
+def test_records_are_written_anew_under_the_names_of_today(tmp_path: Path) -> None:
+    (one,) = (record for record in read(FOLDER) if record.cell == ORDERED and record.variant == "authors")
+    earlier = {{"example-order": "order"}.get(name, name): value for name, value in one.settings.items()}
+    path = replace(one, settings=earlier, digest="0" * 12).write(tmp_path)
+    assert '"order": "fixed"' in path.read_text() and main(["--migrate", "--folder", str(tmp_path)]) == 0
+    assert '"example-order": "fixed"' in path.read_text() and read(tmp_path) == [one]
 
 
 def test_core_hours_are_in_proportion_to_rounds_clients_and_local_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costs, "items", lambda only="": items("fed_cdp.2/non-private/100/"))
+    listed = [item for item in items("fed_cdp.2/non-private/100/") if item.seed == 0]
+    monkeypatch.setattr(costs, "items", lambda only="": listed)
     (first, *_) = (item for item in items("fed_cdp.2/non-private/100/0.05") if item.variant == "authors")
     measured_in = {"digest": digest(first.run), "hardware": "8 cores, no GPU"}
     record(0.9, cell=first.cell.path, seconds=3600.0, **measured_in).write(tmp_path)
@@ -246,8 +207,12 @@ def test_the_choice_is_made_by_validation_over_the_seeds_that_all_have() -> None
 
 
 def test_a_reason_belongs_to_cells_and_not_to_their_neighbours() -> None:
-    assert "noise" in reason(cell("fed_cdp.5/Cancer/6/accuracy"), "authors")
-    assert reason(cell(), "authors") == ""
+    far = measured([record(0.5)])
+    assert far is not None and cause(cell(), "authors", far) == "not explained"
+    assert cause(cell("fed_cdp.5/Cancer/6/accuracy"), "authors", far) == "no noise in the released code"
+    plain = cell("fed_cdp.2/non-private/100/0.1/accuracy")
+    assert [cause(plain, variant, far) for variant in ("authors", "ours")] == ["not explained", "other settings"]
+    assert cause(plain, "ours", replace(far, value=plain.value)) == "agrees, 1 seed"
 
 
 # --- the page ---
@@ -268,15 +233,32 @@ def test_a_line_has_both_variants_their_words_and_the_seeds() -> None:
     (line,) = [line for line in lines if line.startswith("| FedAvg")]
     assert line == "| FedAvg Fashion-MNIST 20 | 85.67 | 85.50±0.71 | agrees | 90.00 | above | 87.50 | 0,1 / 0 |"
     assert "Beside (FedAvg): accuracy after one more local training." in lines
-    assert "- authors: 1 published cell: 1 agrees." in lines and "- 3 runs, 1.5 hours in all, on a machine." in lines
+    assert (
+        "| agrees, 2 seeds | 1 | 0 |" in lines and "| not explained | 0 | 1 |" in lines and "| all | 1 | 1 |" in lines
+    )
+    assert "- 3 runs, 1.5 hours in all, on a machine." in lines
 
 
 def test_one_seed_that_agrees_is_marked_and_what_no_paper_has_is_counted_apart() -> None:
     silent = record(0.98, cell="fed_cdp.5/Cancer/0/accuracy", digest="1" * 12)
     text = page.text([record(85.0), silent, record(0.5, cell="fed_cdp.5/Cancer/6/accuracy", digest="1" * 12)])
-    assert "agrees (1 seed)" in text and "- authors: 2 published cells: 1 agrees (1 seed), 1 below." in text
+    assert "agrees (1 seed)" in text and "| agrees, 1 seed | 1 | 0 |\n| no noise in the released code | 1 | 0 |" in text
     assert "| Cancer 0 | – | 0.98 | not in the paper: no noise, as in the released code |" in text
-    assert "- 1 more that no paper has." in text and "- 2 runs, 1.0 hours in all" in text
+    assert "- 1 more that no paper has." in text and "- 2 runs, 1.0 hours in all" in text and "epsilons" not in text
+
+
+def test_what_is_counted_without_training_stands_apart_from_trained_cells() -> None:
+    counted = record(0.8227, cell="fed_cdp.6/Fed-CDP/instance/100/MNIST/epsilon", seconds=0.0)  # published: 0.8227
+    text = page.text([record(85.0), counted, replace(counted, cell=counted.cell.replace("MNIST", "LFW"), value="N")])
+    assert "| all | 1 | 0 |" in text and "- 1 epsilons, counted without training: at most 0 from" in text
+    assert "| 0.8227 | agrees |" in text and "- 1 runs, 0.5 hours in all" in text
+
+
+def test_the_picture_has_a_point_for_each_trained_accuracy_of_the_authors_variant() -> None:
+    far = record(0.5, cell="fed_cdp.5/Cancer/6/accuracy")
+    axes = page.picture([record(85.0), replace(far, variant="ours"), far]).axes[0]
+    points = {str(line.get_label()): line.get_xydata().tolist() for line in axes.lines[1:]}
+    assert points == {"agrees (1)": [[0.8567, 0.85]], "no noise in the released code (1)": [[0.979, 0.5]]}
 
 
 def test_what_is_not_finite_is_written_as_json_and_printed(tmp_path: Path) -> None:
