@@ -214,8 +214,6 @@ def pixels(path: Path, image_format: ImageFormat, channels: int) -> np.ndarray:
         return images.array(image_format.applied(decoder.picture(path).convert(mode)))
     # By its name Pillow maps an uncompressed TIFF file, with height and width exchanged where it is to be turned.
     with path.open("rb") as file, Image.open(file) as image:
-        if image.mode == "F":
-            raise ValueError("its grey levels are fractions, which have no known range")
         # A photo of a telephone, MPO, may have a second frame, a preview.
         if image.format != "MPO" and (frames := getattr(image, "n_frames", 1)) > 1:
             raise ValueError(f"it has {frames} frames: save each as a file of its own")

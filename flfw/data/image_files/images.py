@@ -106,8 +106,6 @@ def _pixels(path: Path, side: int | None, crop: Crop | None) -> np.ndarray:
 
     try:
         with Image.open(path) as opened:
-            if opened.mode == "F":
-                raise ValueError("its grey levels are fractions, which have no known range")
             image = plain(opened, 3)
         image = crop(image) if crop else image
         return array(image if side is None else image.resize((side, side), Image.Resampling.BILINEAR))
@@ -119,9 +117,15 @@ def _pixels(path: Path, side: int | None, crop: Crop | None) -> np.ndarray:
 
 
 def plain(image: Image, channels: int, bits: int = 16) -> Image:
-    """Convert an image to 8 bits, grey (1 channel) or RGB (3); of ``bits`` bits of grey the upper 8 are kept."""
+    """Convert an image to 8 bits, grey (1 channel) or RGB (3); of ``bits`` bits of grey the upper 8 are kept.
+
+    Raises:
+        ValueError: its grey levels are fractions.
+    """
     from PIL import Image
 
+    if image.mode == "F":
+        raise ValueError("its grey levels are fractions, which have no known range")
     if is_deep(image):
         levels = np.asarray(image).clip(0, 2**bits - 1) >> (bits - 8)
         image = Image.fromarray(levels.astype(np.uint8))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +43,7 @@ def hub(word: str) -> DatasetCard:
     if not name:
         raise InputError("Expected --dataset hf:NAME, got no name; for example hf:uoft-cs/cifar10.")
     local = sorted(path for path in Path(name).rglob("*") if path.is_file()) if Path(name).is_dir() else []
-    folder = cache.user_cache() / "hub" / cache.digest(word, cache.fingerprint(local))
+    folder = cache.user_cache() / "hub" / cache.digest(word, cache.fingerprint(local), "bits")
     if not folder.exists():
         arrays, meta = _read(name, column)
         cache.publish(folder, lambda target: cache.write_arrays(target, dict(zip(_PARTS, arrays, strict=True)), meta))
@@ -79,7 +81,9 @@ def _read(name: str, column: str) -> tuple[list[np.ndarray], dict[str, Any]]:
         rows = np.arange(len(train))
         train, test = train.select(rows[rows % _EVERY != _EVERY - 1]), train.select(rows[_EVERY - 1 :: _EVERY])
     image, label = _columns(name, train, column)
-    arrays = [array for table in (train, test) for array in _arrays(name, table, image, label)]
+    if bits := _bits(name, (train, test), image):
+        parts += f", {2**bits - 1} of 16 bits is white"
+    arrays = [array for table in (train, test) for array in _arrays(name, table, image, label, bits)]
     names = getattr(train.features[label], "names", None)
     classes = len(names) if names else int(max(arrays[1].max(), arrays[3].max())) + 1
     meta = {"shape": arrays[0].shape[1:], "classes": classes, "label": label, "names": names, "parts": parts}
@@ -115,7 +119,19 @@ def _columns(name: str, table: Table, requested: str) -> tuple[str, str]:
     return pictures[0], requested or labels[0]
 
 
-def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray, np.ndarray]:
+def _bits(name: str, tables: Sequence[Table], column: str) -> int:
+    """Return the bits, 8 to 16, that grey levels of all images together use if the first one has 16; 0: it has 8."""
+    used = 0
+    for table in tables:
+        for row in range(len(table)):
+            with _readable(name, row):
+                if not images.is_deep(picture := table[row][column]):
+                    return 0
+                used = max(used, 8, int(np.asarray(picture).max()).bit_length())
+    return used
+
+
+def _arrays(name: str, table: Table, image: str, label: str, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Return images (N, C, H, W) uint8, grey or RGB like the first one, and labels (N,) int64 of one part."""
     labels = np.asarray(table[label][:])
     if labels.dtype.kind not in "iu":
@@ -125,10 +141,10 @@ def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray
         raise InputError(
             f"Expected 0 <= {label} < {_MOST_CLASSES} in hf:{name}, got {labels[outside[0]]} in row {outside[0]}."
         )
-    first = _pixels(name, table, image, 0, channels=0)
+    first = _pixels(name, table, image, 0, 0, bits)
     stacked = np.empty((len(labels), *first.shape), dtype=np.uint8)
     for row in range(len(labels)):
-        pixels = _pixels(name, table, image, row, len(first))
+        pixels = _pixels(name, table, image, row, len(first), bits)
         if pixels.shape != first.shape:
             sizes = [f"{pixels.shape[2]}x{pixels.shape[1]}" for pixels in (first, pixels)]
             raise InputError(
@@ -139,11 +155,19 @@ def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray
     return stacked, labels.astype(np.int64)
 
 
-def _pixels(name: str, table: Table, column: str, row: int, channels: int) -> np.ndarray:
+def _pixels(name: str, table: Table, column: str, row: int, channels: int, bits: int) -> np.ndarray:
     """Return the pixels (C, H, W) uint8 of one row in ``channels`` channels; 0: the image's own number."""
-    try:
+    with _readable(name, row):
         picture = table[row][column]
-        return images.array(images.plain(picture, channels or (1 if images.is_grey(picture) else 3)))
+        if images.is_deep(picture) != bool(bits):
+            raise ValueError("grey levels of 16 bits beside images of 8: save all with 8")
+        return images.array(images.plain(picture, channels or (1 if images.is_grey(picture) else 3), bits))
+
+
+@contextmanager
+def _readable(name: str, row: int) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # a damaged image can make a decoder raise anything
         reason = " ".join(str(error).split())
         raise InputError(
