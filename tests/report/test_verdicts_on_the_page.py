@@ -217,7 +217,7 @@ def test_no_leak_found_says_what_was_shown_and_what_may_have_been_missed(tmp_pat
     assert "A smaller share could have been missed. It does not prove that there is none." in words
     assert "as many as 26 % of such messages could leak to this attack and this audit would still have seen" in words
     assert "the true images need not be the data that explain it best" in first_page(page)
-    assert "what it minimises need not be smallest at the true images" in section(page, "What this does", "Other data,")
+    assert "what it minimises need not be smallest at the true images" in section(page, "What this does", "Other seeds")
     assert [shown_missed(n) for n in (1, 8, 59)] == [most_missed(n) for n in (1, 8, 59)]
 
 

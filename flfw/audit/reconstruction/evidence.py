@@ -287,10 +287,8 @@ class ReconstructionEvidence:
         """Conclude from reconstruction or identification; this needs only a sound measurement."""
         identified, test, consistency = self.identified, self.candidate_test, self.controls.consistency
         if self.recovered:
-            share = f"{self.recovered / self.attacked:.0%} of the"
-            share = f"{self.recovered} of {self.attacked}" if share == "0% of the" else share
             beside = f" {_UNEXPLAINED} {consistency.reason}".rstrip() * (consistency.passed is False)
-            yield "recovered", f"{share} attacked examples were reconstructed.{beside}"
+            yield "recovered", f"{self.recovered} of {self.attacked} attacked examples were reconstructed.{beside}"
         if identified and significant(identified.p, self.num_tests):
             yield (
                 "identified",

@@ -42,7 +42,7 @@ MACROS = """\
 {% if sample.row.index and not absence %}{{ row('place in the training part', sample.row.index) }}{% endif %}
 </dl>
 {% endmacro %}
-{% macro facts(mapping) %}<dl class="facts">{% for key, value in mapping.items() %}<div><dt>{{ key|replace('_', ' ') }}</dt><dd>{{ value|plain }}</dd></div>{% endfor %}</dl>{% endmacro %}
+{% macro facts(mapping, all=true) %}<dl class="facts">{% for key, value in mapping.items() if all or value not in (none, 'none') %}<div><dt>{{ key|replace('_', ' ') }}</dt><dd>{{ value|plain }}</dd></div>{% endfor %}</dl>{% endmacro %}
 {% set vantages = {
   'server': 'The server, honest but curious: it follows the protocol, and keeps every message that it sends and receives (leakage of type 0).',
   'client_update': 'An observer on the client who reads the finished update before it is sent: the very bytes that the server gets, after all that the client’s own defence does (leakage of type 1).',
@@ -98,7 +98,7 @@ RESULTS = """\
 <p class="soft">{% if decibels %}Means over the images{% if lpips %} (LPIPS: smaller is closer){% endif %}; what counts is the gain, how far an image stands above the best of its own floors.{% else %}Means over the {{ scope.unit }}.{% if scope.unit == 'texts' %} Bytes count in their places; ROUGE compares words, and pairs of words, in any order.{% endif %}{% endif %}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="How close the reconstructions are">
 <table>
-<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% if decibels %}<th scope="col">PSNR, dB</th><th scope="col">Interval</th><th scope="col">Best</th>{% endif %}{% if ceilings %}<th scope="col">Ceiling, dB</th>{% endif %}{% if gains %}<th scope="col">Gain, dB</th><th scope="col">Best gain</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if lpips %}<th scope="col">LPIPS</th><th scope="col">Closest</th>{% endif %}{% if features %}<th scope="col">Feature error</th>{% endif %}{% if distances %}<th scope="col">RMSD</th><th scope="col">Within 0.3</th>{% endif %}{% if exact %}<th scope="col">{{ 'Bytes' if scope.unit == 'texts' else 'Features' }} exact</th><th scope="col">By guessing</th>{% if exact|selectattr('exact_match.cells', 'number')|list %}<th scope="col">Cells exact</th><th scope="col">By guessing</th>{% endif %}<th scope="col">Whole {{ 'texts' if scope.unit == 'texts' else 'rows' }}</th>{% endif %}{% if words %}<th scope="col">ROUGE-1</th><th scope="col">ROUGE-2</th><th scope="col">ROUGE-1 of a random public text</th>{% endif %}{% if labelled %}<th scope="col">Labels found</th>{% endif %}</tr></thead>
+<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% if decibels %}<th scope="col">PSNR, dB</th><th scope="col">Interval</th><th scope="col">Best</th>{% endif %}{% if ceilings %}<th scope="col">Ceiling, dB</th>{% endif %}{% if gains %}<th scope="col">Gain, dB</th><th scope="col">Best gain</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if lpips %}<th scope="col">LPIPS</th><th scope="col">Closest</th>{% endif %}{% if features %}<th scope="col">Feature error</th>{% endif %}{% if distances %}<th scope="col">RMSD</th><th scope="col">RMSD below 0.3</th>{% endif %}{% if exact %}<th scope="col">{{ 'Bytes' if scope.unit == 'texts' else 'Features' }} exact</th><th scope="col">By guessing</th>{% if exact|selectattr('exact_match.cells', 'number')|list %}<th scope="col">Cells exact</th><th scope="col">By guessing</th>{% endif %}<th scope="col">Whole {{ 'texts' if scope.unit == 'texts' else 'rows' }}</th>{% endif %}{% if words %}<th scope="col">ROUGE-1</th><th scope="col">ROUGE-2</th><th scope="col">ROUGE-1 of a random public text</th>{% endif %}{% if labelled %}<th scope="col">Labels found</th>{% endif %}</tr></thead>
 <tbody>{% for setting in targets %}{% set entry = setting.entry %}{{ tr(setting) }}{{ name_cell(setting) }}
 {% if decibels %}{% set psnr = entry.psnr or {} %}<td>{{ psnr.mean|num }}</td><td>{% if psnr.low is number and psnr.high is number %}{{ psnr.low|num }} to {{ psnr.high|num }}{% else %}–{% endif %}</td><td>{{ psnr.max|num }}</td>{% endif %}{% if ceilings %}<td>{{ entry.ceiling|num }}</td>{% endif %}{% if gains %}<td>{{ (entry.gain or {}).mean|num }}</td><td>{{ (entry.gain or {}).max|num }}</td>{% endif %}
 {% if ssim %}<td>{{ (entry.ssim or {}).mean|num(2) }}</td>{% endif %}{% if lpips %}<td>{{ (entry.lpips.mean if entry.lpips is mapping else entry.lpips)|num(3) }}</td><td>{{ (entry.lpips.min if entry.lpips is mapping else none)|num(3) }}</td>{% endif %}{% if features %}<td>{{ (entry.feature_error or {}).mean|num(3) }}</td>{% endif %}
@@ -156,11 +156,10 @@ ATTACKER = """\
 <p>{{ vantages.get(entry.vantage|string|lower, 'Vantage: ' ~ entry.vantage) }} {% if entry.source != 'probe' %}It attacks the update that training really sent.{% elif entry.vantage == 'client_example' %}It attacks a probe: what local training computes for one example, read on the client and never sent.{% else %}It attacks a probe: what the client would send for {{ entry.batch|plain }} example{{ '' if entry.batch == 1 else 's' }} and {{ entry.steps|plain }} local step{{ '' if entry.steps == 1 else 's' }}, through the same defence and the same wire.{% endif %} {{ stance(group[0])|trim }}</p>
 <h4>Verdict</h4>
 <ul class="plainlist">{% for setting in group %}<li>{{ when(setting)|capitalize }}: {{ setting.entry|verdict }}. {{ reason(setting)|trim }}{% if setting.entry.failure_reason and setting.entry.failure_reason not in (setting.entry.reason or '') %} It gave nothing: {{ setting.entry.failure_reason|trim('.') }}.{% endif %}</li>{% endfor %}</ul>
-<h4>Granted to the attacker</h4>
-{% if entry.granted %}<ul class="plainlist">{% for sentence in entry.granted %}<li>{{ sentence }}</li>{% endfor %}</ul>{% else %}<p>Nothing is recorded.</p>{% endif %}
+<details class="paper"><summary>Granted to the attacker</summary><ul class="plainlist">{% for sentence in entry.granted or ['nothing that is recorded'] %}<li>{{ sentence }}</li>{% endfor %}</ul></details>
 </div><div>
 <h4>Budget and selection</h4>
-{{ facts({'hidden by': entry.defence, 'adapted to it': {'written': 'with what is written for it', 'automatic': 'with its own code in the objective'}.get(entry.adaptation), 'network mode': entry.mode, 'iterations': entry.iterations, 'restarts': entry.restarts, 'seeds': entry.seeds, 'kept result': entry.selection, 'tries a job': entry.attempts, 'time': entry.seconds|num(0) ~ ' s, and ' ~ entry.scoring_seconds|num(0) ~ ' s to score' if entry.scoring_seconds is number else entry.seconds|num(0) ~ ' s', 'tuned on': (result.provenance or {}).tuned_on}) }}
+{{ facts({'protection': entry.defence, 'adapted to it': {'written': 'with what is written for it', 'automatic': 'with its own code in the objective'}.get(entry.adaptation), 'network mode': entry.mode, 'iterations': entry.iterations, 'restarts': entry.restarts, 'seeds': entry.seeds, 'kept result': entry.selection, 'started again': (entry.attempts or 1) - 1 or none, 'time': entry.seconds|num(0) ~ ' s, and ' ~ entry.scoring_seconds|num(0) ~ ' s to score' if entry.scoring_seconds is number else entry.seconds|num(0) ~ ' s', 'tuned on': (result.provenance or {}).tuned_on}, false) }}
 <p class="soft">The kept result is chosen by this rule alone; the originals are opened only afterwards, to score it.</p>
 {% if entry.assignment and (entry.batch is not number or entry.batch > 1) %}<p class="soft">Which reconstruction is compared with which original: {{ entry.assignment.rule|trim('.') }}.{% if entry.assignment.null is number %} Unrelated public images get {% for setting in group %}{{ (setting.entry.assignment or {}).null|num }} dB{{ ', ' if not loop.last }}{% endfor %} by the same rule.{% endif %}</p>{% endif %}
 </div></div>
@@ -170,10 +169,10 @@ ATTACKER = """\
 <tbody>{% for setting in (group[:1] if same else group) %}{% for control in setting.entry.ladder or [] %}<tr><th scope="row" class="wrap">{{ control_names.get(control.rung, control.rung) }}</th><td class="text">{{ 'not tried' if control.passed is none else control.passed|plain }}</td><td>{{ 'all' if same else setting.entry.round|plain }}</td>{% if scope.unit != 'texts' %}<td>{{ control.psnr|num }}</td>{% endif %}<td class="text wrap">{{ (control.reason or control.failure_reason)|sentence if control.reason or control.failure_reason else '–' }}</td></tr>{% else %}<tr><th scope="row">No control is recorded</th><td class="text">–</td><td>{{ setting.entry.round|plain }}</td>{% if scope.unit != 'texts' %}<td>–</td>{% endif %}<td class="text">–</td></tr>{% endfor %}{% endfor %}</tbody></table></div>
 <div class="columns">
 {% if group[0].control_samples and not absence %}<div><h4>Best of each control</h4><ul class="gallery{{ ' tabular' if group[0].control_samples.values()|selectattr('strip')|list }}">{% for name, sample in group[0].control_samples.items() %}<li>{{ pair(group[0], sample) }}<div class="under">{{ control_texts.get(name, name) }}, {{ score(sample) }}</div></li>{% endfor %}</ul></div>{% endif %}
-{% if group|map(attribute='entry.floors')|select|list %}<div><h4>Floors: what a guess scores without any update</h4>
+{% if group|map(attribute='entry.floors')|select|list %}<div><details class="paper"><summary>Floors: what a guess scores without any update</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="Floors of {{ group[0].name }}"><table><thead><tr><th scope="col" class="text">{{ {'records': 'RMSD', 'texts': 'Bytes right'}.get(scope.unit, 'PSNR, dB') }}</th>{% for setting in group %}<th scope="col">Round {{ setting.entry.round|plain }}</th>{% endfor %}</tr></thead>
 <tbody>{% for key, name in floor_names.items() if key != 'unguided' or group|selectattr('entry.floors.unguided', 'defined')|list %}<tr><th scope="row">{{ name }}</th>{% for setting in group %}<td>{{ floor((setting.entry.floors or {})[key], false) }}</td>{% endfor %}</tr>{% endfor %}
-<tr class="answer"><th scope="row">{{ group[0].name }}, mean</th>{% for setting in group %}<td>{{ (setting.entry.exact_match or {}).features|pct if scope.unit == 'texts' else rmsd_of(setting)|num(3) if scope.unit == 'records' else (setting.entry.psnr or {}).mean|num }}</td>{% endfor %}</tr></tbody></table></div></div>{% endif %}
+<tr class="answer"><th scope="row">{{ group[0].name }}, mean</th>{% for setting in group %}<td>{{ (setting.entry.exact_match or {}).features|pct if scope.unit == 'texts' else rmsd_of(setting)|num(3) if scope.unit == 'records' else (setting.entry.psnr or {}).mean|num }}</td>{% endfor %}</tr></tbody></table></div></details></div>{% endif %}
 </div>
 {% endfor %}
 </section>
@@ -260,11 +259,7 @@ FIRST_PAGE = """\
 </section>
 """
 
-# Words of the page: what the terms of its figures mean, where they first stand and in a list.
-EXPLAINED = """\
-{% macro explained() %}<p class="soft">{% if settings %}A <dfn>round</dfn> is one exchange between the server and its clients; round 0 is before training. {% if settings|selectattr('entry.psnr')|list %}<dfn>PSNR</dfn>, in decibels (<dfn>dB</dfn>), says how near a recovered image comes to the original: each 6 dB halve the error, and a perfect copy has no limit. {% endif %}{% if settings|selectattr('entry.floors')|list %}A <dfn>floor</dfn> is what a guess reaches that saw no message. {% endif %}{% if settings|selectattr('entry.share_interval')|list %}An <dfn>interval</dfn> of 95 % says between which values the share lies for all such {{ scope.unit }}, as far as chance goes. {% endif %}A <dfn>static</dfn> attack takes no account of what hides the data; an <dfn>adaptive</dfn> one is told of it and reckons with it. {% endif %}{% if told %}<dfn>AUC</dfn> is how often a member, which was trained on, scores above one that was held out: 0.50 is a coin, 1.00 always. {% endif %}<a href="#glossary">All words</a>.</p>{% endmacro %}
-"""
-
+# Words of the page: what the terms of its figures mean.
 GLOSSARY = """\
 <details id="glossary" class="paper"><summary>The words of this page</summary>
 <dl class="sentences two">
@@ -403,7 +398,7 @@ TRAINING = """\
 <section id="provenance" aria-labelledby="provenance-title">
 <h2 id="provenance-title">Provenance</h2>
 {% if notes %}<div class="notice"><b>Notes of the run</b><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
-<div class="columns"><div><h3>Code and data</h3>{{ facts({'code': origin.code, 'lock': origin.lock, 'data': data.name, 'from': data.source, 'checksum': {true: 'as published', false: 'not the published one'}.get(data.md5_ok, 'not checked'), 'weights': origin.weights, 'attacks tuned on': origin.tuned_on} if not origin['from'] else {'recordings of': origin['from'], 'code': origin.code, 'data': data.name, 'from': data.source, 'weights': origin.weights}) }}</div><div><h3>Environment</h3>{{ facts(result.environment or {}) }}</div></div>
+<div class="columns"><div><h3>Code and data</h3>{{ facts({'code': origin.code, 'lock': origin.lock, 'data': data.name, 'from': data.source, 'checksum': {true: 'as published', false: 'not the published one'}.get(data.md5_ok, 'not checked'), 'weights': origin.weights, 'attacks tuned on': origin.tuned_on} if not origin['from'] else {'recordings of': origin['from'], 'code': origin.code, 'data': data.name, 'from': data.source, 'weights': origin.weights}) }}</div><div><details class="paper"><summary>Environment</summary>{{ facts(result.environment or {}) }}</details></div></div>
 {% if plan %}<h3>Columns of the table</h3>
 <details><summary>{{ plan.kept|length }} columns as {{ plan.width }} features, {{ plan.columns|length - plan.kept|length }} left out</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="Columns of the table"><table><thead><tr><th scope="col" class="text">Column</th><th scope="col" class="text">Type</th><th scope="col">Features</th><th scope="col">Missing</th><th scope="col" class="text">Encoded as</th></tr></thead>
@@ -414,8 +409,8 @@ TRAINING = """\
 <p class="soft">Put together from the configuration, which holds every setting:</p>{% endif %}
 <details><summary>Full configuration</summary>{{ facts(config) }}</details>
 {{ sessions(origin) }}
-<h3>Files of the run</h3>
-<div class="scroll" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th scope="col" class="text">Name</th><th scope="col">Files</th><th scope="col">Size</th></tr></thead><tbody>{% for name, count, bytes in files %}<tr><th scope="row"><code>{{ name }}</code></th><td>{{ count }}</td><td>{{ bytes|filesizeformat }}</td></tr>{% endfor %}</tbody></table></div>
+<details><summary>Files of the run</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th scope="col" class="text">Name</th><th scope="col">Files</th><th scope="col">Size</th></tr></thead><tbody>{% for name, count, bytes in files %}<tr><th scope="row"><code>{{ name }}</code></th><td>{{ count }}</td><td>{{ bytes|filesizeformat }}</td></tr>{% endfor %}</tbody></table></div></details>
 </section>
 """
 
@@ -430,14 +425,11 @@ LIMITS = """\
 {% else %}
 <li>That stronger attacks fail. Only {{ settings|map(attribute='name')|unique|join(', ') }} ran, with the budget above. A leak that was found is proof; a leak that was not found is only the absence of one.</li>
 {% if settings|selectattr('entry.verdict', 'equalto', 'no leak found')|list %}<li>That “no leak found” means no leak. It was shown that the attack works without the protection and through its weakest form. Between that form and the real one nothing was shown: an attack may cope with little of a protection and fail at more, where a better one does not. Its objective may also be the wrong one: what it minimises need not be smallest at the true {{ scope.unit }}.</li>{% endif %}
-<li>Other rounds. The audit looked at round{{ 's' if settings|map(attribute='entry.round')|unique|list|length > 1 }} {{ settings|map(attribute='entry.round')|unique|sort|join(', ') }}; leakage changes as a network trains, and it can rise before it falls.</li>
-<li>Other observers. {% if settings|map(attribute='entry.vantage')|map('string')|map('lower')|unique|list == ['server'] %}The attacker is the server; what the other clients, or somebody on the client’s own machine, can learn was not measured.{% elif scope.vantages == ('client_example',) %}The attacker stands on the client; what the server can learn from what is sent was not measured.{% else %}Only the vantages named above were measured.{% endif %} A server that also sends manipulated weights is a different adversary.</li>
-{% if 'update' not in scope.sources %}<li>What a full update leaks. A probe is a small batch and few steps, the case that favours the attacker; what training really sends mixes more samples and is usually harder to invert, not impossible.</li>{% endif %}
 <li>Every sample. The intervals speak of the attacked samples and seeds only; somebody’s {{ 'picture' if scope.unit == 'images' else one }} may come out although the mean looks safe, so look at the best reconstruction first.</li>
 <li>Other leaks. {{ 'What' if told else 'Whether a person took part, what' }} share of a client has some property, or which {{ 'target values' if regression else 'labels' }} it holds can leak without a single {{ 'picture' if scope.unit == 'images' else one }} being reconstructed.</li>
 {% endif %}
 {% if result.privacy %}<li>That ε holds elsewhere. The bound is as good as its assumptions about sampling, clipping and who is trusted.</li>{% endif %}
-<li>Other data, networks, seeds or machines. This is one configuration, seed {{ config.seed|plain }}, on one machine. Processors round sums in different orders, so that on another one {{ 'an image' if scope.unit == 'images' else 'a ' ~ one }} near the threshold of recovery may fall on the other side.</li>
+<li>Other seeds or machines. This is seed {{ config.seed|plain }}. Processors round sums in different orders, so that on another one {{ 'an image' if scope.unit == 'images' else 'a ' ~ one }} near the threshold of recovery may fall on the other side.</li>
 </ul>
 </section>
 """
@@ -501,8 +493,7 @@ _FIRST = (
 <section id="figures" aria-labelledby="figures-title">
 <h2 id="figures-title">The result in figures</h2>
 <p class="finding" id="finding">{{ headline()|trim }}</p>
-{% if worst %}<p class="soft">{{ sureness(shown)|trim if shown.outcome != 'identified' and not shown.shown_to_work }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ 'largest leak' if worst.entry.verdict == 'leaks' else 'weakest evidence' }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
-{{ explained() }}
+{% if worst %}<p class="soft">{{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ 'largest leak' if worst.entry.verdict == 'leaks' else 'weakest evidence' }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %} <a href="#glossary">The words</a>.</p>{% endif %}
 {% if overview %}<figure>{{ overview }}<figcaption>{% if targets %}{% if targets|map(attribute='entry.psnr')|select|list %}Leakage: a dot is the mean over the attacked images with its interval, the ring the best reconstruction; dashed lines are guesses that use no update at all.{% if 'server' in scope.vantages and 'client_update' in scope.vantages %} Updates read on the client are the server’s, and have no lines of their own.{% endif %}{% else %}Leakage: the share of the attacked {{ scope.unit }} that counts as recovered{{ ' with its interval' if targets|map(attribute='entry.share_interval')|select|list }}.{% endif %} Round 0 is before training. A line joins neighbouring rounds only: nothing was measured in a gap.{% else %}Accuracy of the model as clients receive it, and after their local training.{% endif %}</figcaption></figure>{% endif %}
 <dl class="keyfacts">
 {% if worst %}{% set entry = worst.entry %}<div><dt>recovered in the worst setting{% if entry.share_interval %} <small>95 %: {{ span(entry.share_interval) }}</small>{% endif %}{% if entry.share_expected is number %} <small>theory expects {{ entry.share_expected|pct(0) }}</small>{% endif %}</dt><dd>{{ worst.recovered }} of {{ worst.total }}</dd></div>
@@ -511,11 +502,10 @@ _FIRST = (
 {% if entry.candidate_test %}<div><dt>messages that point to the truth among candidates <small>by chance {{ entry.candidate_test.null|pct }}</small></dt><dd>{{ entry.candidate_test.first }} of {{ entry.candidate_test.messages }}</dd></div>{% endif %}
 {% if entry.exact_match %}{% set match = entry.exact_match %}{% set cells = match.cells is number %}<div><dt>{{ 'bytes' if scope.unit == 'texts' else 'cells' if cells else 'features' }} found exactly <small>by guessing {{ (match.floor_cells if cells else match.floor)|pct }}</small></dt><dd>{{ (match.cells if cells else match.features)|pct }}</dd></div>{% endif %}
 {% if entry.label_accuracy is number %}<div><dt>of the labels, found by the attack itself</dt><dd>{{ entry.label_accuracy|pct }}</dd></div>{% endif %}
-{% if entry.worst %}<div><dt>has the worst case <small>sample {{ entry.worst.probe_slot|plain }}, {{ entry.worst.psnr|num ~ ' dB' if entry.worst.psnr is number else (1 - entry.worst.rmsd ** 2)|pct ~ ' of bytes right' if scope.unit == 'texts' else 'RMSD ' ~ entry.worst.rmsd|num(3) }}</small></dt><dd>client {{ entry.worst.client|plain }}</dd></div>{% endif %}{% endif %}
-{% if final.mae_global is number %}{% for when, words in {'global': 'as received', 'local': 'after local training'}.items() %}<div><dt>final mean absolute error {{ words }} <small>RMSE {{ final['rmse_' ~ when]|num(3) }}, R² {{ final['r2_' ~ when]|num(2) }}</small></dt><dd>{{ final['mae_' ~ when]|num(3) }}</dd></div>{% endfor %}{% endif %}
-{% for key, name in (('acc_global', 'as received'), ('acc_local', 'after local training'), ('acc_central', 'on the server’s own test data')) if final[key] is number and (key != 'acc_central' or final.acc_local is not number) %}<div><dt>final accuracy {{ name }}{% if key != 'acc_central' and config.metrics == 'private' %} <small>with the noise of metrics=private</small>{% endif %}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
+{% endif %}
+{% if final.mae_global is number %}{% for when, words in {'global': 'as received', 'local': 'after one more local training'}.items() %}<div><dt>final mean absolute error {{ words }} <small>RMSE {{ final['rmse_' ~ when]|num(3) }}, R² {{ final['r2_' ~ when]|num(2) }}</small></dt><dd>{{ final['mae_' ~ when]|num(3) }}</dd></div>{% endfor %}{% endif %}
+{% for key, name in (('acc_global', 'as received'), ('acc_local', 'after one more local training'), ('acc_central', 'on the server’s own test data')) if final[key] is number and (key != 'acc_central' or final.acc_local is not number) %}<div><dt>final accuracy {{ name }}{% if key != 'acc_central' and config.metrics == 'private' %} <small>with the noise of metrics=private</small>{% endif %}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
 {% for line in (result.privacy or [])[:1] %}<div><dt>ε at most, with δ {{ line.delta|plain }} <small>one {{ line.unit }} against {{ line.adversary }}{{ ', with noise_source=secure' if line.noise_source == 'seed' }}</small></dt><dd>{{ line.epsilon|above }}</dd></div>{% endfor %}
-{% if rounds %}<div><dt>up per client in a round</dt><dd>{{ (rounds[-1].upload_bytes|default(0) / (rounds[-1].clients or 1))|filesizeformat }}</dd></div>{% endif %}
 </dl>
 </section>
 """
@@ -530,7 +520,7 @@ _END = """\
 # All sentences of the page are here and in the imported modules; report.py supplies their values.
 PAGE = "".join(
     (
-        *(HEADLINE, TELLING, MACROS, EXPLAINED, SESSIONS, _START, STYLE, _FIRST),
+        *(HEADLINE, TELLING, MACROS, SESSIONS, _START, STYLE, _FIRST),
         *("{% if settings %}\n", RESULTS, "{% endif %}\n", MEMBERSHIP, INFERENCE),
         *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
         *(PRIVACY, SUMS, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),

@@ -92,7 +92,6 @@ WORDS = """\
   'outsider': 'somebody who has the finished model and sees no message of any client'} %}
 <section id="words" class="whole" aria-labelledby="words-title">
 <h2 id="words-title">How it was tested, and how sure it is</h2>
-<p>For those who answer for personal data.</p>
 <div class="columns"><div>
 <h3>What was tested</h3>
 {% if not worst and told %}
@@ -144,7 +143,7 @@ WORDS = """\
 </div><div>
 {% if asks|length > 6 %}<h3 id="more">More to ask of the federation</h3>
 <ol class="plainlist asks" start="7">{% for question, because in asks[6:] %}<li><b>{{ question|flags }}</b> {{ because|flags }}</li>{% endfor %}</ol>{% endif %}
-<h3>What the verdicts mean</h3>
+<details class="paper"><summary>What the verdicts mean</summary>
 <dl class="sentences">
 {% if told %}<div><dt>Leaks, of membership</dt><dd>Those who were there are told from others more often than a coin explains. That is proof.</dd></div>
 <div><dt>No leak found, of membership</dt><dd>They are told no better than by a coin, by a statistic that is able to tell them. That is not proof of safety.</dd></div>
@@ -156,7 +155,6 @@ WORDS = """\
 <div><dt>Undecided</dt><dd>Nothing was recovered, but the attack is too weak, is not shown to work here, or gave too few results to mean anything. Where nothing protects the data, a failed attack is always this.</dd></div>
 <div><dt>Undecided (static)</dt><dd>The attack did not reckon with all of the protection.</dd></div>
 <div><dt>Undecided (void)</dt><dd>The check of the measurement failed, or the messages are not what the test takes them for.</dd></div>{% endif %}
-{% if not worst and not told and not result.inference %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
-</dl>
+</dl></details>
 </div></div>
 """
