@@ -18,7 +18,7 @@ from flfw.errors import InputError, require
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification, imposed_names
 from flfw.recorded_apps.description import TrainingDescription
-from flfw.recorded_apps.knowledge import classes, is_random
+from flfw.recorded_apps.knowledge import classes, is_random, with_scores
 from flfw.recording.format import Line
 from flfw.recording.observation import Observation, Truth
 from flfw.recording.reader import Recordings
@@ -82,7 +82,7 @@ class ForeignCase:
         return is_random(self.fresh("random"), self.inputs)
 
     def fresh(self, purpose: str) -> nn.Module:
-        """Build a network with the attacker's own seed.
+        """Build a network, which gives class scores, with the attacker's own seed.
 
         Raises:
             InputError: it is no network of PyTorch.
@@ -92,7 +92,7 @@ class ForeignCase:
         if not isinstance(net, nn.Module):
             kind = f"{type(net).__module__.partition('.')[0]}'s {type(net).__name__}"
             raise InputError(f"Expected a network of PyTorch (nn.Module), got {kind}; rebuild it as one, if it can be.")
-        return net
+        return with_scores(net, self.inputs)
 
     def described(self, observation: Observation, truth: Truth) -> TrainingDescription:
         """Describe the training behind an update; an order of the examples that the truth gives counts."""
@@ -108,6 +108,7 @@ class ForeignCase:
         shape, low, high = tuple(x.shape), float(x.min()), float(x.max())
         require(shape == (count, *self.inputs.shape), f"inputs of {owner} in {self.inputs.shape}", shape=shape)
         require(low >= 0 and high <= 1, f"inputs of {owner} within [0, 1]", lowest=low, highest=high)
+        y = y.flatten() if tuple(y.shape) == (count, 1) else y
         require(y.dim() == 1, f"a class for each example of {owner}", shape=tuple(y.shape))
         labels, places, classes = y.tolist(), at.tolist(), range(self.classes)
         require(all(label in classes for label in labels), f"0 <= labels < {self.classes} of {owner}", labels=labels)

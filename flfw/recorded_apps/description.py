@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from flfw.bounds import BoundedSettings, PositiveInt
 from flfw.errors import require
@@ -46,7 +46,7 @@ class TrainingDescription(BoundedSettings):
         epsilon: added to Adam's root.
         clip: bound of the joint norm of a step's gradient; 0: none.
         proximal: weight mu of FedProx's mu/2 ||w - w_0||^2 in the loss.
-        loss: mean loss of a batch from scores (b, classes) and labels (b,).
+        loss: mean loss of a batch from scores (b, classes) and labels (b,); of one logit z the scores are 0 and z.
         augment: random change of every batch; None: none.
         mode: mode of the network, ``train`` or ``eval``.
     """
@@ -72,6 +72,8 @@ class TrainingDescription(BoundedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.loss is binary_cross_entropy_with_logits:  # that of one logit, in the place of which two scores stand
+            object.__setattr__(self, "loss", cross_entropy)
         require(self.order is None or len(self.order) > 0, "an order of at least one step", order=self.order)
         self._settings(1, None)
 

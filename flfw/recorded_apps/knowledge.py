@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -148,7 +149,7 @@ def knowledge(
     send; its first guess of them is the network's present value. The network itself is copied.
 
     Args:
-        net: gives class scores (B, classes) for normalised inputs (B, ...).
+        net: gives class scores (B, classes), or one logit (B, 1) or (B,), for normalised inputs (B, ...).
         observation: the observation.
         inputs: the input space.
         labels: (batch,) the examples' classes; None: not granted.
@@ -166,6 +167,7 @@ def knowledge(
     """
     space, description = input_space(inputs), described(training, steps, lr, mode)
     require(batch >= 1, "batch >= 1", batch=batch)
+    net = with_scores(copy.deepcopy(net), space)
     count = classes(net, space)
     known = None if labels is None else torch.as_tensor(labels, dtype=torch.int64)
     if known is not None:
@@ -207,22 +209,42 @@ def input_space(inputs: InputSpace) -> InputSpec:
     return inputs if isinstance(inputs, InputSpec) else InputSpec.from_constants(*inputs)
 
 
+def with_scores(net: nn.Module, inputs: InputSpec) -> nn.Module:
+    """Let a network of one output, a logit, give the scores 0 and the logit, whose cross-entropy is its binary one.
+
+    Raises:
+        InputError: it does not take such inputs.
+    """
+    scores = _tried(net, inputs)
+    if isinstance(scores, Tensor) and scores.shape in ((1,), (1, 1)):
+        net.register_forward_hook(_two_scores)
+    return net
+
+
+def _two_scores(net: nn.Module, inputs: tuple[Tensor, ...], logit: Tensor) -> Tensor:
+    return torch.stack((torch.zeros_like(logit.flatten()), logit.flatten()), 1)
+
+
 def classes(net: nn.Module, inputs: InputSpec) -> int:
     """Return the number of classes of a network, by a trial.
 
     Raises:
         InputError: it does not take such inputs, or gives no class scores.
     """
+    scores = _tried(net, inputs)
+    fits = isinstance(scores, Tensor) and scores.dim() == 2 and scores.shape[1] > 1
+    require(fits, "a network that gives scores (batch, classes), or one logit each", net=type(net).__name__)
+    return scores.shape[1]
+
+
+def _tried(net: nn.Module, inputs: InputSpec) -> Any:
     kind, tried = type(net).__name__, copy.deepcopy(net).eval()
     try:
         with torch.no_grad():
-            scores = tried(inputs.normalise(torch.zeros(1, *inputs.shape)))
+            return tried(inputs.normalise(torch.zeros(1, *inputs.shape)))
     except (RuntimeError, ValueError, TypeError) as error:
         message = (str(error).splitlines() or [""])[0]
         raise InputError(f"Expected a network for inputs of shape {inputs.shape}, got {kind}: {message}") from error
-    fits = isinstance(scores, Tensor) and scores.dim() == 2 and scores.shape[1] > 1
-    require(fits, "a network that gives scores (batch, classes), of two classes or more", net=kind)
-    return scores.shape[1]
 
 
 def is_random(net: nn.Module, inputs: InputSpec) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, final
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.membership import Membership
@@ -22,6 +23,7 @@ from flfw.files.verdicts import outcome
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recorded_apps import knowledge, named
 from flfw.recorded_apps.audit import _built
+from flfw.recorded_apps.description import TrainingDescription
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.manifest import read_manifest, rewrite
 from flfw.recording.observation import Observation, Reconstruction, Truth, mean_gradient
@@ -33,12 +35,14 @@ from tests.support.foreign_apps import (
     LR,
     SPACE,
     Convolutional,
+    app_of,
     as_seen,
     ask,
     client_app,
     dense,
     examples,
     fresh,
+    normalised,
     recorded,
     rows,
     step,
@@ -339,7 +343,7 @@ def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
         ({"truth": one_truth(samples=torch.full((1, 1, 6, 6), 2.0))}, r"^Expected inputs of client 1 within \[0, 1\]"),
         ({"truth": one_truth(samples=torch.zeros(1, 6, 6))}, r"^Expected inputs of client 1 in \(1, 6, 6\), got"),
         ({"truth": one_truth(labels=torch.eye(3)[:1])}, r"^Expected a class for each example of client 1, got shape="),
-        ({"net": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 1))}, r"^Expected .* of two classes or more, got"),
+        ({"net": lambda: nn.Flatten(0)}, r"^Expected a network that gives scores .*, or one logit each, got net=Fl"),
         ({"net": Convolutional}, r"^Expected tensors of Convolutional \(stem.weight, .*got 1.bias;"),
         ({"attacks": {}}, "^Expected at least one attack"),
         ({"attacks": {"told": Membership()}}, "^Expected attacks that reconstruct examples: .* got attack=told"),
@@ -355,6 +359,40 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     with pytest.raises(InputError, match=says) as error:
         ask(leaking, tmp_path / "audit", **given)
     assert "\n" not in str(error.value) and not (tmp_path / "audit").exists()
+
+
+class OneLogit(nn.Module):
+    """Of shape (B, 1), or (B,)."""
+
+    def __init__(self, flat: bool) -> None:
+        super().__init__()
+        self.inner, self.out, self.flat = nn.Linear(36, 16), nn.Linear(16, 1), flat
+
+    def forward(self, x: Tensor) -> Tensor:
+        logit = self.out(torch.relu(self.inner(x.flatten(1))))
+        return logit[:, 0] if self.flat else logit
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_an_app_with_one_logit_and_binary_labels_is_audited(tmp_path: Path, flat: bool) -> None:
+    def build() -> nn.Module:
+        return fresh(lambda: OneLogit(flat))
+
+    def local(net: nn.Module, x: Tensor, y: Tensor) -> None:
+        logits = net(normalised(x)).flatten()
+        binary_cross_entropy_with_logits(logits, (y > 0).float()).backward()
+        torch.optim.SGD(net.parameters(), LR).step()
+
+    def truth(client: int) -> Truth:
+        x, y = examples(1, seed=client - 1)
+        return Truth(x, (y > 0).float()[:, None], torch.arange(1))
+
+    folder = recorded(tmp_path / "recordings", app_of(build, 1, local), build)
+    training = TrainingDescription(LR, loss=binary_cross_entropy_with_logits)
+    result = ask(folder, tmp_path / "audit", net=build, truth=truth, attacks=["analytic", "dlg"], training=training)
+    controls = [{one["rung"]: one["passed"] for one in entry["ladder"]} for entry in result["audit"]]
+    assert [(entry["verdict"], entry["share_recovered"]) for entry in result["audit"]] == [("leaks", 1)] * 2
+    assert all(each["consistency"] for each in controls)  # binary cross-entropy is that of the scores 0 and the logit
 
 
 def test_folders_without_recordings_and_old_audits_are_refused(leaking: Path, tmp_path: Path) -> None:
