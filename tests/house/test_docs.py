@@ -92,6 +92,14 @@ def test_links_on_the_pages_lead_somewhere_and_commands_parse(page: Path) -> Non
                 (frontier() if name == NAME else table(name)).select(command.cell)
 
 
+def test_each_name_on_the_page_on_code_is_defined_in_a_file_that_it_links() -> None:
+    text = (ROOT / "docs" / "code.md").read_text()
+    linked = "\n".join((ROOT / file).read_text() for file in re.findall(r"\]\(\.\./([^)]+\.py)\)", text))
+    named = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)`", text)}
+    files = {"py", "toml", "flwr", "clients", "attacks", "papers"}
+    assert {name for name in named - files if not re.search(rf"(def|class) {name}\b|self\.{name} =", linked)} == set()
+
+
 def reachable(name: str) -> bool:
     """Tell whether a dotted name is a module, or an attribute of one."""
     parts = name.replace(":", ".").split(".")

@@ -210,7 +210,7 @@ def test_the_last_layer_is_the_last_matrix_with_a_row_for_each_class() -> None:
 
 def test_a_head_that_is_not_shared_gives_no_labels() -> None:
     client = victim(net(), ("extractor.*",))
-    with pytest.raises(NoLabels, match="fully connected last layer, which was not sent"):
+    with pytest.raises(NoLabels, match="dense last layer with a row for each class, which"):
         recovered(client, sent(client, torch.tensor([1])), 1, "single", RNG)
 
 

@@ -153,9 +153,7 @@ def _head(victim: VictimModel, sent: Tensors, operator: Operator | None) -> tupl
     parameters, rows = dict(victim.model.named_parameters()), victim.classes
     matrices = [n for n, p in parameters.items() if n.endswith("weight") and p.dim() == 2 and len(p) == rows]
     if not matrices or matrices[-1] not in victim.shared:
-        raise NoLabels(
-            "it needs the gradient of a fully connected last layer with a row for each class, which was not sent"
-        )
+        raise NoLabels("it needs the gradient of a dense last layer with a row for each class, which was not sent")
     weight, bias = matrices[-1], matrices[-1].removesuffix("weight") + "bias"
     observed, _ = victim.observed(sent)
     observed = operator.undo(observed) if operator else observed
