@@ -4,7 +4,7 @@ Paper       Geiping et al., "Inverting Gradients - How easy is it to break priva
             NeurIPS 2020, arXiv 2003.14053.
 Minimises   1 - cos(gradient of guess, observed gradient) + tv * TV(guess)
 by          Adam on the sign of the guess's gradient, step size 0.1, clamped to the box after every step, from N(0, 1)
-            in normalised units. The paper: one search, the step a tenth at 3/8, 5/8, 7/8 of the iterations, as
+            in normalised units. The paper: one search, the step size divided by 10 after 3/8, 5/8, 7/8 of them, as
             ``schedule = "constant"`` does. By default four; see departure 2.
 Granted     the labels, unless ``labels`` says how they are recovered.
 Adaptive    a known mechanism stands inside the objective; for several local steps the weights' change is matched, with
@@ -24,9 +24,9 @@ Searches    ``searches=both`` runs the search of an attacker who knows of no mec
 Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000; the HyperFL paper: 10,000).
             2. TV weight 0.2, as breaching's (inversefed: 0.1; the HyperFL paper: 1e-6), for half of the iterations. A
                strong prior guides the search but blurs; a weak one loses batches. So two searches with 0.02 and 0.002
-               (0.15 of the iterations each; first steps of a half and a fifth) follow from its end, and count if they
-               halve the cosine distance; then one with 1e-6 (0.2 of them), which counts if it divides it by 5: there
-               the gradient determines the data. All go along half a cosine.
+               (0.15 of the iterations each; first steps of a half and a fifth) start from its result. Theirs is kept
+               if the cosine distance at least halves; then that of one with 1e-6 (0.2 of them), if the distance falls
+               to a fifth: there the gradient determines the data. All go along half a cosine.
             3. The restart with the lowest cosine distance is kept, as in the paper; the default is 1. Within one, the
                guess with the lowest objective is kept, not the last.
             4. With a known mechanism it follows the gradient, not its sign, in three such searches, of one length and

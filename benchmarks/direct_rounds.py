@@ -16,7 +16,7 @@ import torch
 
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.phases import Phases, side_by_side
+from flfw.client.phases import Phases, run_phases_together
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.plans.run_plan import plan, without_auto
@@ -66,7 +66,7 @@ class DirectRounds:
             partitions = range(first, min(first + self._together, clients))
             workers = [self._client(partition) for partition in partitions]
             works = [worker.round(received, 0) if evaluated else _trained(worker, received) for worker in workers]
-            results = side_by_side(workers, works)
+            results = run_phases_together(workers, works)
             for partition, result in zip(partitions, results, strict=True):
                 if isinstance(result, Exception):
                     raise result

@@ -44,7 +44,7 @@ from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
+from flfw.nets.conditional_gan import GeneratingNet, generator_and_classifier, noise
 from flfw.plans.run_plan import plan
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
@@ -96,7 +96,7 @@ def uploads(clients: int, kind: torch.dtype = torch.float32) -> list[Update]:
     updates = []
     with precision(torch.float32):
         for client in range(clients):
-            model = imagining(_place(replace(_EXPERIMENT, seed=client)).model())
+            model = generator_and_classifier(_place(replace(_EXPERIMENT, seed=client)).model())
             rng = torch_generator(client, "warm")
             for _ in range(20):  # so that the statistics of evaluation mode are those of the generator
                 model(noise(64, rng), torch.randint(_CLASSES, (64,), generator=rng))
@@ -120,7 +120,7 @@ def distilled(sent: Sequence[Update], iterations: int, server_round: int = 1) ->
 
 def straightforward(sent: Sequence[Update], iterations: int, server_round: int = 1) -> Tensors:
     """Distil these uploads in straightforward code."""
-    student, *teachers = (imagining(_place(_EXPERIMENT).model()) for _ in range(1 + len(sent)))
+    student, *teachers = (generator_and_classifier(_place(_EXPERIMENT).model()) for _ in range(1 + len(sent)))
     student.load_state_dict(weighted_mean(sent))
     for teacher, update in zip(teachers, sent, strict=True):
         teacher.load_state_dict(update.tensors)

@@ -13,9 +13,9 @@ from torch.nn.functional import binary_cross_entropy, cosine_similarity, mse_los
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.nets import Tensors
-from flfw.nets.batch_last import swift
-from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise, of_halves
-from flfw.nets.training.optimisers import Adam, Optimiser, StatefulOptimiser, along
+from flfw.nets.batch_last import use_batch_last
+from flfw.nets.conditional_gan import GeneratingNet, half_diversity, label_diversity, noise
+from flfw.nets.training.optimisers import Adam, Optimiser, StatefulOptimiser, loss_and_grad
 
 _GAN_BETAS = (0.5, 0.999)
 
@@ -42,13 +42,13 @@ class FedCGClient(FederatedClient):
     def __init__(self, ctx: ClientContext) -> None:
         super().__init__(ctx)
         for part in (self.net.generator, self.net.discriminator):
-            swift(part)
+            use_batch_last(part)
         settings = ctx.settings
-        self._task = Adam(ctx.local.lr, settings.weight_decay)
-        self._generating = Adam(settings.gan_lr, betas=_GAN_BETAS)
-        self._judging = Adam(settings.gan_lr, betas=_GAN_BETAS)
+        self._adam = Adam(ctx.local.lr, settings.weight_decay)
+        self._adam_generator = Adam(settings.gan_lr, betas=_GAN_BETAS)
+        self._adam_discriminator = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._rng = self.generator("generated features")  # draws the noise of stage 1
-        self._grain = self.generator("image noise")
+        self._image_rng = self.generator("image noise")
 
     @property
     def net(self) -> GeneratingNet:
@@ -62,14 +62,14 @@ class FedCGClient(FederatedClient):
 
     def optimiser(self) -> Optimiser:
         """Return the optimiser of stage 1."""
-        return self._task
+        return self._adam
 
     def lasting(self) -> Mapping[str, tuple[StatefulOptimiser, Mapping[str, Tensor]]]:
         """Return the three optimisers, each with its parameters."""
         return {
-            "adam": (self._task, self.trainable_parameters()),
-            "adam_generator": (self._generating, self.net.parts("generator")),
-            "adam_discriminator": (self._judging, self.net.parts("discriminator")),
+            "adam": (self._adam, self.trainable_parameters()),
+            "adam_generator": (self._adam_generator, self.net.parts("generator")),
+            "adam_discriminator": (self._adam_discriminator, self.net.parts("discriminator")),
         }
 
     def train(self) -> dict[str, float]:
@@ -90,7 +90,7 @@ class FedCGClient(FederatedClient):
 
     def train_classifier(self) -> float:
         """Run stage 1; return the mean loss of the last epoch."""
-        return self.train_epochs(self.trainable_parameters(), self.ctx.local.local_epochs, self._task)
+        return self.train_epochs(self.trainable_parameters(), self.ctx.local.local_epochs, self._adam)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute CE(C(E(x)), y) + gamma distance(E(x), G_g(z, y)), with new z for each batch."""
@@ -108,7 +108,7 @@ class FedCGClient(FederatedClient):
         inputs, std = self.ctx.task.inputs.normalise(x), self.ctx.settings.image_noise
         if not std:
             return inputs
-        return inputs + std * torch.randn(inputs.shape, generator=self._grain).to(inputs.device)
+        return inputs + std * torch.randn(inputs.shape, generator=self._image_rng).to(inputs.device)
 
     def train_generator(self) -> float:
         """Run stage 2; return the generator's mean loss of the last epoch."""
@@ -117,27 +117,27 @@ class FedCGClient(FederatedClient):
         self.net.generator.train()
         self._rng = self.generator("noise")
         loss = self.train_epochs(
-            self.net.parts("generator"), epochs, self._generating, purpose="generator", follow=self._after_judging
+            self.net.parts("generator"), epochs, self._adam_generator, purpose="generator", follow=self._gan_step
         )
         self.net.extractor.train()
         return loss
 
-    def _after_judging(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+    def _gan_step(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Step the discriminator; then compute the generator's loss and gradient."""
         z = noise(len(y), self._rng).to(self.device)
         with torch.no_grad():
             real = self.net.extractor(self._inputs(x))
         generated = self.net.generator(z, y)
-        judge = self.net.parts("discriminator")
-        judged = self._judged(real, y, 1.0) + self._judged(generated.detach(), y, 0.0)
-        self._judging.step(judge, along(judged, judge)[1])
+        discriminator = self.net.parts("discriminator")
+        loss = self._bce(real, y, 1.0) + self._bce(generated.detach(), y, 0.0)
+        self._adam_discriminator.step(discriminator, loss_and_grad(loss, discriminator)[1])
         if self.ctx.settings.second_pass:
             generated = self.net.generator(z, y)  # the same features: only the running statistics move once more
         saturating = self.ctx.settings.adversary == "saturating"
-        fooled = -self._judged(generated, y, 0.0) if saturating else self._judged(generated, y, 1.0)
-        return along(fooled + self._diversity(generated, z, y), parameters)
+        adversarial = -self._bce(generated, y, 0.0) if saturating else self._bce(generated, y, 1.0)
+        return loss_and_grad(adversarial + self._diversity(generated, z, y), parameters)
 
-    def _judged(self, features: Tensor, y: Tensor, real: float) -> Tensor:
+    def _bce(self, features: Tensor, y: Tensor, real: float) -> Tensor:
         probability = self.net.discriminator(features, y)
         return binary_cross_entropy(probability, torch.full_like(probability, real))
 
@@ -146,5 +146,5 @@ class FedCGClient(FederatedClient):
         if not settings.diversity:
             return z.new_zeros(())
         halves = settings.pairs == "halves"
-        loss = of_halves(generated, z) if halves else drawn_again(self.net.generator, z, y, self._rng)
+        loss = half_diversity(generated, z) if halves else label_diversity(self.net.generator, z, y, self._rng)
         return settings.diversity * loss

@@ -15,7 +15,7 @@ from flfw.client.stacked_descent import BatchableClient
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.training.low_rank import MOST_STEPS, JointLowRankSGD, LowRankSGD
-from flfw.nets.training.optimisers import SGD, Optimiser, along
+from flfw.nets.training.optimisers import SGD, Optimiser, loss_and_grad
 
 _STEP_B = "hypernetwork"  # name of its shuffles
 _MOST_MOMENTUM = 0.95  # above it the factors hold so many steps that dense steps are faster
@@ -69,7 +69,7 @@ class HyperFLClient(BatchableClient):
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             with torch.no_grad():
                 features = self.net.features(self.ctx.task.inputs.normalise(x), theta)
-            return along(self.penalised(self.net.classifier(features), y), parameters)
+            return loss_and_grad(self.penalised(self.net.classifier(features), y), parameters)
 
         return self.train_epochs(
             {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()},
@@ -81,20 +81,20 @@ class HyperFLClient(BatchableClient):
 
     def train_hypernetwork(self) -> float:
         """Run step B; return the mean loss of the last epoch."""
-        epochs, plain, purpose = self.ctx.local.local_epochs, self.optimiser(), _STEP_B
-        if not self._low_rank(plain):
-            return self.train_epochs(self.trainable_parameters(), epochs, plain, purpose=purpose, clips=self.clips())
+        epochs, sgd, purpose = self.ctx.local.local_epochs, self.optimiser(), _STEP_B
+        if not self._low_rank(sgd):
+            return self.train_epochs(self.trainable_parameters(), epochs, sgd, purpose=purpose, clips=self.clips())
         bound = self.ctx.settings.clip
-        optimiser = LowRankSGD(self.net, plain, clip=bound, embedding_clip=bound)
+        optimiser = LowRankSGD(self.net, sgd, clip=bound, embedding_clip=bound)
 
-        mean = self.train_epochs(optimiser.generated, epochs, optimiser, purpose=purpose, follow=self.slope)
+        mean = self.train_epochs(optimiser.generated, epochs, optimiser, purpose=purpose, follow=self.theta_grad)
         optimiser.write()
         return mean
 
-    def slope(self, generated: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+    def theta_grad(self, generated: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Compute the mean loss of a batch, and its gradient in the generated tensors."""
         features = self.net.features(self.ctx.task.inputs.normalise(x), dict(generated))
-        return along(self.penalised(self.net.classifier(features), y), generated)
+        return loss_and_grad(self.penalised(self.net.classifier(features), y), generated)
 
     @classmethod
     def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
@@ -113,11 +113,11 @@ class HyperFLClient(BatchableClient):
         """Return the bounds of the hypernetwork's gradient and of the embedding's."""
         return {"hypernet.*": self.ctx.settings.clip, "embedding": self.ctx.settings.clip}
 
-    def _low_rank(self, plain: Optimiser) -> TypeGuard[SGD]:
+    def _low_rank(self, sgd: Optimiser) -> TypeGuard[SGD]:
         defence = self.ctx.defence
         hooked = defence is not None and bool(defence.active_hooks & {"gradients", "step"})
         wanted = self.ctx.settings.step == "low_rank" and not hooked
-        return wanted and isinstance(plain, SGD) and plain.momentum <= _MOST_MOMENTUM
+        return wanted and isinstance(sgd, SGD) and sgd.momentum <= _MOST_MOMENTUM
 
     @torch.no_grad()
     def _theta(self) -> Tensor:
@@ -147,15 +147,17 @@ class JointHypernetworks(BatchedSteps):
 
     def __init__(self, workers: Sequence[HyperFLClient], steps: int) -> None:
         bound = workers[0].ctx.settings.clip
-        plains = [plain for worker in workers if isinstance(plain := worker.optimiser(), SGD)]
+        sgds = [sgd for worker in workers if isinstance(sgd := worker.optimiser(), SGD)]
         self._workers = workers
-        self._steps = JointLowRankSGD([one.net for one in workers], plains, steps, clip=bound, embedding_clip=bound)
+        self._steps = JointLowRankSGD([one.net for one in workers], sgds, steps, clip=bound, embedding_clip=bound)
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Do the next step of as many first clients as there are batches; return their mean losses."""
         each = zip(self._workers, self._steps.generated, batches, strict=False)
-        losses, slopes = zip(*[worker.slope(generated, *batch) for worker, generated, batch in each], strict=True)
-        self._steps.step(slopes)
+        losses, gradients = zip(
+            *[worker.theta_grad(generated, *batch) for worker, generated, batch in each], strict=True
+        )
+        self._steps.step(gradients)
         return torch.tensor(losses, dtype=torch.float64)
 
     def write(self) -> None:

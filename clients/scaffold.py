@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flfw.client import FederatedClient
 from flfw.nets import Tensors
-from flfw.nets.training.optimisers import along
+from flfw.nets.training.optimisers import loss_and_grad
 
 _SETS = ("control", "own")
 
@@ -67,7 +67,7 @@ class ScaffoldClient(FederatedClient):
         count, total = 0, {name: torch.zeros_like(value) for name, value in self._start.items()}
         for x, y in batches:
             count += len(y)
-            for name, gradient in along(self.local_loss(x, y), self.trainable_parameters())[1].items():
+            for name, gradient in loss_and_grad(self.local_loss(x, y), self.trainable_parameters())[1].items():
                 total[name] += len(y) * gradient
         self._at_start = {name: value / count for name, value in total.items()}
 

@@ -7,7 +7,8 @@ Down        all tensors of the model, W(t).
 Up          all tensors of the model after L noisy steps: W(t) + Delta_k.
 Private     nothing.
 Client      clients/fed_cdp.py
-A probe     the noisy mean of clipped gradients; of one example (type 2) the same, or with observed=bare the gradient.
+A probe     the noisy mean of clipped gradients; read on the client (type 2) that of one example, or with observed=bare
+            its raw gradient.
 Claims      for examples: z = sigma / sqrt(M), as one example changes each of M layers by up to C. The paper counts
             sigma, with q = 0.01 on every data set, and takes the epsilon of an example for that of a client.
 Departures  --variant paper undoes 1, --variant authors 5.

@@ -10,18 +10,18 @@ Private     extractor.*, discriminator.*, and the memory of a client's three opt
             the server's optimiser is the server's state, and never sent.
 Client      clients/fedcg.py
 A probe     one gradient of the classifier, with the extractor as it is (stage 1's, without the generated features).
-Departures  --variant authors undoes 3 as in the authors' plain client (in their other one ``diversity=0.2``), and
-            runs the generator twice a batch, as they do. --variant paper undoes 1 and 2.
+Departures  --variant authors sets what 3 changes back to the authors' plain client (their second one has
+            ``diversity=0.2``), and runs the generator twice a batch, as they do. --variant paper undoes 1 and 2.
             1. The distance to generated features is a mean over elements, as in the authors' code; the paper writes the
                squared norm (``distance=norm``), which is 400 times that. gamma, which the paper lets rise from 0 to 1,
                follows the code.
             2. The generator maximises log D(G), as the code; the paper writes the minimum of log(1 - D(G))
                (``adversary=saturating``).
             3. The diversity loss compares two draws of the same label, as its source, Mao et al., on half a batch;
-               the code compares two halves of other labels (``pairs=halves``), with weight 0.2, and its plain client
-               has none (``diversity=0``).
-            4. start=independent draws each client's own first extractor and discriminator. The authors start all from
-               one, which the operator of the server knows: see attacks/fedcg.py. Both come from the run's seed, so that
+               the code compares the two halves of a batch, whose labels differ (``pairs=halves``), with weight 0.2, and
+               its plain client has none (``diversity=0``).
+            4. start=independent draws each client's own first extractor and discriminator. The authors give all clients
+               the same, which the server knows: see attacks/fedcg.py. Both come from the run's seed, so that
                runs repeat; a site that relies on this protection has to draw its own.
             5. The code shuffles alike in every round and at every client; here each round has its own order.
             6. distance=cosine, distance=none and image_noise are options of the code (``distance``, ``add_noise``)
@@ -30,7 +30,8 @@ Departures  --variant authors undoes 3 as in the authors' plain client (in their
     client i, having received C_g, G_g:
         T epochs:  E_i, C_i <- Adam step on CE(C_i(E_i(x)), y) + gamma MSE(E_i(x), G_g(z, y))
         T epochs:  D_i <- Adam step on BCE(D_i(E_i(x), y), 1) + BCE(D_i(G_i(z, y), y), 0)
-                   G_i <- Adam step on BCE(D_i(G_i(z, y), y), 1) + diversity
+                   G_i <- Adam step on BCE(D_i(G_i(z, y), y), 1) + 0.2 / (r + 1e-5),
+                          r = mean |G_i(z, y) - G_i(z', y)| / mean |z - z'|
         send C_i, G_i
     server: C_g, G_g <- sum_i w_i (C_i, G_i)
         2000 times: y uniform, z ~ N(0, I)
@@ -47,11 +48,11 @@ from torch import nn
 
 from flfw.bounds import NonNegativeFinite, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from flfw.nets import Net, Tensors
-from flfw.nets.batch_last import swift
-from flfw.nets.conditional_gan import GeneratingNet, imagining, labelled_noise
+from flfw.nets.batch_last import use_batch_last
+from flfw.nets.conditional_gan import GeneratingNet, generator_and_classifier, labelled_noise
 from flfw.nets.training.optimisers import Adam
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, TrainingServer, distil, speaking, taught
+from flfw.server.distillation import ServerTraining, TrainingServer, distil, scores_with, with_teacher_scores
 from flfw.task.task import Task, require_every_class
 
 
@@ -107,13 +108,14 @@ class FedCG(TrainingServer):
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
         """Train C_g and G_g."""
-        settings, (student, frozen) = self.settings, (swift(imagining(self.require_context.model())) for _ in range(2))
+        settings, context = self.settings, self.require_context
+        student = use_batch_last(generator_and_classifier(context.model()))
+        teacher = use_batch_last(generator_and_classifier(context.model())).eval()
         student.load_state_dict(mean)
-        frozen.eval()
-        teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
-        moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
+        teachers = [(share, scores_with(teacher, tensors)) for share, tensors in self.shares(uploads)]
+        parameters, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         batches = labelled_noise(settings.iterations, settings.server_batch, student.classes, self.rng)
-        with self.going_on(adam, moved), self.require_context.progress("distillation", settings.iterations) as done:
-            lessons = taught(self.on_device(batches), teachers)
-            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam, done)
+        with self.resumed(adam, parameters), context.progress("distillation", settings.iterations) as done:
+            scored = with_teacher_scores(self.on_device(batches), teachers)
+            self.round_metrics["distillation_loss"] = distil(scored, student, parameters, adam, done)
         return student.state_dict()

@@ -40,7 +40,7 @@ from flfw.errors import InputError, require
 from flfw.nets import Tensors
 from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, TrainingServer, distil, speaking, taught
+from flfw.server.distillation import ServerTraining, TrainingServer, distil, scores_with, with_teacher_scores
 from flfw.task.task import Task
 
 
@@ -79,15 +79,15 @@ class FedDF(TrainingServer):
         student, frozen = (self.require_context.model() for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
-        teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
+        teachers = [(share, scores_with(frozen, tensors)) for share, tensors in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         images, indices = unlabelled(task, settings.public)
         shuffled = passes(len(indices), settings.server_batch, settings.iterations, self.rng)
         batches = ((task.inputs.normalise(feed.raw(feed.batch(images[indices[some]]))),) for some in shuffled)
-        lasting = self.going_on(adam, moved) if settings.memory == "kept" else nullcontext()
+        lasting = self.resumed(adam, moved) if settings.memory == "kept" else nullcontext()
         with lasting, self.require_context.progress("distillation", settings.iterations) as done:
-            lessons = taught(self.on_device(batches), teachers)
-            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam, done)
+            scored_batches = with_teacher_scores(self.on_device(batches), teachers)
+            self.round_metrics["distillation_loss"] = distil(scored_batches, student, moved, adam, done)
         return student.state_dict()
 
 

@@ -42,11 +42,17 @@ from torch.nn.functional import cross_entropy
 
 from flfw.bounds import NonNegativeFloat
 from flfw.nets import Net, Tensors
-from flfw.nets.batch_last import swift
-from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise, of_halves
+from flfw.nets.batch_last import use_batch_last
+from flfw.nets.conditional_gan import (
+    GeneratingNet,
+    generator_and_classifier,
+    half_diversity,
+    label_diversity,
+    labelled_noise,
+)
 from flfw.nets.training.optimisers import Adam, PersistentTraining
 from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining, TrainingServer, speaking
+from flfw.server.distillation import ServerTraining, TrainingServer, scores_with
 
 
 @dataclass(frozen=True)
@@ -85,26 +91,26 @@ class FedGen(TrainingServer):
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
         """Average C_g and train G_g."""
-        settings, model = self.settings, swift(imagining(self.require_context.model()))
+        settings, model = self.settings, use_batch_last(generator_and_classifier(self.require_context.model()))
         model.load_state_dict(self.last_broadcast)
         model.classifier.eval()
         moved, adam = dict(model.generator.named_parameters()), Adam(settings.server_lr, settings.server_decay)
         judges = [
-            (share, speaking(model.classifier, {name.removeprefix("classifier."): v for name, v in tensors.items()}))
+            (share, scores_with(model.classifier, {name.removeprefix("classifier."): v for name, v in tensors.items()}))
             for share, tensors in self.shares(uploads)
         ]
         rng, losses = self.rng, []
         batches = labelled_noise(settings.iterations, settings.server_batch, model.classes, rng)
-        with self.going_on(adam, moved), self.require_context.progress("generator", settings.iterations) as done:
+        with self.resumed(adam, moved), self.require_context.progress("generator", settings.iterations) as done:
             for z, y in self.on_device(batches):
                 features = model.generator(z, y)
                 agreed = torch.stack([share * scores(features) for share, scores in judges]).sum(0)
                 loss = cross_entropy(agreed, y)
                 losses.append(loss.detach())
                 if settings.diversity and settings.pairs == "halves":
-                    loss = loss + settings.diversity * of_halves(features, z)
+                    loss = loss + settings.diversity * half_diversity(features, z)
                 elif settings.diversity:
-                    loss = loss + settings.diversity * drawn_again(model.generator, z, y, rng)
+                    loss = loss + settings.diversity * label_diversity(model.generator, z, y, rng)
                 gradients = torch.autograd.grad(loss, list(moved.values()))
                 adam.step(moved, dict(zip(moved, gradients, strict=True)))
                 done()

@@ -21,8 +21,8 @@ Departures  --variant authors undoes the first one.
                states neither.
 
     client i, having received varphi:
-        one epoch:  phi <- phi - eta_g grad_phi L        (v, varphi as they are)
-        E epochs:   varphi, v <- SGD step on L           (phi as it is)
+        step A, one epoch:  phi <- SGD(phi, grad_phi L; eta_g)                     (v, varphi as they are)
+        step B, E epochs:   varphi, v <- SGD(varphi, v, grad L; eta_h, eta_v)      (phi as it is)
         send varphi
     server: varphi <- sum_i (n_i / sum_j n_j) varphi_i
 """

@@ -6,7 +6,7 @@ Paper       Gao et al., "Privacy-preserving Collaborative Learning with Automati
 Symbols     T a policy: ids of operations, in order; with `+` one of several sequences for each image, uniformly.
 Acts on     the images of each local step, after the augmentation; not on the labels.
 Departures  1. The paper gives each operation a probability. The authors' code lists it and never uses it: the whole
-               sequence is applied, here as there. Only signs are drawn.
+               sequence is applied, here as there. Only the sign of each magnitude is random.
             2. Sequences and signs are drawn in each batch; that is anew in each epoch, as the authors do.
             3. The authors' search also draws the id 50, which does not exist; here it is refused.
             4. The operations are torchvision's; they differ by at most one level of 255 from PIL's, the authors'. On

@@ -8,9 +8,9 @@ Acts on     the gradient of each local step with a sensitive sample, with sight 
 Departures  1. Proxies are of another class than the sample: from the proxy pool of split=pools, as in the code, and
                with other splits from public data. start=noise needs none, and draws another label.
             2. z is what enters the last layer in the paper; in the code, the scores: ``latent``. The code ends its
-               search at a length in normalised inputs that only images far out of the range reach; with stop=never it
-               goes on. ``boxed`` keeps x_c in the range, which neither paper nor code does.
-            3. The code's three weights are over 3, or over 2 with lambda 0 or 1, though they add up to 2; so here.
+               search at a length in normalised inputs that only images far out of the valid range reach; with
+               stop=never it goes on. ``boxed`` keeps x_c in the range, which neither paper nor code does.
+            3. The code divides three terms whose weights sum to 2 by 3, or by 2 if lambda is 0 or 1; so here.
             4. One projection in closed form, where the code calls a solver of quadratic programs.
             5. g is the method's own direction for the shared tensors, as a client cannot send more.
 
@@ -250,7 +250,7 @@ class Search:
 
 
 def projected(mixed: Tensors, g: Tensors) -> Tensors:
-    """Return a gradient that does not point away from g: ``mixed``, or ``mixed + v g``.
+    """Return ``mixed``, or ``mixed + v g`` that points away from g by no more than the ridge leaves.
 
     Args:
         mixed: g' by name.
@@ -268,7 +268,7 @@ def projected(mixed: Tensors, g: Tensors) -> Tensors:
 
 
 def _outside(x: Tensor, inputs: InputSpec) -> float:
-    """Compute the share of network inputs that no image has: a server that could see them would know these samples."""
+    """Compute the share of network inputs that no image has; by them a server could tell such samples from real."""
     raw = x.cpu() * inputs.std.cpu() + inputs.mean.cpu()
     return float(((raw < 0) | (raw > 1)).float().mean())
 

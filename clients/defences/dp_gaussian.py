@@ -6,7 +6,7 @@ Acts on     the change of the shared tensors (in a probe: their gradient), all t
 Sends       min(1, clip / ||g||) g + N(0, std^2), with the norm over all tensors jointly.
 Claims      no epsilon: noise of a fixed size is differential privacy only with the bound, an accountant over all rounds
             and a generator that nobody can reproduce.
-Departures  1. The noise is added once a round, to its change; DCS^2 adds it to the gradient of each batch.
+Departures  1. The noise is added once per round, to the model's change; DCS^2 adds it to the gradient of each batch.
             2. In simulations the noise comes from the run's seed, so that a run repeats: anybody with the seed can
                subtract it. At real sites nobody can (defence_randomness=secure), nor anywhere with noise_source=secure:
                such noise is 0.1 % larger, and rounded to a grid of at most 1/4096 of it.
@@ -66,8 +66,8 @@ class DPGaussian(Defence):
 def bounded(tensors: Tensors, bound: float) -> Tensors:
     """Scale the floating tensors by one factor, at most 1, so that their joint L2 norm is at most ``bound`` > 0.
 
-    Unlike `flfw.nets.training.optimisers.clip_norm` it changes no tensor in place, and a norm above the bound becomes
-    the bound, even if both are small.
+    Unlike `flfw.nets.training.optimisers.clip_norm` it changes no tensor in place, and divides by the norm exactly,
+    without 1e-6 beside it.
 
     >>> bounded({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 2.5)
     {'a': tensor([1.5000]), 'b': tensor([2.])}

@@ -5,8 +5,8 @@ Paper       Scheliga, Maeder and Seeland, "PRECODE: A Generic Model Extension to
 Symbols     h the inputs of a fully connected layer, z its bottleneck, beta the weight of the divergence in the loss.
 Acts on     the network, which server and clients build alike, and its loss. Clients with this defence draw the noise;
             others send what a network without noise gives.
-Departures  1. z is drawn in evaluation as in the authors' code (draws=always), but there from a fixed seed: accuracies
-               do not change from call to call. draws=training evaluates with the mean of z.
+Departures  1. z is drawn in evaluation too, as in the authors' code (draws=always), but from a fixed seed, so
+               that accuracies are repeatable. draws=training evaluates with the mean of z.
             2. No convolution reduces the inputs of the bottleneck: it stands before a fully connected layer.
             3. ``scale`` is not in the paper; it is 1 there.
 

@@ -4,8 +4,8 @@ Paper       Sun et al., "Soteria: Provable Defense Against Privacy Leakage in Fe
             Perspective", CVPR 2021, arXiv 2012.06043. A baseline of DCS^2: 20 % on MNIST, 50 % on CIFAR-10.
 Symbols     r(x) the inputs of the layer, J = dr/dx, p the share of its units that are hidden.
 Acts on     each local step's gradient, with sight of the batch: on the layer's weight, and on no other tensor.
-Departures  1. The paper minimises |r' - r| and derives the ratio |r_f| / |J_f|; its code ranks by nearly the inverse,
-               |J_f| / (r_f + 0.1), and hides the lowest. This is the code's.
+Departures  1. The paper hides the units with the largest |r_f| / |J_f|; its code those with the smallest
+               |J_f| / (r_f + 0.1), which is nearly the same order. This is the code's.
             2. The Jacobian is computed with the model in evaluation mode, as in DCS^2's code.
             3. In batches the scores are added up, so that all examples share one choice.
 
@@ -43,7 +43,7 @@ class SoteriaSettings(BoundedSettings):
 
 @final
 class Soteria(Defence):
-    """Defence that zeroes the columns of one layer's gradient that tell most of the input."""
+    """Defence that zeroes columns of one layer's gradient, those that tell most of the input."""
 
     Settings = SoteriaSettings
     differentiates_inputs = True

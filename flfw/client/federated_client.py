@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flfw.client.context import ClientContext
 from flfw.client.local_trainer import LocalTrainer
-from flfw.client.phases import Phases, one_by_one
+from flfw.client.phases import Phases, run_phases
 from flfw.client.store import ClientStore
 from flfw.files.tensor_names import matches
 from flfw.messages.factored_upload import expand
@@ -218,7 +218,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         Returns:
             The tensors to send, and metrics.
         """
-        return one_by_one(self.round(received, version))
+        return run_phases(self.round(received, version))
 
     def round(self, received: Mapping[str, np.ndarray], version: int) -> Phases[tuple[Tensors, dict[str, Any]]]:
         """Do one round as `fit_named` does, and yield its training phases; arguments and result are the same."""
@@ -244,7 +244,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
             yield from ()
             return self.personalise()
 
-        metrics = one_by_one(self._loaded_and_trained(personalising, received, version))
+        metrics = run_phases(self._loaded_and_trained(personalising, received, version))
         if len(self.indices("validation")):
             self.load_received(received, version)
             metrics |= self.metrics_of("validation", "global_validation")

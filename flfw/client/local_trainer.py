@@ -17,7 +17,7 @@ from flfw.files.tensor_names import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors, hits, loss, regression_metrics, targets
 from flfw.nets.training.devices import device_of
-from flfw.nets.training.optimisers import Optimiser, PersistentTraining, StatefulOptimiser, along, clip_norm
+from flfw.nets.training.optimisers import Optimiser, PersistentTraining, StatefulOptimiser, clip_norm, loss_and_grad
 from flfw.rng import torch_generator
 from flfw.task.defence import LocalStep
 
@@ -104,7 +104,7 @@ class LocalTrainer(EarlierHooks, ABC):
 
     def loss_and_direction(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Compute the mean loss of a batch and the direction that a local step follows: by default its gradient."""
-        return along(self.local_loss(x, y), parameters)
+        return loss_and_grad(self.local_loss(x, y), parameters)
 
     def train_epochs(
         self,

@@ -68,7 +68,7 @@ class JointStepsFailed(Exception):
     """Error in joint steps: nobody can tell which client is at fault."""
 
 
-def one_by_one(work: Phases[Result]) -> Result:
+def run_phases(work: Phases[Result]) -> Result:
     """Do the work of a client alone; return its result."""
     try:
         phase = next(work)
@@ -78,7 +78,7 @@ def one_by_one(work: Phases[Result]) -> Result:
         return end.value
 
 
-def side_by_side(workers: Sequence[LocalTrainer], works: Sequence[Phases[Result]]) -> list[Result | Exception]:
+def run_phases_together(workers: Sequence[LocalTrainer], works: Sequence[Phases[Result]]) -> list[Result | Exception]:
     """Do the work of some clients, each phase together.
 
     Args:

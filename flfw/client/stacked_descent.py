@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from flfw.client.federated_client import IN_THEIR_OWN_WAY, FederatedClient
-from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase, one_by_one
+from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase, run_phases
 from flfw.errors import require
 from flfw.nets.net import Tensors, loss, running_statistics, targets
 from flfw.nets.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, StatefulOptimiser
@@ -43,7 +43,7 @@ class BatchableClient(FederatedClient, ABC):
 
     def train(self) -> dict[str, float]:
         """Go through the phases alone."""
-        return one_by_one(self.training_phases())
+        return run_phases(self.training_phases())
 
     @classmethod
     def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:

@@ -155,7 +155,7 @@ class CanaryScorer:
         if not isinstance(settings, DPSGDSettings):
             return local.local_epochs / min(local.batch_size, examples), steps, 0.0
         divisor = min(local.batch_size, examples)
-        noise = settings.clip * settings.std_per_bound(local.batch_size)
+        noise = settings.clip * settings.sum_noise_multiplier(local.batch_size)
         return local.local_epochs / divisor, steps, sqrt(steps) * noise / divisor
 
     def _gain(self, steps: int) -> float:

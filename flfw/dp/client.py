@@ -24,7 +24,7 @@ from flfw.dp.settings import DPSettings, DPSGDSettings, clipped_change
 from flfw.errors import require
 from flfw.files.tensor_names import matches
 from flfw.nets.net import Tensors, losses
-from flfw.nets.training.clipping import FACTOR, Bound
+from flfw.nets.training.clipping import CLIP_FACTOR, Bound
 from flfw.nets.training.gaussian import GaussianNoise
 from flfw.nets.training.per_example import ClippedSum, PerExample, accumulated, physical, stacked_clipped_sums
 from flfw.rng import drawing_in_secret, secret_choices, secret_coins, secret_generator, torch_generator
@@ -157,7 +157,7 @@ class DPClient(PrivatelyReporting, ABC):
         if not self.noise_settings.on_steps:
             return super().loss_and_direction(parameters, x, y)
         probed, size = bool(self.ctx.probe), self.ctx.local.batch_size
-        values, total = self.summed(x, y, self.step_settings.std_per_bound(len(y) if probed else size))
+        values, total = self.summed(x, y, self.step_settings.sum_noise_multiplier(len(y) if probed else size))
         divisor = max(1, len(y)) if probed else self.divisor(len(y))
         return float(values.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
@@ -180,26 +180,26 @@ class DPClient(PrivatelyReporting, ABC):
         with drawing_in_secret(x.device) if self.noise_settings.secure else nullcontext():
             return accumulated(summed(*part) for part in physical(x, y, self.step_settings.physical_batch))
 
-    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, Tensors]:
+    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, Tensors]:
         """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.
 
         Args:
             x: the inputs.
             y: the labels.
-            std_per_bound: standard deviation of the noise over the clipping bound of each group.
+            sum_noise_multiplier: standard deviation of the noise over the clipping bound of each group.
         """
         bound = self.bound()
         clipped = self.clipped(x, y, bound)
-        return clipped.losses, self.noised(clipped, bound, std_per_bound)
+        return clipped.losses, self.noised(clipped, bound, sum_noise_multiplier)
 
-    def noised(self, clipped: ClippedSum, bound: Bound, std_per_bound: float) -> Tensors:
+    def noised(self, clipped: ClippedSum, bound: Bound, sum_noise_multiplier: float) -> Tensors:
         """Return a sum of clipped gradients of B >= 0 examples with noise; see `summed`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < _CLIPPED).float().mean())))
         bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
         scale = {name: bounds[group] for group, members in self.per_example.groups.items() for name in members}
-        return self.noise.add(self.before_noise(clipped.sums), std_per_bound, scale)
+        return self.noise.add(self.before_noise(clipped.sums), sum_noise_multiplier, scale)
 
     def before_noise(self, total: Tensors) -> Tensors:
         """Return the sum of clipped gradients to which noise is added; by default ``total``, unchanged."""
@@ -250,12 +250,12 @@ class DPClient(PrivatelyReporting, ABC):
         sent = super().upload_tensors()
         if not self.noise_settings.on_update:
             return sent
-        moved = {name: value for name, value in sent.items() if value.is_floating_point() and name != FACTOR}
+        moved = {name: value for name, value in sent.items() if value.is_floating_point() and name != CLIP_FACTOR}
         before = {name: torch.tensor(self.received[name], device=value.device) for name, value in moved.items()}
         change = {name: sent[name] - value for name, value in before.items()}
         if self.noise_settings.follows_quantile:
             norm = torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt()
-            sent = {**sent, FACTOR: torch.full_like(sent[FACTOR], answer(float(norm), self.update_bound))}
+            sent = {**sent, CLIP_FACTOR: torch.full_like(sent[CLIP_FACTOR], answer(float(norm), self.update_bound))}
         change = self._clipped(change)
         noisy = self.noise.add_to_update(before, change, self.update_bound, self.noise_settings.update_deviation)
         return {**sent, **noisy}
@@ -264,14 +264,14 @@ class DPClient(PrivatelyReporting, ABC):
     def update_bound(self) -> float:
         """Bound C of this client's update in this round."""
         moving = self.noise_settings.follows_quantile
-        return self.noise_settings.clip * (float(self.received[FACTOR].item()) if moving else 1.0)
+        return self.noise_settings.clip * (float(self.received[CLIP_FACTOR].item()) if moving else 1.0)
 
     def _clipped(self, change: Tensors) -> Tensors:
         return clipped_change(change, self.update_bound, self.noise_settings.grouping, self.noise_settings.clipping)
 
     def _defended(self, sent: Tensors) -> Tensors:
         """Apply the defence to all but the answer on the update's norm, which is no part of the model."""
-        return {**sent, **super()._defended({name: value for name, value in sent.items() if name != FACTOR})}
+        return {**sent, **super()._defended({name: value for name, value in sent.items() if name != CLIP_FACTOR})}
 
 
 @final
@@ -300,7 +300,7 @@ class JointNoisySteps(BatchedSteps):
         sums = stacked_clipped_sums(self._loss, parameters, batches, groups, each, rule)
         means: list[Tensor] = []
         for index, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
-            std = worker.step_settings.std_per_bound(worker.ctx.local.batch_size)
+            std = worker.step_settings.sum_noise_multiplier(worker.ctx.local.batch_size)
             total, divisor = worker.noised(clipped, bound, std), worker.divisor(len(clipped.losses))
             direction = {name: value.div_(divisor) for name, value in total.items()}
             self._optimisers[index].step({n: v[index] for n, v in self._stacked.items()}, direction)

@@ -202,7 +202,7 @@ class ResidualTest:
         """Add the noise of an update, unless the rounding of its numbers would count."""
         gradients, local = self._gradients, self._local
         mine = self._task.split.train[update.partition]
-        std = self._settings.clip * self._settings.std_per_bound(local.batch_size)
+        std = self._settings.clip * self._settings.sum_noise_multiplier(local.batch_size)
         std *= 1 + MARGIN if self._settings.secure else 1
         start, end = gradients.row_of(sent).double(), gradients.row_of(update.tensors).double()
         unit = len(mine) / local.lr / std

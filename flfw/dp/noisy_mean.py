@@ -22,7 +22,7 @@ import torch
 from flfw.dp.quantile import updated_factor
 from flfw.dp.settings import AdaptiveClippingSettings, DPSettings, clipped_change
 from flfw.nets.net import Tensors
-from flfw.nets.training.clipping import FACTOR
+from flfw.nets.training.clipping import CLIP_FACTOR
 from flfw.nets.training.gaussian import MARGIN, GaussianNoise
 from flfw.server.aggregation import Update
 
@@ -77,19 +77,19 @@ def quantile_mean(
         settings: of the clipping, the noise and the quantile.
         noise: source of the noise.
     """
-    factor, counted = sent[FACTOR], torch.zeros(1, dtype=torch.float64)
+    factor, counted = sent[CLIP_FACTOR], torch.zeros(1, dtype=torch.float64)
 
     def counting() -> Iterator[Update]:
         for update in updates:
-            counted.add_(update.tensors[FACTOR].double().clamp(-0.5, 0.5))
+            counted.add_(update.tensors[CLIP_FACTOR].double().clamp(-0.5, 0.5))
             yield update
 
     here = replace(settings, clip=settings.clip * float(factor))
-    model = {name: value for name, value in sent.items() if name != FACTOR}
+    model = {name: value for name, value in sent.items() if name != CLIP_FACTOR}
     mean = noisy_mean(counting(), model, cohort, here, settings.server_multiplier * here.clip, noise)
-    count = noise.add({FACTOR: counted}, settings.quantile_noise * settings.noise_multiplier)[FACTOR]
+    count = noise.add({CLIP_FACTOR: counted}, settings.quantile_noise * settings.noise_multiplier)[CLIP_FACTOR]
     renewed = updated_factor(factor, float(count) / cohort + 0.5, settings.quantile, settings.quantile_lr)
-    return {name: renewed if name == FACTOR else mean[name] for name in sent}
+    return {name: renewed if name == CLIP_FACTOR else mean[name] for name in sent}
 
 
 _SUM, _RELEASED = "sum", "released"

@@ -5,8 +5,8 @@ Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS
     b~ = 1/m (sum_k (b_k - 1/2) + N(0, sigma_b^2)) + 1/2     b_k = 1 if client k's update is no longer than C, else 0
     C <- C exp(-eta_C (b~ - q))                              q the quantile: the share of updates to be left whole
 
-Each client sends b_k - 1/2 beside its update, in the entry `FACTOR`. The server sends C there, as a factor of the bound
-of the first round: it is a part of the model that is sent down and kept in checkpoints.
+Each client sends b_k - 1/2 beside its update, in the entry `CLIP_FACTOR`. The server sends C there, as a factor of the
+bound of the first round: it is a part of the model that is sent down and kept in checkpoints.
 
 What it costs (their theorem 1): one client changes the sum of updates, over its noise z_u C, by at most 1 / z_u, and
 the sum of b_k - 1/2, over sigma_b, by at most 1 / (2 sigma_b). Together that is a Gaussian mechanism of multiplier z
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from flfw.nets.net import Net
-from flfw.nets.training.clipping import FACTOR
+from flfw.nets.training.clipping import CLIP_FACTOR
 
 _LEAST, _MOST = 1e-12, 1e12  # of the factor, which float32 must hold
 
 
 def with_factor(net: Net) -> Net:
-    """Add the entry `FACTOR`, of the value 1, to a network, and return it."""
-    place, _, name = FACTOR.rpartition(".")
+    """Add the entry `CLIP_FACTOR`, of the value 1, to a network, and return it."""
+    place, _, name = CLIP_FACTOR.rpartition(".")
     net.get_submodule(place).register_buffer(name, torch.ones(1))
     return net
 

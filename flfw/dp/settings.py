@@ -2,7 +2,7 @@
 
 The scale of the noise, with sigma = ``noise_multiplier`` and C = ``clip``:
 
-    std_per_bound      sigma, or sigma sqrt(B) for draws=example; times C, on the sum of a step's clipped gradients
+    sum_noise_multiplier  sigma, or sigma sqrt(B) for draws=example; times C, on the sum of a step's clipped gradients
     sum_deviation      sigma C, on the server's sum of clipped updates; if C moves, `server_multiplier` times C
     update_deviation   of a client's noise on its own update, see ``strategies/fed_sdp.py``; else 0
 
@@ -26,7 +26,7 @@ from flfw.errors import InputError, require
 from flfw.files.tensor_names import matches
 from flfw.nets import running_statistics
 from flfw.nets.net import Tensors
-from flfw.nets.training.clipping import FACTOR, Clipping, Grouping, factors, grouped
+from flfw.nets.training.clipping import CLIP_FACTOR, Clipping, Grouping, factors, grouped
 from flfw.nets.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.nets.training.optimisers import LocalTraining
 from flfw.nets.training.per_example import PerExample
@@ -118,7 +118,7 @@ class DPSettings(LocalTraining):
         if self.on_steps:
             PerExample(model, chosen, grouping=self.grouping)
         for name in running_statistics(model):
-            if matches(name, chosen) and name != FACTOR:
+            if matches(name, chosen) and name != CLIP_FACTOR:
                 module = model.get_submodule(name.rpartition(".")[0])
                 way = (
                     "--expert norm=group, or adapter_norm=frozen of adapters"
@@ -160,7 +160,7 @@ class AdaptiveClippingSettings(DPSettings):
     # Share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays.
     quantile: ShareBelowOne = 0.0
     quantile_lr: PositiveFinite = 0.2  # eta_C > 0, the rate at which the bound moves
-    quantile_noise: Annotated[float, ValueRange(gt=0.5, lt=inf)] = 2.0  # sigma_b: on the count of short updates
+    quantile_noise: Annotated[float, ValueRange(gt=0.5, lt=inf)] = 2.0  # sigma_b / sigma, of the count of short updates
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -225,7 +225,7 @@ class DPSGDSettings(DPSettings):
             bins=schedule.batches if self.batches == "balls" else 0,
         )
 
-    def std_per_bound(self, batch: int) -> float:
+    def sum_noise_multiplier(self, batch: int) -> float:
         """Return the deviation of the noise on a batch's sum, over the bound: of one draw, or of ``batch`` draws."""
         return self.noise_multiplier * (sqrt(batch) if self.draws == "example" else 1.0)
 

@@ -25,7 +25,7 @@ from flfw.audit.controls import under_control
 from flfw.client.broadcast_checks import require_plausible
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.phases import JointStepsFailed, side_by_side
+from flfw.client.phases import JointStepsFailed, run_phases_together
 from flfw.client.site import Site
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
@@ -275,7 +275,7 @@ def _train_at_once(messages: Sequence[tuple[Message, Context]], answers: dict[in
             except Exception as error:  # this client's failure alone
                 answers[index] = error
         works = [worker.round(received, config["state_version"]) for worker, _, config, received in entered.values()]
-        results = side_by_side([worker for worker, *_ in entered.values()], works)
+        results = run_phases_together([worker for worker, *_ in entered.values()], works)
         for (index, (worker, validator, *_)), result in zip(entered.items(), results, strict=True):
             failed = isinstance(result, Exception)
             answers[index] = (

@@ -180,8 +180,8 @@ def at_once(engine: ExecutionSettings, attack_gpus: float, available: Resources)
 def actors_and_shares(
     engine: ExecutionSettings, attack_gpus: float, available: Resources
 ) -> tuple[int, dict[str, float]]:
-    """Return the number of actors and the shares that Ray reserves: the GPU's is the flag's; see `fit_actors`."""
-    return fit_actors(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
+    """Return the number of actors and the shares that Ray reserves: the GPU's is `gpus_per_client`."""
+    return pool_size_and_shares(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
 
 
 def flower_client_resources(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def flower_client_resources(engine: ExecutionSettings, attack_gpus: float, avail
     return {**shares, "max_restarts": -1, "max_task_retries": 1}
 
 
-def fit_actors(
+def pool_size_and_shares(
     available: Resources, cpus: float, gpus: float, attack_gpus: float = 0.0
 ) -> tuple[int, dict[str, float]]:
     """Return how many actors fit, and the ``num_cpus`` and ``num_gpus`` that Ray reserves for each.

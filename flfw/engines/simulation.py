@@ -81,7 +81,7 @@ def run_simulation(
 def _fitting(actor_options: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     cpus, gpus = float(actor_options.get("num_cpus", 1)), float(actor_options.get("num_gpus", 0))
     require(cpus > 0 <= gpus, "num_cpus > 0 and num_gpus >= 0", num_cpus=cpus, num_gpus=gpus)
-    actors, reserved = machine.fit_actors(machine.nodes_of_ray(), cpus, gpus)
+    actors, reserved = machine.pool_size_and_shares(machine.nodes_of_ray(), cpus, gpus)
     if not actors:
         raise InputError(f"Expected room for one client in Ray, got num_cpus={cpus:g}, num_gpus={gpus:g}; lower them.")
     return actors, reserved

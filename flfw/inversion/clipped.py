@@ -27,7 +27,7 @@ from flfw.inversion.client_models.operator import MethodOperator, ResidualMechan
 from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
-from flfw.nets.training.clipping import FACTOR, STABILITY, Clipping, Grouping, grouped
+from flfw.nets.training.clipping import CLIP_FACTOR, STABILITY, Clipping, Grouping, grouped
 from flfw.nets.training.local_steps import LocalSteps
 
 _TINY = 1e-30  # keeps the derivative of a norm finite where it is 0
@@ -197,7 +197,7 @@ class Clipped(MethodOperator, ABC):
             plain = plain.after(lambda gradient: clipped(gradient, self.bound, self.grouping, self.stability))
             return super().victim(plain, received, local)
         unit = 1.0 if self.on_steps else self.lr * self.at.steps  # of an update, in steps along a gradient
-        factor = 1.0 if self.on_steps else float(received.get(FACTOR, torch.ones(1)))
+        factor = 1.0 if self.on_steps else float(received.get(CLIP_FACTOR, torch.ones(1)))
         bound, stability = factor * self.bound / unit, self.stability and self.stability / unit
         return ClippedVictim(super().victim(plain, received, local), bound, self.grouping, self.bounds, stability)
 

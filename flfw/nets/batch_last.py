@@ -20,7 +20,7 @@ _CONVOLUTION = nn.Conv2d | nn.ConvTranspose2d
 _Model = TypeVar("_Model", bound=nn.Module)
 
 
-def swift(model: _Model) -> _Model:
+def use_batch_last(model: _Model) -> _Model:
     """Replace the model's stacks of convolutions by `BatchLast`, in place, and return the model.
 
     Args:

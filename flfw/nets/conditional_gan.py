@@ -113,7 +113,7 @@ def _initialise(module: nn.Module) -> None:
             nn.init.zeros_(parameter) if name.endswith("bias") else nn.init.normal_(parameter, mean, _DEVIATION)
 
 
-class Imagining(nn.Module):
+class GeneratorAndClassifier(nn.Module):
     """Generator followed by a classifier, C(G(z, y)); its tensors are ``generator.*`` and ``classifier.*``."""
 
     def __init__(self, generator: Generator, classifier: nn.Module, classes: int) -> None:
@@ -155,10 +155,10 @@ class GeneratingNet(nn.Module):
         return {name: p for name, p in self.named_parameters() if name.partition(".")[0] in names}
 
 
-def imagining(model: nn.Module) -> Imagining:
+def generator_and_classifier(model: nn.Module) -> GeneratorAndClassifier:
     """Return generator and classifier of a `GeneratingNet`, with the same tensors."""
     assert isinstance(model, GeneratingNet), "the method builds no other"
-    return Imagining(model.generator, model.classifier, model.classes)
+    return GeneratorAndClassifier(model.generator, model.classifier, model.classes)
 
 
 def noise(count: int, rng: torch.Generator) -> Tensor:
@@ -209,11 +209,11 @@ def diversity_loss(first: Tensor, second: Tensor, z: Tensor, other: Tensor) -> T
     return 1 / ((first - second).abs().mean() / (z - other).abs().mean() + 1e-5)
 
 
-def of_halves(features: Tensor, z: Tensor) -> Tensor:
+def half_diversity(features: Tensor, z: Tensor) -> Tensor:
     """Compute the diversity loss of the two halves of a batch, of any labels, as FedCG's authors do.
 
-    Mao et al. compare two draws of one label (`drawn_again`): between labels features differ anyway. Of an odd batch
-    the first example is in both halves; one example alone has no second half, and its loss is 0.
+    Mao et al. compare two draws of one label (`label_diversity`): between labels features differ anyway. Of an odd
+    batch the first example is in both halves; one example alone has no second half, and its loss is 0.
 
     Args:
         features: G(z, y), (B, ...).
@@ -226,7 +226,7 @@ def of_halves(features: Tensor, z: Tensor) -> Tensor:
     return diversity_loss(features[:half], features[other], z[:half], z[other])
 
 
-def drawn_again(generator: Generator, z: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+def label_diversity(generator: Generator, z: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
     """Compute the diversity loss of a generator on half a batch, with a second draw of noise for its labels.
 
     Args:

@@ -122,7 +122,7 @@ def _of_steps(chosen: DPSettings, lr: float, run: ClientSchedule, cohort: int) -
     lasting = lr / (1 - chosen.momentum)
     steps = run.rounds * run.local_steps
     batch = min(run.batch_size, run.examples)
-    each = lasting * chosen.clip * chosen.std_per_bound(batch) / batch
+    each = lasting * chosen.clip * chosen.sum_noise_multiplier(batch) / batch
     return steps * lasting * chosen.clip, each * sqrt(run.local_steps / cohort), steps
 
 

@@ -34,7 +34,7 @@ from flfw.audit.jobs import FRESH, AttackJob, JobResult, digest
 from flfw.audit.queue import Queue
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.phases import side_by_side
+from flfw.client.phases import run_phases_together
 from flfw.client.store import ClientStore
 from flfw.data.splits import lazy_parts
 from flfw.dp.message_cost import TRAIN
@@ -212,7 +212,7 @@ def _training(run_plan: RunPlan, folder: Path, ready_s: float, server: bool) -> 
 
     def work(epochs: int, clients: Sequence[int] = cohort) -> tuple[ArrayRecord, dict[str, Any]]:
         workers = [client_of(run_plan.replaced(local_epochs=epochs), each, folder) for each in clients]
-        result, *_ = side_by_side(workers, [worker.round(views(arrays), 0) for worker in workers])
+        result, *_ = run_phases_together(workers, [worker.round(views(arrays), 0) for worker in workers])
         if isinstance(result, Exception):
             raise result
         return pack(result[0]), result[1]

@@ -57,7 +57,7 @@ class TrainingServer(FederatedStrategy, ABC):
         return torch_generator(self.seed, "server training", self.round)
 
     @contextmanager
-    def going_on(self, optimiser: StatefulOptimiser, parameters: Mapping[str, Tensor]) -> Iterator[None]:
+    def resumed(self, optimiser: StatefulOptimiser, parameters: Mapping[str, Tensor]) -> Iterator[None]:
         """Continue an optimiser from the round before; at the end its memory becomes the server's state."""
         optimiser.recall(parameters, self.state)
         yield
@@ -91,13 +91,13 @@ class ServerTraining(BoundedSettings):
     server_lr: PositiveFloat = 3e-4  # of Adam
 
 
-def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
+def scores_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
     """Return the model's score function with these tensors in place of its own."""
     return lambda *inputs: functional_call(model, dict(tensors), inputs)
 
 
 @torch.no_grad()
-def taught(
+def with_teacher_scores(
     batches: Iterable[GeneratorInputs], teachers: Sequence[tuple[float, Scores]]
 ) -> Iterator[tuple[GeneratorInputs, Tensor]]:
     """Pair each batch with the teachers' weighted mean scores (B, classes).
@@ -119,7 +119,7 @@ def taught(
 
 
 def distil(
-    lessons: Iterable[tuple[GeneratorInputs, Tensor]],
+    scored_batches: Iterable[tuple[GeneratorInputs, Tensor]],
     student: Scores,
     parameters: Mapping[str, Tensor],
     optimiser: Optimiser,
@@ -128,7 +128,7 @@ def distil(
     """Train a student on KL(softmax(teacher) || softmax(student)), the mean over a batch; one step a batch.
 
     Args:
-        lessons: batches with the teacher's scores, as `taught` gives them.
+        scored_batches: batches with the teacher's scores, as `with_teacher_scores` gives them.
         student: its score function.
         parameters: the student's parameters by name, changed in place.
         optimiser: makes the steps.
@@ -138,7 +138,7 @@ def distil(
         The mean loss of the last tenth of the steps; 0 without steps.
     """
     losses: list[Tensor] = []
-    for inputs, scores in lessons:
+    for inputs, scores in scored_batches:
         loss = kl_div(log_softmax(student(*inputs), 1), softmax(scores, 1), reduction="batchmean")
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         optimiser.step(parameters, dict(zip(parameters, gradients, strict=True)))

@@ -49,7 +49,7 @@ from flfw.inversion.private.surrogate import SurrogateTraining, trained_upon
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
-from flfw.nets.training.optimisers import along
+from flfw.nets.training.optimisers import loss_and_grad
 from flfw.recording.observation import Examples
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.strategies.fed_cdp import FedCDPSettings
@@ -201,7 +201,7 @@ def generated(draw: ClientStep, victim: VictimModel) -> Hidden:
         features, y, held.classifier, SurrogateTraining(), torch_generator(draw.seed, "classifier")
     )
     shared = {name: p for name, p in held.named_parameters() if name.startswith("hypernet.")}
-    _, gradient = along(torch.nn.functional.cross_entropy(held(x), y), shared)
+    _, gradient = loss_and_grad(torch.nn.functional.cross_entropy(held(x), y), shared)
     return Hidden(victim.known, step(victim, gradient), replaced="classifier")
 
 

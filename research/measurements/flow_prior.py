@@ -33,7 +33,7 @@ from flfw.audit.measures.recovery import assign
 from flfw.data import Dataset
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.optimisers import along
+from flfw.nets.training.optimisers import loss_and_grad
 from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.rng import initialising, numpy_generator, torch_generator
 
@@ -89,7 +89,7 @@ def messages(case: _Case, seed: int, dataset: Dataset) -> tuple[list[Observation
         first = _FIRST + 1000 * seed + case.batch * i
         images = dataset.train_x[range(first, first + case.batch)]
         x, y = torch.tensor(images).float() / 255, torch.tensor(dataset.train_y[range(first, first + case.batch)])
-        _, gradients = along(cross_entropy(net(inputs.normalise(x)), y), named)
+        _, gradients = loss_and_grad(cross_entropy(net(inputs.normalise(x)), y), named)
         noise = torch_generator(seed, "noise", i)
         sent = {n: g + case.std * torch.randn(g.shape, generator=noise) for n, g in gradients.items()}
         observations.append(Observation(Vantage.SERVER, "probe", "target", 0, 0, i, sent, received))

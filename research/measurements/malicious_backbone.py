@@ -39,7 +39,7 @@ from flfw.inversion.closed_form.crafted_backbone import PatchReadings, craft_ada
 from flfw.inversion.closed_form.linear import read, serving
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.optimisers import along
+from flfw.nets.training.optimisers import loss_and_grad
 from flfw.rng import initialising, numpy_generator
 
 _SIDE, _PATCH, _PLACES, _BLOCKS = 32, 4, 64, 11
@@ -88,7 +88,7 @@ def gradient(net: nn.Module, adapters: nets.Tensors | None, x: Tensor, y: Tensor
 
 def _slopes(net: nn.Module, beginning: str, x: Tensor, y: Tensor) -> nets.Tensors:
     weights = {name: value for name, value in net.named_parameters() if name.startswith(beginning)}
-    return along(cross_entropy(net(x), y), weights)[1]
+    return loss_and_grad(cross_entropy(net(x), y), weights)[1]
 
 
 def compare(readings: PatchReadings, x: Tensor, inputs: InputSpec, indices: Sequence[int]) -> Counter[str]:

@@ -27,7 +27,7 @@ from flfw.inversion.closed_form.linear import linear_inputs, read, serving
 from flfw.inversion.private.extractor import extractor_of
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.optimisers import along
+from flfw.nets.training.optimisers import loss_and_grad
 from flfw.rng import initialising, numpy_generator
 
 _BATCHES, _REPEATS, _PUBLIC, _FOUND = (1, 4, 16, 64), 20, 1000, 40.0
@@ -69,7 +69,7 @@ def _read_off(
     """Count the images of a batch (rows of the data set) that are among the readings."""
     x, y = _pixels(dataset.train_x[rows]), torch.from_numpy(dataset.train_y[rows])
     weights = {name: value for name, value in client.named_parameters() if name.startswith("hypernet.")}
-    _, sent = along(cross_entropy(client(inputs.normalise(x)), y), weights)
+    _, sent = loss_and_grad(cross_entropy(client(inputs.normalise(x)), y), weights)
     gradient = read(client.hypernet.targets, broadcast, sent).gradient
     if binned:
         readings = alone_in_their_bins(extractor_of(client), gradient)

@@ -27,7 +27,7 @@ from flfw.attacks.spear import SPEAR
 from flfw.data import Dataset
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.optimisers import along
+from flfw.nets.training.optimisers import loss_and_grad
 from flfw.recording.observation import Knowledge, Observation, Vantage
 from flfw.rng import initialising, torch_generator
 
@@ -68,7 +68,7 @@ def examples(dataset: Dataset, first: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _gradient(net: nn.Module, inputs: InputSpec, x: Tensor, y: Tensor) -> nets.Tensors:
-    return along(cross_entropy(net(inputs.normalise(x)), y), dict(net.named_parameters()))[1]
+    return loss_and_grad(cross_entropy(net(inputs.normalise(x)), y), dict(net.named_parameters()))[1]
 
 
 def attack(net: nets.Net, dataset: Dataset, x: Tensor, y: Tensor, seed: int) -> tuple[Tensor, float]:

@@ -45,7 +45,7 @@ from flfw.experiment import Experiment
 from flfw.files.exit_code import exit_code
 from flfw.files.parser import Parser
 from flfw.files.sealed import write_atomic
-from flfw.nets.training.optimisers import SGD, along
+from flfw.nets.training.optimisers import SGD, loss_and_grad
 from flfw.plans.run_plan import plan
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.task.task import Task
@@ -207,7 +207,7 @@ def train(model: nn.Module, task: Task, epochs: int, lr: float, seed: int) -> No
         order = rng.permutation(mine)
         for start in range(0, len(order), _BATCH):
             x, y = task.examples("train", order[start : start + _BATCH])
-            _, direction = along(cross_entropy(model(task.inputs.normalise(x)), y), parameters)
+            _, direction = loss_and_grad(cross_entropy(model(task.inputs.normalise(x)), y), parameters)
             optimiser.step(parameters, direction)
     model.eval()
 

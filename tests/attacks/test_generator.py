@@ -155,11 +155,11 @@ def test_what_it_cannot_work_on_is_said() -> None:
 
 @pytest.mark.nightly
 def test_the_generator_is_learnt_from_public_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lessons: list[Lesson] = []
+    scored_batches: list[Lesson] = []
     learn = image_generator.learnt.__wrapped__
 
     def spied(lesson: Lesson) -> ImageGenerator:
-        lessons.append(lesson)
+        scored_batches.append(lesson)
         return learn(lesson)
 
     monkeypatch.setattr("flfw.attacks.generator.learnt", spied)
@@ -174,7 +174,7 @@ def test_the_generator_is_learnt_from_public_images_only(tmp_path: Path, monkeyp
     task = plan(run).task.load(None)
     allowed = {image.tobytes() for image in task.dataset.test_x[task.split.public]}
     victims = [Truth.read(folder / "truth", path.stem).samples for path in (folder / "truth").glob("*.safetensors")]
-    shown = {image.tobytes() for lesson in lessons for image in (lesson.samples * 255).round().byte().numpy()}
+    shown = {image.tobytes() for lesson in scored_batches for image in (lesson.samples * 255).round().byte().numpy()}
     assert shown == allowed and len(victims) > 0
     for victim in victims:
         assert not shown & {image.tobytes() for image in (victim * 255).round().byte().numpy()}

@@ -36,7 +36,7 @@ from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Tensors, tensors
-from flfw.nets.training.clipping import FACTOR
+from flfw.nets.training.clipping import CLIP_FACTOR
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.plans.run_plan import plan
 from flfw.privacy.mechanism import ClientSchedule
@@ -80,8 +80,8 @@ class Exchange:
         with initialising(3, "client"):
             result = plan(self.experiment).client_class(ctx)
         assert isinstance(result, DPClient)
-        if FACTOR in result.model.state_dict():  # of a later round
-            result.model.get_buffer(FACTOR).fill_(0.25)
+        if CLIP_FACTOR in result.model.state_dict():  # of a later round
+            result.model.get_buffer(CLIP_FACTOR).fill_(0.25)
         result.received = {n: v.numpy().copy() for n, v in tensors(result.model).items()}
         return result
 

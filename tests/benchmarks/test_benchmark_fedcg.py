@@ -37,15 +37,15 @@ def test_both_sides_compute_the_same(tmp_path: Path) -> None:
 
 def learning(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
     """A teacher in the mode in which it was trained, not that in which it is used."""
-    return distillation.speaking(model.train(), tensors)
+    return distillation.scores_with(model.train(), tensors)
 
 
 def one_only(batches: Any, teachers: Any) -> Any:
-    return distillation.taught(batches, teachers[:1])
+    return distillation.with_teacher_scores(batches, teachers[:1])
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("name", "wrong"), [("speaking", learning), ("taught", one_only)])
+@pytest.mark.parametrize(("name", "wrong"), [("scores_with", learning), ("with_teacher_scores", one_only)])
 def test_a_server_that_does_another_thing_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, final
 import pytest
 import torch
 
-from flfw.client.phases import side_by_side
+from flfw.client.phases import run_phases_together
 from flfw.client.stacked_descent import GradientClient
 from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
@@ -80,7 +80,7 @@ def played(
     received = views(pack(fresh(experiment).state_dict()))
     workers = [cls(one.ctx) for one in clients(experiment, folder)]
     if together:
-        results = side_by_side(workers, [worker.round(received, 0) for worker in workers])
+        results = run_phases_together(workers, [worker.round(received, 0) for worker in workers])
     else:
         results = [worker.fit_named(received, 0) for worker in workers]
     assert all(isinstance(result, tuple) for result in results)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.client.phases import JointStepsFailed, TrainingPhase, side_by_side
+from flfw.client.phases import JointStepsFailed, TrainingPhase, run_phases_together
 from flfw.client.stacked_descent import StackedDescent
 from flfw.clients.hyperfl import JointHypernetworks, joint_hypernetworks
 from flfw.clients.sgd import SGDClient
@@ -75,7 +75,7 @@ def test_steps_and_optimisers_of_finished_clients_stop(tmp_path: Path) -> None:
     experiment = asked(local_epochs=3)
     workers = clients(experiment, tmp_path)
     received = views(pack(fresh(experiment).state_dict()))
-    side_by_side(workers, [worker.round(received, 0) for worker in workers])
+    run_phases_together(workers, [worker.round(received, 0) for worker in workers])
     assert [worker.steps_made for worker in workers] == [9, 15, 3, 15]
 
 
@@ -98,7 +98,7 @@ def test_a_client_that_fails_by_itself_fails_alone(tmp_path: Path) -> None:
     workers = clients(experiment, tmp_path)
     works = [worker.round(received, 0 if worker.ctx.partition != 1 else 7) for worker in workers]
     workers[1].private_names = ["extractor.1.weight"]  # then it looks for its state of round 7
-    results = side_by_side(workers, works)
+    results = run_phases_together(workers, works)
     assert isinstance(results[1], Exception) and "Expected private state of round 7" in str(results[1])
     others = [results[index] for index in (0, 2, 3)]
     assert all(isinstance(result, tuple) for result in others)
@@ -122,7 +122,7 @@ def test_where_joint_steps_fail_nobody_is_accused(tmp_path: Path) -> None:
     assert isinstance(workers[1], SGDClient)
     workers[1].batches = Stumbling(workers[1])  # type: ignore[method-assign]
     with pytest.raises(JointStepsFailed, match="no second batch"):
-        side_by_side(workers, [worker.round(received, 0) for worker in workers])
+        run_phases_together(workers, [worker.round(received, 0) for worker in workers])
 
 
 def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
 
     works: Sequence[Any] = [work(f"purpose {index}") for index in range(len(workers))]
     with pytest.raises(JointStepsFailed, match="clients in different phases"):
-        side_by_side(workers, works)
+        run_phases_together(workers, works)
 
 
 # --- who opts in ---

@@ -194,15 +194,15 @@ class Honest(DPClient):
 class TwoThirds(DPClient):
     """Adds noise at two thirds of its scale."""
 
-    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, std_per_bound * 2 / 3)
+    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, sum_noise_multiplier * 2 / 3)
 
 
 class OfTheMean(DPClient):
     """Takes the noise of a sum for that of a mean, and divides once too often."""
 
-    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, std_per_bound / len(y))
+    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, sum_noise_multiplier / len(y))
 
 
 class Unclipped(DPClient):

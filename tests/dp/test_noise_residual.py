@@ -29,22 +29,22 @@ from flfw.server.aggregation import Update
 class LessNoise(DPClient):
     """Adds two thirds."""
 
-    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, std_per_bound * 2 / 3)
+    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, sum_noise_multiplier * 2 / 3)
 
 
 class MoreNoise(DPClient):
     """Adds three halves."""
 
-    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, std_per_bound * 3 / 2)
+    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, sum_noise_multiplier * 3 / 2)
 
 
 class BareBias(DPClient):
     """Adds none to the last bias."""
 
-    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, dict[str, Tensor]]:
-        losses, total = super().summed(x, y, std_per_bound)
+    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, total = super().summed(x, y, sum_noise_multiplier)
         clipped = self.clipped(x, y, self.bound()).sums
         last = list(total)[-1]
         return losses, {**total, last: clipped[last]}
@@ -65,9 +65,9 @@ class Uniform(DPClient):
     def uniform(self) -> torch.Generator:
         return torch_generator(self.ctx.plan.seed, "uniform", self.ctx.round, self.ctx.partition)
 
-    def summed(self, x: Tensor, y: Tensor, std_per_bound: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
         losses, total = super().summed(x, y, 0.0)
-        width = 12**0.5 * std_per_bound * self.noise_settings.clip
+        width = 12**0.5 * sum_noise_multiplier * self.noise_settings.clip
         for value in total.values():
             value += (torch.rand(value.shape, generator=self.uniform) - 0.5) * width
         return losses, total

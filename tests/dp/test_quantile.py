@@ -27,7 +27,7 @@ from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.nets.training.clipping import FACTOR
+from flfw.nets.training.clipping import CLIP_FACTOR
 from flfw.nets.training.gaussian import SeededNoise
 from flfw.plans.run_plan import plan
 from flfw.privacy.accountants import compute_epsilon
@@ -119,7 +119,9 @@ def updates_of(lengths: Iterable[float], factor: float, sent: Mapping[str, Tenso
         kept = min(length, factor)
         change = {"a.w": 0.6 * kept * torch.tensor([1.0, 0.0]), "b.w": 0.8 * kept * torch.tensor([0.0, 1.0])}
         tensors = {name: sent[name] + value for name, value in change.items()}
-        updates.append(Update(partition, 1, {FACTOR: torch.tensor([0.5 if length <= factor else -0.5]), **tensors}))
+        updates.append(
+            Update(partition, 1, {CLIP_FACTOR: torch.tensor([0.5 if length <= factor else -0.5]), **tensors})
+        )
     return updates
 
 
@@ -128,37 +130,39 @@ def test_the_mean_equals_a_loop_and_the_bound_comes_to_the_quantile() -> None:
     rng = np.random.default_rng(0)
     for quantile in (0.2, 0.5, 0.9):
         settings = dataclasses.replace(MOVING, quantile=quantile)
-        sent: dict[str, Tensor] = {FACTOR: torch.ones(1), "a.w": torch.zeros(2), "b.w": torch.zeros(2)}
+        sent: dict[str, Tensor] = {CLIP_FACTOR: torch.ones(1), "a.w": torch.zeros(2), "b.w": torch.zeros(2)}
         bound, lengths = 1.0, 0.05 * rng.lognormal(0.0, 1.0, 50)
         for _ in range(100):
-            result = quantile_mean(updates_of(lengths, float(sent[FACTOR]), sent), sent, 50, settings, noise())
+            result = quantile_mean(updates_of(lengths, float(sent[CLIP_FACTOR]), sent), sent, 50, settings, noise())
             mean = sum(min(length, bound) for length in lengths) / 50
             assert float(result["a.w"][0] - sent["a.w"][0]) == pytest.approx(0.6 * mean, rel=1e-3)
             bound *= exp(-0.2 * (sum(length <= bound for length in lengths) / 50 - quantile))
-            assert float(result[FACTOR]) == pytest.approx(bound, rel=1e-4)
+            assert float(result[CLIP_FACTOR]) == pytest.approx(bound, rel=1e-4)
             sent = {name: result[name] for name in sent}
         assert np.mean(lengths <= bound) == pytest.approx(quantile, abs=0.03)
 
 
 def test_a_client_counts_as_one_whatever_it_answers_and_is_clipped_to_the_bound_of_the_round() -> None:
-    sent = {FACTOR: torch.tensor([0.5]), "a.w": torch.zeros(2), "b.w": torch.zeros(2)}
+    sent = {CLIP_FACTOR: torch.tensor([0.5]), "a.w": torch.zeros(2), "b.w": torch.zeros(2)}
     answers = {1e6: 0.5, -1e6: -0.5, 0.5: 0.5, 0.1: 0.1}
     for claimed, taken in answers.items():
-        liar = Update(0, 1, {FACTOR: torch.tensor([claimed]), "a.w": torch.tensor([30.0, 0.0]), "b.w": torch.zeros(2)})
+        liar = Update(
+            0, 1, {CLIP_FACTOR: torch.tensor([claimed]), "a.w": torch.tensor([30.0, 0.0]), "b.w": torch.zeros(2)}
+        )
         result = quantile_mean([liar], sent, 1, MOVING, noise())
-        assert float(result[FACTOR]) == pytest.approx(0.5 * exp(-0.2 * taken))
+        assert float(result[CLIP_FACTOR]) == pytest.approx(0.5 * exp(-0.2 * taken))
         assert float(result["a.w"][0]) == pytest.approx(0.5, rel=2e-3)
 
 
 def test_the_noise_of_updates_and_of_the_count_have_their_scales() -> None:
     """Nobody is in the rounds. z = 3, sigma_b = 6: updates 3 / sqrt(1 - 1/16) times C = 0.5, the count 6."""
     settings = dataclasses.replace(MOVING, noise_multiplier=3.0, quantile_noise=2.0, clip=2.0, quantile_lr=0.1)
-    sent = {FACTOR: torch.tensor([0.25]), "a.w": torch.zeros(40)}
+    sent = {CLIP_FACTOR: torch.tensor([0.25]), "a.w": torch.zeros(40)}
     on_updates, on_counts, result = [], [], sent
     for at in range(400):
         result = quantile_mean([], sent, 5, settings, noise(at))
         on_updates.append(5 * result["a.w"].double())
-        on_counts.append(-5 * log(float(result[FACTOR]) / 0.25) / 0.1)  # m (b~ - q), and q is 1/2
+        on_counts.append(-5 * log(float(result[CLIP_FACTOR]) / 0.25) / 0.1)  # m (b~ - q), and q is 1/2
     again = quantile_mean([], sent, 5, settings, noise(399))
     assert all(torch.equal(again[name], result[name]) for name in sent)
     for values, std in ((torch.cat(on_updates), 0.5 * 3 / sqrt(15 / 16)), (torch.tensor(on_counts), 6.0)):
@@ -172,9 +176,9 @@ def test_the_noise_of_updates_and_of_the_count_have_their_scales() -> None:
 
 def test_secure_noise_is_another_one_each_time() -> None:
     settings = dataclasses.replace(MOVING, noise_multiplier=1.0, noise_source="secure")
-    sent = {FACTOR: torch.ones(1), "a.w": torch.zeros(2)}
+    sent = {CLIP_FACTOR: torch.ones(1), "a.w": torch.zeros(2)}
     one, two = (quantile_mean([], sent, 5, settings, settings.noise(0, "server noise", 1)) for _ in range(2))
-    assert float(one[FACTOR]) != float(two[FACTOR]) and not torch.equal(one["a.w"], two["a.w"])
+    assert float(one[CLIP_FACTOR]) != float(two[CLIP_FACTOR]) and not torch.equal(one["a.w"], two["a.w"])
 
 
 # --- the clients ---
@@ -192,12 +196,12 @@ def test_clients_clip_to_the_bound_they_are_sent_and_say_whether_it_bites(
     norm = sqrt(sum(float(value.double().square().sum()) for value in change.values()))
     for number, factor in enumerate((0.5, 0.99, 1.01, 3.0)):
         requested = of(tiny, method, f"clip={norm}", "quantile=0.5", *by_server)
-        received = {**initial_tensors(requested), FACTOR: np.array([factor], np.float32)}
+        received = {**initial_tensors(requested), CLIP_FACTOR: np.array([factor], np.float32)}
         client = make_client(requested, 0, tmp_path / str(number))
         assert isinstance(client, DPClient)
         upload, _ = client.fit_named(received, version=0)
         assert set(upload) == set(received)
-        assert upload[FACTOR].tolist() == [0.5 if factor > 1 else -0.5]
+        assert upload[CLIP_FACTOR].tolist() == [0.5 if factor > 1 else -0.5]
         for name, value in change.items():
             kept = upload[name] - torch.tensor(received[name])
             torch.testing.assert_close(kept, min(1.0, factor) * value, rtol=1e-3, atol=1e-6)
@@ -208,7 +212,7 @@ def test_a_defence_does_not_touch_the_answer(tiny: Experiment, tmp_path: Path) -
     client = make_client(requested, 0, tmp_path)
     client.ctx = dataclasses.replace(client.ctx, defence=plan(requested).client.defences.build())
     sent, _ = client.fit_named(initial_tensors(requested), version=0)
-    assert sent[FACTOR].tolist() == [-0.5]
+    assert sent[CLIP_FACTOR].tolist() == [-0.5]
 
 
 def test_controls_without_clipping_and_with_faint_noise_do_what_they_say(tiny: Experiment, tmp_path: Path) -> None:
@@ -232,7 +236,7 @@ def test_the_bound_survives_a_resumption_to_the_bit(tiny: Experiment, tmp_path: 
     models = [load_file(next((run / "checkpoint").glob("round-00003-*"))) for run in (full, folder)]
     assert models[0].keys() == models[1].keys()
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
-    assert 0 < float(models[0][f"model/{FACTOR}"]) != 1.0
+    assert 0 < float(models[0][f"model/{CLIP_FACTOR}"]) != 1.0
     results = [json.loads((run / "result.json").read_text()) for run in (full, folder)]
     assert results[0]["final"] == results[1]["final"] and results[0]["privacy"] == results[1]["privacy"]
 

@@ -49,7 +49,7 @@ def joined(nodes: RayNodes) -> Iterator[RayNodes]:
 def grid(cpus: float, gpus: float = 0.0) -> Any:
     from flfw.engines.ray_grid import RayGrid
 
-    actors, shares = machine.fit_actors(machine.nodes_of_ray(), cpus, gpus)
+    actors, shares = machine.pool_size_and_shares(machine.nodes_of_ray(), cpus, gpus)
     return RayGrid(app, CLIENTS, {}, actors=actors, actor_options=shares)
 
 

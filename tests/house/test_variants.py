@@ -17,7 +17,7 @@ from flfw import nets, plugins
 from flfw.data.feed import constants
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.nets.conditional_gan import diversity_loss, of_halves
+from flfw.nets.conditional_gan import diversity_loss, half_diversity
 from flfw.plans.run_plan import plan, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run
@@ -83,11 +83,11 @@ def test_a_variant_that_a_method_has_not_is_refused_in_one_line(capsys: pytest.C
 def test_the_halves_of_a_batch_are_compared_whatever_their_labels() -> None:
     features = torch.rand(6, 2, generator=torch_generator(0, "f"))
     z = torch.rand(6, 3, generator=torch_generator(0, "z"))
-    assert of_halves(features, z) == diversity_loss(features[:3], features[3:], z[:3], z[3:])
-    odd = of_halves(features[:5], z[:5])  # 0, 1, 2 against 3, 4 and once more 0
+    assert half_diversity(features, z) == diversity_loss(features[:3], features[3:], z[:3], z[3:])
+    odd = half_diversity(features[:5], z[:5])  # 0, 1, 2 against 3, 4 and once more 0
     other = torch.tensor([3, 4, 0])
     assert odd == diversity_loss(features[:3], features[other], z[:3], z[other])
-    assert of_halves(features[:1], z[:1]) == 0
+    assert half_diversity(features[:1], z[:1]) == 0
 
 
 def test_glorots_start_has_its_bounds_and_no_biases() -> None:

@@ -141,7 +141,7 @@ class Watched(TrainingServer):
         self.seen = [update.partition for update in uploads], mean, torch.get_num_threads()
         self.drawn = torch.rand(3, generator=self.rng).tolist()
         moved = {"w": mean["w"].clone().requires_grad_()}
-        with self.going_on(self.sgd, moved):
+        with self.resumed(self.sgd, moved):
             self.sgd.step(moved, {"w": torch.ones(1)})
         return moved
 

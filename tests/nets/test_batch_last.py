@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 
-from flfw.nets.batch_last import BatchLast, overlaid, swift, windows
+from flfw.nets.batch_last import BatchLast, overlaid, use_batch_last, windows
 from flfw.nets.conditional_gan import Discriminator, Generator
 from flfw.rng import initialising, torch_generator
 
@@ -68,7 +68,7 @@ def test_a_swift_gan_is_the_same_gan(features: tuple[int, int, int], training: b
         other = nn.ModuleList([Generator(features, CLASSES), Discriminator(features, CLASSES)]).double().train(training)
     other.load_state_dict(deepcopy(pair.state_dict()))
     parameters = list(other.parameters())
-    assert swift(other) is other and all(a is b for a, b in zip(other.parameters(), parameters, strict=True))
+    assert use_batch_last(other) is other and all(a is b for a, b in zip(other.parameters(), parameters, strict=True))
     assert isinstance(other[0].layers, BatchLast) and isinstance(other[1].layers, BatchLast)
     assert other[0].layers.training == training
     z, y, result = draw(4, 100), torch.tensor([0, 2, 2, 1]), []
@@ -88,7 +88,7 @@ def test_other_stacks_are_left_alone() -> None:
     holes = nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2))
     groups = nn.Sequential(nn.ConvTranspose2d(2, 2, 3, groups=2))
     flat = nn.Sequential(nn.ReLU())
-    assert all(type(stack) is nn.Sequential for stack in swift(nn.ModuleList([pooling, holes, groups, flat])))
+    assert all(type(stack) is nn.Sequential for stack in use_batch_last(nn.ModuleList([pooling, holes, groups, flat])))
     with pytest.raises(AssertionError, match="Expected a layer that is written out"):
         BatchLast(nn.AvgPool2d(2))
 

@@ -18,7 +18,7 @@ from flfw.nets.conditional_gan import (
     Generator,
     diversity_loss,
     feature_shape,
-    imagining,
+    generator_and_classifier,
     labelled_noise,
     noise,
 )
@@ -161,7 +161,7 @@ def test_a_generator_fits_the_network_beside_it(
         z, y = torch.zeros(2, LATENT), torch.zeros(2, dtype=torch.long)
         assert model.generator(z, y).shape == (2, *features)
         assert model.discriminator(model.extractor(torch.zeros(2, *shape)), y).shape == (2,)
-        assert model(torch.zeros(2, *shape)).shape == imagining(model)(z, y).shape == (2, 7)
+        assert model(torch.zeros(2, *shape)).shape == generator_and_classifier(model)(z, y).shape == (2, 7)
         unjudged = GeneratingNet(build(name, shape, 7), judged=False)
     parts = ["classifier", "discriminator", "extractor", "generator"]
     assert sorted({n.partition(".")[0] for n in model.state_dict()}) == parts
@@ -171,7 +171,7 @@ def test_a_generator_fits_the_network_beside_it(
 def test_an_imagining_is_of_the_same_tensors() -> None:
     model = fresh(GeneratingNet, build("lenet5", (1, 32, 32), 3)).eval()
     z, y = drawn(2, LATENT), torch.tensor([0, 2])
-    chosen = imagining(model).eval()
+    chosen = generator_and_classifier(model).eval()
     torch.testing.assert_close(chosen(z, y), model.classifier(model.generator(z, y)))
     names = {name for name in model.state_dict() if name.startswith(("generator.", "classifier."))}
     assert set(chosen.state_dict()) == names

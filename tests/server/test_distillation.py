@@ -13,7 +13,7 @@ from flfw.errors import InputError
 from flfw.nets.training.optimisers import SGD
 from flfw.rng import torch_generator
 from flfw.server import distillation
-from flfw.server.distillation import GeneratorInputs, ServerTraining, distil, speaking, taught
+from flfw.server.distillation import GeneratorInputs, ServerTraining, distil, scores_with, with_teacher_scores
 
 
 def test_a_students_step_is_the_difference_of_probabilities() -> None:
@@ -35,12 +35,12 @@ def test_the_loss_is_the_mean_of_a_batch() -> None:
 
 def test_what_is_told_is_the_loss_of_the_last_tenth() -> None:
     student, count = {"s": torch.zeros(2, requires_grad=True)}, []
-    lessons = [((torch.zeros(1, 1),), torch.tensor([[log(3.0), 0.0]]))] * 20
+    scored_batches = [((torch.zeros(1, 1),), torch.tensor([[log(3.0), 0.0]]))] * 20
 
     def one_less() -> None:
         count.append(float(student["s"][0].detach()))
 
-    loss = distil(lessons, lambda x: student["s"].expand(len(x), 2), student, SGD(0.1), one_less)
+    loss = distil(scored_batches, lambda x: student["s"].expand(len(x), 2), student, SGD(0.1), one_less)
 
     def kl(s: float) -> float:  # of the student (s, -s)
         first = 1 / (1 + exp(-2 * s))
@@ -54,7 +54,7 @@ def test_what_is_told_is_the_loss_of_the_last_tenth() -> None:
 def test_scores_are_averaged_and_not_probabilities() -> None:
     """(log 9, 0) and (0, 0) at equal weight are (log 3, 0): 3/4, and not the mean of 9/10 and 1/2."""
     says = [torch.tensor([[log(9.0), 0.0]]), torch.zeros(1, 2)]
-    ((_, result),) = taught([(torch.zeros(1, 1),)], [(0.5, lambda x, s=s: s) for s in says])
+    ((_, result),) = with_teacher_scores([(torch.zeros(1, 1),)], [(0.5, lambda x, s=s: s) for s in says])
     assert result.softmax(1)[0].tolist() == pytest.approx([0.75, 0.25])
 
 
@@ -70,7 +70,7 @@ def test_teachers_that_speak_ahead_say_the_same(size: int, batches: int) -> None
         return x @ net + y[:, None]
 
     teachers = [(0.25, lambda x, y: teacher(nets[0], x, y)), (0.75, lambda x, y: teacher(nets[1], x, y))]
-    result = list(taught(given, teachers))
+    result = list(with_teacher_scores(given, teachers))
     assert len(result) == batches
     for (x, y), ((same_x, same_y), scores) in zip(given, result, strict=True):
         assert torch.equal(x, same_x) and torch.equal(y, same_y)
@@ -86,16 +86,17 @@ def test_inputs_are_drawn_no_further_ahead_than_is_taught() -> None:
             drawn.append(1)
             yield (torch.zeros(16, 1),)
 
-    lessons, ahead = taught(endless(), [(1.0, lambda x: x)]), distillation._AHEAD // 16
-    assert len([next(lessons) for _ in range(ahead)]) == ahead == len(drawn)
-    next(lessons)
+    scored_batches, ahead = with_teacher_scores(endless(), [(1.0, lambda x: x)]), distillation._AHEAD // 16
+    assert len([next(scored_batches) for _ in range(ahead)]) == ahead == len(drawn)
+    next(scored_batches)
     assert len(drawn) == 2 * ahead
 
 
 def test_teachers_have_no_gradient_and_speak_with_the_tensors_given() -> None:
     model = nn.Linear(2, 2, bias=False)
     before = model.weight.detach().clone()
-    ((_, scores),) = taught([(torch.eye(2),)], [(1.0, speaking(model, {"weight": torch.tensor([[1.0, 2], [3, 4]])}))])
+    teacher = scores_with(model, {"weight": torch.tensor([[1.0, 2], [3, 4]])})
+    ((_, scores),) = with_teacher_scores([(torch.eye(2),)], [(1.0, teacher)])
     assert scores.tolist() == [[1, 3], [2, 4]] and not scores.requires_grad
     assert torch.equal(model.weight, before)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.phases import side_by_side
+from flfw.client.phases import run_phases_together
 from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
 from flfw.messages.sharing import select_shared
@@ -62,7 +62,7 @@ def trained(
     for now in range(1, rounds + 1):
         workers = clients(experiment, folder, now)
         if together:
-            results = list(side_by_side(workers, [worker.round(received, now - 1) for worker in workers]))
+            results = list(run_phases_together(workers, [worker.round(received, now - 1) for worker in workers]))
         else:
             results = [worker.fit_named(received, now - 1) for worker in workers]
     assert not [result for result in results if isinstance(result, Exception)]

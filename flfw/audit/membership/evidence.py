@@ -321,7 +321,7 @@ class MembershipEvidence:
         """Yield what decides the verdict, the first first."""
         unlike, total = self.label_separable or 0, self.pairs.pairs + self.failed + (self.label_separable or 0)
         beside = f" Of {_count(total)}, labels alone tell the two of {unlike:,} apart, and these are not counted."
-        rules = (self._void(), self._leak(), self._incapable(), self._unearned(total), self._nothing_found())
+        rules = (self._void(), self._leak(), self._too_weak(), self._controls_failed(total), self._nothing_found())
         for cause, reason in chain.from_iterable(rules):
             undecided = cause not in (*EVIDENCE, "few", "nothing")
             yield cause, reason + beside * (undecided and unlike > self.pairs.pairs)
@@ -375,7 +375,7 @@ class MembershipEvidence:
                 "the statistic the other way round tells members.",
             )
 
-    def _incapable(self) -> Findings:
+    def _too_weak(self) -> Findings:
         """Conclude that the statistic is not shown to see a leak that is there."""
         protection = "that it finds no members is no evidence of protection."
         if self.protected_by and self.missed:
@@ -407,7 +407,7 @@ class MembershipEvidence:
                 f"{NULL_PAIRS} pairs of held-out examples with different scores: it may be faulty.",
             )
 
-    def _unearned(self, total: int) -> Findings:
+    def _controls_failed(self, total: int) -> Findings:
         """Conclude that the pairs are too few, or show something that is too little for a leak."""
         guessed = self.pairs.guessed
         if self.failed >= FAILED_SHARE * total or (self.failed > FEW_FAILED * total and guessed.guesses >= PAIRS):

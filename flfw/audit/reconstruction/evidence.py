@@ -268,9 +268,9 @@ class ReconstructionEvidence:
         yield from self._constant()  # no leak found
         yield from self._invalid()  # undecided: the message is not what its description says
         yield from self.sums.exposed(self.defended) if self.sums else ()  # leaks, or no leak found
-        yield from self._incapable()  # undecided: the attack fails on an easy case
+        yield from self._too_weak()  # undecided: the attack fails on an easy case
         yield from self._undefended()  # undecided but for sums
-        yield from self._unearned()  # undecided: nothing shows that it would work in this case
+        yield from self._controls_failed()  # undecided: nothing shows that it would work in this case
         yield from self._nothing_found()  # no leak found
 
     def _broken_measurement(self) -> Findings:
@@ -323,7 +323,7 @@ class ReconstructionEvidence:
                 "is not what the audit takes it for, and this says nothing about the method.",
             )
 
-    def _incapable(self) -> Findings:
+    def _too_weak(self) -> Findings:
         """Conclude that the attack is too weak, gave no result or luck's, or makes too little use of its knowledge."""
         easy = self.controls.easy
         if self.chance_match:
@@ -372,7 +372,7 @@ class ReconstructionEvidence:
             "failure is not evidence of protection.",
         )
 
-    def _unearned(self) -> Findings:
+    def _controls_failed(self) -> Findings:
         """Conclude that a failure on the case itself does not count."""
         searched, messages = self.searched, self.messages
         if self.outdone:

@@ -33,7 +33,7 @@ STABILITY = 0.01
 WIDEST = 1e30
 """Largest bound of automatic clipping: over `STABILITY` it is still a float32."""
 
-FACTOR = "extractor.clip_factor"
+CLIP_FACTOR = "extractor.clip_factor"
 """Name of the entry of a model for C over the first round's C, where a bound moves; see `flfw.dp.quantile`."""
 
 

@@ -204,7 +204,7 @@ def clip_norm(gradients: Tensors, bound: float) -> Tensors:
     return gradients
 
 
-def along(loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[float, Tensors]:
+def loss_and_grad(loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[float, Tensors]:
     """Return a mean loss as a number, and its gradient by parameter."""
     gradients = torch.autograd.grad(loss, list(parameters.values()))
     return float(loss.detach()), dict(zip(parameters, gradients, strict=True))
