@@ -30,7 +30,7 @@ Departures  --variant paper undoes 1, --variant authors 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
@@ -41,7 +41,7 @@ from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.privacy.claims import Published
 from flfw.privacy.mechanism import ClientSchedule, Mechanism
-from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.aggregation import Update, equal_mean
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,7 @@ class FedCDP(DPStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average the models with equal weights."""
-        counts: list[int] = []
-
-        def alike() -> Iterator[Update]:
-            for update in updates:
-                counts.append(1)
-                yield replace(update, examples=1)
-
-        mean, clients = weighted_mean(alike()), len(counts)
+        mean, clients = equal_mean(updates)
         if self.settings.divisor == "clients":
             return mean
         require(clients > 1, "two clients or more in a round for divisor=one_less", clients=clients)

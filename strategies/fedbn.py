@@ -21,7 +21,7 @@ Departures  1. weights=examples weighs clients as FedAvg does; the paper's mean,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 from torch import nn
@@ -34,7 +34,7 @@ from flfw.messages.sharing import Sharing
 from flfw.nets import Tensors
 from flfw.nets.inputs import InputSpec
 from flfw.nets.training.optimisers import PersistentTraining
-from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.aggregation import Update, equal_mean, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 
 
@@ -77,5 +77,4 @@ class FedBN(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average the shared tensors."""
-        equal = self.settings.weights == "equal"
-        return weighted_mean(replace(update, examples=1) if equal else update for update in updates)
+        return equal_mean(updates)[0] if self.settings.weights == "equal" else weighted_mean(updates)

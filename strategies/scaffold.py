@@ -29,9 +29,9 @@ Departures  1. option=II by default, which needs no second pass over the data; t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
@@ -43,7 +43,7 @@ from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, Tensors
 from flfw.nets.inputs import InputSpec
 from flfw.nets.training.optimisers import LocalTraining
-from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.aggregation import Update, equal_mean
 from flfw.server.strategy import FederatedStrategy
 
 
@@ -121,15 +121,9 @@ class Scaffold(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add eta_g times the mean change of the models; c follows the change of the variates, over all N clients."""
-        before, cohort = self.last_broadcast, []
-
-        def alike() -> Iterator[Update]:
-            for update in updates:
-                cohort.append(update.partition)
-                yield replace(update, examples=1)
-
-        mean = weighted_mean(alike())
-        share = len(cohort) / self.require_context.plan.rounds.clients
+        before = self.last_broadcast
+        mean, clients = equal_mean(updates)
+        share = clients / self.require_context.plan.rounds.clients
 
         def after(name: str, size: float) -> Tensor:
             change = mean[name].double() - before[name].double()

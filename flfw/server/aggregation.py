@@ -14,7 +14,7 @@ costs no privacy, whatever noise they have, and has less noise than the last one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nextafter
 from typing import Any, final
 
@@ -238,6 +238,18 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
     # Without examples the mean would be a model of NaN.
     require(whole.examples > 0 or not whole.kinds, "at least one example behind a mean", examples=whole.examples)
     return {name: _divided(whole.tensors[name], whole.examples, kind) for name, kind in whole.kinds.items()}
+
+
+def equal_mean(updates: Iterable[Update]) -> tuple[Tensors, int]:
+    """Return the mean over clients with equal weights, and their number; see `weighted_mean`."""
+    partitions: list[int] = []
+
+    def alike() -> Iterator[Update]:
+        for update in updates:
+            partitions.append(update.partition)
+            yield replace(update, examples=1)
+
+    return weighted_mean(alike()), len(partitions)
 
 
 def _multiply(product: Tensor, value: Tensor, weight: int) -> None:
