@@ -85,7 +85,7 @@ class _Searches:
 
 _CLOSING = _Searches((0.1, 0.01, 5e-6), (3, 3, 4), (0.5, 0.2, 1.0))  # half of the iterations
 _NEARER, _MUCH_NEARER = 0.5, 0.2  # distance after two of them, and after the last, below which they count
-_TOLD = _Searches((1000.0, 100.0, 1.0), (1, 1, 1), (1.0, 1.0, 1.0))
+_TOLD = _Searches((1000.0, 100.0, 1.0), (1, 1, 1), (1.0, 1.0, 1.0))  # weights over the last one's
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class IG(GradientMatching):
     ) -> Sequence[SearchConfig]:
         """Add the other search, if both are wanted, and two with the flow, where it is the prior, trained once."""
         plain, inputs, public = self.recipe(operator), knowledge.model.inputs, knowledge.public
-        other = [self._fitted(self._searched(operator, led=operator is None))]
-        wanted = [plain, *(other if self.settings.searches == "both" else [])]
+        both = self.settings.searches == "both"
+        wanted = [plain, *([self._search(operator, by_gradient=operator is None)] if both else [])]
         if self.settings.prior == "tv":
             return wanted
         if public is None or not len(public.labels):
@@ -182,17 +182,15 @@ class IG(GradientMatching):
         return [*wanted, *flow_recipes(smooth, velocity, inputs, self.settings)]
 
     def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
-        """Use searches whose prior falls; with a known mechanism less of the gradient is left, so it leads longer."""
-        return self._fitted(self._searched(operator, led=operator is not None))
+        """Use searches whose prior falls: by the sign of the gradient, or with a known mechanism by the gradient."""
+        return self._search(operator, by_gradient=operator is not None)
 
-    def _fitted(self, config: SearchConfig) -> SearchConfig:
-        return replace(config, fit_unknown=self.settings.private == "searched")
-
-    def _searched(self, operator: Operator | DifferentiableDefence | None, led: bool) -> SearchConfig:
-        """Return the search that the gradient itself leads, or the one by its sign; known noise ends either alike."""
-        search, chosen = self._led if led else self._signed, self.settings
+    def _search(self, operator: Operator | DifferentiableDefence | None, by_gradient: bool) -> SearchConfig:
+        """Return the search by the gradient, or the one by its sign; known noise ends either alike."""
+        search, chosen = self._by_gradient if by_gradient else self._by_sign, self.settings
+        fit_unknown = chosen.private == "searched"
         if operator is None or operator.noise is None:
-            return search(chosen.iterations)
+            return replace(search(chosen.iterations), fit_unknown=fit_unknown)
         last = AdamSearch(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
         before = chosen.iterations - last.iterations
         opening = tuple(replace(stage, through=False) for stage in (search(before).stages if before else ()))
@@ -201,9 +199,9 @@ class IG(GradientMatching):
             first = AdamSearch(last.iterations // 2, chosen.lr, schedule="cosine")
             last = AdamSearch(last.iterations - first.iterations, chosen.lr, schedule="cosine")
             likely, opening = cauchy_likelihood, (*opening, Stage(likely, first, near))
-        return SearchConfig(likely, last, near, restarts=chosen.restarts, opening=opening)
+        return SearchConfig(likely, last, near, restarts=chosen.restarts, opening=opening, fit_unknown=fit_unknown)
 
-    def _signed(self, iterations: int) -> SearchConfig:
+    def _by_sign(self, iterations: int) -> SearchConfig:
         chosen, smooth = self.settings, weighted((self.settings.tv, total_variation))
         if chosen.schedule == "constant":
             published = AdamSearch(iterations, chosen.lr, chosen.signed)
@@ -214,7 +212,7 @@ class IG(GradientMatching):
             cosine_distance, first, smooth, restarts=chosen.restarts, closing=self._closing(rest, smooth)
         )
 
-    def _led(self, iterations: int) -> SearchConfig:
+    def _by_gradient(self, iterations: int) -> SearchConfig:
         smooth = weighted((self.settings.tv_told / _TOLD.weights[0], total_variation))
         *opening, last = self._stages(_TOLD, iterations, smooth)
         return SearchConfig(
