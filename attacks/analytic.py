@@ -6,7 +6,8 @@ Needs       a network whose first layer with weights is fully connected and shar
 Granted     nothing but the observation. No labels.
 Exact       for one example: x = dL/dW_k / dL/db_k for any unit k. With several, each unit gives a mixture; there must
             be as many units as examples, or more.
-Departures  none; the unit with the largest |dL/db_k| is used.
+Departures  The units with the largest |dL/db_k| are used, one for each example. Results are kept in the inputs' range;
+            a dead unit, 0 / 0, gives grey.
 """
 
 from __future__ import annotations
