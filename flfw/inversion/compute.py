@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from statistics import fmean
@@ -73,7 +73,7 @@ def compiler() -> str | None:
 
 _FEWEST = 3  # steps of a loop, of which the first, which builds graphs and takes memory, says nothing about the others
 _SHARE = 3  # of the time that is left for steps, one loop takes a third
-_TO_ITS_END_S = 3.0  # for the first of the loops that may end early: how many steps they take is known from it
+_TO_ITS_END_S = 2.0  # for the first of the loops that may end early: how many steps they take is known from it
 
 
 @final
@@ -91,13 +91,14 @@ class StepSample:
 
     Args:
         enough_s: seconds for the steps of all loops; each loop takes two steps at least.
+        copies: how often a search takes each of its victims, which stand for the others of a run.
 
     Attributes:
-        skipped: seconds of the steps that were not taken.
+        skipped: seconds of the steps that were not taken, without those of the other copies.
     """
 
-    def __init__(self, enough_s: float) -> None:
-        self.skipped = 0.0
+    def __init__(self, enough_s: float, copies: int = 1) -> None:
+        self.skipped, self.copies = 0.0, copies
         self._left = enough_s
         self._ended_at: dict[int, int] = {}
         self._token: Token[StepSample | None] | None = None
@@ -118,6 +119,14 @@ class StepSample:
         self._ended = _now()
         assert self._token is not None, "begun before"
         _SAMPLE.reset(self._token)
+
+    @contextmanager
+    def search(self) -> Iterator[None]:
+        """Count of a search with copies the part of one of them."""
+        began, skipped = _now(), self.skipped
+        yield
+        took = _between(began, _now()) + self.skipped - skipped
+        self.skipped -= took * (1 - 1 / self.copies)
 
     def steps(self, count: int, full: bool = False, early: bool = False) -> Iterator[int]:
         """Yield the numbers of the first steps of a loop of ``count``."""
@@ -160,6 +169,14 @@ def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
     """
     sample = _SAMPLE.get()
     return iter(range(count)) if sample is None else sample.steps(count, full, early)
+
+
+@contextmanager
+def search_copies() -> Iterator[int]:
+    """Yield how often a search takes each of its victims: once, but in the sample of a run that searches for more."""
+    sample = _SAMPLE.get()
+    with sample.search() if sample else nullcontext():
+        yield sample.copies if sample else 1
 
 
 def _now() -> tuple[float, float]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from math import ceil
 from pathlib import Path
@@ -153,19 +155,24 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
     )
     notice.daemon = True
     notice.start()
+    audited = experiment.audited and run_plan.client.method.uploads
     try:
-        others = min(actors, experiment.per_round, _PROCESSES) - 1
-        samples = timed(["training"] + ["client"] * others, experiment)
+        others = min(actors, experiment.per_round, _PROCESSES) - 1 - bool(audited)  # what attacks has a core meanwhile
+        *samples, last = timed(["training", *["client"] * others, *["audit"] * bool(audited)], experiment)
+        audit = AuditCosts(**last) if audited else None
+        samples += [] if audited else [last]
         means = {field.name: fmean(sample[field.name] for sample in samples) for field in fields(TrainingCosts)}
         of_server = ("reply_s", "round_s", "server_gib", "kept", "further_s", "further_gib")
         means |= {name: samples[0][name] for name in of_server}
         training = TrainingCosts(**means | {"further_s": means["further_s"] + claims_s})
-        audited = experiment.audited and run_plan.client.method.uploads
-        audit = AuditCosts(**timed(["audit"], experiment)[0]) if audited else None
     finally:
         notice.cancel()
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if training.epoch_s > LONG_S else ""
+    if audit and audit.untimed:
+        origin += (
+            f"; {audit.untimed} of {audit.jobs} jobs of the attacks were not timed, and count as the mean of others"
+        )
     return Estimate(
         experiment,
         seconds(experiment, actors, training, audit),
@@ -189,7 +196,7 @@ def timed(phases: list[str], experiment: Experiment) -> list[dict[str, Any]]:
         RunError: a phase failed, as the run would.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    variables |= machine.ALLOCATOR if phases[0] != "audit" and experiment.engine != "inproc" else {}
+    kept = machine.ALLOCATOR if experiment.engine != "inproc" else {}
     started = list[subprocess.Popen[str]]()
 
     def costs(phase: str, folder: str) -> dict[str, Any]:
@@ -197,7 +204,14 @@ def timed(phases: list[str], experiment: Experiment) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", timed_phases.__name__, *arguments]
         with (
             Path(f"{folder}.errors").open("w+") as errors,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables) as process,
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=variables if phase == "audit" else variables | kept,
+                start_new_session=True,  # so that it is ended with its own processes
+            ) as process,
         ):
             started.append(process)
             assert process.stdout is not None, "it is a pipe"
@@ -221,7 +235,8 @@ def timed(phases: list[str], experiment: Experiment) -> list[dict[str, Any]]:
             return list(pool.map(costs, phases, [f"{folder}/{index}" for index in range(len(phases))]))
         except BaseException:  # an interrupt does not wait for them
             for process in started:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             raise
 
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
 from heapq import nsmallest
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, final
@@ -29,8 +31,8 @@ from flwr.app import ArrayRecord
 from safetensors.torch import save
 
 from flfw.adversary.attack import Attack
-from flfw.audit.attack_process import Attacks, Jobs
-from flfw.audit.jobs import FRESH, AttackJob, JobResult, digest
+from flfw.audit.attack_process import Attacks, Jobs, processes_after_training
+from flfw.audit.jobs import FRESH, AttackJob, JobResult, digest, failed
 from flfw.audit.queue import Queue
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
@@ -44,7 +46,7 @@ from flfw.inversion.compute import StepSample
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import select_shared
 from flfw.messages.wire import nbytes, pack, unpack, views
-from flfw.plans.run_plan import AuditPlan, RunPlan, plan
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.plugins import short_name
 from flfw.recording.format import MANIFEST
 from flfw.server.aggregation import Update
@@ -57,8 +59,11 @@ LONG_S = 5.0
 """Seconds; what takes longer is measured once."""
 MOST_IMAGES = 8
 """Greatest number of images of a shortened audit; more take time in proportion."""
+MESSAGES = 16_000_000
+"""Bytes of the messages of a shortened audit: of large ones there are fewer than `MOST_IMAGES`, but at least one."""
 _MOST_VICTIMS = 2  # clients whose members are guessed in a shortened audit
-_ENOUGH_S = 0.5  # between two measurements of a line, and for the steps of an attack's job
+_ENOUGH_S = 0.2  # between two measurements of a line, and for the steps of an attack's job
+_JOBS_S = 4.0  # after which no further job of an attack is timed
 _CALLS = 3  # of short work, of which the fastest counts
 _LENGTHS = ("iterations", "further_iterations")  # settings of an attack's loops, if it does not sample their steps
 
@@ -128,6 +133,8 @@ class AuditCosts:
         once_bytes: of the recordings of the easy controls.
         round_bytes: of the recordings of a round.
         peak_gib: peak memory.
+        jobs: jobs of the attacks.
+        untimed: jobs that were not timed, and count as the mean of the attack's others.
     """
 
     images: int = 0
@@ -141,6 +148,8 @@ class AuditCosts:
     once_bytes: float = 0.0
     round_bytes: float = 0.0
     peak_gib: float = 0.0
+    jobs: int = 0
+    untimed: int = 0
 
 
 class Line(NamedTuple):
@@ -325,7 +334,7 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
     places: list[SampledAttacks] = []
 
     def place(queue: Queue, jobs: Jobs) -> SampledAttacks:
-        places.append(SampledAttacks(queue, jobs, short.audit))
+        places.append(SampledAttacks(queue, jobs, run_plan, short.experiment.images))
         return places[0]
 
     audit = auditing(short.client, short.audit, task, folder, place=place)
@@ -336,10 +345,10 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
         if auditor:
             auditor.run(last)
         spent = min(time.process_time() - began, time.monotonic() - clock)
-    attacks = places[0] if places else SampledAttacks(Queue(folder), lambda _: [], short.audit)
+    attacks = places[0] if places else SampledAttacks(Queue(folder), lambda _: [], run_plan, 1)
     scores = max(0.0, spent - attacks.taken_s) / max(1, len(attacks.seconds))
     kinds = {"once_s": 0.0, "probes_s": 0.0, "uploads_s": 0.0, "games_s": 0.0}
-    for job, seconds in attacks.seconds:
+    for job, seconds in attacks.seconds.values():
         kinds[_kind(job)] += seconds + scores
     messages = [row for row in _recorded(folder) if row["round"] == last and row["config"].get("control") not in FRESH]
     uploads = sum(row["type"] == TRAIN for row in messages)
@@ -352,7 +361,9 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
         uploads=uploads,
         once_bytes=once_bytes,
         round_bytes=sum(path.stat().st_size for path in written) - once_bytes,
-        peak_gib=memory_gib("VmHWM"),
+        peak_gib=max(memory_gib("VmHWM"), attacks.peak_gib),
+        jobs=len(attacks.seconds),
+        untimed=attacks.untimed,
         **kinds,
     )
 
@@ -360,7 +371,9 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
 def shortened(run_plan: RunPlan, folder: Path) -> RunPlan:
     """Return the plan of one audited round with few images; a local epoch is enough unless uploads are looked at."""
     experiment, uploads = run_plan.experiment, run_plan.audit.records_uploads
-    images = min(experiment.images, _MOST_VICTIMS if run_plan.audit.memberships else MOST_IMAGES)
+    message = sum(value.nbytes for value in run_plan.client.model.state_dict().values())
+    maximum = _MOST_VICTIMS if run_plan.audit.memberships else MOST_IMAGES
+    images = min(experiment.images, max(1, min(maximum, MESSAGES // message)))
     summed = run_plan.audit.sum_sizes if {AGGREGATE, PEER} & set(experiment.vantage) else ()
     few = min(experiment.per_round, max([images, experiment.min_clients, *summed]))
     return run_plan.replaced(
@@ -394,57 +407,98 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
 
 @final
 class SampledAttacks(Attacks):
-    """Place of a shortened audit's attacks: each job takes a few steps of its loops, in this process.
+    """Place of a shortened audit's attacks: each job takes a few steps of its loops, on as many cores as in the run.
 
     Args:
         queue: the queue of the jobs.
         jobs: not used.
-        audit: the attacks.
+        run_plan: of the whole run.
+        images: of the shortened audit.
 
     Attributes:
-        seconds: the jobs, each with the seconds that all of its steps would take.
-        taken_s: seconds that they took.
+        seconds: the jobs by their names, each with the seconds that all of its steps would take.
+        taken_s: seconds that they took in this process.
+        peak_gib: peak memory of the other processes.
+        untimed: number of jobs that came too late.
     """
 
-    def __init__(self, queue: Queue, jobs: Jobs, audit: AuditPlan) -> None:
+    def __init__(self, queue: Queue, jobs: Jobs, run_plan: RunPlan, images: int) -> None:
         super().__init__(queue, jobs)
-        self._audit = audit
-        self.seconds: list[tuple[AttackJob, float]] = []
-        self.taken_s = 0.0
-
-    def begin(self) -> None:
-        """Do nothing: a job runs only on request."""
-
-    def end(self) -> None:
-        """Do nothing: no job is at work."""
+        self._audit, self._experiment, self._images = run_plan.audit, run_plan.experiment, images
+        self.seconds: dict[str, tuple[AttackJob, float]] = {}
+        self.taken_s = self.peak_gib = 0.0
+        self.untimed, self._until = 0, inf
 
     def close(self) -> None:
-        """Do nothing: nothing waits for the end of training."""
+        """Time the jobs of the queue, those of targets first."""
+        jobs = sorted(self._queue.waiting(), key=lambda job: job.probe_set.control != "target")
+        self._until = time.monotonic() + _JOBS_S
+        processes = 1 if self._audit.process == "inline" else processes_after_training(self._experiment.attack_gpus > 0)
+        if processes == 1:
+            return self._work(jobs)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a forked process has no others
+        others = [self._forked(jobs) for _ in range(min(processes, len(jobs)) - 1)]
+        self._work(jobs)
+        for process in others:
+            self.peak_gib = max(self.peak_gib, os.wait4(process, 0)[2].ru_maxrss / 1024**2)
+        torch.set_num_threads(threads)
 
     def wait(self, job: AttackJob) -> JobResult:
-        """Do a part of the job, unless it was done before."""
+        """Return the result of a part of the job; none where it came too late."""
+        if self._queue.solution(job) is None and not (self.seconds and time.monotonic() > self._until):
+            self._time(job)
+        known = self._queue.solution(job)
+        if known is None:
+            alike = [spent for one, spent in self.seconds.values() if one.attack == job.attack]
+            known = replace(
+                failed(job, "it was not timed"), seconds=fmean(alike or [s for _, s in self.seconds.values()])
+            )
+            self.untimed += job.name not in self.seconds
+        self.seconds.setdefault(job.name, (job, known.seconds))
+        return known
+
+    def _forked(self, jobs: Sequence[AttackJob]) -> int:
+        """Start a process that works beside this one; return its id."""
+        if process := os.fork():
+            return process
+        try:
+            self._work(jobs)
+        finally:  # what it raised is raised again where the job is waited for
+            os._exit(0)
+
+    def _work(self, jobs: Sequence[AttackJob]) -> None:
+        """Time the jobs that no other process has begun, as long as there is time."""
+        for job in jobs:
+            with suppress(FileExistsError):
+                if time.monotonic() <= self._until:
+                    (self._queue.folder / f"{job.name}.begun").touch(exist_ok=False)
+                    self._time(job)
+
+    def _time(self, job: AttackJob) -> None:
+        """Do a part of a job; its result has the seconds of the whole."""
         from flfw.audit.attack_worker import solve
 
-        if (known := self._queue.solution(job)) is not None:
-            return known
         kind, settings = self._audit.classes[job.attack]
         lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
         whole = max(lengths.values(), default=1) if issubclass(kind, Attack) and not kind.sampled else 1
+        clients = self._experiment.per_round if job.probe_set.source == "update" else MOST_IMAGES
+        maximum = min(clients, MOST_IMAGES)
+        copies = min(self._experiment.images, maximum) // min(self._images, maximum)
         results: list[JobResult] = []
 
         def seconds(steps: int) -> float:
             fewer = {name: max(1, round(count * steps / whole)) for name, count in lengths.items()}
             words = [f"{short_name(job.attack)}.{name}={count}" for name, count in fewer.items()]
             config = job.run_config | {"set": f"{job.run_config['set']} {shlex.join(words)}"}
-            with StepSample(_ENOUGH_S) as sample:
+            with StepSample(_ENOUGH_S, copies) as sample:
                 results.append(solve(replace(job, run_config=config) if whole > 1 else job))
             self.taken_s += sample.seconds - sample.skipped
             return sample.seconds
 
         # One step has no parts, and each part takes its time to begin.
-        self.seconds.append((job, line(seconds, whole, first=2).at(whole)))
-        self._queue.solve(job, replace(results[-1], job=digest(job)))
-        return results[-1]
+        spent = line(seconds, whole, first=2).at(whole)
+        self._queue.solve(job, replace(results[-1], job=digest(job), seconds=spent))
 
 
 PHASES: dict[str, Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]] = {
