@@ -13,27 +13,24 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
 from heapq import nsmallest
-from math import inf
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
 from flfw.adversary.attack import Attack
-from flfw.audit.attack_process import Attacks, Jobs, processes_after_training
-from flfw.audit.jobs import FRESH, AttackJob, JobResult, digest, failed
-from flfw.audit.queue import Queue
+from flfw.audit.attack_process import processes_after_training
+from flfw.audit.jobs import FRESH, AttackJob
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import side_by_side
@@ -64,6 +61,7 @@ MESSAGES = 16_000_000
 _MOST_VICTIMS = 2  # clients whose members are guessed in a shortened audit
 _ENOUGH_S = 0.2  # between two measurements of a line, and for the steps of an attack's job
 _JOBS_S = 4.0  # after which no further job of an attack is timed
+_Spent = tuple[float | None, float]  # seconds of a job, and peak memory in GiB
 _CALLS = 3  # of short work, of which the fastest counts
 _LENGTHS = ("iterations", "further_iterations")  # settings of an attack's loops, if it does not sample their steps
 
@@ -331,25 +329,17 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
 
     short = shortened(run_plan, folder)
     task, last = short.task.load(short.experiment.data_root), max(short.experiment.audited)
-    places: list[SampledAttacks] = []
-
-    def place(queue: Queue, jobs: Jobs) -> SampledAttacks:
-        places.append(SampledAttacks(queue, jobs, run_plan, short.experiment.images))
-        return places[0]
-
-    audit = auditing(short.client, short.audit, task, folder, place=place)
     imports_s = time.process_time() - began
-    with audit as auditor, redirect_stdout(sys.stderr):
+    with auditing(short.client, short.audit, task, folder) as auditor:
         launch.run_on_engine(short, site_of(short.experiment, folder))
-        began, clock = time.process_time(), time.monotonic()
-        if auditor:
-            auditor.run(last)
-        spent = min(time.process_time() - began, time.monotonic() - clock)
-    attacks = places[0] if places else SampledAttacks(Queue(folder), lambda _: [], run_plan, 1)
-    scores = max(0.0, spent - attacks.taken_s) / max(1, len(attacks.seconds))
+        sets = auditor.probe_sets(last) if auditor else []
+        jobs = [job for one in sets if auditor for job in auditor.jobs(one)]
+        jobs += [job for _, job in auditor.membership_jobs(last)] if auditor else []
+    timed = _timed(jobs, run_plan, short)
+    known = {job.attack: spent for job, (spent, _) in timed if spent is not None}
     kinds = {"once_s": 0.0, "probes_s": 0.0, "uploads_s": 0.0, "games_s": 0.0}
-    for job, seconds in attacks.seconds.values():
-        kinds[_kind(job)] += seconds + scores
+    for job, (spent, _) in timed:
+        kinds[_kind(job)] += known.get(job.attack, max(known.values())) if spent is None else spent
     messages = [row for row in _recorded(folder) if row["round"] == last and row["config"].get("control") not in FRESH]
     uploads = sum(row["type"] == TRAIN for row in messages)
     written = [path for name in ("observations", "examples") for path in (folder / name).rglob("*") if path.is_file()]
@@ -361,9 +351,9 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
         uploads=uploads,
         once_bytes=once_bytes,
         round_bytes=sum(path.stat().st_size for path in written) - once_bytes,
-        peak_gib=max(memory_gib("VmHWM"), attacks.peak_gib),
-        jobs=len(attacks.seconds),
-        untimed=attacks.untimed,
+        peak_gib=max([memory_gib("VmHWM"), *(gib for _, (_, gib) in timed)]),
+        jobs=len(jobs),
+        untimed=sum(spent is None for _, (spent, _) in timed),
         **kinds,
     )
 
@@ -405,100 +395,51 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, rows) if "round" in row]
 
 
-@final
-class SampledAttacks(Attacks):
-    """Place of a shortened audit's attacks: each job takes a few steps of its loops, on as many cores as in the run.
+def _timed(jobs: Sequence[AttackJob], run_plan: RunPlan, short: RunPlan) -> list[tuple[AttackJob, _Spent]]:
+    """Time jobs, those of targets first, on as many cores as attack in the run; what follows too late has no time."""
+    ordered = sorted(jobs, key=lambda job: job.probe_set.control != "target")
+    inline, gpu = run_plan.audit.process == "inline", run_plan.experiment.attack_gpus > 0
+    processes, until = 1 if inline else processes_after_training(gpu), time.monotonic() + _JOBS_S
+    asked = [(job, _copies(job, run_plan.experiment, short.experiment), until) for job in ordered]
+    if processes == 1:
+        return [(job, job_s(*one)) for job, one in zip(ordered, asked, strict=True)]
+    with get_context("fork").Pool(processes, torch.set_num_threads, (1,)) as pool:  # they import nothing anew
+        return list(zip(ordered, pool.starmap(job_s, asked, 1), strict=True))
+
+
+def _copies(job: AttackJob, experiment: Experiment, short: Experiment) -> int:
+    """Return for how many victims of the run's search each of the shortened one stands."""
+    maximum = min(MOST_IMAGES, experiment.per_round if job.probe_set.source == "update" else MOST_IMAGES)
+    return min(experiment.images, maximum) // min(short.images, maximum)
+
+
+def job_s(job: AttackJob, copies: int, until: float) -> _Spent:
+    """Return the seconds that a job would take, from a few steps of its loops, and the peak memory of this process.
 
     Args:
-        queue: the queue of the jobs.
-        jobs: not used.
-        run_plan: of the whole run.
-        images: of the shortened audit.
-
-    Attributes:
-        seconds: the jobs by their names, each with the seconds that all of its steps would take.
-        taken_s: seconds that they took in this process.
-        peak_gib: peak memory of the other processes.
-        untimed: number of jobs that came too late.
+        job: the job; its recordings are there.
+        copies: how often a search takes each of its victims.
+        until: of the clock: a job that begins later has no seconds.
     """
+    from flfw.audit.attack_worker import solve
 
-    def __init__(self, queue: Queue, jobs: Jobs, run_plan: RunPlan, images: int) -> None:
-        super().__init__(queue, jobs)
-        self._audit, self._experiment, self._images = run_plan.audit, run_plan.experiment, images
-        self.seconds: dict[str, tuple[AttackJob, float]] = {}
-        self.taken_s = self.peak_gib = 0.0
-        self.untimed, self._until = 0, inf
+    if time.monotonic() > until:
+        return None, 0.0
+    audit = plan(Experiment.from_run_config(job.run_config)).audit
+    kind, settings = audit.classes[job.attack]
+    lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
+    whole = max(lengths.values(), default=1) if issubclass(kind, Attack) and not kind.sampled else 1
 
-    def close(self) -> None:
-        """Time the jobs of the queue, those of targets first."""
-        jobs = sorted(self._queue.waiting(), key=lambda job: job.probe_set.control != "target")
-        self._until = time.monotonic() + _JOBS_S
-        processes = 1 if self._audit.process == "inline" else processes_after_training(self._experiment.attack_gpus > 0)
-        if processes == 1:
-            return self._work(jobs)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # a forked process has no others
-        others = [self._forked(jobs) for _ in range(min(processes, len(jobs)) - 1)]
-        self._work(jobs)
-        for process in others:
-            self.peak_gib = max(self.peak_gib, os.wait4(process, 0)[2].ru_maxrss / 1024**2)
-        torch.set_num_threads(threads)
+    def seconds(steps: int) -> float:
+        fewer = {name: max(1, round(count * steps / whole)) for name, count in lengths.items()}
+        words = [f"{short_name(job.attack)}.{name}={count}" for name, count in fewer.items()]
+        config = job.run_config | {"set": f"{job.run_config['set']} {shlex.join(words)}"}
+        with StepSample(_ENOUGH_S, copies) as sample:
+            solve(replace(job, run_config=config) if whole > 1 else job)
+        return sample.seconds
 
-    def wait(self, job: AttackJob) -> JobResult:
-        """Return the result of a part of the job; none where it came too late."""
-        if self._queue.solution(job) is None and not (self.seconds and time.monotonic() > self._until):
-            self._time(job)
-        known = self._queue.solution(job)
-        if known is None:
-            alike = [spent for one, spent in self.seconds.values() if one.attack == job.attack]
-            known = replace(
-                failed(job, "it was not timed"), seconds=fmean(alike or [s for _, s in self.seconds.values()])
-            )
-            self.untimed += job.name not in self.seconds
-        self.seconds.setdefault(job.name, (job, known.seconds))
-        return known
-
-    def _forked(self, jobs: Sequence[AttackJob]) -> int:
-        """Start a process that works beside this one; return its id."""
-        if process := os.fork():
-            return process
-        try:
-            self._work(jobs)
-        finally:  # what it raised is raised again where the job is waited for
-            os._exit(0)
-
-    def _work(self, jobs: Sequence[AttackJob]) -> None:
-        """Time the jobs that no other process has begun, as long as there is time."""
-        for job in jobs:
-            with suppress(FileExistsError):
-                if time.monotonic() <= self._until:
-                    (self._queue.folder / f"{job.name}.begun").touch(exist_ok=False)
-                    self._time(job)
-
-    def _time(self, job: AttackJob) -> None:
-        """Do a part of a job; its result has the seconds of the whole."""
-        from flfw.audit.attack_worker import solve
-
-        kind, settings = self._audit.classes[job.attack]
-        lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
-        whole = max(lengths.values(), default=1) if issubclass(kind, Attack) and not kind.sampled else 1
-        clients = self._experiment.per_round if job.probe_set.source == "update" else MOST_IMAGES
-        maximum = min(clients, MOST_IMAGES)
-        copies = min(self._experiment.images, maximum) // min(self._images, maximum)
-        results: list[JobResult] = []
-
-        def seconds(steps: int) -> float:
-            fewer = {name: max(1, round(count * steps / whole)) for name, count in lengths.items()}
-            words = [f"{short_name(job.attack)}.{name}={count}" for name, count in fewer.items()]
-            config = job.run_config | {"set": f"{job.run_config['set']} {shlex.join(words)}"}
-            with StepSample(_ENOUGH_S, copies) as sample:
-                results.append(solve(replace(job, run_config=config) if whole > 1 else job))
-            self.taken_s += sample.seconds - sample.skipped
-            return sample.seconds
-
-        # One step has no parts, and each part takes its time to begin.
-        spent = line(seconds, whole, first=2).at(whole)
-        self._queue.solve(job, replace(results[-1], job=digest(job), seconds=spent))
+    # One step has no parts, and each part takes its time to begin.
+    return line(seconds, whole, first=2).at(whole), memory_gib("VmHWM")
 
 
 PHASES: dict[str, Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]] = {
