@@ -188,6 +188,11 @@ def _with_a_method_for(experiment: Experiment) -> Experiment:
 
 def estimated(experiment: Experiment) -> str:
     """Return the claims that a run would make, and its expected time and memory."""
+    from flfw.engines.processes import waiting_phase
+
+    # Their imports take seconds, as the next one does here.
+    phases = ["training", *["audit"] * bool(experiment.attacks)]
+    begun = {phase: waiting_phase(phase, experiment.engine) for phase in phases}
     from flfw.command.api.expectation import expected
 
-    return str(expected(experiment))
+    return str(expected(experiment, begun))

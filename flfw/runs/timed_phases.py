@@ -1,4 +1,4 @@
-"""Phases of a run, timed: ``python -m flfw.runs.timed_phases PHASE EXPERIMENT FOLDER BEGUN``; it prints costs as JSON.
+"""Phases of a run, timed: ``python -m flfw.runs.timed_phases PHASE BEGUN``; it prints costs as JSON.
 
     client     a client's round with one local epoch and with several, on one thread as in an actor
     training   the same, and then the server's work on the reply
@@ -63,6 +63,8 @@ _ENOUGH_S = 0.2  # between two measurements of a line, and for the steps of an a
 _JOBS_S = 4.0  # after which no further job of an attack is timed
 _Spent = tuple[float | None, float]  # seconds of a job, and peak memory in GiB
 _CALLS = 3  # of short work, of which the fastest counts
+# Imported by audits; torch imports the last one with the first trace.
+_OF_AUDITS = ("flfw.report.report", "flfw.report.charts", "skimage.metrics", "scipy.stats", "torch._dynamo")
 _LENGTHS = ("iterations", "further_iterations")  # settings of an attack's loops, if it does not sample their steps
 
 
@@ -130,6 +132,7 @@ class AuditCosts:
         uploads: recorded uploads of a round of training.
         once_bytes: of the recordings of the easy controls.
         round_bytes: of the recordings of a round.
+        shared_bytes: of these, of what all clients received.
         peak_gib: peak memory.
         jobs: jobs of the attacks.
         untimed: jobs that were not timed, and count as the mean of the attack's others.
@@ -145,6 +148,7 @@ class AuditCosts:
     uploads: int = 0
     once_bytes: float = 0.0
     round_bytes: float = 0.0
+    shared_bytes: float = 0.0
     peak_gib: float = 0.0
     jobs: int = 0
     untimed: int = 0
@@ -317,19 +321,14 @@ def memory_gib(name: str) -> float:
 # --- audit --------------------------------------------------------------------------------------------------------
 
 
-def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
+def audit_phase(run_plan: RunPlan, folder: Path, imports_s: float) -> AuditCosts:
     """Time one audited round of the run itself, shortened."""
-    began = time.process_time()
-    # torch imports the last one with the first trace.
-    for name in ("flfw.report.report", "flfw.report.charts", "skimage.metrics", "scipy.stats", "torch._dynamo"):
-        importlib.import_module(name)
     from flfw.audit.auditor import auditing
     from flfw.runs import launch
     from flfw.runs.run import site_of
 
     short = shortened(run_plan, folder)
     task, last = short.task.load(short.experiment.data_root), max(short.experiment.audited)
-    imports_s = time.process_time() - began
     with auditing(short.client, short.audit, task, folder) as auditor:
         launch.run_on_engine(short, site_of(short.experiment, folder))
         sets = auditor.probe_sets(last) if auditor else []
@@ -344,6 +343,7 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
     uploads = sum(row["type"] == TRAIN for row in messages)
     written = [path for name in ("observations", "examples") for path in (folder / name).rglob("*") if path.is_file()]
     once_bytes = sum(path.stat().st_size for path in written if last and path.parent.name == "round-0000")
+    received = {folder / "observations" / row["sent_to_client"]["file"] for row in messages}
     return AuditCosts(
         short.experiment.images,
         imports_s,
@@ -351,6 +351,7 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
         uploads=uploads,
         once_bytes=once_bytes,
         round_bytes=sum(path.stat().st_size for path in written) - once_bytes,
+        shared_bytes=sum(path.stat().st_size for path in written if {path} == received),
         peak_gib=max([memory_gib("VmHWM"), *(gib for _, (_, gib) in timed)]),
         jobs=len(jobs),
         untimed=sum(spent is None for _, (spent, _) in timed),
@@ -449,15 +450,20 @@ PHASES: dict[str, Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]] 
 }
 
 
-def _print_costs(phase: str, config: str, folder: Path, begun: float) -> int:
+def _print_costs(phase: str, begun: float) -> int:
     importlib.import_module("flfw.engines.apps")  # the modules that clients and server import
     ready_s = min(time.time() - begun, time.process_time())
-    folder.mkdir()
-    costs = PHASES[phase](plan(Experiment.from_run_config(json.loads(config))), folder, ready_s)
+    if phase == "audit":
+        for name in _OF_AUDITS:
+            importlib.import_module(name)
+        ready_s = time.process_time() - ready_s
+    config, folder = json.load(sys.stdin)
+    Path(folder).mkdir()
+    costs = PHASES[phase](plan(Experiment.from_run_config(config)), Path(folder), ready_s)
     print(json.dumps(asdict(costs) | {"all_gib": memory_gib("VmHWM"), "all_s": time.process_time()}))
     return 0
 
 
 if __name__ == "__main__":
     given = sys.argv
-    sys.exit(exit_code(PROGRAM, lambda: _print_costs(given[1], given[2], Path(given[3]), float(given[4]))))
+    sys.exit(exit_code(PROGRAM, lambda: _print_costs(given[1], float(given[2]))))
