@@ -48,6 +48,11 @@ class Steps:
         finally:
             bar.remove_task(task)
 
+    def part(self, share: float) -> None:
+        """Show a share of the next step as done."""
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=self._count + share)
+
     def note(self, lines: Iterable[str]) -> None:
         """Print lines that stay on the screen."""
         for line in lines:
@@ -57,8 +62,7 @@ class Steps:
     def done(self, text: str = "") -> None:
         """Count one more finished step; its line stays on the screen."""
         self._count += 1
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, advance=1)
+        self.part(0.0)
         self.note([text])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -153,6 +153,52 @@ class StepSample:
             self.skipped += (expected - len(times)) * fmean(times[max(1, len(times) // 2) :])
 
 
+@final
+class _Watch:
+    """Reports the share of an attack's steps that are done, once a second.
+
+    Args:
+        report: is given the share.
+    """
+
+    def __init__(self, report: Callable[[float], None]) -> None:
+        self._report, self._reported = report, time.monotonic()
+        self.expected = self.done = 0
+        self._inside = False
+
+    def steps(self, count: int) -> Iterator[int]:
+        """Yield the numbers of a loop's steps; a loop within another's step is a part of that step."""
+        inside, self._inside, before = self._inside, True, self.done
+        try:
+            for step in range(count):
+                yield step
+                if not inside and time.monotonic() > self._reported + 1:
+                    self._reported = time.monotonic()
+                    self._report((before + step + 1) / max(self.expected, before + count))
+        finally:
+            self._inside = inside
+            self.done = before + count * (not inside)
+
+
+_WATCH: ContextVar[_Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watched(report: Callable[[float], None]) -> Iterator[None]:
+    """Report the share of the steps over which an attack loops, at most once a second."""
+    token = _WATCH.set(_Watch(report))
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
+
+
+def expect(count: int) -> None:
+    """Note how many steps an attack begins; where it takes more, its share falls with each further loop."""
+    if watch := _WATCH.get():
+        watch.expected, watch.done = count, 0
+
+
 _SAMPLE: ContextVar[StepSample | None] = ContextVar("sample", default=None)
 
 
@@ -167,8 +213,10 @@ def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
     >>> list(steps(3))
     [0, 1, 2]
     """
-    sample = _SAMPLE.get()
-    return iter(range(count)) if sample is None else sample.steps(count, full, early)
+    if sample := _SAMPLE.get():
+        return sample.steps(count, full, early)
+    watch = _WATCH.get()
+    return watch.steps(count) if watch else iter(range(count))
 
 
 @contextmanager
