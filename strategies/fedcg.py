@@ -113,7 +113,7 @@ class FedCG(TrainingServer):
         teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         batches = labelled_noise(settings.iterations, settings.server_batch, student.classes, self.rng)
-        with self.going_on(adam, moved), self.require_context.progress("distillation", settings.iterations) as done:
+        with self.going_on(adam, moved):
             lessons = taught(self.on_device(batches), teachers)
-            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam, done)
+            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam)
         return student.state_dict()

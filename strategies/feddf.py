@@ -85,9 +85,9 @@ class FedDF(TrainingServer):
         shuffled = passes(len(indices), settings.server_batch, settings.iterations, self.rng)
         batches = ((task.inputs.normalise(feed.raw(feed.batch(images[indices[some]]))),) for some in shuffled)
         lasting = self.going_on(adam, moved) if settings.memory == "kept" else nullcontext()
-        with lasting, self.require_context.progress("distillation", settings.iterations) as done:
+        with lasting:
             lessons = taught(self.on_device(batches), teachers)
-            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam, done)
+            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam)
         return student.state_dict()
 
 

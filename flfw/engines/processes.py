@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 from flfw.engines.machine import ALLOCATOR
 from flfw.errors import RunError
@@ -21,7 +22,7 @@ _POLL_S = 0.05
 _MARK = "FLFW_PART"  # an environment variable that all processes of a program inherit
 
 
-def waiting_phase(phase: str, engine: str) -> subprocess.Popen[str]:
+def waiting_phase(phase: str, engine: str) -> Popen[str]:
     """Start a process that imports what a phase of a run needs, and waits at its input to time it for an estimate.
 
     Args:
@@ -30,15 +31,9 @@ def waiting_phase(phase: str, engine: str) -> subprocess.Popen[str]:
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     variables |= ALLOCATOR if phase != "audit" and engine != "inproc" else {}
-    return subprocess.Popen(
-        [sys.executable, "-m", "flfw.runs.timed_phases", phase, str(time.time())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=variables,
-        start_new_session=True,  # so that it is ended with its own processes
-    )
+    command = [sys.executable, "-m", "flfw.runs.timed_phases", phase, str(time.time())]
+    # A session of its own, so that it is ended with its own processes.
+    return Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, text=True, env=variables, start_new_session=True)
 
 
 def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[str, str]) -> int:

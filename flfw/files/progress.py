@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -34,19 +33,6 @@ class Steps:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._bar:
             self._bar.stop()
-
-    @contextmanager
-    def within(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """Show a second bar below for the parts of a step; yield a function to call after each part."""
-        bar = self._bar
-        if bar is None:
-            yield lambda: None
-            return
-        task = bar.add_task(title, total=total)
-        try:
-            yield lambda: bar.update(task, advance=1)
-        finally:
-            bar.remove_task(task)
 
     def part(self, share: float) -> None:
         """Show a share of the next step as done."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from statistics import fmean
@@ -120,14 +120,6 @@ class StepSample:
         assert self._token is not None, "begun before"
         _SAMPLE.reset(self._token)
 
-    @contextmanager
-    def search(self) -> Iterator[None]:
-        """Count of a search with copies the part of one of them."""
-        began, skipped = _now(), self.skipped
-        yield
-        took = _between(began, _now()) + self.skipped - skipped
-        self.skipped -= took * (1 - 1 / self.copies)
-
     def steps(self, count: int, full: bool = False, early: bool = False) -> Iterator[int]:
         """Yield the numbers of the first steps of a loop of ``count``."""
         first = early and count not in self._ended_at
@@ -155,7 +147,7 @@ class StepSample:
 
 @final
 class _Watch:
-    """Reports the share of an attack's steps that are done, once a second.
+    """Reports the share of an attack's steps that are done, once a second; of an unknown number, that of each loop.
 
     Args:
         report: is given the share.
@@ -168,7 +160,7 @@ class _Watch:
 
     def steps(self, count: int) -> Iterator[int]:
         """Yield the numbers of a loop's steps; a loop within another's step is a part of that step."""
-        inside, self._inside, before = self._inside, True, self.done
+        inside, self._inside, before = self._inside, True, self.done if self.expected else 0
         try:
             for step in range(count):
                 yield step
@@ -222,9 +214,13 @@ def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
 @contextmanager
 def search_copies() -> Iterator[int]:
     """Yield how often a search takes each of its victims: once, but in the sample of a run that searches for more."""
-    sample = _SAMPLE.get()
-    with sample.search() if sample else nullcontext():
-        yield sample.copies if sample else 1
+    if (sample := _SAMPLE.get()) is None:
+        yield 1
+        return
+    began, skipped = _now(), sample.skipped
+    yield sample.copies
+    took = _between(began, _now()) + sample.skipped - skipped
+    sample.skipped -= took * (1 - 1 / sample.copies)  # the part of one copy counts
 
 
 def _now() -> tuple[float, float]:

@@ -21,7 +21,6 @@ from flfw.audit.measures.public import PublicData
 from flfw.audit.threat_model import ThreatModel
 from flfw.inversion.client_models.local_steps import SteppedVictim
 from flfw.inversion.client_models.victim import PlainVictim
-from flfw.inversion.compute import expect
 from flfw.recorded_apps.case import Chosen, ForeignCase, Victim
 from flfw.recorded_apps.cost import CostEstimate, SearchLimits, bearable, refuse
 from flfw.recorded_apps.description import TrainingDescription
@@ -61,7 +60,6 @@ def attempt(
     rngs = [torch_generator(seed, f"attack {job.attack}", o.round, o.slot) for o, _ in given]
     reconstructions: Sequence[Reconstruction] = []
     started, stopped = time.monotonic(), None if given else "none of its recordings could be used"
-    expect(attack.cost.iterations * attack.cost.restarts)
     try:
         reconstructions = attack.run([o for o, _ in given], [k for _, k in given], rngs) if given else []
         if len(reconstructions) != len(given):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 from subprocess import Popen
@@ -36,7 +34,6 @@ _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
 _PROCESSES = 8  # most clients that are measured at a time
 _NEGLIGIBLE = 0.02  # share of a round
-_UNSAID_S = 10.0  # seconds that the measurements may take without a word
 _SHOWN_S = 0.1  # least time in a line of the terminal
 _ROW_BYTES = 1100  # of a client and round at the end of the training: its row, a copy of it and its text
 _GIB = 1024**3
@@ -135,29 +132,17 @@ def estimate(
     """
     experiment = run_plan.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    notice = threading.Timer(
-        _UNSAID_S, print, ["estimate: the phases of the run are still timed"], {"file": sys.stderr}
-    )
-    notice.daemon = True
-    notice.start()
     audited = experiment.audited and run_plan.client.method.uploads
-    try:
-        others = min(actors, experiment.per_round, _PROCESSES) - 1 - bool(audited)  # what attacks has a core meanwhile
-        *samples, last = timed(["training", *["client"] * others, *["audit"] * bool(audited)], experiment, begun)
-        audit = AuditCosts(**last) if audited else None
-        samples += [] if audited else [last]
-        means = {field.name: fmean(sample[field.name] for sample in samples) for field in fields(TrainingCosts)}
-        of_server = ("reply_s", "round_s", "server_gib", "kept", "further_s", "further_gib")
-        means |= {name: samples[0][name] for name in of_server}
-        training = TrainingCosts(**means | {"further_s": means["further_s"] + claims_s})
-    finally:
-        notice.cancel()
+    others = min(actors, experiment.per_round, _PROCESSES) - 1 - bool(audited)  # what attacks has a core meanwhile
+    phases = ["training", *["client"] * others, *["audit"] * bool(audited)]
+    first, *rest = timed(phases, experiment, begun)
+    audit = AuditCosts(**rest.pop()) if audited else None
+    of_clients = {name: fmean(sample[name] for sample in [first, *rest]) for name in ("fixed_s", "epoch_s", "write_s")}
+    training = TrainingCosts(**first | of_clients | {"further_s": first["further_s"] + claims_s})
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if training.epoch_s > LONG_S else ""
     if audit and audit.untimed:
-        origin += (
-            f"; {audit.untimed} of {audit.jobs} jobs of the attacks were not timed, and count as the mean of others"
-        )
+        origin += f"; {audit.untimed} jobs of the attacks were not timed, and count as the attack's others"
     return Estimate(
         experiment,
         seconds(experiment, actors, training, audit),

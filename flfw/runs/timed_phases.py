@@ -134,7 +134,6 @@ class AuditCosts:
         round_bytes: of the recordings of a round.
         shared_bytes: of these, of what all clients received.
         peak_gib: peak memory.
-        jobs: jobs of the attacks.
         untimed: jobs that were not timed, and count as the mean of the attack's others.
     """
 
@@ -150,7 +149,6 @@ class AuditCosts:
     round_bytes: float = 0.0
     shared_bytes: float = 0.0
     peak_gib: float = 0.0
-    jobs: int = 0
     untimed: int = 0
 
 
@@ -330,10 +328,10 @@ def audit_phase(run_plan: RunPlan, folder: Path, imports_s: float) -> AuditCosts
     short = shortened(run_plan, folder)
     task, last = short.task.load(short.experiment.data_root), max(short.experiment.audited)
     with auditing(short.client, short.audit, task, folder) as auditor:
+        assert auditor is not None, "estimated only where the run has one"
         launch.run_on_engine(short, site_of(short.experiment, folder))
-        sets = auditor.probe_sets(last) if auditor else []
-        jobs = [job for one in sets if auditor for job in auditor.jobs(one)]
-        jobs += [job for _, job in auditor.membership_jobs(last)] if auditor else []
+        jobs = [job for probe_set in auditor.probe_sets(last) for job in auditor.jobs(probe_set)]
+        jobs += [job for _, job in auditor.membership_jobs(last)]
     timed = _timed(jobs, run_plan, short)
     known = {job.attack: spent for job, (spent, _) in timed if spent is not None}
     kinds = {"once_s": 0.0, "probes_s": 0.0, "uploads_s": 0.0, "games_s": 0.0}
@@ -353,7 +351,6 @@ def audit_phase(run_plan: RunPlan, folder: Path, imports_s: float) -> AuditCosts
         round_bytes=sum(path.stat().st_size for path in written) - once_bytes,
         shared_bytes=sum(path.stat().st_size for path in written if {path} == received),
         peak_gib=max([memory_gib("VmHWM"), *(gib for _, (_, gib) in timed)]),
-        jobs=len(jobs),
         untimed=sum(spent is None for _, (spent, _) in timed),
         **kinds,
     )
