@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
@@ -24,6 +24,7 @@ from flfw.engines.processes import waiting_phase
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.experiment.fields import MOST
+from flfw.files.progress import say
 from flfw.files.provenance import hardware
 from flfw.plans.run_plan import RunPlan, resolve_attack_process
 from flfw.runs.launch import store_bytes
@@ -135,6 +136,7 @@ def estimate(
     audited = experiment.audited and run_plan.client.method.uploads
     others = min(actors, experiment.per_round, _PROCESSES) - 1 - bool(audited)  # what attacks has a core meanwhile
     phases = ["training", *["client"] * others, *["audit"] * bool(audited)]
+    say("estimate: the phases of the run are timed, for about ten seconds")
     first, *rest = timed(phases, experiment, begun)
     audit = AuditCosts(**rest.pop()) if audited else None
     of_clients = {name: fmean(sample[name] for sample in [first, *rest]) for name in ("fixed_s", "epoch_s", "write_s")}
@@ -167,17 +169,19 @@ def timed(phases: list[str], experiment: Experiment, begun: Mapping[str, Popen[s
         RunError: a phase failed, as the run would.
     """
     processes = [begun.get(phase) or waiting_phase(phase, experiment.engine) for phase in phases]
-    with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder:
-        try:
-            for index, process in enumerate(processes):
-                assert process.stdin is not None, "it is a pipe"
-                with suppress(BrokenPipeError), process.stdin as given:  # how it ended is seen below
-                    json.dump([experiment.to_run_config(), f"{folder}/{index}"], given)
-            return [_costs(phase, process) for phase, process in zip(phases, processes, strict=True)]
-        finally:
-            for process in processes:
-                if process.returncode is None:  # an interrupt does not wait for it and its own processes
-                    os.killpg(process.pid, signal.SIGKILL)
+
+    def end() -> None:
+        for process in processes:
+            if process.returncode is None:  # an interrupt does not wait for it and its own processes
+                os.killpg(process.pid, signal.SIGKILL)
+
+    with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ExitStack() as opened:
+        for index, process in enumerate(map(opened.enter_context, processes)):
+            assert process.stdin is not None, "it is a pipe"
+            with suppress(BrokenPipeError), process.stdin as given:  # how it ended is seen below
+                json.dump([experiment.to_run_config(), f"{folder}/{index}"], given)
+        opened.callback(end)
+        return [_costs(phase, process) for phase, process in zip(phases, processes, strict=True)]
 
 
 def _costs(phase: str, process: Popen[str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -210,7 +209,7 @@ def test_a_phase_that_refuses_is_bad_input(small: Experiment, tmp_path: Path, mo
     refusing = python_that(tmp_path, "echo timed_phases: Expected more, got less. >&2\nexit 2")
     monkeypatch.setattr(sys, "executable", refusing)
     with pytest.raises(InputError, match=r"^Expected more, got less\.$"):
-        module.timed(["client"], small)
+        module.timed(["client"], small, {})
 
 
 def test_a_phase_that_fails_is_reported(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +217,7 @@ def test_a_phase_that_fails_is_reported(small: Experiment, tmp_path: Path, monke
         sys, "executable", python_that(tmp_path, "echo Traceback >&2\necho ValueError: no data >&2\nexit 1")
     )
     with pytest.raises(RunError, match=r"The timing of the phase training failed: ValueError: no data$"):
-        module.timed(["training", "client"], small)
+        module.timed(["training", "client"], small, {})
 
 
 def test_what_the_end_of_a_process_takes_counts(
@@ -226,23 +225,39 @@ def test_what_the_end_of_a_process_takes_counts(
 ) -> None:
     printing = 'echo something else\necho \'{"all_gib": 0, "all_s": -2, "fixed_s": 7}\''
     monkeypatch.setattr(sys, "executable", python_that(tmp_path, printing))
-    (costs,) = module.timed(["training"], small)
+    (costs,) = module.timed(["training"], small, {})
     assert costs["fixed_s"] == 7 and costs["exit_s"] >= 2 and costs["exit_gib"] > 0
-    assert module.timed(["audit"], small) == [{"fixed_s": 7}]
+    assert module.timed(["audit"], small, {}) == [{"fixed_s": 7}]
 
 
-@pytest.mark.parametrize(("unsaid_s", "said"), [(0.0, 1), (60.0, 0)])
-def test_an_estimate_that_takes_long_says_so(
-    small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unsaid_s: float, said: int
+def test_an_estimate_says_what_it_does_and_times_no_client_beside_an_audit_on_two_cores(
+    audited: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def timed(phases: list[str], experiment: Experiment) -> list[dict[str, float]]:
-        time.sleep(0.1)
-        return [dataclasses.asdict(CLIENT) for _ in phases]
+    requested = list[list[str]]()
+
+    def timed(phases: list[str], *_: object) -> list[dict[str, float]]:
+        requested.append(phases)
+        late = dataclasses.replace(AUDIT, untimed=3)
+        return [dataclasses.asdict(late if phase == "audit" else CLIENT) for phase in phases]
 
     monkeypatch.setattr(module, "timed", timed)
-    monkeypatch.setattr(module, "_UNSAID_S", unsaid_s)
-    assert estimate(plan(small), claims_s=1.5).seconds.start == 4.0 + 1.5
-    assert capsys.readouterr().err == "estimate: the phases of the run are still timed\n" * said
+    monkeypatch.setattr(module, "_actors", lambda _: 2)
+    result = estimate(plan(audited), claims_s=1.5)
+    assert result.seconds.start == 4.0 + 1.5 and "; 3 jobs of the attacks were not timed" in result.measured_on
+    estimate(plan(dataclasses.replace(audited, attack=("none",), set=())))
+    assert requested == [["training", "audit"], ["training", "client"]]
+    assert capsys.readouterr().err == "estimate: the phases of the run are timed, for about ten seconds\n" * 2
+
+
+def test_what_all_clients_receive_is_on_disk_once(audited: Experiment) -> None:
+    """Eight probes for the one that was timed; of its 3 MB all share 2 MB: 10 MB, in one round."""
+    wide, costs = {"images": 8, "audit_rounds": "0"}, {"images": 1, "once_bytes": 0.0, "round_bytes": 3e6}
+    more = disk_bytes(
+        dataclasses.replace(audited, **wide),  # type: ignore[arg-type]
+        CLIENT,
+        dataclasses.replace(AUDIT, shared_bytes=2e6, **costs),  # type: ignore[arg-type]
+    )
+    assert more == 1e6 + 10e6 + 2 * 3 * 1e3
 
 
 def test_small_sizes_and_times_are_not_rounded_to_nothing(small: Experiment) -> None:

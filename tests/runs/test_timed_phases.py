@@ -142,6 +142,14 @@ def test_a_run_is_shortened_to_one_round(small: Experiment, tmp_path: Path) -> N
     assert before.audited == (0,) and before.engine == "inproc" and before.out == tmp_path
 
 
+def test_of_large_messages_there_are_few(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear layer from 64 pixels to 10 classes has 2,600 bytes."""
+    run_plan = audited(small, Timed, images=80, clients=20)
+    for maximum, images in [(1, 1), (3 * 2600, 3), (80 * 2600, 8)]:
+        monkeypatch.setattr(timed_phases, "MESSAGES", maximum)
+        assert shortened(run_plan, tmp_path).experiment.images == images
+
+
 class Sized(Timed):
     """Takes a hundredth of a second for each image."""
 
@@ -158,6 +166,23 @@ def test_eight_images_are_attacked_once_and_in_a_round(small: Experiment, tmp_pa
     costs = costs_of(audited(small, Sized, images=80), tmp_path)
     assert (costs.images, costs.once_s, costs.probes_s) == (8, pytest.approx(0.08), pytest.approx(0.08))
     assert SEEN == [8, 8] and costs.messages == 8 and costs.round_bytes > costs.once_bytes > 0
+
+
+class Slow(Sized):
+    """Takes 5 s, more than there is for all jobs."""
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        self.clock.pass_by(5.0)
+        return super().run(observations, knowledge, rngs)
+
+
+@pytest.mark.slow
+def test_jobs_that_come_too_late_count_as_the_attacks_others(small: Experiment, tmp_path: Path) -> None:
+    costs = costs_of(audited(small, Slow), tmp_path)
+    assert (costs.once_s, costs.probes_s, costs.untimed) == (pytest.approx(5.01), pytest.approx(5.01), 1)
+    assert SEEN == [1]
 
 
 class Sampled(Sized):
