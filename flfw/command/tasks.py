@@ -191,8 +191,7 @@ def estimated(experiment: Experiment) -> str:
     from flfw.engines.processes import waiting_phase
 
     # Their imports take seconds, as the next one does here.
-    phases = ["training", *["audit"] * bool(experiment.attacks)]
-    begun = {phase: waiting_phase(phase, experiment.engine) for phase in phases}
+    begun = {one: waiting_phase(one, experiment.engine) for one in ["training", *["audit"] * bool(experiment.attacks)]}
     from flfw.command.api.expectation import expected
 
-    return str(expected(experiment, begun))
+    return str(expected(experiment, **begun))

@@ -29,7 +29,7 @@ def waiting_phase(phase: str, engine: str) -> Popen[str]:
         phase: its name, of `flfw.runs.timed_phases.PHASES`.
         engine: the run's engine.
     """
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     variables |= ALLOCATOR if phase != "audit" and engine != "inproc" else {}
     command = [sys.executable, "-m", "flfw.runs.timed_phases", phase, str(time.time())]
     # A session of its own, so that it is ended with its own processes.

@@ -101,7 +101,7 @@ class StepSample:
         self.skipped, self.copies = 0.0, copies
         self._left = enough_s
         self._ended_at: dict[int, int] = {}
-        self._token: Token[StepSample | None] | None = None
+        self._token: Token[StepSample | _Watch | None] | None = None
         self._began = self._ended = (0.0, 0.0)
 
     @property
@@ -111,14 +111,14 @@ class StepSample:
 
     def __enter__(self) -> StepSample:
         """Begin."""
-        self._token, self._began = _SAMPLE.set(self), _now()
+        self._token, self._began = _LOOPS.set(self), _now()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End."""
         self._ended = _now()
         assert self._token is not None, "begun before"
-        _SAMPLE.reset(self._token)
+        _LOOPS.reset(self._token)
 
     def steps(self, count: int, full: bool = False, early: bool = False) -> Iterator[int]:
         """Yield the numbers of the first steps of a loop of ``count``."""
@@ -147,51 +147,43 @@ class StepSample:
 
 @final
 class _Watch:
-    """Reports the share of an attack's steps that are done, once a second; of an unknown number, that of each loop.
+    """Reports the share of the steps that are done, once a second.
 
     Args:
         report: is given the share.
     """
 
     def __init__(self, report: Callable[[float], None]) -> None:
-        self._report, self._reported = report, time.monotonic()
-        self.expected = self.done = 0
-        self._inside = False
+        self._report, self._reported, self.expected, self.done = report, time.monotonic(), 0, 0
 
-    def steps(self, count: int) -> Iterator[int]:
-        """Yield the numbers of a loop's steps; a loop within another's step is a part of that step."""
-        inside, self._inside, before = self._inside, True, self.done if self.expected else 0
-        try:
-            for step in range(count):
-                yield step
-                if not inside and time.monotonic() > self._reported + 1:
-                    self._reported = time.monotonic()
-                    self._report((before + step + 1) / max(self.expected, before + count))
-        finally:
-            self._inside = inside
-            self.done = before + count * (not inside)
+    def steps(self, count: int, *_: bool) -> Iterator[int]:
+        """Yield the numbers of a loop's steps."""
+        for step in range(count):
+            yield step
+            self.done += 1
+            if time.monotonic() > self._reported + 1:
+                self._reported = time.monotonic()
+                self._report(self.done / max(self.expected, self.done + count - step - 1))
 
 
-_WATCH: ContextVar[_Watch | None] = ContextVar("watch", default=None)
+_LOOPS: ContextVar[StepSample | _Watch | None] = ContextVar("loops", default=None)
+"""What takes or follows the steps of loops; of several the innermost."""
 
 
 @contextmanager
 def watched(report: Callable[[float], None]) -> Iterator[None]:
-    """Report the share of the steps over which an attack loops, at most once a second."""
-    token = _WATCH.set(_Watch(report))
+    """Report the share of the steps of loops that are done, at most once a second."""
+    token = _LOOPS.set(_Watch(report))
     try:
         yield
     finally:
-        _WATCH.reset(token)
+        _LOOPS.reset(token)
 
 
 def expect(count: int) -> None:
-    """Note how many steps an attack begins; where it takes more, its share falls with each further loop."""
-    if watch := _WATCH.get():
+    """Note how many steps begin; where there are more, their share falls with each further loop."""
+    if isinstance(watch := _LOOPS.get(), _Watch):
         watch.expected, watch.done = count, 0
-
-
-_SAMPLE: ContextVar[StepSample | None] = ContextVar("sample", default=None)
 
 
 def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
@@ -205,16 +197,14 @@ def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
     >>> list(steps(3))
     [0, 1, 2]
     """
-    if sample := _SAMPLE.get():
-        return sample.steps(count, full, early)
-    watch = _WATCH.get()
-    return watch.steps(count) if watch else iter(range(count))
+    loops = _LOOPS.get()
+    return iter(range(count)) if loops is None else loops.steps(count, full, early)
 
 
 @contextmanager
 def search_copies() -> Iterator[int]:
     """Yield how often a search takes each of its victims: once, but in the sample of a run that searches for more."""
-    if (sample := _SAMPLE.get()) is None:
+    if not isinstance(sample := _LOOPS.get(), StepSample):
         yield 1
         return
     began, skipped = _now(), sample.skipped

@@ -7,13 +7,11 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 from subprocess import Popen
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -117,15 +115,13 @@ class Estimate:
     state_files: int = 0
 
 
-def estimate(
-    run_plan: RunPlan, claims_s: float = 0.0, begun: Mapping[str, Popen[str]] = MappingProxyType({})
-) -> Estimate:
+def estimate(run_plan: RunPlan, claims_s: float = 0.0, **begun: Popen[str]) -> Estimate:
     """Time the phases for some seconds, and multiply by the run's counts.
 
     Args:
         run_plan: of the run, checked, for this machine alone.
         claims_s: seconds that the claims of privacy take.
-        begun: processes of phases that wait for the experiment.
+        **begun: processes of phases that wait for the experiment.
 
     Raises:
         InputError: a phase refused the experiment.
@@ -135,9 +131,9 @@ def estimate(
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
     audited = experiment.audited and run_plan.client.method.uploads
     others = min(actors, experiment.per_round, _PROCESSES) - 1 - bool(audited)  # what attacks has a core meanwhile
-    phases = ["training", *["client"] * others, *["audit"] * bool(audited)]
+
     say("estimate: the phases of the run are timed, for about ten seconds")
-    first, *rest = timed(phases, experiment, begun)
+    first, *rest = timed(["training", *["client"] * others, *["audit"] * bool(audited)], experiment, **begun)
     audit = AuditCosts(**rest.pop()) if audited else None
     of_clients = {name: fmean(sample[name] for sample in [first, *rest]) for name in ("fixed_s", "epoch_s", "write_s")}
     training = TrainingCosts(**first | of_clients | {"further_s": first["further_s"] + claims_s})
@@ -156,13 +152,13 @@ def estimate(
     )
 
 
-def timed(phases: list[str], experiment: Experiment, begun: Mapping[str, Popen[str]]) -> list[dict[str, Any]]:
+def timed(phases: list[str], experiment: Experiment, **begun: Popen[str]) -> list[dict[str, Any]]:
     """Time phases at once, each in a process of its own; as many clients as will work at once share the memory's speed.
 
     Args:
         phases: names, of `flfw.runs.timed_phases.PHASES`.
         experiment: resolved and checked.
-        begun: processes of phases that wait for the experiment.
+        **begun: processes of phases that wait for the experiment.
 
     Raises:
         InputError: a phase refused the experiment.

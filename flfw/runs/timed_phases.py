@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from heapq import nsmallest
 from multiprocessing import get_context
 from pathlib import Path
@@ -196,17 +197,8 @@ def fastest_s(work: Callable[[], object]) -> float:
 # --- training -----------------------------------------------------------------------------------------------------
 
 
-def client_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> TrainingCosts:
-    """Time a client's round; where clients compute together, that of a whole cohort."""
-    return _training(run_plan, folder, ready_s, server=False)
-
-
-def training_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> TrainingCosts:
-    """Time a client's round, and the server's work."""
-    return _training(run_plan, folder, ready_s, server=True)
-
-
 def _training(run_plan: RunPlan, folder: Path, ready_s: float, server: bool) -> TrainingCosts:
+    """Time a client's round, or that of a whole cohort that computes together; and the server's work on the replies."""
     threads, base_gib = torch.get_num_threads(), memory_gib("VmHWM")
     torch.set_num_threads(1)
     experiment = run_plan.experiment
@@ -395,12 +387,12 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
 
 def _timed(jobs: Sequence[AttackJob], run_plan: RunPlan, short: RunPlan) -> list[tuple[AttackJob, _Spent]]:
     """Time jobs, those of targets first, on as many cores as attack in the run; what follows too late has no time."""
-    ordered = sorted(jobs, key=lambda job: job.probe_set.control != "target")
     inline, gpu = run_plan.audit.process == "inline", run_plan.experiment.attack_gpus > 0
     processes, until = 1 if inline else processes_after_training(gpu), time.monotonic() + _JOBS_S
+    ordered = sorted(jobs, key=lambda job: job.probe_set.control != "target")
     asked = [(job, _copies(job, run_plan.experiment, short.experiment), until) for job in ordered]
     if processes == 1:
-        return [(job, job_s(*one)) for job, one in zip(ordered, asked, strict=True)]
+        return [(one[0], job_s(*one)) for one in asked]
     with get_context("fork").Pool(processes, torch.set_num_threads, (1,)) as pool:  # they import nothing anew
         return list(zip(ordered, pool.starmap(job_s, asked, 1), strict=True))
 
@@ -423,14 +415,12 @@ def job_s(job: AttackJob, copies: int, until: float) -> _Spent:
 
     if time.monotonic() > until:
         return None, 0.0
-    audit = plan(Experiment.from_run_config(job.run_config)).audit
-    kind, settings = audit.classes[job.attack]
+    kind, settings = plan(Experiment.from_run_config(job.run_config)).audit.classes[job.attack]
     lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
     whole = max(lengths.values(), default=1) if issubclass(kind, Attack) and not kind.sampled else 1
 
     def seconds(steps: int) -> float:
-        fewer = {name: max(1, round(count * steps / whole)) for name, count in lengths.items()}
-        words = [f"{short_name(job.attack)}.{name}={count}" for name, count in fewer.items()]
+        words = [f"{short_name(job.attack)}.{name}={max(1, round(n * steps / whole))}" for name, n in lengths.items()]
         config = job.run_config | {"set": f"{job.run_config['set']} {shlex.join(words)}"}
         with StepSample(_ENOUGH_S, copies) as sample:
             solve(replace(job, run_config=config) if whole > 1 else job)
@@ -440,11 +430,9 @@ def job_s(job: AttackJob, copies: int, until: float) -> _Spent:
     return line(seconds, whole, first=2).at(whole), memory_gib("VmHWM")
 
 
-PHASES: dict[str, Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]] = {
-    "client": client_phase,
-    "training": training_phase,
-    "audit": audit_phase,
-}
+_Phase = Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]
+client_phase, training_phase = (partial(_training, server=server) for server in (False, True))
+PHASES: dict[str, _Phase] = {"client": client_phase, "training": training_phase, "audit": audit_phase}
 
 
 def _print_costs(phase: str, begun: float) -> int:
@@ -462,5 +450,4 @@ def _print_costs(phase: str, begun: float) -> int:
 
 
 if __name__ == "__main__":
-    given = sys.argv
-    sys.exit(exit_code(PROGRAM, lambda: _print_costs(given[1], float(given[2]))))
+    sys.exit(exit_code(PROGRAM, lambda: _print_costs(sys.argv[1], float(sys.argv[2]))))

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.nn.functional import kl_div, log_softmax, softmax
 
 from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
-from flfw.inversion.compute import steps
+from flfw.inversion.compute import expect, steps
 from flfw.nets import Tensors
 from flfw.nets.training.devices import one_thread
 from flfw.nets.training.optimisers import Optimiser, StatefulOptimiser
@@ -66,6 +66,7 @@ class TrainingServer(FederatedStrategy, ABC):
 
     def on_device(self, batches: Iterable[GeneratorInputs]) -> Iterator[GeneratorInputs]:
         """Move batches to the server's device; they are drawn on the CPU, so that every device gets the same draws."""
+        expect(self.settings.iterations)
         moved = (tuple(part.to(self.require_context.device) for part in batch) for batch in batches)
         return (batch for _, batch in zip(steps(self.settings.iterations), moved, strict=True))
 

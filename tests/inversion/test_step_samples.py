@@ -110,12 +110,13 @@ def test_victims_that_are_searched_for_beside_others_count_as_one(clock: Clock) 
 
 
 def test_a_search_reports_its_share_once_a_second(clock: Clock) -> None:
-    """Of eight steps of 0.6 s in two loops every second one is reported; loops inside a step are a part of it."""
+    """Of eight steps of 0.6 s in two loops every second one is reported; an unexpected ninth is all there is."""
     shares = list[float]()
     with watched(shares.append):
         expect(8)
         for _ in range(2):
             for _ in steps(4):
-                for _ in steps(3):
-                    clock.pass_by(0.2)
-    assert shares == [0.25, 0.5, 0.75, 1.0]
+                clock.pass_by(0.6)
+        for _ in steps(1):
+            clock.pass_by(1.2)
+    assert shares == [0.25, 0.5, 0.75, 1.0, 1.0]

@@ -209,7 +209,7 @@ def test_a_phase_that_refuses_is_bad_input(small: Experiment, tmp_path: Path, mo
     refusing = python_that(tmp_path, "echo timed_phases: Expected more, got less. >&2\nexit 2")
     monkeypatch.setattr(sys, "executable", refusing)
     with pytest.raises(InputError, match=r"^Expected more, got less\.$"):
-        module.timed(["client"], small, {})
+        module.timed(["client"], small)
 
 
 def test_a_phase_that_fails_is_reported(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_a_phase_that_fails_is_reported(small: Experiment, tmp_path: Path, monke
         sys, "executable", python_that(tmp_path, "echo Traceback >&2\necho ValueError: no data >&2\nexit 1")
     )
     with pytest.raises(RunError, match=r"The timing of the phase training failed: ValueError: no data$"):
-        module.timed(["training", "client"], small, {})
+        module.timed(["training", "client"], small)
 
 
 def test_what_the_end_of_a_process_takes_counts(
@@ -225,9 +225,9 @@ def test_what_the_end_of_a_process_takes_counts(
 ) -> None:
     printing = 'echo something else\necho \'{"all_gib": 0, "all_s": -2, "fixed_s": 7}\''
     monkeypatch.setattr(sys, "executable", python_that(tmp_path, printing))
-    (costs,) = module.timed(["training"], small, {})
+    (costs,) = module.timed(["training"], small)
     assert costs["fixed_s"] == 7 and costs["exit_s"] >= 2 and costs["exit_gib"] > 0
-    assert module.timed(["audit"], small, {}) == [{"fixed_s": 7}]
+    assert module.timed(["audit"], small) == [{"fixed_s": 7}]
 
 
 def test_an_estimate_says_what_it_does_and_times_no_client_beside_an_audit_on_two_cores(

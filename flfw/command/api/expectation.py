@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from subprocess import Popen
-from types import MappingProxyType
 from typing import Any, final
 
 from flfw.command.api.summary import claimed
@@ -40,12 +39,12 @@ class Expectation:
         return "\n".join([*claimed(self.privacy, self.metrics), *self.notes, lines(self.costs)])
 
 
-def expected(experiment: Experiment, begun: Mapping[str, Popen[str]] = MappingProxyType({})) -> Expectation:
+def expected(experiment: Experiment, **begun: Popen[str]) -> Expectation:
     """Check an experiment and measure its costs for some seconds; nothing is written.
 
     Args:
         experiment: the experiment.
-        begun: processes of phases that wait for it.
+        **begun: processes of phases that wait for it.
 
     Raises:
         InputError: something asked for does not exist or does not fit.
@@ -60,5 +59,5 @@ def expected(experiment: Experiment, begun: Mapping[str, Popen[str]] = MappingPr
     require_folder(run_plan.experiment.out)
     began = time.process_time()
     privacy = tuple(RunAccountant(run_plan.client, task.split).entries())
-    costs = estimate(run_plan, time.process_time() - began, begun)
+    costs = estimate(run_plan, time.process_time() - began, **begun)
     return Expectation(privacy, tuple(notes), costs, run_plan.experiment.metrics)
