@@ -70,9 +70,7 @@ def test_a_search_of_an_attack_process_moves_the_bar(queue: Queue, monkeypatch: 
     clock, seen = Clock.read_by(monkeypatch, compute), list[float]()
 
     def search(asked: AttackJob, its_queue: Queue) -> None:
-        for _ in compute.steps(4):
-            seen.append(queue.share(asked))
-            clock.pass_by(0.6)
+        seen.extend(clock.pass_by(0.6) or queue.share(asked) for _ in compute.steps(4))
         its_queue.solve(asked, solved(asked, guesses(), 2.4))
 
     monkeypatch.setattr(attack_worker, "attempt", search)
@@ -81,10 +79,9 @@ def test_a_search_of_an_attack_process_moves_the_bar(queue: Queue, monkeypatch: 
     attack_worker.work(queue)
     assert seen == [0.0, 0.0, 0.5, 0.5] and queue.share(job()) == 0.0
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with Steps("attack", 2) as bar:
-        bar.done("ig")
-        bar.part(seen[-1])
-        assert bar._bar is not None and bar._bar.tasks[0].completed == 1.5
+    with Steps("attack", 2, done=1) as steps:
+        steps.part(seen[-1])
+        assert steps._bar is not None and steps._bar.tasks[0].completed == 1.5
 
 
 def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:

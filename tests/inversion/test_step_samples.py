@@ -99,14 +99,12 @@ def test_few_steps_are_all_taken() -> None:
 
 def test_victims_that_are_searched_for_beside_others_count_as_one(clock: Clock) -> None:
     """Eight at once take 0.8 s a step, in all ten 8 s: 1 s for each. What is done for each alone counts whole."""
-    with StepSample(ENOUGH_S, 8) as sample:
+    with search_copies() as without, StepSample(ENOUGH_S, 8) as sample:
         clock.pass_by(0.3)
         with search_copies() as copies:
             for _ in steps(10):
                 clock.pass_by(0.1 * copies)
-    assert sample.seconds == pytest.approx(0.3 + 1.0)
-    with search_copies() as copies:
-        assert copies == 1
+    assert sample.seconds == pytest.approx(0.3 + 1.0) and without == 1
 
 
 def test_a_search_reports_its_share_once_a_second(clock: Clock) -> None:
@@ -114,9 +112,7 @@ def test_a_search_reports_its_share_once_a_second(clock: Clock) -> None:
     shares = list[float]()
     with watched(shares.append):
         expect(8)
-        for _ in range(2):
-            for _ in steps(4):
-                clock.pass_by(0.6)
-        for _ in steps(1):
-            clock.pass_by(1.2)
+        for count, each in ((4, 0.6), (4, 0.6), (1, 1.2)):
+            for _ in steps(count):
+                clock.pass_by(each)
     assert shares == [0.25, 0.5, 0.75, 1.0, 1.0]

@@ -16,7 +16,7 @@ from flfw.inversion import compute
 from flfw.inversion.compute import steps
 from flfw.nets import Tensors
 from flfw.plans.run_plan import RunPlan, plan
-from flfw.recording.observation import Knowledge, Observation, Reconstruction
+from flfw.recording.observation import Knowledge, Reconstruction
 from flfw.runs import timed_phases
 from flfw.runs.run import check
 from flfw.runs.timed_phases import AuditCosts, audit_phase, client_phase, line, shortened, training_phase
@@ -34,7 +34,7 @@ class Timed(ByGuess):
 
     clock: ClassVar[Clock]
 
-    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> torch.Tensor:
+    def guess(self, observation: Any, knowledge: Knowledge, rng: torch.Generator) -> torch.Tensor:
         return torch.zeros(1, *knowledge.model.inputs.shape)
 
 
@@ -54,16 +54,12 @@ def costs_of(run_plan: RunPlan, folder: Path) -> AuditCosts:
     return audit_phase(run_plan, folder / "shortened", 0.0)
 
 
-def linear(fixed: float, each: float) -> Callable[[int], float]:
-    return lambda count: fixed + each * count
-
-
 # --- a line through a few numbers ---
 
 
 @pytest.mark.parametrize(("first", "maximum"), [(1, 2000), (2, 2000), (1, 2), (2, 3)])
 def test_a_line_through_few_numbers_is_followed(first: int, maximum: int) -> None:
-    assert line(linear(0.5, 0.1), maximum, first).at(maximum) == pytest.approx(0.5 + 0.1 * maximum)
+    assert line(lambda count: 0.5 + 0.1 * count, maximum, first).at(maximum) == pytest.approx(0.5 + 0.1 * maximum)
 
 
 def test_few_steps_are_asked_for_and_one_alone_where_it_takes_long() -> None:
@@ -134,7 +130,7 @@ def test_a_run_is_shortened_to_one_round(small: Experiment, tmp_path: Path) -> N
         "local_epochs": 4,
         "engine": "ray",
     }
-    short = shortened(audited(small, Timed, **requested), tmp_path).experiment
+    short = shortened(audited(small, Timed, engine="ray", **requested), tmp_path).experiment
     assert (short.rounds, short.audited, short.images, short.per_round, short.local_epochs) == (1, (1,), 8, 8, 1)
     uploads = shortened(audited(small, Timed, **requested, audit_source="both"), tmp_path).experiment
     assert (uploads.per_round, uploads.local_epochs) == (20, 4)
@@ -153,12 +149,12 @@ def test_of_large_messages_there_are_few(small: Experiment, tmp_path: Path, monk
 class Sized(Timed):
     """Takes a hundredth of a second for each image."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        SEEN.append(len(observations))
-        self.clock.pass_by(0.01 * len(observations))
-        return super().run(observations, knowledge, rngs)
+    each_s: ClassVar[float] = 0.01
+
+    def run(self, *given: Any) -> list[Reconstruction]:
+        SEEN.append(len(given[0]))
+        self.clock.pass_by(self.each_s * len(given[0]))
+        return super().run(*given)
 
 
 @pytest.mark.slow
@@ -169,18 +165,15 @@ def test_eight_images_are_attacked_once_and_in_a_round(small: Experiment, tmp_pa
 
 
 class Slow(Sized):
-    """Takes 5 s more for each image: longer than there is for all jobs."""
+    """Takes longer for an image than there is for all jobs."""
 
-    def guess(self, *given: Any) -> torch.Tensor:
-        self.clock.pass_by(5.0)
-        return super().guess(*given)
+    each_s = 5.0
 
 
 @pytest.mark.slow
 def test_jobs_that_come_too_late_count_as_the_attacks_others(small: Experiment, tmp_path: Path) -> None:
     costs = costs_of(audited(small, Slow), tmp_path)
-    assert (costs.once_s, costs.probes_s, costs.untimed) == (pytest.approx(5.01), pytest.approx(5.01), 1)
-    assert SEEN == [1]
+    assert (costs.once_s, costs.probes_s, costs.untimed, SEEN) == (5.0, 5.0, 1, [1])
 
 
 class Sampled(Sized):
@@ -189,15 +182,13 @@ class Sampled(Sized):
     sampled: ClassVar[bool] = True
     learnt: ClassVar[list[bool]] = []
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, *given: Any) -> list[Reconstruction]:
         for _ in steps(0 if self.learnt else 1000):
             self.clock.pass_by(0.003)
         self.learnt.append(True)
         for _ in steps(1000):
             self.clock.pass_by(0.002)
-        return ByGuess.run(self, observations, knowledge, rngs)
+        return ByGuess.run(self, *given)
 
 
 @pytest.mark.nightly
@@ -225,13 +216,11 @@ class Parted(Timed):
 
     Settings = InTwoParts
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, *given: Any) -> list[Reconstruction]:
         first, further = self.settings.iterations, self.settings.further_iterations
         SEEN.append((first, further))
         self.clock.pass_by(0.01 * further + (0.5 if further > 1 else 0.0))
-        return super().run(observations, knowledge, rngs)
+        return super().run(*given)
 
 
 @pytest.mark.slow
