@@ -122,14 +122,7 @@ def test_what_a_server_trains_is_timed_for_all_uploads_of_a_round(
 
 
 def test_a_run_is_shortened_to_one_round(small: Experiment, tmp_path: Path) -> None:
-    requested = {
-        "rounds": 9,
-        "audit_rounds": "0,3,last",
-        "images": 80,
-        "clients": 20,
-        "local_epochs": 4,
-        "engine": "ray",
-    }
+    requested = {"rounds": 9, "audit_rounds": "0,3,last", "images": 80, "clients": 20, "local_epochs": 4}
     short = shortened(audited(small, Timed, engine="ray", **requested), tmp_path).experiment
     assert (short.rounds, short.audited, short.images, short.per_round, short.local_epochs) == (1, (1,), 8, 8, 1)
     uploads = shortened(audited(small, Timed, **requested, audit_source="both"), tmp_path).experiment
