@@ -108,14 +108,14 @@ class FedCG(TrainingServer):
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
         """Train C_g and G_g."""
-        settings, context = self.settings, self.require_context
-        student = use_batch_last(generator_and_classifier(context.model()))
-        teacher = use_batch_last(generator_and_classifier(context.model())).eval()
+        settings, build = self.settings, self.require_context.model
+        student = use_batch_last(generator_and_classifier(build()))
+        teacher = use_batch_last(generator_and_classifier(build())).eval()
         student.load_state_dict(mean)
         teachers = [(share, scores_with(teacher, tensors)) for share, tensors in self.shares(uploads)]
         parameters, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         batches = labelled_noise(settings.iterations, settings.server_batch, student.classes, self.rng)
-        with self.resumed(adam, parameters), context.progress("distillation", settings.iterations) as done:
+        with self.resumed(adam, parameters):
             scored = with_teacher_scores(self.on_device(batches), teachers)
-            self.round_metrics["distillation_loss"] = distil(scored, student, parameters, adam, done)
+            self.round_metrics["distillation_loss"] = distil(scored, student, parameters, adam)
         return student.state_dict()

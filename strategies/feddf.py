@@ -85,9 +85,9 @@ class FedDF(TrainingServer):
         shuffled = passes(len(indices), settings.server_batch, settings.iterations, self.rng)
         batches = ((task.inputs.normalise(feed.raw(feed.batch(images[indices[some]]))),) for some in shuffled)
         lasting = self.resumed(adam, moved) if settings.memory == "kept" else nullcontext()
-        with lasting, self.require_context.progress("distillation", settings.iterations) as done:
+        with lasting:
             scored_batches = with_teacher_scores(self.on_device(batches), teachers)
-            self.round_metrics["distillation_loss"] = distil(scored_batches, student, moved, adam, done)
+            self.round_metrics["distillation_loss"] = distil(scored_batches, student, moved, adam)
         return student.state_dict()
 
 

@@ -101,7 +101,7 @@ class FedGen(TrainingServer):
         ]
         rng, losses = self.rng, []
         batches = labelled_noise(settings.iterations, settings.server_batch, model.classes, rng)
-        with self.resumed(adam, moved), self.require_context.progress("generator", settings.iterations) as done:
+        with self.resumed(adam, moved):
             for z, y in self.on_device(batches):
                 features = model.generator(z, y)
                 agreed = torch.stack([share * scores(features) for share, scores in judges]).sum(0)
@@ -113,6 +113,5 @@ class FedGen(TrainingServer):
                     loss = loss + settings.diversity * label_diversity(model.generator, z, y, rng)
                 gradients = torch.autograd.grad(loss, list(moved.values()))
                 adam.step(moved, dict(zip(moved, gradients, strict=True)))
-                done()
         self.round_metrics["generator_loss"] = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
         return {**model.state_dict(), **mean}

@@ -61,10 +61,14 @@ class Attacks(ABC):
     Args:
         queue: the queue of the jobs.
         jobs: gives the jobs of a probe set whose probes are recorded.
+
+    Attributes:
+        report: is given the share of its steps that are done of the job that is waited for.
     """
 
     def __init__(self, queue: Queue, jobs: Jobs) -> None:
         self._queue, self._jobs = queue, jobs
+        self.report: Callable[[float], None] = lambda _: None
 
     def begin(self) -> None:  # noqa: B027 an executor that works on request alone has nothing to do
         """Begin: probe sets may arrive from now on."""
@@ -91,11 +95,13 @@ class Inline(Attacks):
     def wait(self, job: AttackJob) -> JobResult:
         """Do the job now, unless it was done before."""
         from flfw.audit.attack_worker import attempt
+        from flfw.inversion.compute import watched
 
         for _ in range(_WRITES):
             if (result := self._queue.solution(job)) is not None:
                 return result
-            attempt(job, self._queue)
+            with watched(self.report):
+                attempt(job, self._queue)
         if (result := self._queue.solution(job)) is None:
             raise RunError(f"The result of {job.name} was written {_WRITES} times and cannot be read.")
         return result
@@ -148,6 +154,7 @@ class AttackServer(Attacks):
         while (result := self._queue.solution(job)) is None:
             if self._broken or not self._thread.is_alive():
                 raise RunError(f"The attack process could not go on: {self._broken or 'its watch ended'}.")
+            self.report(self._queue.share(job))
             time.sleep(_POLL_S)
         return result
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from flfw.audit.threat_model import unseen
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.experiment.curves import SUM_SIZE
+from flfw.inversion.compute import expect, watched
 from flfw.plans.run_plan import AuditPlan, plan
 from flfw.recording.observation import Observation, Reconstruction
 from flfw.recording.reader import Recordings
@@ -110,6 +112,7 @@ def _solve(job: AttackJob, clients: ClientPlan, audit: AuditPlan, drawn: Protoco
             require(
                 maximum <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=maximum
             )
+        expect(attack.cost.iterations * attack.cost.restarts)
         reconstructions = attack.run(observations, knowledge, rngs) if observations else []
     except (NotApplicableError, InputError) as error:  # it would be the same if tried again
         return solved(job, [None] * len(seen), time.monotonic() - started, stopped=_refusal(error), **extra)
@@ -214,7 +217,8 @@ def work(queue: Queue) -> None:
         over = queue.closed  # read before the next job, so that jobs put before the close are done
         job = queue.take(os.getpid())
         if job is not None:
-            attempt(job, queue)
+            with watched(partial(queue.report, job)):
+                attempt(job, queue)
         elif over:
             return
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, final
 
 from flfw.adversary.attack import tuned_on
-from flfw.audit.attack_process import Attacks, AttackServer, Inline, Jobs, require_gpu
+from flfw.audit.attack_process import Attacks, AttackServer, Inline, require_gpu
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.membership.membership_audit import MembershipAudit
@@ -26,18 +26,8 @@ from flfw.task.task import Task
 
 AuditContext = AbstractContextManager["Auditor | None"]
 
-AttackPlace = Callable[[Queue, Jobs], Attacks]
-"""Makes the place where a queue's attacks run."""
 
-
-def auditing(
-    clients: ClientPlan,
-    audit: AuditPlan,
-    task: Task,
-    out: Path,
-    source: Path | None = None,
-    place: AttackPlace | None = None,
-) -> AuditContext:
+def auditing(clients: ClientPlan, audit: AuditPlan, task: Task, out: Path, source: Path | None = None) -> AuditContext:
     """Return the audit of an experiment; an empty context if it requests none, or if its method sends nothing.
 
     Args:
@@ -46,7 +36,6 @@ def auditing(
         task: the run's data.
         out: the run's folder.
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.
-        place: where attacks run; None: where the experiment has them.
 
     Raises:
         InputError: the data have no public examples, without which nothing is compared, or the attacks no GPU.
@@ -60,7 +49,7 @@ def auditing(
             f"{len(task.dataset.test_y)} of {clients.task.data.dataset}; add others to its test part, or leave out "
             "--attack."
         )
-    return Auditor(clients, audit, task, source or out, out, place)
+    return Auditor(clients, audit, task, source or out, out)
 
 
 @final
@@ -73,7 +62,6 @@ class Auditor(AbstractContextManager["Auditor"]):
         task: the source of the public data and the input space.
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         out: the folder of reconstructions; the same one, unless recordings of an earlier run are audited again.
-        place: where attacks run; None: where the experiment has them.
 
     Attributes:
         source: the folder of the recordings.
@@ -83,15 +71,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         remarks: after `run`, what attacks on membership say nothing about, a sentence each.
     """
 
-    def __init__(
-        self,
-        clients: ClientPlan,
-        audit: AuditPlan,
-        task: Task,
-        source: Path,
-        out: Path,
-        place: AttackPlace | None = None,
-    ) -> None:
+    def __init__(self, clients: ClientPlan, audit: AuditPlan, task: Task, source: Path, out: Path) -> None:
         self._client_plan, self.audit, self._task, self.source, self._out = clients, audit, task, source, out
         self._named, self._of_membership = audit.reconstructions, audit.memberships
         self.refused: list[str] = []
@@ -100,7 +80,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.remarks: list[str] = []
         self._queue = Queue((out / "queue").absolute())
         self._job_planner = self._planner_of(clients)
-        self._attacks = place(self._queue, self.jobs) if place else self._place()
+        self._attacks = self._place()
         self._reconstruction = ReconstructionAudit(
             self._job_planner, self._planner_of, task, source, out, self._queue, self._attacks, self._note
         )

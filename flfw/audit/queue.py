@@ -3,6 +3,7 @@
     r0003-target.ticket             the probes of round 3 are recorded (written by the recording side)
     ig-r0003-target.json            a job: one attack on them, with all its grants
     ig-r0003-target.started         the process at work on it, and the time of its start
+    ig-r0003-target.share           the share of its steps that are done
     ig-r0003-target.solved.json     its solution; reconstructions lie beside it as safetensors
     public.safetensors              the public data, if a job grants them
     candidates-target.safetensors   the candidates of a membership game, without any mark of membership
@@ -23,6 +24,7 @@ import json
 import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import filterfalse, product
 from pathlib import Path
@@ -118,7 +120,7 @@ class Queue:
         """
         self._make()
         drop_unfinished(self.folder)
-        gone = [path for kind in ("*.ticket", "*.started", "*.tries") for path in self.folder.glob(kind)]
+        gone = [path for kind in ("*.ticket", "*.started", "*.share", "*.tries") for path in self.folder.glob(kind)]
         gone += [path for path in self.folder.glob("*.json") if not path.stem.endswith(".solved")]
         for path in (*gone, self.folder / "closed"):
             path.unlink(missing_ok=True)
@@ -222,9 +224,20 @@ class Queue:
                 continue  # it was solved in the meantime
         return jobs
 
+    def report(self, job: AttackJob, share: float) -> None:
+        """Note which share of a job's steps is done."""
+        write_atomic(self.folder / f"{job.name}.share", str(share).encode())
+
+    def share(self, job: AttackJob) -> float:
+        """Return the share of a job's steps that is done, as far as it is known."""
+        with suppress(FileNotFoundError):
+            return float((self.folder / f"{job.name}.share").read_text())
+        return 0.0
+
     def give_back(self, job: AttackJob) -> None:
         """Release a job: no process is at work on it any more."""
-        self._started(job.name).unlink(missing_ok=True)
+        for name in ("started", "share"):
+            (self.folder / f"{job.name}.{name}").unlink(missing_ok=True)
 
     def solve(self, job: AttackJob, result: JobResult) -> None:
         """Write the solution of a job."""

@@ -188,6 +188,10 @@ def _with_a_method_for(experiment: Experiment) -> Experiment:
 
 def estimated(experiment: Experiment) -> str:
     """Return the claims that a run would make, and its expected time and memory."""
+    from flfw.engines.processes import waiting_phase
+
+    # Their imports take seconds, as the next one does here.
+    begun = {one: waiting_phase(one, experiment.engine) for one in ["training", *["audit"] * bool(experiment.attacks)]}
     from flfw.command.api.expectation import expected
 
-    return str(expected(experiment))
+    return str(expected(experiment, **begun))

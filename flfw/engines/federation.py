@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -27,6 +27,7 @@ from flfw.files.progress import Steps
 from flfw.files.provenance import code_hash
 from flfw.files.result_file import finite
 from flfw.files.sealed import drop_unfinished, write_atomic
+from flfw.inversion.compute import watched
 from flfw.messages.client_info import too_few_volunteered
 from flfw.messages.inprocess import has_one_disk, representatives
 from flfw.messages.streaming import StreamingGrid
@@ -99,7 +100,7 @@ class Federation:
         self._releases, self._spent = Releases(plan, folder / "checkpoint"), False
         self._strategy = _strategy(run, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
         self._strategy.before_round, self._strategy.cohort_key = self._begin_round, self._releases.cohort_key()
-        self._strategy.ctx = ServerContext(plan, machine.server_device(run.engine), self._progress)
+        self._strategy.ctx = ServerContext(plan, machine.server_device(run.engine))
         self._average, self._patience = MovingAverage(plan.rounds.ema), EarlyStopping(plan.rounds.patience)
         self._strategy.on_update = self._canary_scorer = _canary_scorer_of(plan)
 
@@ -131,7 +132,7 @@ class Federation:
             self._announce_again(last.round)
         if self._recorder and self._audit.record:
             _warn(f"what clients send in rounds {self._audit.probes.audit_rounds} is recorded in {self._folder}")
-        with Steps("round", self._rounds, strategy.rounds_before) as self._steps:
+        with Steps("round", self._rounds, strategy.rounds_before) as self._steps, watched(self._steps.part):
             done, arrays = self._run_rounds(last.arrays if last else self._first_broadcast())
         arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
@@ -151,10 +152,6 @@ class Federation:
             scores=self._canary_scorer.scores.tolist() if self._canary_scorer else None,
             residual=self._canary_scorer.noise_found if self._canary_scorer else None,
         )
-
-    def _progress(self, title: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
-        """Show the progress of a long computation of the server below that of the rounds."""
-        return self._steps.within(title, steps)
 
     def _recorder_around(self, grid: Grid) -> RecordingGrid:
         """Put a recorder around the grid; of earlier recordings it keeps those up to the last checkpoint."""

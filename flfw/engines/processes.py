@@ -7,16 +7,33 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
+from flfw.engines.machine import ALLOCATOR
 from flfw.errors import RunError
 
 _GRACE_S = 10.0
 _POLL_S = 0.05
 _MARK = "FLFW_PART"  # an environment variable that all processes of a program inherit
+
+
+def waiting_phase(phase: str, engine: str) -> Popen[str]:
+    """Start a process that imports what a phase of a run needs, and waits at its input to time it for an estimate.
+
+    Args:
+        phase: its name, of `flfw.runs.timed_phases.PHASES`.
+        engine: the run's engine.
+    """
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    variables |= ALLOCATOR if phase != "audit" and engine != "inproc" else {}
+    command = [sys.executable, "-m", "flfw.runs.timed_phases", phase, str(time.time())]
+    # A session of its own, so that it is ended with its own processes.
+    return Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, text=True, env=variables, start_new_session=True)
 
 
 def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[str, str]) -> int:

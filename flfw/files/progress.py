@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -35,18 +34,10 @@ class Steps:
         if self._bar:
             self._bar.stop()
 
-    @contextmanager
-    def within(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """Show a second bar below for the parts of a step; yield a function to call after each part."""
-        bar = self._bar
-        if bar is None:
-            yield lambda: None
-            return
-        task = bar.add_task(title, total=total)
-        try:
-            yield lambda: bar.update(task, advance=1)
-        finally:
-            bar.remove_task(task)
+    def part(self, share: float) -> None:
+        """Show a share of the next step as done."""
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=self._count + share)
 
     def note(self, lines: Iterable[str]) -> None:
         """Print lines that stay on the screen."""
@@ -57,8 +48,7 @@ class Steps:
     def done(self, text: str = "") -> None:
         """Count one more finished step; its line stays on the screen."""
         self._count += 1
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, advance=1)
+        self.part(0.0)
         self.note([text])
 
 

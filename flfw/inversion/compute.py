@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def compiler() -> str | None:
 
 _FEWEST = 3  # steps of a loop, of which the first, which builds graphs and takes memory, says nothing about the others
 _SHARE = 3  # of the time that is left for steps, one loop takes a third
-_TO_ITS_END_S = 3.0  # for the first of the loops that may end early: how many steps they take is known from it
+_TO_ITS_END_S = 2.0  # for the first of the loops that may end early: how many steps they take is known from it
 
 
 @final
@@ -91,16 +91,17 @@ class StepSample:
 
     Args:
         enough_s: seconds for the steps of all loops; each loop takes two steps at least.
+        copies: how often a search takes each of its victims, which stand for the others of a run.
 
     Attributes:
-        skipped: seconds of the steps that were not taken.
+        skipped: seconds of the steps that were not taken, without those of the other copies.
     """
 
-    def __init__(self, enough_s: float) -> None:
-        self.skipped = 0.0
+    def __init__(self, enough_s: float, copies: int = 1) -> None:
+        self.skipped, self.copies = 0.0, copies
         self._left = enough_s
         self._ended_at: dict[int, int] = {}
-        self._token: Token[StepSample | None] | None = None
+        self._token: Token[StepSample | _Watch | None] | None = None
         self._began = self._ended = (0.0, 0.0)
 
     @property
@@ -110,14 +111,14 @@ class StepSample:
 
     def __enter__(self) -> StepSample:
         """Begin."""
-        self._token, self._began = _SAMPLE.set(self), _now()
+        self._token, self._began = _LOOPS.set(self), _now()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End."""
         self._ended = _now()
         assert self._token is not None, "begun before"
-        _SAMPLE.reset(self._token)
+        _LOOPS.reset(self._token)
 
     def steps(self, count: int, full: bool = False, early: bool = False) -> Iterator[int]:
         """Yield the numbers of the first steps of a loop of ``count``."""
@@ -144,7 +145,45 @@ class StepSample:
             self.skipped += (expected - len(times)) * fmean(times[max(1, len(times) // 2) :])
 
 
-_SAMPLE: ContextVar[StepSample | None] = ContextVar("sample", default=None)
+@final
+class _Watch:
+    """Reports the share of the steps that are done, once a second.
+
+    Args:
+        report: is given the share.
+    """
+
+    def __init__(self, report: Callable[[float], None]) -> None:
+        self._report, self._reported, self.expected, self.done = report, time.monotonic(), 0, 0
+
+    def steps(self, count: int, *_: bool) -> Iterator[int]:
+        """Yield the numbers of a loop's steps."""
+        for step in range(count):
+            yield step
+            self.done += 1
+            if time.monotonic() > self._reported + 1:
+                self._reported = time.monotonic()
+                self._report(self.done / max(self.expected, self.done + count - step - 1))
+
+
+_LOOPS: ContextVar[StepSample | _Watch | None] = ContextVar("loops", default=None)
+"""What takes or follows the steps of loops; of several the innermost."""
+
+
+@contextmanager
+def watched(report: Callable[[float], None]) -> Iterator[None]:
+    """Report the share of the steps of loops that are done, at most once a second."""
+    token = _LOOPS.set(_Watch(report))
+    try:
+        yield
+    finally:
+        _LOOPS.reset(token)
+
+
+def expect(count: int) -> None:
+    """Note how many steps begin; where there are more, their share falls with each further loop."""
+    if isinstance(watch := _LOOPS.get(), _Watch):
+        watch.expected, watch.done = count, 0
 
 
 def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
@@ -158,8 +197,20 @@ def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
     >>> list(steps(3))
     [0, 1, 2]
     """
-    sample = _SAMPLE.get()
-    return iter(range(count)) if sample is None else sample.steps(count, full, early)
+    loops = _LOOPS.get()
+    return iter(range(count)) if loops is None else loops.steps(count, full, early)
+
+
+@contextmanager
+def search_copies() -> Iterator[int]:
+    """Yield how often a search takes each of its victims: once, but in the sample of a run that searches for more."""
+    if not isinstance(sample := _LOOPS.get(), StepSample):
+        yield 1
+        return
+    began, skipped = _now(), sample.skipped
+    yield sample.copies
+    took = _between(began, _now()) + sample.skipped - skipped
+    sample.skipped -= took * (1 - 1 / sample.copies)  # the part of one copy counts
 
 
 def _now() -> tuple[float, float]:

@@ -19,7 +19,7 @@ from flfw.inversion.automatic import DifferentiableDefence, Staged
 from flfw.inversion.client_models.cropped_kernels import cropped
 from flfw.inversion.client_models.operator import Operator
 from flfw.inversion.client_models.victim import VictimModel
-from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.compute import ComputeLimits, search_copies
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
 from flfw.inversion.evolution import CandidateEvaluation
 from flfw.inversion.matching import Distance, Guess, Objective, Problem
@@ -199,8 +199,9 @@ def invert(
             open_ = [i for i, result in enumerate(best) if result is None or not result.matching_loss <= config.solved]
             if not open_:
                 break
-            runs = run.searched([targets[i] for i in open_ for _ in range(starts)])
-            for index, result in zip([i for i in open_ for _ in range(starts)], runs, strict=True):
+            with search_copies() as copies:
+                runs = run.searched([targets[i] for i in open_ for _ in range(starts)], copies)
+            for index, result in zip([i for i in open_ for _ in range(starts)], runs, strict=False):  # copies are last
                 before = best[index]
                 if before is None or result.matching_loss < before.matching_loss:
                     best[index] = result
@@ -225,9 +226,10 @@ class _Run:
         low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
         self._bounds = (low, high) if config.boxed else None
 
-    def searched(self, targets: Sequence[SearchTarget]) -> list[SearchResult]:
+    def searched(self, targets: Sequence[SearchTarget], copies: int) -> list[SearchResult]:
         """Search for each target, in chunks that fit into memory; starts that influence each other share a chunk."""
-        problems, inseparable = [self._problem(target) for target in targets], self._inseparable
+        problems, inseparable = [self._problem(target) for target in targets] * copies, self._inseparable
+        rngs = [target.rng for target in targets] * copies
         together = min(self._evaluation(stage, problems[0])[1].together for stage in self._recipe.stages)
         if together < inseparable:
             raise InputError(
@@ -237,7 +239,7 @@ class _Run:
         width = -(-len(problems) // (chunks * inseparable)) * inseparable  # chunks of similar size need few graphs
         results: list[SearchResult] = []
         for at in range(0, len(problems), width):
-            results += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
+            results += self._chunk(problems[at : at + width], rngs[at : at + width])
         return results
 
     @property
@@ -267,7 +269,9 @@ class _Run:
         self, stage: Stage, problems: Sequence[Problem], rngs: Sequence[torch.Generator], guess: Guess, solved: float
     ) -> Best:
         objective, evaluation = self._evaluation(stage, problems[0])
-        given = stacked_given([objective.constants(problem, stage.strength) for problem in problems])
+        different = {id(problem): problem for problem in problems}
+        constants = {key: objective.constants(problem, stage.strength) for key, problem in different.items()}
+        given = stacked_given([constants[id(problem)] for problem in problems])
         evaluate = evaluation.prepare(given, rngs)
         if self._recipe.together:
             evaluate = self._recipe.together(evaluate, given["labels"].get("hard"), stage.descent.iterations)

@@ -38,6 +38,7 @@ from flfw.files.result_entries import breakdowns
 from flfw.files.result_file import to_json, write_rows
 from flfw.files.sealed import write_atomic
 from flfw.files.verdicts import in_words
+from flfw.inversion.compute import watched
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import running_statistics, statistics_in_words
@@ -304,7 +305,7 @@ class _Audit:
         base = analytic([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
         entries: dict[str, list[dict[str, Any]]] = {name: [] for name in self._attacks}
         easy, rows = {}, []
-        with Steps("attack", len(groups) + len(self._attacks) * (1 + len(groups))) as steps:
+        with Steps("attack", len(groups) + len(self._attacks) * (1 + len(groups))) as steps, watched(steps.part):
             checks = {}
             for number, group in groups.items():
                 checks[number] = self._consistency.checked(group, self._grants.recorded(group))

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import signal
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from statistics import fmean
+from subprocess import Popen
 from typing import Any
+
+import numpy as np
 
 from flfw.audit.attack_process import IMPORTS_S, processes_after_training
 from flfw.engines import machine
+from flfw.engines.processes import waiting_phase
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.experiment.fields import MOST
+from flfw.files.progress import say
 from flfw.files.provenance import hardware
 from flfw.plans.run_plan import RunPlan, resolve_attack_process
-from flfw.runs import timed_phases
 from flfw.runs.launch import store_bytes
 from flfw.runs.timed_phases import LONG_S, PROGRAM, AuditCosts, TrainingCosts
 from flfw.server.aggregation import most_sums
@@ -32,7 +33,6 @@ _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
 _PROCESSES = 8  # most clients that are measured at a time
 _NEGLIGIBLE = 0.02  # share of a round
-_UNSAID_S = 10.0  # seconds that the measurements may take without a word
 _SHOWN_S = 0.1  # least time in a line of the terminal
 _ROW_BYTES = 1100  # of a client and round at the end of the training: its row, a copy of it and its text
 _GIB = 1024**3
@@ -64,26 +64,6 @@ EXCHANGES = {
     "flwr": ExchangeCosts(start_s=20.0, processor_s=20.0, exchange_s=0.3, message_s=0.005, writes=6.0),
 }
 EXCHANGES["flwr-sim"] = EXCHANGES["flwr"]
-
-
-@dataclass(frozen=True)
-class _Spent:
-    """Seconds of a clock, and of all processors together."""
-
-    clock_s: float
-    processor_s: float
-
-    def plus(self, more_s: float) -> _Spent:
-        """Add seconds in which one process works and all others wait."""
-        return _Spent(self.clock_s + more_s, self.processor_s + more_s)
-
-    def and_(self, other: _Spent) -> _Spent:
-        """Add the time of the work after it."""
-        return _Spent(self.clock_s + other.clock_s, self.processor_s + other.processor_s)
-
-    def times(self, count: int) -> _Spent:
-        """Multiply, for the same several times."""
-        return _Spent(count * self.clock_s, count * self.processor_s)
 
 
 @dataclass(frozen=True)
@@ -135,12 +115,13 @@ class Estimate:
     state_files: int = 0
 
 
-def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
+def estimate(run_plan: RunPlan, claims_s: float = 0.0, **begun: Popen[str]) -> Estimate:
     """Time the phases for some seconds, and multiply by the run's counts.
 
     Args:
         run_plan: of the run, checked, for this machine alone.
         claims_s: seconds that the claims of privacy take.
+        **begun: processes of phases that wait for the experiment.
 
     Raises:
         InputError: a phase refused the experiment.
@@ -148,24 +129,18 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
     """
     experiment = run_plan.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    notice = threading.Timer(
-        _UNSAID_S, print, ["estimate: the phases of the run are still timed"], {"file": sys.stderr}
-    )
-    notice.daemon = True
-    notice.start()
-    try:
-        others = min(actors, experiment.per_round, _PROCESSES) - 1
-        samples = timed(["training"] + ["client"] * others, experiment)
-        means = {field.name: fmean(sample[field.name] for sample in samples) for field in fields(TrainingCosts)}
-        of_server = ("reply_s", "round_s", "server_gib", "kept", "further_s", "further_gib")
-        means |= {name: samples[0][name] for name in of_server}
-        training = TrainingCosts(**means | {"further_s": means["further_s"] + claims_s})
-        audited = experiment.audited and run_plan.client.method.uploads
-        audit = AuditCosts(**timed(["audit"], experiment)[0]) if audited else None
-    finally:
-        notice.cancel()
+    audited = experiment.audited and run_plan.client.method.uploads
+    others = min(actors, experiment.per_round, _PROCESSES) - 1 - bool(audited)  # what attacks has a core meanwhile
+
+    say("estimate: the phases of the run are timed, for about ten seconds")
+    first, *rest = timed(["training", *["client"] * others, *["audit"] * bool(audited)], experiment, **begun)
+    audit = AuditCosts(**rest.pop()) if audited else None
+    of_clients = {name: fmean(sample[name] for sample in [first, *rest]) for name in ("fixed_s", "epoch_s", "write_s")}
+    training = TrainingCosts(**first | of_clients | {"further_s": first["further_s"] + claims_s})
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if training.epoch_s > LONG_S else ""
+    if audit and audit.untimed:
+        origin += f"; {audit.untimed} jobs of the attacks were not timed, and count as the attack's others"
     return Estimate(
         experiment,
         seconds(experiment, actors, training, audit),
@@ -177,52 +152,50 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0) -> Estimate:
     )
 
 
-def timed(phases: list[str], experiment: Experiment) -> list[dict[str, Any]]:
+def timed(phases: list[str], experiment: Experiment, **begun: Popen[str]) -> list[dict[str, Any]]:
     """Time phases at once, each in a process of its own; as many clients as will work at once share the memory's speed.
 
     Args:
         phases: names, of `flfw.runs.timed_phases.PHASES`.
         experiment: resolved and checked.
+        **begun: processes of phases that wait for the experiment.
 
     Raises:
         InputError: a phase refused the experiment.
         RunError: a phase failed, as the run would.
     """
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    variables |= machine.ALLOCATOR if phases[0] != "audit" and experiment.engine != "inproc" else {}
-    started = list[subprocess.Popen[str]]()
+    processes = [begun.get(phase) or waiting_phase(phase, experiment.engine) for phase in phases]
 
-    def costs(phase: str, folder: str) -> dict[str, Any]:
-        arguments = [phase, json.dumps(experiment.to_run_config()), folder, str(time.time())]
-        command = [sys.executable, "-m", timed_phases.__name__, *arguments]
-        with (
-            Path(f"{folder}.errors").open("w+") as errors,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables) as process,
-        ):
-            started.append(process)
-            assert process.stdout is not None, "it is a pipe"
-            last = process.stdout.read().strip().rpartition("\n")[2]
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = code = os.waitstatus_to_exitcode(status)
-            errors.seek(0)
-            message = errors.read().strip().rpartition("\n")[2].removeprefix(f"{PROGRAM}: ")
-        if code == 2:
-            raise InputError(message)
-        if code:
-            raise RunError(f"The timing of the phase {phase} failed: {message}")
-        found: dict[str, Any] = json.loads(last)
-        # At its end a process touches pages of its libraries that it never used.
-        ending = {"exit_s": used.ru_utime + used.ru_stime - found.pop("all_s")}
-        ending |= {"exit_gib": used.ru_maxrss / 1024**2 - found.pop("all_gib")}
-        return found if phase == "audit" else found | {name: max(0.0, value) for name, value in ending.items()}
+    def end() -> None:
+        for process in processes:
+            if process.returncode is None:  # an interrupt does not wait for it and its own processes
+                os.killpg(process.pid, signal.SIGKILL)
 
-    with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ThreadPoolExecutor(len(phases)) as pool:
-        try:
-            return list(pool.map(costs, phases, [f"{folder}/{index}" for index in range(len(phases))]))
-        except BaseException:  # an interrupt does not wait for them
-            for process in started:
-                process.kill()
-            raise
+    with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ExitStack() as opened:
+        for index, process in enumerate(map(opened.enter_context, processes)):
+            assert process.stdin is not None, "it is a pipe"
+            with suppress(BrokenPipeError), process.stdin as given:  # how it ended is seen below
+                json.dump([experiment.to_run_config(), f"{folder}/{index}"], given)
+        opened.callback(end)
+        return [_costs(phase, process) for phase, process in zip(phases, processes, strict=True)]
+
+
+def _costs(phase: str, process: Popen[str]) -> dict[str, Any]:
+    """Wait for the end of a phase, and return what it printed."""
+    assert process.stdout is not None, "it is a pipe"
+    *_, last = ["", *process.stdout.read().splitlines()]
+    message = last.removeprefix(f"{PROGRAM}: ")
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = code = os.waitstatus_to_exitcode(status)
+    if code == 2:
+        raise InputError(message)
+    if code:
+        raise RunError(f"The timing of the phase {phase} failed: {message}")
+    found: dict[str, Any] = json.loads(last)
+    # At its end a process touches pages of its libraries that it never used.
+    ending = {"exit_s": used.ru_utime + used.ru_stime - found.pop("all_s")}
+    ending |= {"exit_gib": used.ru_maxrss / 1024**2 - found.pop("all_gib")}
+    return found if phase == "audit" else found | {name: max(0.0, value) for name, value in ending.items()}
 
 
 def lines(expected: Estimate) -> str:
@@ -289,39 +262,40 @@ def seconds(experiment: Experiment, actors: int, training: TrainingCosts, audit:
     """
     through, cores, together = EXCHANGES.get(experiment.engine), len(os.sched_getaffinity(0)), experiment.together
 
-    def exchange(messages: int, each: float, server: float, together: int = 1) -> _Spent:
-        """Return the time of an exchange on shared cores, one core per cohort, the largest client among them."""
+    def exchange(messages: int, each: float, server: float, together: int = 1) -> np.ndarray:
+        """Return the seconds of an exchange on shared cores, one core per cohort, the largest client among them."""
         if through is None:
-            return _Spent(messages * (each + server), messages * (each + server))
+            return np.full(2, messages * (each + server))
         each += through.message_s + through.writes * training.write_s
         cohorts = ceil(messages / together)
         alone = max(ceil(cohorts / actors) * min(together, messages) * each, each * training.largest)
         work = messages * (each + server)
-        return _Spent(max(work / cores, alone) + through.exchange_s, work + through.exchange_s)
+        return np.array([max(work / cores, alone), work]) + through.exchange_s
 
     working = training.fixed_s + experiment.local_epochs * training.epoch_s
     one_round = exchange(experiment.per_round, working, training.reply_s, together)
-    one_round = one_round.plus(training.round_s + training.write_s)
-    whole = one_round.times(experiment.rounds)
+    one_round += training.round_s + training.write_s  # in which all others wait
+    whole = one_round * experiment.rounds
     if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
         requested = working if experiment.metrics == "all" else training.fixed_s
-        whole = whole.and_(exchange(experiment.finally_asked, requested * training.alone, 0.0))
+        whole += exchange(experiment.finally_asked, requested * training.alone, 0.0)
     attacks = 0.0
     if audit:  # a probe's step takes about as long as a round without its epochs
         messages = round(audit.messages * _images(experiment, audit))
         probes = exchange(messages, training.fixed_s, 2 * training.write_s)
-        whole = whole.and_(probes.times(len(experiment.audited) if messages else 0))
+        whole += probes * (len(experiment.audited) if messages else 0)
         attacks = _attacks_s(experiment, audit)
+    (of_round, by_all), (clock_s, processor_s) = one_round.tolist(), whole.tolist()
     start = training.ready_s + training.further_s + training.exit_s
-    processor = start + whole.processor_s + attacks
+    processor = start + processor_s + attacks
     if through:  # the driver's imports, then the actors'
         start += training.ready_s + through.start_s
         processor += min(actors, experiment.clients) * training.ready_s + through.processor_s
     processor += _attacking(experiment, attacks) * training.ready_s
     attacks /= max(1, _attacking(experiment, attacks))
-    total = start + whole.clock_s + attacks
+    total = start + clock_s + attacks
     waiting = training.round_s
-    return Seconds(start, one_round.clock_s, whole.clock_s, attacks, total, waiting, one_round.processor_s, processor)
+    return Seconds(start, of_round, clock_s, attacks, total, waiting, by_all, processor)
 
 
 def _attacking(experiment: Experiment, attacks_s: float) -> int:
@@ -394,5 +368,5 @@ def disk_bytes(experiment: Experiment, training: TrainingCosts, audit: AuditCost
     if audit is None:
         return int(kept)
     rounds = len(experiment.audited if audit.messages else _trained(experiment))
-    grown = _images(experiment, audit) if audit.messages else 1.0
-    return int(kept + audit.once_bytes + rounds * grown * audit.round_bytes)
+    grown = (_images(experiment, audit) if audit.messages else 1.0) * (audit.round_bytes - audit.shared_bytes)
+    return int(kept + audit.once_bytes + rounds * (audit.shared_bytes + grown))

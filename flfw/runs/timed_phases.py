@@ -1,4 +1,4 @@
-"""Phases of a run, timed: ``python -m flfw.runs.timed_phases PHASE EXPERIMENT FOLDER BEGUN``; it prints costs as JSON.
+"""Phases of a run, timed: ``python -m flfw.runs.timed_phases PHASE BEGUN``; it prints costs as JSON.
 
     client     a client's round with one local epoch and with several, on one thread as in an actor
     training   the same, and then the server's work on the reply
@@ -17,21 +17,21 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from heapq import nsmallest
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
 from flfw.adversary.attack import Attack
-from flfw.audit.attack_process import Attacks, Jobs
-from flfw.audit.jobs import FRESH, AttackJob, JobResult, digest
-from flfw.audit.queue import Queue
+from flfw.audit.attack_process import processes_after_training
+from flfw.audit.jobs import FRESH, AttackJob
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import run_phases_together
@@ -44,7 +44,7 @@ from flfw.inversion.compute import StepSample
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import select_shared
 from flfw.messages.wire import nbytes, pack, unpack, views
-from flfw.plans.run_plan import AuditPlan, RunPlan, plan
+from flfw.plans.run_plan import RunPlan, plan
 from flfw.plugins import short_name
 from flfw.recording.format import MANIFEST
 from flfw.server.aggregation import Update
@@ -57,9 +57,15 @@ LONG_S = 5.0
 """Seconds; what takes longer is measured once."""
 MOST_IMAGES = 8
 """Greatest number of images of a shortened audit; more take time in proportion."""
+MESSAGES = 16_000_000
+"""Bytes of the messages of a shortened audit: of large ones there are fewer than `MOST_IMAGES`, but at least one."""
 _MOST_VICTIMS = 2  # clients whose members are guessed in a shortened audit
-_ENOUGH_S = 0.5  # between two measurements of a line, and for the steps of an attack's job
+_ENOUGH_S = 0.2  # between two measurements of a line, and for the steps of an attack's job
+_JOBS_S = 4.0  # after which no further job of an attack is timed
+_Spent = tuple[float | None, float]  # seconds of a job, and peak memory in GiB
 _CALLS = 3  # of short work, of which the fastest counts
+# Imported by audits; torch imports the last one with the first trace.
+_OF_AUDITS = ("flfw.report.report", "flfw.report.charts", "skimage.metrics", "scipy.stats", "torch._dynamo")
 _LENGTHS = ("iterations", "further_iterations")  # settings of an attack's loops, if it does not sample their steps
 
 
@@ -127,7 +133,9 @@ class AuditCosts:
         uploads: recorded uploads of a round of training.
         once_bytes: of the recordings of the easy controls.
         round_bytes: of the recordings of a round.
+        shared_bytes: of these, of what all clients received.
         peak_gib: peak memory.
+        untimed: jobs that were not timed, and count as the mean of the attack's others.
     """
 
     images: int = 0
@@ -140,7 +148,9 @@ class AuditCosts:
     uploads: int = 0
     once_bytes: float = 0.0
     round_bytes: float = 0.0
+    shared_bytes: float = 0.0
     peak_gib: float = 0.0
+    untimed: int = 0
 
 
 class Line(NamedTuple):
@@ -187,17 +197,8 @@ def fastest_s(work: Callable[[], object]) -> float:
 # --- training -----------------------------------------------------------------------------------------------------
 
 
-def client_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> TrainingCosts:
-    """Time a client's round; where clients compute together, that of a whole cohort."""
-    return _training(run_plan, folder, ready_s, server=False)
-
-
-def training_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> TrainingCosts:
-    """Time a client's round, and the server's work."""
-    return _training(run_plan, folder, ready_s, server=True)
-
-
 def _training(run_plan: RunPlan, folder: Path, ready_s: float, server: bool) -> TrainingCosts:
+    """Time a client's round, or that of a whole cohort that computes together; and the server's work on the replies."""
     threads, base_gib = torch.get_num_threads(), memory_gib("VmHWM")
     torch.set_num_threads(1)
     experiment = run_plan.experiment
@@ -310,41 +311,29 @@ def memory_gib(name: str) -> float:
 # --- audit --------------------------------------------------------------------------------------------------------
 
 
-def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
+def audit_phase(run_plan: RunPlan, folder: Path, imports_s: float) -> AuditCosts:
     """Time one audited round of the run itself, shortened."""
-    began = time.process_time()
-    # torch imports the last one with the first trace.
-    for name in ("flfw.report.report", "flfw.report.charts", "skimage.metrics", "scipy.stats", "torch._dynamo"):
-        importlib.import_module(name)
     from flfw.audit.auditor import auditing
     from flfw.runs import launch
     from flfw.runs.run import site_of
 
     short = shortened(run_plan, folder)
     task, last = short.task.load(short.experiment.data_root), max(short.experiment.audited)
-    places: list[SampledAttacks] = []
-
-    def place(queue: Queue, jobs: Jobs) -> SampledAttacks:
-        places.append(SampledAttacks(queue, jobs, short.audit))
-        return places[0]
-
-    audit = auditing(short.client, short.audit, task, folder, place=place)
-    imports_s = time.process_time() - began
-    with audit as auditor, redirect_stdout(sys.stderr):
+    with auditing(short.client, short.audit, task, folder) as auditor:
+        assert auditor is not None, "estimated only where the run has one"
         launch.run_on_engine(short, site_of(short.experiment, folder))
-        began, clock = time.process_time(), time.monotonic()
-        if auditor:
-            auditor.run(last)
-        spent = min(time.process_time() - began, time.monotonic() - clock)
-    attacks = places[0] if places else SampledAttacks(Queue(folder), lambda _: [], short.audit)
-    scores = max(0.0, spent - attacks.taken_s) / max(1, len(attacks.seconds))
+        jobs = [job for probe_set in auditor.probe_sets(last) for job in auditor.jobs(probe_set)]
+        jobs += [job for _, job in auditor.membership_jobs(last)]
+    timed = _timed(jobs, run_plan, short)
+    known = {job.attack: spent for job, (spent, _) in timed if spent is not None}
     kinds = {"once_s": 0.0, "probes_s": 0.0, "uploads_s": 0.0, "games_s": 0.0}
-    for job, seconds in attacks.seconds:
-        kinds[_kind(job)] += seconds + scores
+    for job, (spent, _) in timed:
+        kinds[_kind(job)] += known.get(job.attack, max(known.values())) if spent is None else spent
     messages = [row for row in _recorded(folder) if row["round"] == last and row["config"].get("control") not in FRESH]
     uploads = sum(row["type"] == TRAIN for row in messages)
     written = [path for name in ("observations", "examples") for path in (folder / name).rglob("*") if path.is_file()]
     once_bytes = sum(path.stat().st_size for path in written if last and path.parent.name == "round-0000")
+    received = {folder / "observations" / row["sent_to_client"]["file"] for row in messages}
     return AuditCosts(
         short.experiment.images,
         imports_s,
@@ -352,7 +341,9 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
         uploads=uploads,
         once_bytes=once_bytes,
         round_bytes=sum(path.stat().st_size for path in written) - once_bytes,
-        peak_gib=memory_gib("VmHWM"),
+        shared_bytes=sum(path.stat().st_size for path in written if {path} == received),
+        peak_gib=max([memory_gib("VmHWM"), *(gib for _, (_, gib) in timed)]),
+        untimed=sum(spent is None for _, (spent, _) in timed),
         **kinds,
     )
 
@@ -360,7 +351,9 @@ def audit_phase(run_plan: RunPlan, folder: Path, ready_s: float) -> AuditCosts:
 def shortened(run_plan: RunPlan, folder: Path) -> RunPlan:
     """Return the plan of one audited round with few images; a local epoch is enough unless uploads are looked at."""
     experiment, uploads = run_plan.experiment, run_plan.audit.records_uploads
-    images = min(experiment.images, _MOST_VICTIMS if run_plan.audit.memberships else MOST_IMAGES)
+    message = sum(value.nbytes for value in run_plan.client.model.state_dict().values())
+    maximum = _MOST_VICTIMS if run_plan.audit.memberships else MOST_IMAGES
+    images = min(experiment.images, max(1, min(maximum, MESSAGES // message)))
     summed = run_plan.audit.sum_sizes if {AGGREGATE, PEER} & set(experiment.vantage) else ()
     few = min(experiment.per_round, max([images, experiment.min_clients, *summed]))
     return run_plan.replaced(
@@ -392,77 +385,69 @@ def _recorded(folder: Path) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, rows) if "round" in row]
 
 
-@final
-class SampledAttacks(Attacks):
-    """Place of a shortened audit's attacks: each job takes a few steps of its loops, in this process.
+def _timed(jobs: Sequence[AttackJob], run_plan: RunPlan, short: RunPlan) -> list[tuple[AttackJob, _Spent]]:
+    """Time jobs, those of targets first, on as many cores as attack in the run; what follows too late has no time."""
+    inline, gpu = run_plan.audit.process == "inline", run_plan.experiment.attack_gpus > 0
+    processes, until = 1 if inline else processes_after_training(gpu), time.monotonic() + _JOBS_S
+    ordered = sorted(jobs, key=lambda job: job.probe_set.control != "target")
+    asked = [(job, _copies(job, run_plan.experiment, short.experiment), until) for job in ordered]
+    if processes == 1:
+        return [(one[0], job_s(*one)) for one in asked]
+    with get_context("fork").Pool(processes, torch.set_num_threads, (1,)) as pool:  # they import nothing anew
+        return list(zip(ordered, pool.starmap(job_s, asked, 1), strict=True))
+
+
+def _copies(job: AttackJob, experiment: Experiment, short: Experiment) -> int:
+    """Return for how many victims of the run's search each of the shortened one stands."""
+    maximum = min(MOST_IMAGES, experiment.per_round if job.probe_set.source == "update" else MOST_IMAGES)
+    return min(experiment.images, maximum) // min(short.images, maximum)
+
+
+def job_s(job: AttackJob, copies: int, until: float) -> _Spent:
+    """Return the seconds that a job would take, from a few steps of its loops, and the peak memory of this process.
 
     Args:
-        queue: the queue of the jobs.
-        jobs: not used.
-        audit: the attacks.
-
-    Attributes:
-        seconds: the jobs, each with the seconds that all of its steps would take.
-        taken_s: seconds that they took.
+        job: the job; its recordings are there.
+        copies: how often a search takes each of its victims.
+        until: of the clock: a job that begins later has no seconds.
     """
+    from flfw.audit.attack_worker import solve
 
-    def __init__(self, queue: Queue, jobs: Jobs, audit: AuditPlan) -> None:
-        super().__init__(queue, jobs)
-        self._audit = audit
-        self.seconds: list[tuple[AttackJob, float]] = []
-        self.taken_s = 0.0
+    if time.monotonic() > until:
+        return None, 0.0
+    kind, settings = plan(Experiment.from_run_config(job.run_config)).audit.classes[job.attack]
+    lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
+    whole = max(lengths.values(), default=1) if issubclass(kind, Attack) and not kind.sampled else 1
 
-    def begin(self) -> None:
-        """Do nothing: a job runs only on request."""
+    def seconds(steps: int) -> float:
+        words = [f"{short_name(job.attack)}.{name}={max(1, round(n * steps / whole))}" for name, n in lengths.items()]
+        config = job.run_config | {"set": f"{job.run_config['set']} {shlex.join(words)}"}
+        with StepSample(_ENOUGH_S, copies) as sample:
+            solve(replace(job, run_config=config) if whole > 1 else job)
+        return sample.seconds
 
-    def end(self) -> None:
-        """Do nothing: no job is at work."""
-
-    def close(self) -> None:
-        """Do nothing: nothing waits for the end of training."""
-
-    def wait(self, job: AttackJob) -> JobResult:
-        """Do a part of the job, unless it was done before."""
-        from flfw.audit.attack_worker import solve
-
-        if (known := self._queue.solution(job)) is not None:
-            return known
-        kind, settings = self._audit.classes[job.attack]
-        lengths = {name: count for name in _LENGTHS if isinstance(count := getattr(settings, name, None), int)}
-        whole = max(lengths.values(), default=1) if issubclass(kind, Attack) and not kind.sampled else 1
-        results: list[JobResult] = []
-
-        def seconds(steps: int) -> float:
-            fewer = {name: max(1, round(count * steps / whole)) for name, count in lengths.items()}
-            words = [f"{short_name(job.attack)}.{name}={count}" for name, count in fewer.items()]
-            config = job.run_config | {"set": f"{job.run_config['set']} {shlex.join(words)}"}
-            with StepSample(_ENOUGH_S) as sample:
-                results.append(solve(replace(job, run_config=config) if whole > 1 else job))
-            self.taken_s += sample.seconds - sample.skipped
-            return sample.seconds
-
-        # One step has no parts, and each part takes its time to begin.
-        self.seconds.append((job, line(seconds, whole, first=2).at(whole)))
-        self._queue.solve(job, replace(results[-1], job=digest(job)))
-        return results[-1]
+    # One step has no parts, and each part takes its time to begin.
+    return line(seconds, whole, first=2).at(whole), memory_gib("VmHWM")
 
 
-PHASES: dict[str, Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]] = {
-    "client": client_phase,
-    "training": training_phase,
-    "audit": audit_phase,
-}
+_Phase = Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]
+client_phase, training_phase = (partial(_training, server=server) for server in (False, True))
+PHASES: dict[str, _Phase] = {"client": client_phase, "training": training_phase, "audit": audit_phase}
 
 
-def _print_costs(phase: str, config: str, folder: Path, begun: float) -> int:
+def _print_costs(phase: str, begun: float) -> int:
     importlib.import_module("flfw.engines.apps")  # the modules that clients and server import
     ready_s = min(time.time() - begun, time.process_time())
-    folder.mkdir()
-    costs = PHASES[phase](plan(Experiment.from_run_config(json.loads(config))), folder, ready_s)
+    if phase == "audit":
+        for name in _OF_AUDITS:
+            importlib.import_module(name)
+        ready_s = time.process_time() - ready_s
+    config, folder = json.load(sys.stdin)
+    Path(folder).mkdir()
+    costs = PHASES[phase](plan(Experiment.from_run_config(config)), Path(folder), ready_s)
     print(json.dumps(asdict(costs) | {"all_gib": memory_gib("VmHWM"), "all_s": time.process_time()}))
     return 0
 
 
 if __name__ == "__main__":
-    given = sys.argv
-    sys.exit(exit_code(PROGRAM, lambda: _print_costs(given[1], given[2], Path(given[3]), float(given[4]))))
+    sys.exit(exit_code(PROGRAM, lambda: _print_costs(sys.argv[1], float(sys.argv[2]))))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -15,13 +13,6 @@ from flfw.rng import initialising
 from flfw.task.client_plan import PlanContext
 from flfw.task.task import Task
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-"""Progress display for a title and a number of steps; the context's function is called after each step."""
-
-
-def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
-    return nullcontext(lambda: None)
-
 
 @dataclass(frozen=True)
 class ServerContext(PlanContext):
@@ -30,11 +21,9 @@ class ServerContext(PlanContext):
     Attributes:
         plan: what each client of the run does.
         device_name: ``cpu`` or ``cuda``, where the server computes what it trains itself.
-        progress: display for long computations.
     """
 
     device_name: str = "cpu"
-    progress: Progress = field(default=_silent)
 
     @property
     def device(self) -> torch.device:

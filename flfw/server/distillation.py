@@ -19,6 +19,7 @@ from torch.func import functional_call
 from torch.nn.functional import kl_div, log_softmax, softmax
 
 from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
+from flfw.inversion.compute import expect, steps
 from flfw.nets import Tensors
 from flfw.nets.training.devices import one_thread
 from flfw.nets.training.optimisers import Optimiser, StatefulOptimiser
@@ -65,7 +66,9 @@ class TrainingServer(FederatedStrategy, ABC):
 
     def on_device(self, batches: Iterable[GeneratorInputs]) -> Iterator[GeneratorInputs]:
         """Move batches to the server's device; they are drawn on the CPU, so that every device gets the same draws."""
-        return (tuple(part.to(self.require_context.device) for part in batch) for batch in batches)
+        expect(self.settings.iterations)
+        moved = (tuple(part.to(self.require_context.device) for part in batch) for batch in batches)
+        return (batch for _, batch in zip(steps(self.settings.iterations), moved, strict=True))
 
     def shares(self, uploads: Sequence[Update]) -> list[tuple[float, dict[str, Any]]]:
         """Return each client's share of the examples w_i, and its tensors on the server's device."""
@@ -123,7 +126,6 @@ def distil(
     student: Scores,
     parameters: Mapping[str, Tensor],
     optimiser: Optimiser,
-    done: Callable[[], None] = lambda: None,
 ) -> float:
     """Train a student on KL(softmax(teacher) || softmax(student)), the mean over a batch; one step a batch.
 
@@ -132,7 +134,6 @@ def distil(
         student: its score function.
         parameters: the student's parameters by name, changed in place.
         optimiser: makes the steps.
-        done: called after each step.
 
     Returns:
         The mean loss of the last tenth of the steps; 0 without steps.
@@ -143,6 +144,5 @@ def distil(
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         optimiser.step(parameters, dict(zip(parameters, gradients, strict=True)))
         losses.append(loss.detach())
-        done()
     last = losses[-max(1, len(losses) // 10) :]
     return float(torch.stack(last).mean()) if last else 0.0

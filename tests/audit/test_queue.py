@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +15,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flfw.audit import attack_worker
 from flfw.audit.attack_process import Inline
 from flfw.audit.jobs import EASY, AttackJob, Exchange, ProbeSet, failed, solved, target_probe_set
 from flfw.audit.queue import Queue
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.experiment.curves import Point
+from flfw.files.progress import Steps
 from flfw.files.sealed import read_checked, write_checked
+from flfw.inversion import compute
 from flfw.recording.observation import Reconstruction
+from tests.support.clock import Clock
 
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 
@@ -58,6 +63,25 @@ def test_tickets_are_announced_once_each(queue: Queue) -> None:
     for probe_set in (second, EASY, first, second):
         queue.announce(probe_set)
     assert queue.probe_sets() == [EASY, first, second]
+
+
+def test_a_search_of_an_attack_process_moves_the_bar(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps of 0.6 s: half are done after two; on a terminal the bar then stands at one job and a half of two."""
+    clock, seen = Clock.read_by(monkeypatch, compute), list[float]()
+
+    def search(asked: AttackJob, its_queue: Queue) -> None:
+        seen.extend(clock.pass_by(0.6) or queue.share(asked) for _ in compute.steps(4))
+        its_queue.solve(asked, solved(asked, guesses(), 2.4))
+
+    monkeypatch.setattr(attack_worker, "attempt", search)
+    queue.put(job())
+    queue.close()
+    attack_worker.work(queue)
+    assert seen == [0.0, 0.0, 0.5, 0.5] and queue.share(job()) == 0.0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Steps("attack", 2, done=1) as steps:
+        steps.part(seen[-1])
+        assert steps._bar is not None and steps._bar.tasks[0].completed == 1.5
 
 
 def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flfw.inversion import compute
-from flfw.inversion.compute import StepSample, steps
+from flfw.inversion.compute import StepSample, expect, search_copies, steps, watched
 from tests.support.clock import Clock
 
 ENOUGH_S = 0.03
@@ -95,3 +95,24 @@ def test_few_steps_are_all_taken() -> None:
     with StepSample(0.0) as sample:
         assert list(steps(2)) == [0, 1] and list(steps(0)) == [] and list(steps(1)) == [0]
     assert sample.skipped == 0
+
+
+def test_victims_that_are_searched_for_beside_others_count_as_one(clock: Clock) -> None:
+    """Eight at once take 0.8 s a step, in all ten 8 s: 1 s for each. What is done for each alone counts whole."""
+    with search_copies() as without, StepSample(ENOUGH_S, 8) as sample:
+        clock.pass_by(0.3)
+        with search_copies() as copies:
+            for _ in steps(10):
+                clock.pass_by(0.1 * copies)
+    assert sample.seconds == pytest.approx(0.3 + 1.0) and without == 1
+
+
+def test_a_search_reports_its_share_once_a_second(clock: Clock) -> None:
+    """Of eight steps of 0.6 s in two loops every second one is reported; an unexpected ninth is all there is."""
+    shares = list[float]()
+    with watched(shares.append):
+        expect(8)
+        for count, each in ((4, 0.6), (4, 0.6), (1, 1.2)):
+            for _ in steps(count):
+                clock.pass_by(each)
+    assert shares == [0.25, 0.5, 0.75, 1.0, 1.0]

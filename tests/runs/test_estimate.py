@@ -6,7 +6,6 @@ import dataclasses
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,7 @@ from flfw.runs.timed_phases import AuditCosts, TrainingCosts
 CLIP_FACTOR = 1.5  # between what is estimated and what is measured, either way
 STORE = 100_000_000  # bytes of Ray's object store
 CLIENT = TrainingCosts(
-    ready_s=4.0,
-    fixed_s=0.5,
-    epoch_s=2.0,
-    client_gib=1.0,
-    base_gib=0.5,
-    up=1e6,
-    down=1e6,
-    message=1e6,
-    private=1e3,
-    reply_s=0.1,
+    4.0, 0.5, 2.0, client_gib=1.0, base_gib=0.5, up=1e6, down=1e6, message=1e6, private=1e3, reply_s=0.1
 )
 AUDIT = AuditCosts(
     images=2, imports_s=3.0, once_s=10.0, probes_s=20.0, messages=2, once_bytes=5e4, round_bytes=1.3e6, peak_gib=1.5
@@ -214,9 +204,8 @@ def test_a_phase_that_refuses_is_bad_input(small: Experiment, tmp_path: Path, mo
 
 
 def test_a_phase_that_fails_is_reported(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys, "executable", python_that(tmp_path, "echo Traceback >&2\necho ValueError: no data >&2\nexit 1")
-    )
+    failing = python_that(tmp_path, "echo Traceback >&2\necho ValueError: no data >&2\nexit 1")
+    monkeypatch.setattr(sys, "executable", failing)
     with pytest.raises(RunError, match=r"The timing of the phase training failed: ValueError: no data$"):
         module.timed(["training", "client"], small)
 
@@ -231,18 +220,24 @@ def test_what_the_end_of_a_process_takes_counts(
     assert module.timed(["audit"], small) == [{"fixed_s": 7}]
 
 
-@pytest.mark.parametrize(("unsaid_s", "said"), [(0.0, 1), (60.0, 0)])
-def test_an_estimate_that_takes_long_says_so(
-    small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unsaid_s: float, said: int
+def test_an_estimate_times_no_second_client_beside_an_audit_on_two_cores(
+    audited: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def timed(phases: list[str], experiment: Experiment) -> list[dict[str, float]]:
-        time.sleep(0.1)
-        return [dataclasses.asdict(CLIENT) for _ in phases]
+    costs = {phase: dataclasses.asdict(CLIENT) for phase in ("training", "client")}
+    costs["audit"] = dataclasses.asdict(AUDIT) | {"untimed": 3}
+    monkeypatch.setattr(module, "timed", lambda phases, *_: print(*phases) or [costs[phase] for phase in phases])
+    monkeypatch.setattr(module, "_actors", lambda _: 2)
+    result = estimate(plan(audited), claims_s=1.5)
+    assert result.seconds.start == 4.0 + 1.5 and "; 3 jobs of the attacks were not timed" in result.measured_on
+    estimate(plan(dataclasses.replace(audited, attack=("none",), set=())))
+    said = "estimate: the phases of the run are timed, for about ten seconds\n"
+    assert capsys.readouterr() == ("training audit\ntraining client\n", said * 2)
 
-    monkeypatch.setattr(module, "timed", timed)
-    monkeypatch.setattr(module, "_UNSAID_S", unsaid_s)
-    assert estimate(plan(small), claims_s=1.5).seconds.start == 4.0 + 1.5
-    assert capsys.readouterr().err == "estimate: the phases of the run are still timed\n" * said
+
+def test_what_all_clients_receive_is_on_disk_once(audited: Experiment) -> None:
+    """Six probes in each of two rounds for two that were timed; of their 1.3 MB all share 1 MB."""
+    costs, more = dataclasses.replace(AUDIT, shared_bytes=1e6), dataclasses.replace(audited, images=6)
+    assert disk_bytes(more, CLIENT, costs) == 1e6 + 5e4 + 2 * (1e6 + 3 * 0.3e6) + 2 * 3 * 1e3
 
 
 def test_small_sizes_and_times_are_not_rounded_to_nothing(small: Experiment) -> None:

@@ -16,7 +16,7 @@ from flfw.inversion import compute
 from flfw.inversion.compute import steps
 from flfw.nets import Tensors
 from flfw.plans.run_plan import RunPlan, plan
-from flfw.recording.observation import Knowledge, Observation, Reconstruction
+from flfw.recording.observation import Knowledge, Reconstruction
 from flfw.runs import timed_phases
 from flfw.runs.run import check
 from flfw.runs.timed_phases import AuditCosts, audit_phase, client_phase, line, shortened, training_phase
@@ -34,7 +34,7 @@ class Timed(ByGuess):
 
     clock: ClassVar[Clock]
 
-    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> torch.Tensor:
+    def guess(self, observation: Any, knowledge: Knowledge, rng: torch.Generator) -> torch.Tensor:
         return torch.zeros(1, *knowledge.model.inputs.shape)
 
 
@@ -54,16 +54,12 @@ def costs_of(run_plan: RunPlan, folder: Path) -> AuditCosts:
     return audit_phase(run_plan, folder / "shortened", 0.0)
 
 
-def linear(fixed: float, each: float) -> Callable[[int], float]:
-    return lambda count: fixed + each * count
-
-
 # --- a line through a few numbers ---
 
 
 @pytest.mark.parametrize(("first", "maximum"), [(1, 2000), (2, 2000), (1, 2), (2, 3)])
 def test_a_line_through_few_numbers_is_followed(first: int, maximum: int) -> None:
-    assert line(linear(0.5, 0.1), maximum, first).at(maximum) == pytest.approx(0.5 + 0.1 * maximum)
+    assert line(lambda count: 0.5 + 0.1 * count, maximum, first).at(maximum) == pytest.approx(0.5 + 0.1 * maximum)
 
 
 def test_few_steps_are_asked_for_and_one_alone_where_it_takes_long() -> None:
@@ -126,15 +122,8 @@ def test_what_a_server_trains_is_timed_for_all_uploads_of_a_round(
 
 
 def test_a_run_is_shortened_to_one_round(small: Experiment, tmp_path: Path) -> None:
-    requested = {
-        "rounds": 9,
-        "audit_rounds": "0,3,last",
-        "images": 80,
-        "clients": 20,
-        "local_epochs": 4,
-        "engine": "ray",
-    }
-    short = shortened(audited(small, Timed, **requested), tmp_path).experiment
+    requested = {"rounds": 9, "audit_rounds": "0,3,last", "images": 80, "clients": 20, "local_epochs": 4}
+    short = shortened(audited(small, Timed, engine="ray", **requested), tmp_path).experiment
     assert (short.rounds, short.audited, short.images, short.per_round, short.local_epochs) == (1, (1,), 8, 8, 1)
     uploads = shortened(audited(small, Timed, **requested, audit_source="both"), tmp_path).experiment
     assert (uploads.per_round, uploads.local_epochs) == (20, 4)
@@ -142,15 +131,23 @@ def test_a_run_is_shortened_to_one_round(small: Experiment, tmp_path: Path) -> N
     assert before.audited == (0,) and before.engine == "inproc" and before.out == tmp_path
 
 
+def test_of_large_messages_there_are_few(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear layer from 64 pixels to 10 classes has 2,600 bytes."""
+    run_plan = audited(small, Timed, images=80, clients=20)
+    for maximum, images in [(1, 1), (3 * 2600, 3), (80 * 2600, 8)]:
+        monkeypatch.setattr(timed_phases, "MESSAGES", maximum)
+        assert shortened(run_plan, tmp_path).experiment.images == images
+
+
 class Sized(Timed):
     """Takes a hundredth of a second for each image."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        SEEN.append(len(observations))
-        self.clock.pass_by(0.01 * len(observations))
-        return super().run(observations, knowledge, rngs)
+    each_s: ClassVar[float] = 0.01
+
+    def run(self, *given: Any) -> list[Reconstruction]:
+        SEEN.append(len(given[0]))
+        self.clock.pass_by(self.each_s * len(given[0]))
+        return super().run(*given)
 
 
 @pytest.mark.slow
@@ -160,21 +157,31 @@ def test_eight_images_are_attacked_once_and_in_a_round(small: Experiment, tmp_pa
     assert SEEN == [8, 8] and costs.messages == 8 and costs.round_bytes > costs.once_bytes > 0
 
 
+class Slow(Sized):
+    """Takes longer for an image than there is for all jobs."""
+
+    each_s = 5.0
+
+
+@pytest.mark.slow
+def test_jobs_that_come_too_late_count_as_the_attacks_others(small: Experiment, tmp_path: Path) -> None:
+    costs = costs_of(audited(small, Slow), tmp_path)
+    assert (costs.once_s, costs.probes_s, costs.untimed, SEEN) == (5.0, 5.0, 1, [1])
+
+
 class Sampled(Sized):
     """Learns once in a process for 3 s, and searches for 2 s in steps that are sampled."""
 
     sampled: ClassVar[bool] = True
     learnt: ClassVar[list[bool]] = []
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, *given: Any) -> list[Reconstruction]:
         for _ in steps(0 if self.learnt else 1000):
             self.clock.pass_by(0.003)
         self.learnt.append(True)
         for _ in steps(1000):
             self.clock.pass_by(0.002)
-        return ByGuess.run(self, observations, knowledge, rngs)
+        return ByGuess.run(self, *given)
 
 
 @pytest.mark.nightly
@@ -202,13 +209,11 @@ class Parted(Timed):
 
     Settings = InTwoParts
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def run(self, *given: Any) -> list[Reconstruction]:
         first, further = self.settings.iterations, self.settings.further_iterations
         SEEN.append((first, further))
         self.clock.pass_by(0.01 * further + (0.5 if further > 1 else 0.0))
-        return super().run(observations, knowledge, rngs)
+        return super().run(*given)
 
 
 @pytest.mark.slow

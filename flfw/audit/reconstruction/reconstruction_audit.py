@@ -118,6 +118,7 @@ class ReconstructionAudit:
         entries: list[dict[str, Any]] = []
         inferring: list[tuple[AttackJob, JobResult]] = []
         with Steps("attack", len(jobs)) as steps:
+            self._attacks.report = steps.part
             for name in self._named:
                 static_rows: list[ScoreRow] = []
                 for job in (job for job in jobs if job.attack == name):

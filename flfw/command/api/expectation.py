@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from subprocess import Popen
 from typing import Any, final
 
 from flfw.command.api.summary import claimed
@@ -38,11 +39,12 @@ class Expectation:
         return "\n".join([*claimed(self.privacy, self.metrics), *self.notes, lines(self.costs)])
 
 
-def expected(experiment: Experiment) -> Expectation:
+def expected(experiment: Experiment, **begun: Popen[str]) -> Expectation:
     """Check an experiment and measure its costs for some seconds; nothing is written.
 
     Args:
         experiment: the experiment.
+        **begun: processes of phases that wait for it.
 
     Raises:
         InputError: something asked for does not exist or does not fit.
@@ -57,6 +59,5 @@ def expected(experiment: Experiment) -> Expectation:
     require_folder(run_plan.experiment.out)
     began = time.process_time()
     privacy = tuple(RunAccountant(run_plan.client, task.split).entries())
-    return Expectation(
-        privacy, tuple(notes), estimate(run_plan, time.process_time() - began), run_plan.experiment.metrics
-    )
+    costs = estimate(run_plan, time.process_time() - began, **begun)
+    return Expectation(privacy, tuple(notes), costs, run_plan.experiment.metrics)
