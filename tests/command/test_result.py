@@ -90,7 +90,8 @@ def test_a_leak_of_membership_is_a_leak_though_nothing_was_rebuilt(unaudited: Re
 @pytest.mark.slow
 def test_a_summary_in_html_has_verdicts_and_pictures_that_the_report_may_show(audited: Result) -> None:
     page = audited._repr_html_()
-    assert "reconstruction: leaks" in page and page.count("<img") == 4 and "data:image/png;base64," in page
+    assert page.index("data:image/png;base64,") < page.index(">recognisable<") < page.index("reconstruction: leaks")
+    assert page.count("<img") == 4
     private = notebook.html(audited.path, {**audited.content, "config": {**audited.config, "show_samples": "no"}})
     assert "<img" not in private and "reconstruction: leaks" in private
 

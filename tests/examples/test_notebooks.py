@@ -57,5 +57,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [words for words in SAID[path.stem] if not any(words in text for text in everything)] == []
     assert any("iframe srcdoc=" in text for text in everything) == SHOWN[path.stem]
     assert any("<strong>reconstruction: leaks" in text for text in everything)  # a result at the end of a cell
+    shown = [text for text in everything if text and not text.startswith(("Writing ", "Result("))]
+    assert "<img alt='original'" in shown[0]  # pictures before words
     assert not any("Warning" in text for text in everything)
     assert not any(name in text for text in everything for name in ("\x1b[", "Traceback"))

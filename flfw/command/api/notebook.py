@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from flfw.command.api.summary import summary
 from flfw.errors import InputError
@@ -49,7 +49,7 @@ _PICTURE = 'style="height:64px;image-rendering:pixelated;margin:2px"'
 
 
 def html(folder: Path, result: Mapping[str, Any]) -> str:
-    """Return a summary: the verdicts, the lines of the command line, and the worst attack's pictures, if any are shown.
+    """Return a summary: the worst attack's pictures, if any are shown, the verdicts, and the lines of the command line.
 
     Pictures are those that the report may show: none of a user's own data unless it was asked for them.
 
@@ -59,9 +59,9 @@ def html(folder: Path, result: Mapping[str, Any]) -> str:
     """
     concluded = conclusions(folder, result).items()
     words = "; ".join(f"{question}: {verdicts.in_words(entry)}" for question, entry in concluded) or "not audited"
-    shown = [Markup("<p><strong>{}</strong></p>").format(words)]
+    shown = [_pictures(worst.samples)] if (worst := _worst(folder, result)) is not None else []
+    shown += [Markup("<p><strong>{}</strong></p>").format(words)]
     shown += [Markup("<p style='margin:0'>{}</p>").format(line) for line in summary(folder).splitlines()]
-    shown += [_pictures(worst.samples)] if (worst := _worst(folder, result)) is not None else []
     return str(Markup("<div>{}</div>").format(Markup("").join(shown)))
 
 
@@ -90,8 +90,7 @@ def show(folder: Path, height: int) -> None:
 def _in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
     shell = sys.modules.get("IPython")
-    running: Any = shell.get_ipython() if shell is not None else None
-    return hasattr(running, "kernel")
+    return shell is not None and hasattr(shell.get_ipython(), "kernel")
 
 
 def _worst(folder: Path, result: Mapping[str, Any]) -> AuditEntry | None:
@@ -129,5 +128,6 @@ def _cell(sample: Sample) -> Markup:
         for name, source in (("original", sample.original), ("reconstruction", sample.reconstruction))
         if source
     ]
-    words = escape(f"{score:.1f} dB") if score is not None else Markup()
+    word = "recognisable" if sample.recovered else "not recovered"
+    words = Markup("<b>{}</b><br>{:.1f} dB").format(word, score) if score is not None else Markup()
     return Markup("<div style='text-align:center'>{}{}</div>").format(Markup("").join(images), words)
