@@ -40,7 +40,7 @@ def parquet(word: str) -> DatasetCard:
     return table(f"parquet:{word}")
 
 
-def table(name: str) -> DatasetCard:
+def table(name: str | TableName) -> DatasetCard:
     """Return the card of a table, whose first line names the columns.
 
     Rows without a target are left out. Every fifth row of a class (of a regression: of the file), from the second on,
@@ -51,14 +51,14 @@ def table(name: str) -> DatasetCard:
     Raises:
         InputError: there is no such file, target or column, or the table is damaged.
     """
-    parsed = TableName.parse(name)
+    parsed = TableName.parse(name) if isinstance(name, str) else name
     files = [parsed.path, *([parsed.plan] if parsed.plan else [])]
     if parsed.settings.test:
         files.append(parsed.beside(parsed.settings.test))
     for file in files:
         if not file.is_file():
             raise InputError(f"Expected {parsed.prefix}:FILE@TARGET with a file of rows, got {file}; no file is there.")
-    folder = cache.user_cache() / "tables" / cache.digest(name, _VERSION, cache.fingerprint(files))
+    folder = cache.user_cache() / "tables" / cache.digest(str(name), _VERSION, cache.fingerprint(files))
     if not folder.exists():
         arrays, meta = _made(parsed)
         cache.publish(folder, lambda target: cache.write_arrays(target, arrays, meta))
@@ -69,7 +69,7 @@ def table(name: str) -> DatasetCard:
         shape=(schema.width,),
         classes=schema.labels,
         files=dict.fromkeys([f"{part}.npy" for part in (*_PARTS, *(_GROUPS if by_patient else ()))]),
-        read=_read_patients if by_patient else _read,
+        read=_read_patients if by_patient else read,
         source=f"rows in {parsed.file}, target {'; '.join([parsed.target, *notes])}",
         fetch=f"the table itself, after removing {folder}",
         root=folder,
@@ -84,13 +84,14 @@ def table(name: str) -> DatasetCard:
     )
 
 
-def _read(root: Path, side: int | None) -> DatasetArrays:
+def read(root: Path, side: int | None) -> DatasetArrays:
+    """Return the arrays of a table that was encoded."""
     return DatasetArrays(*cache.read_arrays(root, _PARTS)[0])
 
 
 def _read_patients(root: Path, side: int | None) -> DatasetArrays:
     train, test = cache.read_arrays(root, _GROUPS)[0]
-    return _read(root, side)._replace(train_group=train, test_group=test)
+    return read(root, side)._replace(train_group=train, test_group=test)
 
 
 @lru_cache(maxsize=8)
