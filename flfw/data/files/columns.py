@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import floor, log10
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -322,5 +323,5 @@ def _column(name: str, entries: Mapping[str, Any]) -> Column:
 def _shown(column: Column, value: float) -> str:
     if column.kind == "date":
         return str(np.datetime64(round(value), "D"))
-    digits = max(0, _DIGITS - len(str(int(abs(column.high - column.low)))))
+    digits = max(0, _DIGITS - 1 - floor(log10(column.high - column.low)))
     return f"{value:.{_DIGITS}g}" if abs(value) >= 1e12 else f"{round(value, digits):.15g}"

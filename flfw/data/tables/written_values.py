@@ -34,7 +34,7 @@ class DecimalSigns(NamedTuple):
 _UNKNOWN = DecimalSigns()
 _BLANK = " \u00a0\u2007\u2009\u202f"
 _CURRENCY = "$€£¥₹₽₩₪₺฿₫₴₦₱"
-_CODES = r"(?:US|A|C|R)\$|USD|EUR|GBP|CHF|JPY|INR|CNY|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|ZAR|KRW|TRY|MXN|NZD|Rs"
+_CODES = r"(?:US|A|C|R)\$|USD|EUR|GBP|CHF|JPY|INR|CNY|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|ZAR|KRW|TRY|MXN|NZD|Rs\.?"
 _NUMBER = re.compile(
     rf"""(?P<bound>[<>≤≥]=?\s*)?(?P<minus>[+\-\u2212\u2013(]\s?)?
     (?P<before>(?:{_CODES}|[{_CURRENCY}])\s?)?(?P<inner>[-(])?
@@ -112,10 +112,11 @@ def numbers(words: Sequence[str], signs: DecimalSigns = _UNKNOWN, codes: bool = 
     ([1234.5, 12.25], [nan, nan])
     """
     none = Quantities(np.full(len(words), np.nan))
+    coded = next((f"{word} is read as a number, no code" for word in words if re.fullmatch(r"0\d+\.\d+", word)), "")
     if (plain := plain_numbers(words, codes)) is not None:
         marked = [word.lstrip("+-") for word in words if "." in word]
         if not marked or signs.given == "." or any(not _digits(word, ",") for word in marked):
-            return Quantities(plain)
+            return Quantities(plain, note=coded)
     parsed = [_NUMBER.fullmatch(word) for word in words]
     found = [one for one in parsed if one]
     if not codes and len(found) == len(words) and any(map(_is_code, found)):
