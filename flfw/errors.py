@@ -73,10 +73,10 @@ def alike(words: Iterable[str]) -> str:
     """
     known: dict[str, str] = {}
     for word in words:
-        letters = unicodedata.normalize("NFKC", word).casefold()
-        other = known.setdefault("".join(one for one in letters if one.isprintable() and one != " "), word)
+        letters = unicodedata.normalize("NFKC", word).casefold().replace(" ", "")
+        other = known.setdefault("".join(filter(str.isprintable, letters)), word)
         if other != word:
-            return f"{ascii(other)} and {ascii(word)} differ in capitals or blanks alone"
+            return f"{other!a} and {word!a} differ in capitals or blanks alone"
     return ""
 
 

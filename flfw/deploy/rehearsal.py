@@ -142,7 +142,7 @@ def _of_folder(experiment: Experiment) -> Experiment:
 
     if not data.is_at_sites(experiment.dataset):
         return experiment
-    if site_tables.is_planned(data.configured(experiment.dataset, ()).partition(":")[2]):
+    if site_tables.parsed(data.configured(experiment.dataset, ()).partition(":")[2]):
         return _of_table(experiment)
     card = data.describe(experiment.dataset)
     require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=experiment.dataset)

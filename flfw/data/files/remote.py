@@ -142,12 +142,14 @@ def _copy(answer: IO[bytes], file: IO[bytes], name: str, start: int, total: int 
     return got
 
 
-def _check(remote: Remote, path: Path) -> None:
-    if remote.md5 is None:
-        return
+def md5_of(path: Path) -> str:
+    """Return the MD5 sum of a file, in hexadecimal digits."""
     with path.open("rb") as file:
-        md5 = hashlib.file_digest(file, "md5").hexdigest()
-    if md5 != remote.md5:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+def _check(remote: Remote, path: Path) -> None:
+    if remote.md5 is not None and (md5 := md5_of(path)) != remote.md5:
         size = path.stat().st_size
         path.unlink()
         raise InputError(

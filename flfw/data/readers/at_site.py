@@ -103,8 +103,8 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
     Raises:
         InputError: the word has neither form.
     """
-    if site_tables.is_planned(word):
-        return _planned(*site_tables.parsed(word))
+    if planned := site_tables.parsed(word):
+        return _planned(*planned)
     form, ending = patients.parsed(word)
     parsed = _FORM.fullmatch(form)
     if not parsed or int(parsed[5]) < 2:

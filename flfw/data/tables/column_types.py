@@ -35,7 +35,7 @@ _IDENTIFIER = re.compile(
 )
 _LIKE_TIME = re.compile(r"\d{1,2}([-/. ])(?:\d{1,2}|[A-Za-z]{3})\1(?:\d\d){1,2}(?: .*)?|\d*:[\d:.,]*\d")
 _STAND_IN = re.compile(  # of a missing number or day, in files of surveys, statistics programs and machines
-    r"-[1-9]|-?(?:([6-9])\1+|9+[5-8])(?:\.9+)?|-32768|-2147483648|.*e\+[23]\d|"
+    r"-[1-9]|-?(?:([6-9])\1+|9+[5-8])(?:\.9+)?|-32768|-2147483648|1e\+20|.*e\+3\d|"
     r"(?:0001|1111|1[89]00|1899|1970|2099|2999|3000|9999)-(?:01-01|12-3\d)"
 )
 _EDGE = 9  # different values at each end of a column, among which stand-ins are
@@ -233,7 +233,7 @@ def stand_ins(numbers: np.ndarray, days: bool = False) -> str:
     }
     doubtful = [value for value, name in names.items() if _STAND_IN.fullmatch(name)]
     rest = values[~np.isin(values, doubtful)]
-    if not len(rest):
+    if len(rest) < 2:
         return ""
     low, high = float(rest[0]), float(rest[-1])
     # Beside several numbers from 0 on, -1 is doubtful however near it is.
@@ -287,7 +287,7 @@ def _read(words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> Co
     if not (pair and pair[1].lower() in ("true", "1", "1.0")):
         present = without_missing(words, settings, _named(words, settings))
         pair = _pair(sorted(set(present.tolist()) - {""}))
-    note = _joined(note, alike(sorted(set(present.tolist()))), _missing_words(words, present))
+    note = _joined(note, alike(sorted(set(present.tolist()))[:_MOST_CLASSES]), _missing_words(words, present))
     return ColumnValues("boolean" if pair else "categorical", present, note=note)
 
 
@@ -367,11 +367,10 @@ def given_values(
 
 def _as_named(words: np.ndarray, named: Sequence[str]) -> np.ndarray:
     """Return words (N,) as a plan writes them: 1 for 1.0."""
-    strange = sorted(set(words.tolist()) - {"", *named})
-    numbers = {word: plain[0] for word in [*named, *strange] if (plain := written_values.plain_numbers([word])) is not None}
-    names = {numbers[word]: word for word in named if word in numbers}
-    known = {word: names.get(numbers.get(word, np.nan), word) for word in strange}
-    return np.array([known.get(word, word) for word in words], dtype=object) if known else words
+    names = {plain[0]: name for name in named if (plain := written_values.plain_numbers([name])) is not None}
+    strange = set(words.tolist()) - {"", *named} if names else set[str]()
+    read = {word: plain[0] for word in strange if (plain := written_values.plain_numbers([word])) is not None}
+    return np.array([names.get(read[word], word) if word in read else word for word in words], dtype=object)
 
 
 def _as(kind: Kind, words: list[str], settings: TableSettings, signs: DecimalSigns) -> Quantities:
@@ -450,9 +449,11 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings, signs: D
     if different < 2:
         only = f"only {words[~read.absent][0]}" if different else "none"
         raise InputError(f"Expected two different values or more in target {name}, got {only}.")
+    if read.kind == "numeric" and settings.task != "regression":  # of a regression that is asked for it is said
+        read = replace(read, note=_joined(read.note, stand_ins(there)))
     few = read.kind == "numeric" and different <= _FEW and bool((there == np.round(there)).all())
     if settings.task == "regression" or (read.kind == "numeric" and settings.task == "auto" and not few):
-        return replace(read, note=_joined(read.note, stand_ins(there)))
+        return read
     classes = as_names(read, words) if read.kind == "numeric" else np.where(read.absent, "", words).astype(object)
     different = len(set(classes.tolist()) - {""})
     if different > _MOST_CLASSES:
@@ -463,8 +464,7 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings, signs: D
         raise InputError(
             f"Expected numbers or few classes in target {name}, got {got}; csv.task=classification if they are classes."
         )
-    note = _joined(read.note, stand_ins(there) if read.kind == "numeric" else "")
-    return ColumnValues("categorical", classes, note=note)
+    return ColumnValues("categorical", classes, note=read.note)
 
 
 def _read_target(name: str, words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:

@@ -251,5 +251,5 @@ def patients_of(
             raise InputError(f"Expected a patient in each row of {path}, got {got}.")
     words = np.concatenate(named)
     plain = written_values.plain_numbers(words.tolist())  # 1 and 1.0 are one patient
-    whole = plain is not None and np.abs(plain).max() < 2**53  # larger ones are not exact
-    return np.unique(plain if whole else words.astype(str), return_inverse=True)[1].astype(np.int64)
+    exact = words.astype(str) if plain is None or np.abs(plain).max() >= 2**53 else plain
+    return np.unique(exact, return_inverse=True)[1].astype(np.int64)

@@ -46,16 +46,13 @@ def name_of(schema: TableSchema) -> str:
     return f"site:{schema.width}:{classes}@plan-{plan_file.plan_digest(schema)}"
 
 
-def is_planned(word: str) -> bool:
-    """Return whether a word behind ``site:`` names tables with a plan."""
-    return _FORM.fullmatch(word) is not None
+def parsed(word: str) -> tuple[int, str, str] | None:
+    """Return the features, the classes (``real``: of a regression) and the digest in ``D:CLASSES@plan-DIGEST``.
 
-
-def parsed(word: str) -> tuple[int, str, str]:
-    """Return the features, the classes (``real``: of a regression) and the digest in ``D:CLASSES@plan-DIGEST``."""
+    Return None for another word behind ``site:``, which names no tables with a plan.
+    """
     found = _FORM.fullmatch(word)
-    assert found is not None, "asked for by is_planned"
-    return int(found[1]), found[2], found[3]
+    return (int(found[1]), found[2], found[3]) if found else None
 
 
 def files_of(root: Path, endings: Sequence[str] = (".csv", ".parquet")) -> list[Path]:
