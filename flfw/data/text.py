@@ -91,8 +91,8 @@ def _content(path: Path) -> tuple[list[str], bytes]:
     if len(lines) < 2 * len(plain) or not lines:
         return [], content
     if plain:
-        way = "write a label and a tab before it, or no tabs"
-        raise InputError(f"Expected label<TAB>text in each line of {path}, as in most, got {plain[0][:40]!r}; {way}.")
+        got = f"{plain[0][:40]!r}; add it, or use none"
+        raise InputError(f"Expected a tab in all lines of {path}, as in most, got {got}.")
     classes = {label for label, _, _ in (line.partition("\t") for line in lines)}
     if len(classes) < 2:
         raise InputError(f"Expected two labels or more in {path}, got only {', '.join(classes)}; add another class.")

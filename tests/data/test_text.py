@@ -48,12 +48,9 @@ def test_the_length_is_32_unless_the_name_says_another(tmp_path):
         (None, "", "Expected text:FILE with a file of text, got {file}; no file is there."),
         (b"caf\xe9", "", "Expected UTF-8 in {file}, got another byte at 3; convert the file."),
         (b"ab\0cd", "", "Expected text in {file}, got a zero byte at 2; remove it."),
+        (b"a\tb\nb\tc\nx", "", "Expected a tab in all lines of {file}, as in most, got 'x'; add it, or use none."),
         (b"a\tb\na\tc", "", "Expected two labels or more in {file}, got only a; add another class."),
-        (
-            b"x" * 164,
-            "",
-            "Expected 165 bytes or more for sequences of 32, got 164; take a longer file or another LENGTH.",
-        ),
+        (b"x" * 9, "@9", "Expected 50 bytes or more for sequences of 9, got 9; take a longer file or another LENGTH."),
         (b"x", "@1", "Expected text:FILE or text:FILE@LENGTH with 2 <= LENGTH <= 1024, got text:{file}@1."),
     ],
 )

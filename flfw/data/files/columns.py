@@ -114,6 +114,8 @@ class Column:
         '40'
         >>> Column("ward", "categorical", categories=("A", "B"), other=True).read_back([0.1, 0.2, 0.7])
         '(other)'
+        >>> Column("dose", "numeric", low=0, high=1e-6).read_back([0.5])
+        '5e-07'
         """
         values = np.nan_to_num(np.asarray(features, np.float64))
         if self.missing and values[-1] >= 0.5:

@@ -442,7 +442,9 @@ class Listing:
             notes.append(
                 f"{twins} images are named as others, like x.jpg or x_mask.png beside x.png: each is an example."
             )
-        brightest = max(int(x[:_LOOKED_AT].max()) for x in (arrays.train_x, arrays.test_x)) if arrays else 255
+        brightest = (
+            max(int(x[:_LOOKED_AT].max()) for x in (arrays.train_x, arrays.test_x)) if arrays and not bits else 255
+        )
         if brightest < _DARK:
             notes.append(f"The brightest level of the first {_LOOKED_AT} images of a part is {brightest} of 255.")
         used = Counter(_kind(str(file)) for file in [*examples, *(file for file, _ in third)])

@@ -42,7 +42,7 @@ def read(path: Path, prefix: str, settings: TableSettings) -> ReadTable:
         InputError: there is no such file, it is empty or damaged, or two columns have one name.
     """
     _require_file(path, prefix)
-    made = _csv(path, settings) if prefix == "csv" else _parquet(path, settings)
+    made = _csv(path, settings) if prefix == "csv" else ReadTable(_parquet(path, settings), [], "")
     if not made.table or not len(next(iter(made.table.values()))):
         raise InputError(f"Expected rows below the names of the columns in {path}, got none.")
     if sums := [words[-1] for words in made.table.values() if _SUM.fullmatch(words[-1])]:
@@ -189,7 +189,7 @@ def _schema(path: Path) -> list[str]:
         raise _unreadable(path, error) from error
 
 
-def _parquet(path: Path, settings: TableSettings) -> ReadTable:
+def _parquet(path: Path, settings: TableSettings) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -198,17 +198,15 @@ def _parquet(path: Path, settings: TableSettings) -> ReadTable:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     _require_names(path, list(map(str, read.column_names)))
-    made, notes, dropped = {}, list[str](), settings.chosen("drop", read.column_names)
+    made, dropped = {}, settings.chosen("drop", read.column_names)
     for name, column in zip(read.column_names, read.columns, strict=True):
-        if pa.types.is_dictionary(column.type) and pa.types.is_primitive(column.type.value_type):
-            notes.append(f"{name} has categories of numbers, read as numbers: parquet.categorical={name}")
         if pa.types.is_nested(column.type) or "binary" in str(column.type):
             if name not in dropped:
                 got = f"{column.type} in column {name}; parquet.drop={name} leaves it out"
                 raise InputError(f"Expected numbers, words, dates or booleans in {path}, got {got}.")
             column = pa.array([None] * len(column))
         made[str(name)] = np.array(_words(column), dtype=object)
-    return ReadTable(made, notes, "")
+    return made
 
 
 def _words(column: Any) -> list[str]:
