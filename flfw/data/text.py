@@ -8,6 +8,7 @@ other file is for the prediction of the byte that follows a sequence.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables.plan_file import tested
-from flfw.errors import InputError
+from flfw.errors import InputError, alike
 
 BYTES = 256
 """Size of the vocabulary."""
@@ -68,6 +69,7 @@ def text(word: str) -> DatasetCard:
         source=f"text in {path}, {'a label for each line' if lines else 'the byte after each sequence as its label'}",
         fetch="a UTF-8 file of text, or of lines label<TAB>text",
         root=location.parent,
+        notes=(lambda _: (f"Labels {same}.",)) if (same := alike(labels)) else None,
         net="gpt_tiny",
         split="iid",
         vocabulary=BYTES,
@@ -80,7 +82,7 @@ def _content(path: Path) -> tuple[list[str], bytes]:
     """Return the lines of a labelled file, or none, and the file's bytes."""
     if not path.is_file():
         raise InputError(f"Expected text:FILE with a file of text, got {path}; no file is there.")
-    content = path.read_bytes()
+    content = path.read_bytes().removeprefix(BOM_UTF8)
     try:
         lines = [line for line in content.decode().splitlines() if line.strip()]
     except UnicodeDecodeError as error:

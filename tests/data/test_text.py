@@ -25,7 +25,7 @@ def test_a_plain_file_is_cut_into_sequences_and_the_bytes_after_them(tmp_path):
 
 def test_labelled_lines_are_an_example_each(tmp_path):
     lines = "ham\thi|spam\tlonger than four|ham\té\tx||spam\tb|ham\tc|ham\td|ham\te|ham\tf|ham\tg".split("|")
-    (tmp_path / "mail.tsv").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "mail.tsv").write_text("\n".join(lines), encoding="utf-8-sig")
     chosen = load(f"text:{tmp_path / 'mail.tsv'}@4")
     # of ham (hi, é, c, d, e, f, g) the second and the seventh are for testing, of spam the second
     assert read(chosen.train_x) == [b"hi\0\0", b"long", b"c\0\0\0", b"d\0\0\0", b"e\0\0\0", b"f\0\0\0"]

@@ -239,7 +239,7 @@ _Rows: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 def _rows(path: Path, features: int, classes: int, by_patient: bool) -> _Rows:
     """Read the inputs (N, d) float32, labels (N,) int64 and, if asked, patients (N,) int64 of one table."""
     try:
-        table = np.loadtxt(path, delimiter=",", ndmin=2)
+        table = np.loadtxt(path, delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
         raise InputError(f"Expected lines of numbers in {path}, got others: {' '.join(str(error).split())}.") from error
     group = None

@@ -33,7 +33,9 @@ _IDENTIFIER = re.compile(
     r"(?-i:[a-z]ID$)|^Unnamed|zipcode|post.?code|phone|nummer$",
     re.IGNORECASE,
 )
-_LIKE_TIME = re.compile(r"\d{1,2}([-/. ])(?:\d{1,2}|[A-Za-z]{3})\1(?:\d\d){1,2}(?: .*)?|\d*:[\d:.,]*\d")
+_LIKE_TIME = re.compile(
+    r"\d{1,2}\.?([-/. ])(?:\d\d?|[^\W\d_]{3,9}\.?)\1(?:\d\d){1,2}(?: .*)?|\d{4}-\d\d-\d\d\D.*|\d*:[\d:.,]*\d"
+)
 _STAND_IN = re.compile(  # of a missing number or day, in files of surveys, statistics programs and machines
     r"-[1-9]|-?(?:([6-9])\1+|9+[5-8])(?:\.9+)?|-32768|-2147483648|1e\+20|.*e\+3\d|"
     r"(?:0001|1111|1[89]00|1899|1970|2099|2999|3000|9999)-(?:01-01|12-3\d)"
@@ -348,7 +350,11 @@ def given_values(
     present = without_missing(words, settings, named)
     there = np.flatnonzero(present != "")
     if kind not in ("numeric", "date"):
-        return ColumnValues(kind, _as_named(present, named))
+        made = _as_named(present, named)
+        note = _joined(
+            alike(sorted({*made.tolist(), *named} - {*_NONE})[:_MOST_CLASSES]), _missing_words(words, present)
+        )
+        return ColumnValues(kind, made, note=note)
     places, different = pd.factorize(present[there])
     values = np.full(len(words), np.nan)
     try:
@@ -366,11 +372,11 @@ def given_values(
 
 
 def _as_named(words: np.ndarray, named: Sequence[str]) -> np.ndarray:
-    """Return words (N,) as a plan writes them: 1 for 1.0."""
-    names = {plain[0]: name for name in named if (plain := written_values.plain_numbers([name])) is not None}
-    strange = set(words.tolist()) - {"", *named} if names else set[str]()
-    read = {word: plain[0] for word in strange if (plain := written_values.plain_numbers([word])) is not None}
-    return np.array([names.get(read[word], word) if word in read else word for word in words], dtype=object)
+    """Return words (N,) as a plan writes them, or in the shortest way: 1 for 1.0."""
+    different = [*sorted(set(words.tolist()) - {"", *named}, key=len, reverse=True), *named]
+    read = {word: plain[0] for word in different if (plain := written_values.plain_numbers([word])) is not None}
+    names = {number: word for word, number in read.items()}
+    return np.array([names[read[word]] if word in read else word for word in words], dtype=object)
 
 
 def _as(kind: Kind, words: list[str], settings: TableSettings, signs: DecimalSigns) -> Quantities:
