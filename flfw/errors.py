@@ -7,6 +7,7 @@ Attributes:
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 DIED = "its process died"
@@ -62,6 +63,21 @@ def suggestion(word: str, known: Iterable[str], minimum: float = _LIKE) -> str:
         return ""
     *first, last = [other for other, ratio in likeness.items() if ratio == maximum][:_EQUALS]
     return f"; did you mean {', '.join(first)}{' or ' * bool(first)}{last}?"
+
+
+def alike(words: Iterable[str]) -> str:
+    """Return a remark on the first words that differ in capitals, blanks or forms of letters alone; empty: none do.
+
+    >>> alike(["f", "Male", "male"]), alike(["m", "male"])
+    ("'Male' and 'male' differ in capitals or blanks alone", '')
+    """
+    known: dict[str, str] = {}
+    for word in words:
+        letters = unicodedata.normalize("NFKC", word).casefold().replace(" ", "")
+        other = known.setdefault("".join(filter(str.isprintable, letters)), word)
+        if other != word:
+            return f"{other!a} and {word!a} differ in capitals or blanks alone"
+    return ""
 
 
 def abridged(names: Sequence[str], most: int, kind: str = "") -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +73,10 @@ def _of_population(name: str, card: DatasetCard, population: Population, side: i
         population: its clients.
         side: side in pixels to resize the images to; None: as generated.
     """
-    resized = partial(_resized, side=side)
+
+    def resized(images: np.ndarray) -> np.ndarray:
+        return images if side is None else resize(images, side)
+
     return Dataset(
         name,
         *columns_of(population, "train", resized),
@@ -86,10 +88,6 @@ def _of_population(name: str, card: DatasetCard, population: Population, side: i
         md5_ok=None,
         digest=cache.digest(name, side, *_first(population)),
     )
-
-
-def _resized(images: np.ndarray, side: int | None) -> np.ndarray:
-    return images if side is None else resize(images, side)
 
 
 def _first(population: Population) -> list[bytes]:

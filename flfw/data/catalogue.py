@@ -55,15 +55,10 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
 
 _PICTURES: dict[str, Callable[[str, ImageFormat], DatasetCard]] = {"folder": at_site.folder, "site": at_site.site}
 
-_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {
-    "csv": table.csv,
-    "hf": hub.hub,
-    "parquet": table.parquet,
-    "text": text.text,
-}
+_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"hf": hub.hub, "text": text.text}
 """Sets that are not published here, ``folder:PATH``: prefix -> card of the set that the word behind the colon names."""
 
-PREFIXES = frozenset((*_FAMILIES, *_ANYBODYS, *_PICTURES))
+PREFIXES = frozenset((*_FAMILIES, *_ANYBODYS, *_PICTURES, *tables.PREFIXES))
 """Words before a colon that name no module."""
 
 
@@ -83,6 +78,8 @@ def describe(name: str, image_format: ImageFormat | None = None) -> DatasetCard:
     prefix, _, word = name.partition(":")
     if described := _PICTURES.get(prefix):
         return described(word, image_format or ImageFormat(skip_damaged=True))  # whoever reads the pictures has a form
+    if is_table(name):
+        return table.table(name)
     if makes := (_FAMILIES | _ANYBODYS).get(prefix):
         return makes(word)
     if word and ("." in prefix or importlib.util.find_spec(prefix)):

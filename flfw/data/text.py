@@ -8,6 +8,7 @@ other file is for the prediction of the byte that follows a sequence.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.errors import InputError
+from flfw.data.tables.plan_file import tested
+from flfw.errors import InputError, alike
 
 BYTES = 256
 """Size of the vocabulary."""
@@ -67,6 +69,7 @@ def text(word: str) -> DatasetCard:
         source=f"text in {path}, {'a label for each line' if lines else 'the byte after each sequence as its label'}",
         fetch="a UTF-8 file of text, or of lines label<TAB>text",
         root=location.parent,
+        notes=(lambda _: (f"Labels {same}.",)) if (same := alike(labels)) else None,
         net="gpt_tiny",
         split="iid",
         vocabulary=BYTES,
@@ -79,16 +82,19 @@ def _content(path: Path) -> tuple[list[str], bytes]:
     """Return the lines of a labelled file, or none, and the file's bytes."""
     if not path.is_file():
         raise InputError(f"Expected text:FILE with a file of text, got {path}; no file is there.")
-    content = path.read_bytes()
+    content = path.read_bytes().removeprefix(BOM_UTF8)
     try:
         lines = [line for line in content.decode().splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise InputError(f"Expected UTF-8 in {path}, got another byte at {error.start}; convert the file.") from error
     if PAD in content:
         raise InputError(f"Expected text in {path}, got a zero byte at {content.index(PAD)}; remove it.")
-    tabs = [number for number, line in enumerate(lines) if "\t" in line]
-    if not lines or len(tabs) < len(lines):
+    plain = [line for line in lines if "\t" not in line]
+    if len(lines) < 2 * len(plain) or not lines:
         return [], content
+    if plain:
+        got = f"{plain[0][:40]!r}; add it, or use none"
+        raise InputError(f"Expected a tab in all lines of {path}, as in most, got {got}.")
     classes = {label for label, _, _ in (line.partition("\t") for line in lines)}
     if len(classes) < 2:
         raise InputError(f"Expected two labels or more in {path}, got only {', '.join(classes)}; add another class.")
@@ -104,8 +110,7 @@ def _labelled(root: Path, side: int | None, lines: Sequence[str], length: int) -
         head = words.encode()[:length]
         row[: len(head)] = np.frombuffer(head, np.uint8)
     y = np.array([names.index(label) for label, _ in pairs], np.int64)
-    test = np.sort(np.concatenate([np.flatnonzero(y == label)[1::5] for label in range(len(names))]))
-    return _parted(x, y, test)
+    return _parted(x, y, by_class=True)
 
 
 def _pieces(root: Path, side: int | None, data: bytes, length: int) -> DatasetArrays:
@@ -115,10 +120,10 @@ def _pieces(root: Path, side: int | None, data: bytes, length: int) -> DatasetAr
         need = f"{_LEAST * (length + 1)} bytes or more for sequences of {length}"
         raise InputError(f"Expected {need}, got {len(data)}; take a longer file or another LENGTH.")
     pieces = np.frombuffer(data, np.uint8)[: count * (length + 1)].reshape(count, length + 1)
-    return _parted(pieces[:, :-1], pieces[:, -1].astype(np.int64), np.arange(count)[1::5])
+    return _parted(pieces[:, :-1], pieces[:, -1].astype(np.int64), by_class=False)
 
 
-def _parted(x: np.ndarray, y: np.ndarray, test: np.ndarray) -> DatasetArrays:
+def _parted(x: np.ndarray, y: np.ndarray, by_class: bool) -> DatasetArrays:
     """Divide the examples into training and test part, as numbers in [0, 1]."""
-    train, numbers = np.setdiff1d(np.arange(len(y)), test), x.astype(np.float32) / np.float32(BYTES - 1)
-    return DatasetArrays(numbers[train], y[train], numbers[test], y[test])
+    test, numbers = tested(y, None, by_class), x.astype(np.float32) / np.float32(BYTES - 1)
+    return DatasetArrays(numbers[~test], y[~test], numbers[test], y[test])

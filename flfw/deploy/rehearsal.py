@@ -142,7 +142,7 @@ def _of_folder(experiment: Experiment) -> Experiment:
 
     if not data.is_at_sites(experiment.dataset):
         return experiment
-    if site_tables.is_planned(data.configured(experiment.dataset, ()).partition(":")[2]):
+    if site_tables.parsed(data.configured(experiment.dataset, ()).partition(":")[2]):
         return _of_table(experiment)
     card = data.describe(experiment.dataset)
     require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=experiment.dataset)
@@ -160,19 +160,12 @@ def _of_folder(experiment: Experiment) -> Experiment:
 def _of_table(experiment: Experiment) -> Experiment:
     """Return the same settings on the table in this site's data root, by the federation's plan there."""
     from flfw import data
-    from flfw.data.tables.plan_file import KEPT
-    from flfw.data.tables.site_tables import files_of
+    from flfw.data.tables.site_tables import table_name
 
     require(experiment.data_root is not None, "--data-root with this site's rows and plan of columns", data_root=None)
     assert experiment.data_root is not None
-    # It refuses what does not fit the plan.
-    card = data.here(data.configured(experiment.dataset, ()), experiment.data_root)
-    assert card.columns is not None, "a site's table has a plan"
-    files = files_of(experiment.data_root)
-    prefix = files[0].suffix.removeprefix(".")
-    beside = [f"{prefix}.columns={experiment.data_root / KEPT}", *(f"{prefix}.test={file}" for file in files[1:])]
-    name = data.configured(f"{prefix}:{files[0]}@{card.columns.target}", beside)
-    return replace(experiment, dataset=name, data_root=None, split="auto")
+    data.here(data.configured(experiment.dataset, ()), experiment.data_root)  # it refuses what does not fit the plan
+    return replace(experiment, dataset=str(table_name(experiment.data_root)), data_root=None, split="auto")
 
 
 def _max_probes(experiment: Experiment, task: Task, requested: int) -> int:

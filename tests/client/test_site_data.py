@@ -250,6 +250,7 @@ def test_rows_of_two_tables_stay_apart(tmp_path: Path) -> None:
         ("0,1,0\n0,1,1\n0,1,3\n", r"got another in line 3; scale the numbers"),
         ("0,1,0.5\n", r"got another in line 1; scale the numbers"),
         ("age,bmi,class\n", r"^Expected lines of numbers in \S+/rows.csv, got others: could not convert string 'age'"),
+        ("#0,1,0\n0,1,0\n", r"^Expected lines of numbers in \S+/rows.csv, got others: could not convert string '#0'"),
         ("0,1,0\n0,1\n", r"^Expected lines of numbers in \S+/rows.csv, got others: the number of columns changed"),
     ],
 )

@@ -77,6 +77,15 @@ def test_a_site_whose_table_differs_is_refused_in_a_line_that_names_the_columns(
         data.load(name, site(tmp_path / "none", SICK, "", "other.csv"))
 
 
+def test_a_site_is_told_what_does_not_fit_the_plan(tmp_path: Path) -> None:
+    """Ward a is no A, ages in months are cut, a row has no target, and train.csv stands beside rows.csv."""
+    root = site(tmp_path / "s", SICK, "sick,age,ward\nyes,20,A\nno,600,a\nno,10,B\nyes,720,B\n,1,A")
+    (root / "train.csv").write_text("")
+    *others, ward, age = data.load(name_of(SICK), root).notes
+    assert others == ["1 rows without a target are left out.", "train.csv is not read."]
+    assert (ward[:21], age[7:]) == ("Column ward: 1 values", "age: 2 values are cut to the plan's range.")
+
+
 @pytest.mark.parametrize(("schema", "key"), [(SICK, "acc_local"), (COST, "mae_local")])
 def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, schema: TableSchema, key: str) -> None:
     (tmp_path / "plan.toml").write_text(plan_file.text(schema))
@@ -144,10 +153,8 @@ def test_a_site_rehearses_with_its_own_table(tmp_path: Path) -> None:
 
 def test_a_plan_for_sites_has_room_for_values_that_these_rows_lack(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(rows("sick", ward="AB"))
-    assert (
-        data_sets(["columns", f"csv:{tmp_path / 't.csv'}@sick", "--write", str(tmp_path / "p.toml"), "--for-sites"])
-        == 0
-    )
+    name, plan_path = f"csv:{tmp_path / 't.csv'}@sick", str(tmp_path / "p.toml")
+    assert data_sets(["columns", name, "--write", plan_path, "--for-sites"]) == 0
     schema = plan_file.read_plan(tmp_path / "p.toml")
     assert schema is not None and [(c.other, c.missing) for c in schema.columns] == [(False, True), (True, True)]
     name = data.configured(f"site:{tmp_path / 'p.toml'}", ())

@@ -98,6 +98,17 @@ def test_files_are_listed_as_torchvision_does(tmp_path, capsys):
     assert note in capsys.readouterr().out
 
 
+def test_masks_copies_and_classes_that_differ_in_capitals_are_said_and_links_to_nothing_refused(tmp_path):
+    for name in "Cat/0.png|Cat/0_mask.png|Cat/1.png|cat/0.png|cat/0.bmp|cat/1.png".split("|"):
+        save(tmp_path / name, noise(4, 4) // 128)  # levels 0 and 1
+    alike, twins, dark = load(f"folder:{tmp_path}").notes
+    assert alike == "Classes 'Cat' and 'cat' differ in capitals or blanks alone." and twins.startswith("2 images are")
+    assert dark == "The brightest level of the first 256 images of a part is 1 of 255."
+    (tmp_path / "cat" / "2.png").symlink_to(tmp_path / "annexed")
+    with pytest.raises(InputError, match=r"got 1 links to none; get these, or remove the links\.$"):
+        describe(f"folder:{tmp_path}")
+
+
 @pytest.mark.parametrize(("size", "shape", "net"), [((6, 8), (1, 6, 8), "cnn1"), ((3, 6, 8), (3, 6, 8), "cnn2")])
 def test_the_first_image_says_the_shape(tmp_path, size, shape, net):
     pixels = write(tmp_path, {"a": 2, "b": 2}, size)
@@ -193,10 +204,7 @@ def test_the_users_own_sets_are_not_listed_but_said():
         (["test/a/0.png", "val/b/0.png"], r"got \S+ with test, val; add parts, or rename classes\.$"),
         (["Train/0.png", "Train/1.png", "Test/0.png", "Test/1.png"], r"got \S+ with Test, Train; add parts"),
         (["train/a/0.png", "Train/a/0.png", "test/a/0.png"], r"got \S+ with Train, test, train; add parts"),
-        (
-            [f"{s}/{c}/{i}.png" for s in "st" for c in "ab" for i in "01"],
-            r"got s, t in \S+, each with 2 folders .*@patient",
-        ),
+        ([f"{s}/{c}/{i}.png" for s in "st" for c in "ab" for i in "01"], r"got s, t in \S+, each with 2 .*@patient"),
         (["train/a/0.png", "train/b/0.png", "test/a/0.png", "test/c/0.png"], r"and \S+/test, got b, c in one\.$"),
         (["train/a/0.png", "train/b/0.png", "val/a/0.png", "val/b/0.txt"], r"1 images or more .* got 0 in \S+/val/b;"),
         (["train/a/0.png", "test/a/0.png"], r"two classes or more, got \S+ with a\.$"),

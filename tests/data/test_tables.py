@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,8 @@ def test_kinds_are_told_by_the_values(tmp_path: Path) -> None:
         (". NA nan null ? - N/A", "dropped"),
         ("1e400 2 3 4 5 6 7", "refused"),
         ("1 2 3 4 5 6 seven", "refused"),
+        ("1 2 3 4 5 n.v. n.v. n.v.", "refused"),  # a word is a slip, however often it occurs
+        ("20230101 20230102 20230103 20230104 20231131 20230106", "refused"),  # no day, and no number either
     ]
     for values, kind in cases:
         lines = [f"{value},{index % 2},{index}" for index, value in enumerate(values.split())]
@@ -140,17 +143,16 @@ def test_kinds_are_told_by_the_values(tmp_path: Path) -> None:
 
 
 def test_identifiers_and_free_text_are_left_out_and_said(tmp_path: Path) -> None:
-    lines = [f"{1000 + 7 * n},word{n},{n % 3},{n % 2},{n}" for n in range(30)]
-    table = schema(load(write(tmp_path, "\n".join(["patient_id,note,size,y,line", *lines])), "y"))
-    assert [c.name for c in table.kept] == ["size"]
+    lines = [f"{1000 + 7 * n},word{n},{n % 3},{n % 2},{n},{10115 + n % 2 * n},{7 * n}" for n in range(30)]
+    table = schema(load(write(tmp_path, "\n".join(["patient_id,note,size,y,line,zip,amount_paid", *lines])), "y"))
+    noted = {c.name: c.note[:23] for c in table.kept}
+    assert noted == {"size": "", "zip": "an identifier or a code", "amount_paid": ""}
     shown = listing.listing(table)
     assert "30 values in 30 rows" in shown and shown.count("an identifier, another whole number in each row") == 2
-    assert "and 3 more: 3 left out" in listing.listing(table, maximum=1)
+    assert "and 5 more: 2 numeric, 3 left out" in listing.listing(table, maximum=1)
 
 
-def test_an_index_without_a_name_is_left_out_of_short_tables_and_a_left_out_column_says_what_is_missing(
-    tmp_path: Path,
-) -> None:
+def test_an_index_without_a_name_is_left_out_of_short_tables_and_left_out_columns_say_gaps(tmp_path: Path) -> None:
     lines = [f"{n},{2.5 * n},{'' if n % 2 else f'note {n}'},{'ab'[n // 2 % 2]}" for n in range(10)]
     table = schema(load(write(tmp_path, "\n".join([",a,note,y", *lines])), "y", "csv.drop=note"))
     assert [c.name for c in table.kept] == ["a"]
@@ -234,6 +236,10 @@ def test_another_encoding_is_named_and_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "p.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(InputError, match="readable Parquet file"):
         load(tmp_path / "p.parquet", "y", prefix="parquet")
+    keys = pd.array([b"xx"] * 9, dtype=pd.ArrowDtype(pa.binary(2)))
+    pd.DataFrame({"key": keys, "y": range(9)}).to_parquet(tmp_path / "p.parquet")
+    with pytest.raises(InputError, match=r"fixed_size_binary\[2\] in column key; parquet.drop=key leaves it out"):
+        load(tmp_path / "p.parquet", "y", prefix="parquet")
 
 
 @pytest.mark.slow
@@ -283,7 +289,7 @@ DATES = [  # words, days since 1970
     ("1970/1/3|1970-01-13", [2, 12]),
     ("19700103|19700113", [2, 12]),
     ("3 Jan 1970|13-January-1970|Jan. 4, 1970", [2, 12, 3]),
-    ("1970-01-03T12:00:00Z|1970-01-03 13:00+01:00", [2.5, 2.5]),
+    ("1970-01-03T12:00:00Z|1970-01-03 13:00:00,0+01:00|1970-01-03 13:00+01|03JAN1970:12:00:00", [2.5] * 4),
     ("13/01/1970 6:00 PM|03/01/1970 12:00 am", [12.75, 2]),
 ]
 TWOFOLD = [  # words of which nobody can say which numbers, days or classes they are
@@ -335,7 +341,7 @@ def test_the_user_says_what_words_leave_open() -> None:
     assert values_of("03/01/1970|02/01/1970", "csv.dayfirst=no").values[:2].tolist() == [59, 31]
     assert values_of("007|12", "csv.numeric=c").values[:2].tolist() == [7, 12]
     assert values_of("5|-999.0|-999|6,5", "csv.missing=-999").absent[:4].tolist() == [False, True, True, False]
-    assert values_of("5|None|6", "csv.categorical=c").absent.sum() == 0
+    assert values_of("5|None|6|5.0", "csv.categorical=c").values[:4].tolist() == ["5", "None", "6", "5"]
 
 
 SIGNS = [  # words of two columns, the sign between cells, a number of the second column (None: it is refused)
@@ -393,7 +399,14 @@ def test_what_a_column_is_taken_for_is_said() -> None:
         ("5|7|8|-999|6|9", "numeric", "3 times -999: a missing value? csv.missing=-999"),
         ("<1|<2|<3", "categorical", ""),  # all below what can be measured: no number is known
         ("9934567890123456|9934567890123457|1", "dropped", "an identifier, whole numbers of 16 digits or more"),
-        ("27/09/45|28/09/45|29/10/45", "categorical", ""),  # of which century?
+        ("27/09/45|28/09/45|29/10/45", "categorical", "27/09/45 is in no known form of days"),  # of which century?
+        ("14:30 PM|1:30 AM|2:30 AM", "categorical", "numbers beside words, such as 1:30 AM and 14:30 PM"),
+        ("A\u200b|male|A|Male", "categorical", "'A' and 'A\\u200b' differ in capitals or blanks alone"),
+        ("+|++|-", "categorical", ""),  # - is no gap
+        ("1|2|77|-99.9|-3.4e38", "numeric", "3 times -3.4e+38: a missing value? csv.missing=-3.4e+38; 3 times -99.9"),
+        ("18|25|47|80|-1", "numeric", "3 times -1: a missing value?"),
+        ("31.12.9999|13.01.2020|14.02.2020", "date", "3 times 9999-12-31: a missing value? csv.missing names it"),
+        ("250.00|401.9|038.9", "numeric", "038.9 is read as a number, no code"),
     ]
     for words, kind, note in cases:
         read = values_of(words)
@@ -445,6 +458,8 @@ TABLES = [  # text, columns, number of rows, what is said
     ("\n,a,b,y\n1,2,3,x\n2,3,4,z\n", ("Unnamed: 0", "a", "b"), 2, "column 1 has no name and is called Unnamed: 0"),
     ('"a" "b" "y"\n"1" 2 3 "x"\n"2" 3 4 "z"\n', ("Unnamed: 0", "a", "b"), 2, "column 1 has no name"),
     ("a  b   y\n1  2.5 x\n31 4   z\n", "ab", 2, ""),
+    ("1.5,2,y\n5,2,x\n1.5,2,y\n3,4,z\n", ("1.5", "2"), 2, "as names, 1.5, 2, y; 1 lines repeat the names and are not"),
+    ("a,b,y\nA,2,x\nTotal,4,z\n", "ab", 2, "the last row says Total: take it out of t.csv if it sums up others"),
     ("a,b,y,,\n1,2,x,,\n3,4,z,,\n", "ab", 2, ""),
     ("Report, 2020\na,b,c,y\n1,2,3,x\n3,4,5,z\n", "abc", 2, "line 1 stands before the names"),
     (f"a,b,y\n1,{'w' * 200_000},x\n3,4,z\n", "ab", 2, ""),
@@ -506,7 +521,7 @@ def test_a_file_beyond_its_plan_is_said_and_notes_are_of_the_file_that_is_read(
     assert flfw_main(["data", "columns", name]) == 0
     shown = capsys.readouterr().out
     assert "\nsize: 1 values are cut to the plan's range; <0.5 and their like" in shown
-    assert "missing: 1 times NA.\nward: 2 values are other than the plan's.\n" in shown
+    assert "missing: 1 times NA.\nward: 2 values are other than the plan's; 'A' and 'a' differ in" in shown
     told = ("How size, ward is read, or what to know of it, stands in `flfw data columns`.",)
     assert data.load(name).notes == told and "0.5" not in data.describe(name).source
     held = load(write(tmp_path, "\n".join(["size,ward,y", *rows, "<0.5,b,y"]), "v.csv"), "y")
@@ -518,6 +533,8 @@ def test_a_plan_knows_its_words_units_and_types_however_they_are_written(tmp_pat
     first = write(tmp_path, "g,stay,n,y\n" + "".join(f"{n % 3},{n} years,{n},{n % 2}\n" for n in range(12)), "a.csv")
     assert state(first, "y", "g=0,1,2 stay=0:20year n=0:11 y=0,1") == 0
     text = "g,stay,n,y\n" + "".join(f"{n % 3}.0,{n}{' year' * (n > 0)},{n},{n % 2}.0\n" for n in range(12))
+    strange = write(tmp_path, f"{text}x,1 year,1,0.0\n", "s.csv")  # another word changes no number
+    assert load(strange, "y", f"csv.columns={first}.toml").test_x[:, 3].sum() == 1
     one, other = load(first, "y"), load(write(tmp_path, text, "b.csv"), "y", f"csv.columns={first}.toml")
     assert np.array_equal(one.train_x, other.train_x) and np.array_equal(one.train_y, other.train_y)
     zeros = write(tmp_path, "g,stay,n,y\n" + "".join(f"0,0,{n},{n % 2}\n" for n in range(12)), "c.csv")
@@ -532,10 +549,13 @@ def test_a_plan_knows_its_words_units_and_types_however_they_are_written(tmp_pat
 
 
 def test_patients_are_the_same_however_their_numbers_are_written(tmp_path: Path) -> None:
-    lines = [f"{n // 2 % 5}{'.0' * (n % 2)},{n},{'ab'[n % 2]}" for n in range(20)]
-    held = load(write(tmp_path, "\n".join(["who,size,y", *lines])), "y", "csv.patient=who")
-    assert held.train_group is not None and held.test_group is not None
-    assert len({*held.train_group.tolist(), *held.test_group.tolist()}) == 5
+    numbers = [f"{n // 2 % 5}{'.0' * (n % 2)}" for n in range(20)], [f"{2**53 + n // 2 % 5}" for n in range(20)]
+    for names in (*numbers, ["p1", "P 1", "p2", "p3", "p4"] * 4):  # the second ones are no floats, the last ones odd
+        lines = [f"{name},{n},{'ab'[n % 2]}" for n, name in enumerate(names)]
+        held = load(write(tmp_path, "\n".join(["who,size,y", *lines])), "y", "csv.patient=who")
+        assert held.train_group is not None and held.test_group is not None
+        assert len({*held.train_group.tolist(), *held.test_group.tolist()}) == 5
+    assert "some names in who differ in capitals or blanks alone, and count as two" in held.source
 
 
 def test_files_of_other_programs_are_read(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_plain_file_is_cut_into_sequences_and_the_bytes_after_them(tmp_path):
 
 def test_labelled_lines_are_an_example_each(tmp_path):
     lines = "ham\thi|spam\tlonger than four|ham\té\tx||spam\tb|ham\tc|ham\td|ham\te|ham\tf|ham\tg".split("|")
-    (tmp_path / "mail.tsv").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "mail.tsv").write_text("\n".join(lines), encoding="utf-8-sig")
     chosen = load(f"text:{tmp_path / 'mail.tsv'}@4")
     # of ham (hi, é, c, d, e, f, g) the second and the seventh are for testing, of spam the second
     assert read(chosen.train_x) == [b"hi\0\0", b"long", b"c\0\0\0", b"d\0\0\0", b"e\0\0\0", b"f\0\0\0"]
@@ -48,12 +48,9 @@ def test_the_length_is_32_unless_the_name_says_another(tmp_path):
         (None, "", "Expected text:FILE with a file of text, got {file}; no file is there."),
         (b"caf\xe9", "", "Expected UTF-8 in {file}, got another byte at 3; convert the file."),
         (b"ab\0cd", "", "Expected text in {file}, got a zero byte at 2; remove it."),
+        (b"a\tb\nb\tc\nx", "", "Expected a tab in all lines of {file}, as in most, got 'x'; add it, or use none."),
         (b"a\tb\na\tc", "", "Expected two labels or more in {file}, got only a; add another class."),
-        (
-            b"x" * 164,
-            "",
-            "Expected 165 bytes or more for sequences of 32, got 164; take a longer file or another LENGTH.",
-        ),
+        (b"x" * 9, "@9", "Expected 50 bytes or more for sequences of 9, got 9; take a longer file or another LENGTH."),
         (b"x", "@1", "Expected text:FILE or text:FILE@LENGTH with 2 <= LENGTH <= 1024, got text:{file}@1."),
     ],
 )

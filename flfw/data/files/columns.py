@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import floor, log10
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -113,6 +114,8 @@ class Column:
         '40'
         >>> Column("ward", "categorical", categories=("A", "B"), other=True).read_back([0.1, 0.2, 0.7])
         '(other)'
+        >>> Column("dose", "numeric", low=0, high=1e-6).read_back([0.5])
+        '5e-07'
         """
         values = np.nan_to_num(np.asarray(features, np.float64))
         if self.missing and values[-1] >= 0.5:
@@ -322,5 +325,5 @@ def _column(name: str, entries: Mapping[str, Any]) -> Column:
 def _shown(column: Column, value: float) -> str:
     if column.kind == "date":
         return str(np.datetime64(round(value), "D"))
-    digits = max(0, _DIGITS - len(str(int(abs(column.high - column.low)))))
+    digits = max(0, _DIGITS - 1 - floor(log10(column.high - column.low)))
     return f"{value:.{_DIGITS}g}" if abs(value) >= 1e12 else f"{round(value, digits):.15g}"

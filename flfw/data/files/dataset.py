@@ -118,11 +118,6 @@ def columns(
     return cast(np.ndarray, inputs), cast(np.ndarray, labels)
 
 
-def common_tests() -> np.ndarray:
-    """Return the rows of the test part that belong to no client."""
-    return (PERSONS + np.arange(COMMON)) * STRIDE
-
-
 Augmentation = Literal["none", "flip", "crop_flip"]
 """How training images are varied: not at all, mirrored at random, or moved by up to 4 pixels and mirrored."""
 
@@ -301,4 +296,4 @@ class Dataset:
     @property
     def common_tests(self) -> np.ndarray:
         """Indices of the whole official test part; of generated data, of its examples that are no client's."""
-        return common_tests() if self.is_generated else np.arange(len(self.test_y))
+        return (PERSONS + np.arange(COMMON)) * STRIDE if self.is_generated else np.arange(len(self.test_y))

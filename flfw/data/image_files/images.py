@@ -137,10 +137,6 @@ def array(image: Image) -> np.ndarray:
     return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
 
 
-def _size(pixels: np.ndarray) -> str:
-    return f"{pixels.shape[2]}x{pixels.shape[1]}"
-
-
 def decode(paths: Sequence[Path], side: int | None, crop: Crop | None = None) -> np.ndarray:
     """Decode image files to RGB (N, 3, H, W) uint8 on all cores, with a progress bar on a terminal.
 
@@ -161,8 +157,9 @@ def decode(paths: Sequence[Path], side: int | None, crop: Crop | None = None) ->
     def place(row: int) -> None:
         pixels = _pixels(paths[row], side, crop)
         if pixels.shape != first.shape:
+            sizes = [f"{shape[2]}x{shape[1]}" for shape in (first.shape, pixels.shape)]
             raise InputError(
-                f"Expected images of one size, got {paths[0]} of {_size(first)} and {paths[row]} of {_size(pixels)} "
+                f"Expected images of one size, got {paths[0]} of {sizes[0]} and {paths[row]} of {sizes[1]} "
                 f"pixels; resize them with --image-size {32 if first.shape[2] == 64 else 64}."
             )
         images[row] = pixels

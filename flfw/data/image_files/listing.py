@@ -28,7 +28,7 @@ from flfw.data.files.dataset import DatasetArrays
 from flfw.data.image_files import images
 from flfw.data.image_files.decoder import SUFFIXES, ImageHeader, decode, is_dicom, look, reason
 from flfw.data.image_files.images import Example, ImageFormat
-from flfw.errors import InputError
+from flfw.errors import InputError, alike
 from flfw.files.typed import read_json
 
 EXTENSIONS = (
@@ -289,6 +289,7 @@ def _tagged(part: Path, files: Sequence[Path]) -> list[str]:
 
 
 _NAMED = 10
+_DARK, _LOOKED_AT = 32, 256
 
 
 def refusal(root: Path, damaged: Mapping[Path, str], private: bool = False) -> InputError:
@@ -347,6 +348,8 @@ class Listing:
         found = layout(root)
         classes, train, test = parts(found, ending)
         files = [Path(file) for file, _ in [*train, *test]]
+        if lost := sum(not file.exists() for file in files):
+            raise InputError(f"Expected files in {root}, got {lost} links to none; get these, or remove the links.")
         listing = cls(root, found, classes, train, test, ending, survey(root, files))
         if ending:
             listing.groups()  # refuses what is laid out otherwise before an image is read
@@ -430,7 +433,21 @@ class Listing:
             notes.append(f"{', '.join(part.name for part in unused)} with {len(third)} images is not used.")
         if train == test and (odd := [name for name in self.classes if _part(name)]):
             notes.append(f"Read as classes, not as parts: {', '.join(odd)}.")
-        used = Counter(_kind(str(file)) for file, _ in [*self.train, *self.test, *third])
+        if same := alike(self.classes):
+            notes.append(f"Classes {same}.")
+        examples = [Path(file) for file, _ in [*self.train, *self.test]]
+        names = {(file.parent, file.stem) for file in examples}
+        twins = len(examples) - len(names) + sum((folder, name.rpartition("_")[0]) in names for folder, name in names)
+        if twins:
+            notes.append(
+                f"{twins} images are named as others, like x.jpg or x_mask.png beside x.png: each is an example."
+            )
+        brightest = (
+            max(int(x[:_LOOKED_AT].max()) for x in (arrays.train_x, arrays.test_x)) if arrays and not bits else 255
+        )
+        if brightest < _DARK:
+            notes.append(f"The brightest level of the first {_LOOKED_AT} images of a part is {brightest} of 255.")
+        used = Counter(_kind(str(file)) for file in [*examples, *(file for file, _ in third)])
         if others := Counter(sorted(_kind(name) for _, name in _files(self.root))) - used:
             each = ", ".join(f"{count} {kind}" for kind, count in others.most_common())
             notes.append(f"{others.total()} file{'s are' if others.total() > 1 else ' is'} not read: {each}.")

@@ -25,6 +25,7 @@ from flfw.data.files.cache import digest
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.image_files.images import ImageFormat
 from flfw.data.image_files.listing import LAYOUT, Listing
+from flfw.data.readers import table
 from flfw.data.tables import site_tables
 from flfw.data.tables.plan_file import tested
 from flfw.errors import InputError, require
@@ -84,7 +85,7 @@ SPLIT = "dataset_per_client"
 """The only possible split: each site's clients hold all data of the site."""
 
 _FORM = re.compile(r"(?:([13])x([1-9]\d*)x([1-9]\d*)|([1-9]\d*)):([1-9]\d*)")
-_ALL, _PARTS = "rows.csv", ("train.csv", "test.csv")
+_ENDINGS = (".csv",)
 _WAY_OUT = "set the site's data root (--data-root, data-root in its node config) or ask for what is there"
 
 
@@ -102,8 +103,8 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
     Raises:
         InputError: the word has neither form.
     """
-    if site_tables.is_planned(word):
-        return site_tables.site_table(word, SPLIT)
+    if planned := site_tables.parsed(word):
+        return _planned(*planned)
     form, ending = patients.parsed(word)
     parsed = _FORM.fullmatch(form)
     if not parsed or int(parsed[5]) < 2:
@@ -139,19 +140,60 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
     return replace(card, look=partial(_look, card=card, image_format=named, ending=ending))
 
 
-def _look(root: Path, card: DatasetCard, image_format: ImageFormat, ending: str) -> DatasetCard:
-    """Return the card with the site's files, which are listed again by each call."""
+def _planned(width: int, classes: str, digest: str) -> DatasetCard:
+    """Return the card of tables with a plan, whose digest is known; no file is opened.
+
+    A site has ``columns.toml``, the plan, in its data root, and ``train`` and ``test`` or ``rows``, as .csv or
+    .parquet, which are read as ``csv:FILE@TARGET`` is. Values that a category of the plan does not name count as its
+    other values.
+    """
+    card = DatasetCard(
+        shape=(width,),
+        classes=1 if classes == "real" else int(classes),
+        files={},
+        read=table.read,
+        source=f"the sites' own rows, which only they have, by the plan of columns {digest}",
+        fetch="the site's own, in its data root",
+        net="mlp",
+        split=SPLIT,
+        mean=(0.0,) * width,
+        std=(1.0,) * width,
+        numbers=classes == "real",
+    )
+    return replace(card, look=partial(_look_at_table, card=card, digest=digest))
+
+
+def _look_at_table(root: Path, card: DatasetCard, digest: str) -> DatasetCard:
+    """Return the card with the site's rows, and notes on what is read in a doubtful way or does not fit the plan."""
+    _require_folder(root)
+    site_tables.require_plan(root, digest)
+    made = table.table(site_tables.table_name(root))
+    assert made.root is not None, "a table lies in the cache"
+    _, _, notes, remarks = table.described(made.root)
+    notes = [*notes, *(f"{name} is not read" for name in site_tables.unused_files(root))]
+    told = tuple(f"{note}." for note in [*notes, *(f"Column {name}: {remark}" for name, remark in remarks.items())])
+    return replace(made, source=card.source, fetch=card.fetch, split=SPLIT, labels=digest, notes=lambda _: told)
+
+
+def _require_folder(root: Path) -> None:
     if not root.is_dir():
         raise InputError(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
+
+
+def _look(root: Path, card: DatasetCard, image_format: ImageFormat, ending: str) -> DatasetCard:
+    """Return the card with the site's files, which are listed again by each call."""
+    _require_folder(root)
     if len(card.shape) == 3:
         listing = _listed(root, card.classes, ending)
         listing.require(image_format, at_site=True)
         files, labels = [file for file, _ in [*listing.train, *listing.test]], listing.classes
         card = replace(card, notes=partial(listing.notes, image_format=image_format))
     else:
-        files, labels = _tables(root), [str(label) for label in range(card.classes)]
+        files, labels = site_tables.files_of(root, _ENDINGS), [str(label) for label in range(card.classes)]
         for file in files:
             _require_columns(file, card.shape[0], bool(ending))
+        unused = tuple(f"{name} is not read." for name in site_tables.unused_files(root, _ENDINGS))
+        card = replace(card, notes=lambda _: unused)
     return replace(card, files={str(Path(file).relative_to(root)): None for file in files}, labels=digest(*labels))
 
 
@@ -177,16 +219,6 @@ def _read_images(root: Path, side: int | None, image_format: ImageFormat, classe
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def _tables(root: Path) -> list[Path]:
-    """Return the path of the single table, or the paths of the two parts."""
-    parts = [root / name for name in _PARTS]
-    if all(path.is_file() for path in parts):
-        return parts
-    if (root / _ALL).is_file():
-        return [root / _ALL]
-    raise InputError(f"Expected {' and '.join(_PARTS)}, or {_ALL}, got {root} without; {_WAY_OUT}.")
-
-
 def _require_columns(path: Path, features: int, by_patient: bool) -> None:
     with path.open(errors="replace") as file:
         columns = "".join(islice(file, 1)).count(",")
@@ -196,7 +228,7 @@ def _require_columns(path: Path, features: int, by_patient: bool) -> None:
 
 
 def _read_rows(root: Path, side: int | None, shape: tuple[int], classes: int, by_patient: bool) -> DatasetArrays:
-    read = [_rows(path, shape[0], classes, by_patient) for path in _tables(root)]
+    read = [_rows(path, shape[0], classes, by_patient) for path in site_tables.files_of(root, _ENDINGS)]
     (train_x, train_y, mine), (test_x, test_y, theirs) = read if len(read) == 2 else _parted(*read[0])
     return DatasetArrays(train_x, train_y, test_x, test_y, train_group=mine, test_group=theirs)
 
@@ -207,7 +239,7 @@ _Rows: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 def _rows(path: Path, features: int, classes: int, by_patient: bool) -> _Rows:
     """Read the inputs (N, d) float32, labels (N,) int64 and, if asked, patients (N,) int64 of one table."""
     try:
-        table = np.loadtxt(path, delimiter=",", ndmin=2)
+        table = np.loadtxt(path, delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
         raise InputError(f"Expected lines of numbers in {path}, got others: {' '.join(str(error).split())}.") from error
     group = None

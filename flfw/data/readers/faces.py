@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.files.remote import torchvision_set
+from flfw.data.files.remote import torchvision_set, unchecked
 from flfw.data.image_files.images import center_square, decode_labelled
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
@@ -31,13 +31,9 @@ def _celeba(root: Path, side: int | None, attribute: str) -> DatasetArrays:
     """Read the official parts ``train``, 162,770 images, and ``test``, 19,962; ``valid`` is not used."""
     from torchvision.datasets import CelebA
 
-    class UncheckedCelebA(CelebA):
-        def _check_integrity(self) -> bool:
-            return True  # flfw.data.readers.pixels names the files with wrong sums; CelebA would not
-
     arrays = []
     for part in ("train", "test"):
-        listed = UncheckedCelebA(root, split=part)
+        listed = unchecked(CelebA)(root, split=part)
         labels = listed.attr[:, listed.attr_names.index(attribute)].tolist()
         paths = [root / "celeba" / "img_align_celeba" / name for name in listed.filename]
         arrays += decode_labelled(list(zip(paths, labels, strict=True)), side or _SIDE, crop=center_square)
@@ -89,11 +85,8 @@ def lfw(root: Path, side: int | None) -> DatasetArrays:
     """
     from torchvision.datasets import LFWPeople
 
-    class UncheckedLFW(LFWPeople):
-        def _check_integrity(self) -> bool:
-            return True  # as in _celeba; LFWPeople would ask for the packed images, too
-
-    paths = [Path(path) for path in UncheckedLFW(str(root), split="10fold", image_set="funneled").data]
+    listed = unchecked(LFWPeople)(str(root), split="10fold", image_set="funneled")  # it would ask for packed images
+    paths = [Path(path) for path in listed.data]
     people, person, images = np.unique([path.parent.name for path in paths], return_inverse=True, return_counts=True)
     kept = images >= _LFW_IMAGES
     if kept.sum() > _LFW_PEOPLE:

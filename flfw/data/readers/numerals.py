@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.files.remote import Remote, remotes, torchvision_set
+from flfw.data.files.remote import Remote, remotes, torchvision_set, unchecked
 from flfw.data.image_files import images
-from flfw.data.readers import numerals, pixels
+from flfw.data.readers import pixels
+from flfw.data.readers.by_domain import chosen
 from flfw.errors import InputError
 
 
@@ -124,13 +125,8 @@ def _reading(path: Path) -> Iterator[None]:
 def _svhn(root: Path, part: str) -> _Half:
     from torchvision.datasets import SVHN
 
-    class UncheckedSVHN(SVHN):
-        # flfw.data.readers.pixels warns of a file with another sum than the published one; torchvision would refuse it.
-        def _check_integrity(self) -> bool:
-            return True
-
     with _reading(root / "SVHN" / f"{part}_32x32.mat"):
-        half = UncheckedSVHN(root / "SVHN", split=part)
+        half = unchecked(SVHN)(root / "SVHN", split=part)
     return half.data, half.labels
 
 
@@ -225,7 +221,7 @@ SYNTHETIC_DIGITS = _card(
 )
 
 
-_SETS = {"mnist": numerals.MNIST, "mnist_m": MNIST_M, "svhn": SVHN, "synthetic_digits": SYNTHETIC_DIGITS, "usps": USPS}
+_SETS = {"mnist": MNIST, "mnist_m": MNIST_M, "svhn": SVHN, "synthetic_digits": SYNTHETIC_DIGITS, "usps": USPS}
 _SHAPE = (3, 32, 32)
 _HELD_OUT = "mnist"
 
@@ -239,12 +235,7 @@ def digit5(word: str) -> DatasetCard:
     Raises:
         InputError: an unknown or repeated domain, or fewer than two.
     """
-    domains = tuple(word.split(",")) if word else tuple(_SETS)
-    for domain in domains:
-        if domain not in _SETS or domains.count(domain) > 1:
-            raise InputError(
-                f"Expected each domain once, of {', '.join(_SETS)}; got {domain!r} in dataset=digit5:{word}."
-            )
+    domains = chosen("digit5", word, tuple(_SETS))
     if len(domains) < 2:
         raise InputError(f"Expected two domains or more, got dataset=digit5:{word}; --dataset {word} is that alone.")
     cards = [_SETS[domain] for domain in domains]
@@ -279,21 +270,11 @@ def _fetch(cards: Sequence[DatasetCard], root: Path) -> None:
 
 def _read(domains: Sequence[str], root: Path, side: int | None) -> DatasetArrays:
     side = side or _SHAPE[-1]
+    arrays: list[np.ndarray] = []
+    places: list[np.ndarray] = []
     members = [pixels.read(domain, _SETS[domain], root, side) for domain in domains]
-
-    def joined(images: Sequence[np.ndarray]) -> np.ndarray:
-        colour = [np.broadcast_to(pixels.resize(x, side), (len(x), _SHAPE[0], side, side)) for x in images]
-        return np.concatenate(colour)
-
-    def places(labels: Sequence[np.ndarray]) -> np.ndarray:
-        return np.repeat(np.arange(len(labels)), [len(y) for y in labels])
-
-    train_y, test_y = [member.train_y for member in members], [member.test_y for member in members]
-    return DatasetArrays(
-        joined([member.train_x for member in members]),
-        np.concatenate(train_y),
-        joined([member.test_x for member in members]),
-        np.concatenate(test_y),
-        places(train_y),
-        places(test_y),
-    )
+    for half in ([member[:2] for member in members], [member[2:4] for member in members]):
+        colour = [np.broadcast_to(pixels.resize(x, side), (len(x), _SHAPE[0], side, side)) for x, _ in half]
+        arrays += [np.concatenate(colour), np.concatenate([y for _, y in half])]
+        places.append(np.repeat(np.arange(len(half)), [len(y) for _, y in half]))
+    return DatasetArrays(*arrays, *places)

@@ -10,6 +10,7 @@ import numpy as np
 
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
+from flfw.data.files.remote import md5_of
 from flfw.errors import InputError, require
 
 _BLOCK = 1000  # images resized at a time, as floats need four times the memory
@@ -46,13 +47,8 @@ def moments(x: np.ndarray) -> tuple[list[float], list[float]]:
 
 def wrong_sums(card: DatasetCard, root: Path) -> list[str]:
     """Return the names of the files with another md5 sum than the published one."""
-    wrong = []
-    for name, published in card.files.items():
-        if published is not None:
-            with (root / name).open("rb") as file:
-                if hashlib.file_digest(file, "md5").hexdigest() != published:
-                    wrong.append(Path(name).name)
-    return wrong
+    published = {name: md5 for name, md5 in card.files.items() if md5 is not None}
+    return [Path(name).name for name, md5 in published.items() if md5_of(root / name) != md5]
 
 
 def _again(card: DatasetCard) -> str:

@@ -21,27 +21,17 @@ from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.plan_file import labels_of, patients_of, planned_target, require_columns, tested, to_state
-from flfw.errors import InputError, abridged
+from flfw.errors import InputError, abridged, alike
 from flfw.files.typed import read_json
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _GROUPS = ("train_group", "test_group")
 _NAMED = 20  # columns of a command; the refusal of others names them
-_VERSION = 4  # of what is kept; raise it when a table is read in another way
+_VERSION = 5  # of what is kept; raise it when a table is read in another way
 
 
-def csv(word: str) -> DatasetCard:
-    """Return the card of the rows of a CSV file, ``FILE@TARGET``; see `table`."""
-    return table(f"csv:{word}")
-
-
-def parquet(word: str) -> DatasetCard:
-    """Return the card of the rows of a Parquet file, ``FILE@TARGET``; see `table`."""
-    return table(f"parquet:{word}")
-
-
-def table(name: str) -> DatasetCard:
-    """Return the card of a table, whose first line names the columns.
+def table(name: str | TableName) -> DatasetCard:
+    """Return the card of a table, ``csv:FILE@TARGET`` or ``parquet:FILE@TARGET``, whose first line names the columns.
 
     Rows without a target are left out. Every fifth row of a class (of a regression: of the file), from the second on,
     is for testing, unless another file has the test part; with patients every fifth patient is, see
@@ -51,14 +41,14 @@ def table(name: str) -> DatasetCard:
     Raises:
         InputError: there is no such file, target or column, or the table is damaged.
     """
-    parsed = TableName.parse(name)
+    parsed = TableName.parse(name) if isinstance(name, str) else name
     files = [parsed.path, *([parsed.plan] if parsed.plan else [])]
     if parsed.settings.test:
         files.append(parsed.beside(parsed.settings.test))
     for file in files:
         if not file.is_file():
             raise InputError(f"Expected {parsed.prefix}:FILE@TARGET with a file of rows, got {file}; no file is there.")
-    folder = cache.user_cache() / "tables" / cache.digest(name, _VERSION, cache.fingerprint(files))
+    folder = cache.user_cache() / "tables" / cache.digest(str(name), _VERSION, cache.fingerprint(files))
     if not folder.exists():
         arrays, meta = _made(parsed)
         cache.publish(folder, lambda target: cache.write_arrays(target, arrays, meta))
@@ -69,7 +59,7 @@ def table(name: str) -> DatasetCard:
         shape=(schema.width,),
         classes=schema.labels,
         files=dict.fromkeys([f"{part}.npy" for part in (*_PARTS, *(_GROUPS if by_patient else ()))]),
-        read=_read_patients if by_patient else _read,
+        read=_read_patients if by_patient else read,
         source=f"rows in {parsed.file}, target {'; '.join([parsed.target, *notes])}",
         fetch=f"the table itself, after removing {folder}",
         root=folder,
@@ -84,13 +74,14 @@ def table(name: str) -> DatasetCard:
     )
 
 
-def _read(root: Path, side: int | None) -> DatasetArrays:
+def read(root: Path, side: int | None) -> DatasetArrays:
+    """Return the arrays of a table that was encoded."""
     return DatasetArrays(*cache.read_arrays(root, _PARTS)[0])
 
 
 def _read_patients(root: Path, side: int | None) -> DatasetArrays:
     train, test = cache.read_arrays(root, _GROUPS)[0]
-    return _read(root, side)._replace(train_group=train, test_group=test)
+    return read(root, side)._replace(train_group=train, test_group=test)
 
 
 @lru_cache(maxsize=8)
@@ -167,6 +158,8 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     remarks = {parsed.target: target.note} if target.note else {}
     target, rows = replace(target, values=target.values[there]), {name: words[there] for name, words in rows.items()}
     group = patients_of([rows], schema.patient if schema else settings.patient, settings, [parsed.path])
+    if settings.patient and alike(map(str, rows[settings.patient])):
+        notes.append(f"some names in {settings.patient} differ in capitals or blanks alone, and count as two")
     of_classes = target.kind == "categorical"
     labels = np.unique(target.values.astype(str) if of_classes else np.zeros(len(there)), return_inverse=True)[1]
     train = there < length if settings.test else ~tested(labels, group, of_classes)

@@ -19,7 +19,7 @@ from flfw.data.tables import written_values
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.reading import Table
 from flfw.data.tables.written_values import AmbiguousError, DecimalSign, DecimalSigns, Quantities
-from flfw.errors import InputError, abridged
+from flfw.errors import InputError, abridged, alike
 
 _NOTHING = (  # of pandas, R, spreadsheets, databases and statistics programs
     "na n/a n.a. <na> #na #n/a nan -nan nat null (null) none ? . .. - -- — #nv #div/0! #value! #ref! #num! \\n "
@@ -29,10 +29,18 @@ _MISSING = frozenset(_NOTHING.split())
 _SAMPLE = 2000  # rows that tell a file's sign before decimals
 _PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("0", "1"), ("0.0", "1.0"))
 _IDENTIFIER = re.compile(
-    r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
+    r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row|zip|plz|ssn|icd\d*|code)(?:$|[_\W](?!of))|"
+    r"(?-i:[a-z]ID$)|^Unnamed|zipcode|post.?code|phone|nummer$",
+    re.IGNORECASE,
 )
-_LIKE_TIME = re.compile(r"\d{1,2}([-/. ])(?:\d{1,2}|[A-Za-z]{3})\1\d{2}(?: .*)?|\d*:[\d:.,]*\d")
-_STAND_INS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)  # of a missing number, in old files
+_LIKE_TIME = re.compile(
+    r"\d{1,2}\.?([-/. ])(?:\d\d?|[^\W\d_]{3,9}\.?)\1(?:\d\d){1,2}(?: .*)?|\d{4}-\d\d-\d\d\D.*|\d*:[\d:.,]*\d"
+)
+_STAND_IN = re.compile(  # of a missing number or day, in files of surveys, statistics programs and machines
+    r"-[1-9]|-?(?:([6-9])\1+|9+[5-8])(?:\.9+)?|-32768|-2147483648|1e\+20|.*e\+3\d|"
+    r"(?:0001|1111|1[89]00|1899|1970|2099|2999|3000|9999)-(?:01-01|12-3\d)"
+)
+_EDGE = 9  # different values at each end of a column, among which stand-ins are
 _ALONE = 5  # rows of a value that are too few to hide in, if they are also below 1 %
 _FEW = 20  # up to so many different values, or rows, are no identifiers; a target of as few whole numbers is of classes
 _LONG = 40  # characters of a value, on average, from which it is free text
@@ -180,15 +188,20 @@ def _inferred(name: str, words: np.ndarray, settings: TableSettings, signs: Deci
     if read.kind == "numeric":
         two = len(there) > _FEW and len(np.unique(read.values[~read.absent])) == 2
         return replace(read, kind="boolean", values=as_names(read, words)) if two else _of_numbers(name, read)
+    if read.kind == "date":
+        return replace(read, note=_joined(read.note, stand_ins(read.values[~read.absent], days=True)))
     if read.kind != "categorical":
         return read
+    like = [word for word in different if _LIKE_TIME.fullmatch(word)]
+    unread = "in no known form of days or times (years have four digits, and a column one order)"
     if len(different) > max(_FEW, len(there) // 2):
-        like = [word for word in different if _LIKE_TIME.fullmatch(word)]
         if len(like) >= _MOSTLY * len(different):
-            raise AmbiguousError(f"{min(like)}, which is in no known form of days or times (years have four digits)")
+            raise AmbiguousError(f"{min(like)}, which is {unread}")
         return _dropped(read, f"an identifier or free text, {len(different)} values in {len(there)} rows")
     length = sum(map(len, there)) / len(there)
-    return _dropped(read, f"free text, {length:.0f} characters on average") if length > _LONG else read
+    if length > _LONG:
+        return _dropped(read, f"free text, {length:.0f} characters on average")
+    return replace(read, note=_joined(read.note, f"{min(like)} is {unread}" if len(like) == len(different) else ""))
 
 
 def _dropped(read: ColumnValues, why: str) -> ColumnValues:
@@ -206,23 +219,34 @@ def _of_numbers(name: str, read: ColumnValues) -> ColumnValues:
         return _dropped(read, "an identifier, whole numbers of 16 digits or more")
     unique = len(np.unique(numbers)) == len(numbers) and len(numbers) > _FEW
     run = float(numbers.max()) - float(numbers.min()) == len(numbers) - 1
-    if whole and unique and (_IDENTIFIER.search(name) or run):
+    named = whole and _IDENTIFIER.search(name)
+    if whole and unique and (named or run):
         return _dropped(read, "an identifier, another whole number in each row")
-    return replace(read, note=_joined(read.note, stand_ins(numbers)))
+    code = "an identifier or a code, by its name? csv.categorical or csv.drop" if named else ""
+    return replace(read, note=_joined(read.note, code, stand_ins(numbers)))
 
 
-def stand_ins(numbers: np.ndarray) -> str:
+def stand_ins(numbers: np.ndarray, days: bool = False) -> str:
     """Return a hint on numbers (N,) that may stand for a missing value: far from all others, and more than once."""
-    rest = numbers[~np.isin(numbers, _STAND_INS)]
-    if not len(rest):
+    values, times = np.unique(numbers, return_counts=True)
+    names = {
+        value: str(np.datetime64(int(value), "D")) if days else f"{value:.15g}"
+        for value in {*values[:_EDGE].tolist(), *values[-_EDGE:].tolist()}
+    }
+    doubtful = [value for value, name in names.items() if _STAND_IN.fullmatch(name)]
+    rest = values[~np.isin(values, doubtful)]
+    if len(rest) < 2:
         return ""
-    low, high = float(rest.min()), float(rest.max())
+    low, high = float(rest[0]), float(rest[-1])
+    # Beside several numbers from 0 on, -1 is doubtful however near it is.
+    alone = not days and low >= 0 and len(rest) > 3 and sum(value < 0 for value in doubtful) < 3
     far = [
-        f"{times} times {value}: a missing value? csv.missing={value}"
-        for value in _STAND_INS
-        if (times := int((numbers == value).sum())) > 1 and max(low - value, value - high) > high - low
+        (int(times[np.searchsorted(values, value)]), names[value])
+        for value in sorted(doubtful)
+        if max(low - value, value - high) > high - low or (alone and value < 0)
     ]
-    return "; ".join(far)
+    way = "csv.missing names it, as it is written" if days else "csv.missing={}"
+    return "; ".join(f"{count} times {name}: a missing value? {way.format(name)}" for count, name in far if count > 1)
 
 
 def as_names(read: ColumnValues, words: np.ndarray) -> np.ndarray:
@@ -248,6 +272,7 @@ def _read(words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> Co
     places, different = pd.factorize(present[there])
     pair = _pair(different.tolist())
     kind, reading = ("boolean", None) if pair else _reading(different.tolist(), settings, signs)
+    note = ""
     if reading is not None:
         known = ~np.isnan(reading.values)[places]
         if known.all() and len(known):
@@ -255,21 +280,30 @@ def _read(words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> Co
             values[there] = reading.values[places]
             note = _joined(reading.note, _missing_words(words, present))
             return ColumnValues(kind, values, reading.unit, note)
-        if len(known) and known.mean() >= _MOSTLY:
-            among = "days" if kind == "date" else "numbers"
+        among = "days" if kind == "date" else "numbers"
+        if len(known) and max(known.mean(), 1 - np.isnan(reading.values).mean()) >= _MOSTLY:
             raise _SlipError(present[there][~known][0], there[~known][0], among)
-    if "none" not in settings.missing.lower().split(",") and not (pair and pair[1].lower() in ("true", "1", "1.0")):
-        present = without_missing(words, settings, _NONE)
+        note = reading.note
+        if known.any():
+            note = f"{among} beside words, such as {present[there][known][0]} and {present[there][~known][0]}"
+    if not (pair and pair[1].lower() in ("true", "1", "1.0")):
+        present = without_missing(words, settings, _named(words, settings))
         pair = _pair(sorted(set(present.tolist()) - {""}))
-    note = _joined(reading.note if reading else "", _missing_words(words, present))
+    note = _joined(note, alike(sorted(set(present.tolist()))[:_MOST_CLASSES]), _missing_words(words, present))
     return ColumnValues("boolean" if pair else "categorical", present, note=note)
+
+
+def _named(words: np.ndarray, settings: TableSettings) -> list[str]:
+    """Return words that mean a missing value elsewhere, and something among these words (N,): None, and - beside +."""
+    missing = settings.missing.lower().split(",")
+    return [word for word in (*_NONE, *["-"] * bool((words == "+").any())) if word.lower() not in missing]
 
 
 def _reading(words: list[str], settings: TableSettings, signs: DecimalSigns) -> tuple[Kind, Quantities]:
     """Return different words as numbers or days, in the form that most of them have."""
     if words and all(len(word) == 8 and word.isdecimal() for word in words):
         compact = written_values.days(words)
-        if not np.isnan(compact.values).any():
+        if np.isnan(compact.values).mean() <= 1 - _MOSTLY:
             return "date", replace(compact, note="eight digits are read as a day")
     try:
         numbers = written_values.numbers(words, signs)
@@ -316,7 +350,11 @@ def given_values(
     present = without_missing(words, settings, named)
     there = np.flatnonzero(present != "")
     if kind not in ("numeric", "date"):
-        return ColumnValues(kind, _as_named(present, named))
+        made = _as_named(present, named)
+        note = _joined(
+            alike(sorted({*made.tolist(), *named} - {*_NONE})[:_MOST_CLASSES]), _missing_words(words, present)
+        )
+        return ColumnValues(kind, made, note=note)
     places, different = pd.factorize(present[there])
     values = np.full(len(words), np.nan)
     try:
@@ -334,16 +372,11 @@ def given_values(
 
 
 def _as_named(words: np.ndarray, named: Sequence[str]) -> np.ndarray:
-    """Return words (N,) as a plan writes them: 1 for 1.0, if all are numbers."""
-    strange = sorted(set(words.tolist()) - {"", *named})
-    numbers = written_values.plain_numbers([*named, *strange]) if named and strange else None
-    if numbers is None:
-        return words
-    names = dict(zip(numbers.tolist(), named, strict=False))
-    known = {
-        word: names.get(number, word) for word, number in zip(strange, numbers[len(named) :].tolist(), strict=True)
-    }
-    return np.array([known.get(word, word) for word in words], dtype=object)
+    """Return words (N,) as a plan writes them, or in the shortest way: 1 for 1.0."""
+    different = [*sorted(set(words.tolist()) - {"", *named}, key=len, reverse=True), *named]
+    read = {word: plain[0] for word in different if (plain := written_values.plain_numbers([word])) is not None}
+    names = {number: word for word, number in read.items()}
+    return np.array([names[read[word]] if word in read else word for word in words], dtype=object)
 
 
 def _as(kind: Kind, words: list[str], settings: TableSettings, signs: DecimalSigns) -> Quantities:
@@ -422,9 +455,11 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings, signs: D
     if different < 2:
         only = f"only {words[~read.absent][0]}" if different else "none"
         raise InputError(f"Expected two different values or more in target {name}, got {only}.")
+    if read.kind == "numeric" and settings.task != "regression":  # of a regression that is asked for it is said
+        read = replace(read, note=_joined(read.note, stand_ins(there)))
     few = read.kind == "numeric" and different <= _FEW and bool((there == np.round(there)).all())
     if settings.task == "regression" or (read.kind == "numeric" and settings.task == "auto" and not few):
-        return replace(read, note=_joined(read.note, stand_ins(there)))
+        return read
     classes = as_names(read, words) if read.kind == "numeric" else np.where(read.absent, "", words).astype(object)
     different = len(set(classes.tolist()) - {""})
     if different > _MOST_CLASSES:

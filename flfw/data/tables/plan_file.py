@@ -190,24 +190,6 @@ def tested(labels: np.ndarray, group: np.ndarray | None, by_class: bool) -> np.n
     return np.isin(np.arange(len(labels)), chosen)
 
 
-def with_plan(
-    rows: Table, schema: TableSchema, settings: TableSettings, separator: str, path: Path
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
-
-    Raises:
-        InputError: the columns are not those of the plan, a value does not fit its column, or a target is missing.
-    """
-    require_columns(rows, schema.names, path)
-    signs = column_types.decimal_signs(rows, settings, separator)
-    target = planned_target(rows, schema, settings, signs)
-    if len(without := np.flatnonzero(target.absent)):
-        got = f"{rows[schema.target][without[0]]!r} in row {without[0] + 1}"
-        raise InputError(f"Expected a target {schema.target} in each row of {path}, got {got}.")
-    x = column_types.encoded(column_types.by_plan(rows, schema, settings, signs)[0], schema.columns)
-    return x, labels_of(target, schema, path)
-
-
 def planned_target(rows: Table, schema: TableSchema, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     """Return the values of a plan's target: numbers, or the words of classes."""
     words, name = rows[schema.target], schema.target
@@ -269,4 +251,5 @@ def patients_of(
             raise InputError(f"Expected a patient in each row of {path}, got {got}.")
     words = np.concatenate(named)
     plain = written_values.plain_numbers(words.tolist())  # 1 and 1.0 are one patient
-    return np.unique(words.astype(str) if plain is None else plain, return_inverse=True)[1].astype(np.int64)
+    exact = words.astype(str) if plain is None or np.abs(plain).max() >= 2**53 else plain
+    return np.unique(exact, return_inverse=True)[1].astype(np.int64)

@@ -24,6 +24,7 @@ _HEAD = 100  # lines that tell how a file is written
 _LONGEST = 2**31 - 1  # signs of a cell, and of a line of a file with other signs between cells
 _UNNAMED = "Unnamed: 0"  # as pandas calls a first column without a name
 _SHOWN = 5  # columns of a refusal
+_SUM = re.compile(r"(?:(?:grand|sub).?)?totals?|sum|summe|gesamt\w*|insgesamt|mean|average|mittelwert", re.IGNORECASE)
 
 
 class ReadTable(NamedTuple):
@@ -44,6 +45,8 @@ def read(path: Path, prefix: str, settings: TableSettings) -> ReadTable:
     made = _csv(path, settings) if prefix == "csv" else ReadTable(_parquet(path, settings), [], "")
     if not made.table or not len(next(iter(made.table.values()))):
         raise InputError(f"Expected rows below the names of the columns in {path}, got none.")
+    if sums := [words[-1] for words in made.table.values() if _SUM.fullmatch(words[-1])]:
+        made.notes.append(f"the last row says {sums[0]}: take it out of {path.name} if it sums up others")
     return made
 
 
@@ -130,6 +133,8 @@ def _layout(path: Path, settings: TableSettings) -> _CsvForm:
         names = [_UNNAMED, *names]  # R's write.table names rows by a first cell without a name
     if all(re.fullmatch(r"-?\d*\.\d+", name) for name in names[-2:]):
         raise InputError(f"Expected the names of the columns in line {line} of {path}, got numbers; add names.")
+    if 2 * sum(re.fullmatch(r"-?\d+(?:[.,]\d+)?", name) is not None for name in names) >= len(names):
+        notes.append(f"line {line} is read as names, {abridged(names, _SHOWN)}")
     if names[0] == _UNNAMED:
         notes.append(f"column 1 has no name and is called {_UNNAMED}")
     _require_names(path, names)
@@ -195,7 +200,7 @@ def _parquet(path: Path, settings: TableSettings) -> Table:
     _require_names(path, list(map(str, read.column_names)))
     made, dropped = {}, settings.chosen("drop", read.column_names)
     for name, column in zip(read.column_names, read.columns, strict=True):
-        if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        if pa.types.is_nested(column.type) or "binary" in str(column.type):
             if name not in dropped:
                 got = f"{column.type} in column {name}; parquet.drop={name} leaves it out"
                 raise InputError(f"Expected numbers, words, dates or booleans in {path}, got {got}.")
@@ -249,7 +254,7 @@ def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> In
 
 def _rows(path: Path, layout: _CsvForm, settings: TableSettings, escaped: bool = False) -> list[list[str]]:
     """Return the cells below the names; refuse a line with another number of cells than there are columns."""
-    columns, spare, rows = len(layout.names), 0, list[list[str]]()
+    columns, spare, rows, again = len(layout.names), 0, list[list[str]](), list[int]()
     with path.open(encoding=settings.encoding, newline="") as file:
         lines = (line.replace('\\"', '""') for line in file) if escaped else file
         reader = csv.reader(lines, strict=True, **layout.form)
@@ -264,9 +269,14 @@ def _rows(path: Path, layout: _CsvForm, settings: TableSettings, escaped: bool =
                         f"Expected {columns} cells in each line of {path}, as it names {columns} columns, got "
                         f"{len(row)} in line {reader.line_num}; correct the line."
                     )
+                if [cell.strip() for cell in row[:columns]] == layout.names:
+                    again.append(reader.line_num)
+                    continue
                 rows.append(row[:columns] if spare else row)
         except csv.Error as error:
             raise InputError(f"Expected a CSV file, got {error} in line {reader.line_num} of {path}.") from error
         except UnicodeError as error:
             raise _not_encoded(path, settings, error) from error
+    if again:
+        layout.notes.append(f"{len(again)} lines repeat the names and are not read, the first is line {again[0]}")
     return rows

@@ -34,7 +34,7 @@ class DecimalSigns(NamedTuple):
 _UNKNOWN = DecimalSigns()
 _BLANK = " \u00a0\u2007\u2009\u202f"
 _CURRENCY = "$€£¥₹₽₩₪₺฿₫₴₦₱"
-_CODES = r"(?:US|A|C|R)\$|USD|EUR|GBP|CHF|JPY|INR|CNY|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|ZAR|KRW|TRY|MXN|NZD|Rs"
+_CODES = r"(?:US|A|C|R)\$|USD|EUR|GBP|CHF|JPY|INR|CNY|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|ZAR|KRW|TRY|MXN|NZD|Rs\.?"
 _NUMBER = re.compile(
     rf"""(?P<bound>[<>≤≥]=?\s*)?(?P<minus>[+\-\u2212\u2013(]\s?)?
     (?P<before>(?:{_CODES}|[{_CURRENCY}])\s?)?(?P<inner>[-(])?
@@ -50,12 +50,12 @@ _GROUPED = {
     ),
     ",": re.compile(rf"[1-9]\d{{0,2}}([.'’{_BLANK}])\d{{3}}(?:\1\d{{3}})*(?:,\d+)?"),
 }
-_TIME = r"(?P<hour>\d+):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d(?:\.\d+)?))?(?:\s?(?P<half>[AaPp])\.?[Mm]\.?)?"
+_TIME = r"(?P<hour>\d+):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d(?:[.,]\d+)?))?(?:\s?(?P<half>[AaPp])\.?[Mm]\.?)?"
 _SPAN = re.compile(rf"(?:(?P<days>-?\d+) ?(?:days?|d),? ?\+?)?(?P<minus>-)?{_TIME}")
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[a-z]*\.?"
 _DAYS = [
-    re.compile(rf"{day}(?:(?:T|,?\s+){_TIME}\s?(?P<zone>Z|UTC|[+-]\d{{2}}:?\d{{2}})?)?", re.IGNORECASE)
+    re.compile(rf"{day}(?:(?:T|:|,?\s+){_TIME}\s?(?P<zone>Z|UTC|[+-]\d{{2}}(?::?\d{{2}})?)?)?", re.IGNORECASE)
     for day in (
         r"(?P<year>\d{4})([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})",
         r"(?P<one>\d{1,2})(?P<sign>[-/.])(?P<two>\d{1,2})(?P=sign)(?P<year>\d{4})",
@@ -112,10 +112,11 @@ def numbers(words: Sequence[str], signs: DecimalSigns = _UNKNOWN, codes: bool = 
     ([1234.5, 12.25], [nan, nan])
     """
     none = Quantities(np.full(len(words), np.nan))
+    coded = next((f"{word} is read as a number, no code" for word in words if re.fullmatch(r"0\d+\.\d+", word)), "")
     if (plain := plain_numbers(words, codes)) is not None:
         marked = [word.lstrip("+-") for word in words if "." in word]
         if not marked or signs.given == "." or any(not _digits(word, ",") for word in marked):
-            return Quantities(plain)
+            return Quantities(plain, note=coded)
     parsed = [_NUMBER.fullmatch(word) for word in words]
     found = [one for one in parsed if one]
     if not codes and len(found) == len(words) and any(map(_is_code, found)):
@@ -224,8 +225,12 @@ def hours(words: Sequence[str]) -> Quantities:
 
 
 def _span(parsed: re.Match[str]) -> float:
-    clock = _hour(parsed) + int(parsed["minute"]) / 60 + float(parsed["second"] or 0) / 3600
+    clock = _hour(parsed) + int(parsed["minute"]) / 60 + float(_second(parsed)) / 3600
     return 24 * int(parsed["days"] or 0) + (-clock if parsed["minus"] else clock)
+
+
+def _second(parsed: re.Match[str]) -> str:
+    return (parsed["second"] or "00").replace(",", ".")
 
 
 def _hour(parsed: re.Match[str]) -> float:
@@ -284,4 +289,4 @@ def _iso(parsed: re.Match[str], day_first: bool) -> str:
     if not parts["hour"]:
         return written
     hour, zone = _hour(parsed), (parts["zone"] or "").upper().replace("UTC", "Z")
-    return "" if np.isnan(hour) else f"{written}T{hour:02}:{parts['minute']}:{parts['second'] or '00'}{zone}"
+    return "" if np.isnan(hour) else f"{written}T{hour:02}:{parts['minute']}:{_second(parsed)}{zone}"
