@@ -88,14 +88,12 @@ class Imprint(ClosedFormAttack, ModelModification):
         if not names:  # the control of an audit has no module
             return {}
         flat = public.flatten(1)
-        query = self._query(flat.shape[1])
+        inputs, mode = flat.shape[1], self.settings.mode
+        query = mean_query(inputs) if self.settings.query == "mean" else dct_query(inputs, mode)
         query = query / (flat @ query).std()
         ends = thresholds(flat @ query, self.settings.bins, self.settings.quantiles)
         output = self.settings.output / self.settings.bins
         return crafted(query, ends, self.settings.gain, output, names[0].removesuffix(_FIRST))
-
-    def _query(self, inputs: int) -> Tensor:
-        return mean_query(inputs) if self.settings.query == "mean" else dct_query(inputs, self.settings.mode)
 
     def read_off(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
         """Read the bins."""

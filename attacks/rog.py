@@ -115,7 +115,8 @@ class ROG(GradientMatching):
         chosen, noise = self.settings, None if operator is None else operator.noise
         descent = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine", least=_LAST)
         distance = relative_distance if noise is None else gaussian_likelihood(noise)
-        return SearchConfig(distance, descent, start=_uniform, restarts=chosen.restarts, boxed=chosen.boxed)
+        more = {"restarts": chosen.restarts, "boxed": chosen.boxed}
+        return SearchConfig(distance, descent, start=lambda shape, rng: torch.rand(shape, generator=rng), **more)
 
     def ceiling(self, samples: Tensor) -> Tensor | None:
         """Return the best enlarged small images; a post-processor may come nearer."""
@@ -191,10 +192,6 @@ class ROG(GradientMatching):
         results, images = simulated_pairs(knowledge.model, example.sent, held, knowledge.batch, search, rng)
         training = PostTraining(chosen.post_epochs, chosen.post_lr)
         return trained(results, images, training, torch_generator(0, "rog post-processor"))
-
-
-def _uniform(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    return torch.rand(shape, generator=rng)
 
 
 def _read(

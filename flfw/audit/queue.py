@@ -185,7 +185,8 @@ class Queue:
 
     def waiting(self) -> list[AttackJob]:
         """Return the jobs that are neither solved nor at work: controls first, whose results an audit waits for."""
-        paths = sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age)
+        paths = [path for path in self.folder.glob("*.json") if not path.stem.endswith(".solved")]
+        paths.sort(key=lambda path: (path.stat().st_mtime, path.name))
         jobs = [job for job in map(_job, paths) if not self._started(job.name).exists()]
         return sorted(filterfalse(self._is_solved, jobs), key=lambda job: job.probe_set.control == "target")
 
@@ -305,7 +306,3 @@ def _job(path: Path) -> AttackJob:
     if job.name != path.stem:
         raise InputError(f"Expected the job {path.stem} in {path}, got {job.name}; {_AGAIN}.")
     return job
-
-
-def _age(path: Path) -> tuple[float, str]:
-    return path.stat().st_mtime, path.name

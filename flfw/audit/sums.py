@@ -29,6 +29,7 @@ from flfw.audit.verdict import Findings, verdict_on
 from flfw.client.broadcast_checks import differently_served
 from flfw.errors import InputError, require
 from flfw.files.result_file import TRAINING, read_training
+from flfw.files.tensor_names import matches
 from flfw.files.verdicts import concluded
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.malicious_model import ModelModification
@@ -230,13 +231,10 @@ def head_of(model: nn.Module) -> str | None:
     """
     if not isinstance(model, GeneratedNet):
         return None
-    sizes = {name: value.shape for name, value in model.state_dict().items() if _is_head(name)}
+    tensors = model.state_dict().items()
+    sizes = {name: value.shape for name, value in tensors if matches(name, ("hypernet.heads.*.weight",))}
     tall = {name: shape for name, shape in sizes.items() if shape[0] >= shape[1]}
     return min(tall, key=lambda name: tall[name][0]) if tall else max(sizes, key=lambda name: sizes[name][0])
-
-
-def _is_head(name: str) -> bool:
-    return name.startswith("hypernet.heads.") and name.endswith(".weight")
 
 
 @final

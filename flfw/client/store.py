@@ -65,7 +65,7 @@ class ClientStore:
         allowed = (newest, self._origin(path))
         if version in allowed or allowed[1] is None or (version and not sealed(self._folder, _stem(version))):
             return
-        named, there = (_in_words(one) for one in (version, allowed[1]))
+        named, there = (f"its state of round {one}" if one else "its start" for one in (version, allowed[1]))
         raise SharingViolationError(
             f"client {self._partition} was told to go on from {named}, but its last step, of round {allowed[0]}, was "
             f"made from {there}: it goes on from one of these two"
@@ -146,7 +146,3 @@ class ClientStore:
 
 def _stem(version: int) -> str:
     return f"round-{version:05d}"
-
-
-def _in_words(version: int) -> str:
-    return f"its state of round {version}" if version else "its start"

@@ -47,10 +47,6 @@ CurveName: TypeAlias = Annotated[str, AfterValidator(lambda name: CURVES.get(nam
 Interval: TypeAlias = Annotated[list[JsonNumber], Len(2, 2)]
 
 
-def _all_names(key: str) -> AliasChoices:
-    return AliasChoices(key, KEYS[key]) if key in KEYS else AliasChoices(key)
-
-
 class ResultModel(BaseModel, ABC):
     """Part of a file of results: types are exact, numbers finite, and further fields kept.
 
@@ -58,7 +54,7 @@ class ResultModel(BaseModel, ABC):
     """
 
     model_config = ConfigDict(
-        alias_generator=AliasGenerator(validation_alias=_all_names),
+        alias_generator=AliasGenerator(validation_alias=lambda key: AliasChoices(key, KEYS.get(key, key))),
         strict=True,
         frozen=True,
         extra="allow",

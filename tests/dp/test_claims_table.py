@@ -18,26 +18,15 @@ from tests.dp.test_run_accountant import asked, claims
 
 PAGE = Path(flfw.__file__).parent.parent / "docs" / "privacy.md"
 HIDDEN: dict[str, Any] = {"sampling": "poisson", "sample": 1, "on_client_failure": "drop"}
-ROWS: dict[str, dict[str, Any]] = {
-    "fed_cdp": {},
-    "fed_cdp batches=poisson": {},
-    "fed_cdp bound=median": {},
-    "fed_cdp compress=before": {},
-    "fed_sdp": {},
-    "fed_sdp noise_shares=2": {},
-    "fed_sdp noised_by=server": {},
-    "dp_fedavg": {},
-    "dp_fedavg batches=poisson": {},
-    "dp_fedavg batches=balls": {},
-    "dp_fedavg unit=client": {},
-    "dp_fedavg unit=client quantile=0.5": {},
-    "dp_fedavg unit=client --sampling poisson": HIDDEN,
-    "dp_ftrl": {},
-    "centaur": {},
-    "centaur unit=client": {},
-    "ppsgd": {},
-    "ppsgd unit=client": {},
-}
+ON_COHORTS = "dp_fedavg unit=client --sampling poisson"
+METHODS = (
+    *("fed_cdp", "fed_cdp batches=poisson", "fed_cdp bound=median", "fed_cdp compress=before"),
+    *("fed_sdp", "fed_sdp noise_shares=2", "fed_sdp noised_by=server"),
+    *("dp_fedavg", "dp_fedavg batches=poisson", "dp_fedavg batches=balls", "dp_fedavg unit=client"),
+    *("dp_fedavg unit=client quantile=0.5", ON_COHORTS, "dp_ftrl"),
+    *("centaur", "centaur unit=client", "ppsgd", "ppsgd unit=client"),
+)
+ROWS: dict[str, dict[str, Any]] = {words: HIDDEN if words == ON_COHORTS else {} for words in METHODS}
 RESTS_ON = {
     "coins": "is drawn by a coin of its own, and the adversary never learns who was drawn.",
     "balls": "by a uniform choice of its own that the adversary never learns",

@@ -109,27 +109,25 @@ def test_somebodys_own_class_is_found(foreign) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"),
+    ("name", "message"),
     [
-        ("somebodys.walls:Bystander", "to be a concrete Defence, got <class 'somebodys.walls.Bystander'>."),
-        ("somebodys.walls:Outline", "to be a concrete Defence, got <class 'somebodys.walls.Outline'>."),
-        ("somebodys.walls:Defence", "to be a concrete Defence, got <class 'flfw.task.defence.Defence'>."),
-        ("somebodys.walls:Moat", "to be a concrete Defence, got None."),
+        ("somebodys.walls:Bystander", "{} to be a concrete Defence, got <class 'somebodys.walls.Bystander'>"),
+        ("somebodys.walls:Outline", "{} to be a concrete Defence, got <class 'somebodys.walls.Outline'>"),
+        ("somebodys.walls:Defence", "{} to be a concrete Defence, got <class 'flfw.task.defence.Defence'>"),
+        ("somebodys.walls:Moat", "{} to be a concrete Defence, got None"),
+        ("somebodys.walls:", "package.module:name, got {}"),
+        (":Wall", "package.module:name, got {}"),
+        ("somebodys.walls:Wall:Wall", "package.module:name, got {}"),
+        ("other somebodys.walls:Wall", "package.module:name, got {}"),
+        ("nobodys.walls:Wall", "an importable module for {}, got: No module named 'nobodys'"),
+        ("somebodys.moats:Moat", "an importable module for {}, got: No module named 'somebodys.moats'"),
+        ("somebodys.needy:X", "an importable module for {}, got: No module named 'a_module_nobody_has'"),
     ],
 )
-def test_what_is_no_concrete_defence_is_refused(foreign, name, complaint) -> None:
+def test_what_is_no_concrete_defence_is_refused(foreign, name, message) -> None:
     with pytest.raises(InputError) as caught:
         plugins.load_class(DEFENCE, name, Defence)
-    assert str(caught.value) == f"Expected defence={name} {complaint}"
-
-
-@pytest.mark.parametrize(
-    "name", ["somebodys.walls:", ":Wall", "somebodys.walls:Wall:Wall", "other somebodys.walls:Wall"]
-)
-def test_a_name_of_another_form_is_refused(foreign, name) -> None:
-    with pytest.raises(InputError) as caught:
-        plugins.load_class(DEFENCE, name, Defence)
-    assert str(caught.value) == f"Expected package.module:name, got defence={name}."
+    assert str(caught.value) == f"Expected {message.format(f'defence={name}')}."
 
 
 def test_an_instance_is_no_class(foreign) -> None:
@@ -142,20 +140,6 @@ def test_an_instance_is_no_class(foreign) -> None:
 def test_a_defence_is_no_attack(foreign) -> None:
     with pytest.raises(InputError, match=r"to be a concrete Attack, got <class 'somebodys.walls.Wall'>"):
         plugins.load_class(ATTACK, "somebodys.walls:Wall", Attack)
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("nobodys.walls:Wall", "No module named 'nobodys'"),
-        ("somebodys.moats:Moat", "No module named 'somebodys.moats'"),
-        ("somebodys.needy:X", "No module named 'a_module_nobody_has'"),
-    ],
-)
-def test_a_missing_module_is_named(foreign, name, reason) -> None:
-    with pytest.raises(InputError) as caught:
-        plugins.load_class(DEFENCE, name, Defence)
-    assert str(caught.value) == f"Expected an importable module for defence={name}, got: {reason}."
 
 
 def test_a_program_is_no_module(tmp_path, monkeypatch) -> None:

@@ -19,24 +19,12 @@ from flfw.nets.training.low_rank import HypernetworkTraining
 from flfw.rng import initialising, torch_generator
 from flfw.strategies.hyperfl import HyperFL
 
-SHAPES = {
-    "alexnet": (1, 63, 63),
-    "bert_tiny": (32,),
-    "cnn1": (1, 28, 28),
-    "cnn2": (3, 32, 32),
-    "cnn3x3": (1, 28, 28),
-    "convnet32": (3, 32, 32),
-    "convnet64": (3, 32, 32),
-    "gpt_next": (32,),
-    "gpt_tiny": (32,),
-    "lenet": (3, 32, 32),
-    "lenet5": (1, 32, 32),
-    "linear": (30,),
-    "mlp": (30,),
-    "resnet18": (3, 32, 32),
-    "vit_norm": (1, 8, 12),
-    "vit_plain": (3, 8, 8),
-}
+SHAPES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("cnn2", "convnet32", "convnet64", "lenet", "resnet18"), (3, 32, 32)),
+    **dict.fromkeys(("cnn1", "cnn3x3"), (1, 28, 28)),
+    **dict.fromkeys(("bert_tiny", "gpt_next", "gpt_tiny"), (32,)),
+    **dict.fromkeys(("linear", "mlp"), (30,)),
+} | {"alexnet": (1, 63, 63), "lenet5": (1, 32, 32), "vit_norm": (1, 8, 12), "vit_plain": (3, 8, 8)}
 
 
 def fresh(name: str, shape: tuple[int, ...] | None = None, seed: int = 0) -> Net:

@@ -21,7 +21,7 @@ from flfw.runs.estimate import Estimate, disk_bytes, estimate, lines, memory
 from flfw.runs.run import check
 from flfw.runs.timed_phases import AuditCosts, TrainingCosts
 
-CLIP_FACTOR = 1.5  # between what is estimated and what is measured, either way
+FACTOR = 1.5  # between what is estimated and what is measured, either way
 STORE = 100_000_000  # bytes of Ray's object store
 CLIENT = TrainingCosts(
     4.0, 0.5, 2.0, client_gib=1.0, base_gib=0.5, up=1e6, down=1e6, message=1e6, private=1e3, reply_s=0.1
@@ -65,7 +65,7 @@ def test_within_a_factor_of_one_and_a_half_of_what_running_it_takes_and_leaves_n
     )
     (_, took, _), folder = spent(flags), checked.out
     assert folder is not None
-    assert took / CLIP_FACTOR < result.seconds.whole_processor < took * CLIP_FACTOR
+    assert took / FACTOR < result.seconds.whole_processor < took * FACTOR
     size = sum(path.stat().st_size for path in (folder / "observations").rglob("*") if path.is_file())
     assert size / 2 < result.disk_bytes < 2 * size
     assert 0.3 < result.memory.actor_gib < 3 and result.memory.driver_gib > 0.5
@@ -83,7 +83,7 @@ def test_a_membership_audit_is_within_the_same_factor(small: Experiment, defence
     result, folder = estimate(plan(checked)), checked.out
     assert folder is not None
     _, took, _ = spent(f"{flags} --local-epochs 1 --dataset {checked.dataset} --out {folder}")
-    assert took / CLIP_FACTOR < result.seconds.whole_processor < took * CLIP_FACTOR
+    assert took / FACTOR < result.seconds.whole_processor < took * FACTOR
     size = sum(path.stat().st_size for path in (folder / "observations").rglob("*") if path.is_file())
     assert size / 2 < result.disk_bytes < 2 * size
 

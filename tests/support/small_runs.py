@@ -21,20 +21,8 @@ Generators = Sequence[torch.Generator]
 
 def tiny(out: Path | None = None, **changes: Any) -> Experiment:
     """Ask for a run of a second: two clients, one round, two probes of softmax regression, the closed form."""
-    return Experiment(
-        **{
-            "method": "fedavg",
-            "net": "linear",
-            "clients": 2,
-            "rounds": 1,
-            "local_epochs": 1,
-            "images": 2,
-            "attack": ("analytic",),
-            "engine": "inproc",
-            "out": out,
-            **changes,
-        }
-    )
+    usual = {"method": "fedavg", "net": "linear", "clients": 2, "rounds": 1, "local_epochs": 1, "images": 2}
+    return Experiment(**{**usual, "attack": ("analytic",), "engine": "inproc", "out": out, **changes})
 
 
 def result_of(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from flfw.audit.measures.permutations import GuessedBatch, Numbered, Ranking, arrangements, numbered, rankings
+from flfw.audit.measures.permutations import GuessedBatch, Numbered, arrangements, numbered, rankings
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import column_matches
 from flfw.audit.measures.statistics import share_interval
@@ -122,13 +122,12 @@ def column_chance(
     require(len(attempts) >= 1, "at least one message", messages=len(attempts))
     messages = numbered(attempts, public)
     ranked, pools, inputs = rankings(messages, public)
-    tables = [_matches(message, inputs, public) for message in messages]
-    counts = np.concatenate(
-        [
-            np.sum([_matched(*pair, drawn) for pair in zip(ranked, tables, strict=True)], axis=0)
-            for drawn in arrangements(pools, draws, rng)
-        ]
-    )  # (1 + draws, d)
+    pairs = [(one, _matches(message, inputs, public)) for one, message in zip(ranked, messages, strict=True)]
+    matched = [
+        sum(table[drawn[:, one.truth], one.matched(drawn)].sum(1) for one, table in pairs)
+        for drawn in arrangements(pools, draws, rng)
+    ]
+    counts = np.concatenate(matched)  # (1 + draws, d)
     rows = sum(len(message.truth) for message in messages)
     return ColumnChance(counts.mean(0) / rows, (counts >= counts[0]).mean(0))
 
@@ -138,11 +137,6 @@ def _matches(message: Numbered, inputs: np.ndarray, public: PublicData) -> np.nd
     guesses, binary = message.attempt.guesses, public.binary
     matched = [column_matches(inputs, np.broadcast_to(x, inputs.shape), binary) for x in guesses]
     return public.cells(np.stack(matched, axis=1))
-
-
-def _matched(ranking: Ranking, matches: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Count the matched rows of each column (K, d) in K arrangements."""
-    return matches[drawn[:, ranking.truth], ranking.matched(drawn)].sum(1)
 
 
 def _surplus_p(surplus: np.ndarray) -> float:

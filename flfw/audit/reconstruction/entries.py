@@ -26,6 +26,7 @@ from flfw.files.verdicts import LEAKS, concluded
 from flfw.rng import numpy_generator
 
 _RULE = "one to one, so that the squared differences of the whole batch are least"
+_ROUGE = [name for n in GRAMS for name in (f"rouge_{n}", f"floor_rouge_{n}")]  # of a random public text, too
 _NEAR_DB = 3.0
 """Distance to its ceiling within which a search did its work: at most twice the least squared error of its form."""
 
@@ -195,7 +196,7 @@ def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
         "feature_error": _spread(rows, "feature_error", seed, end="min"),
         "gain": _spread(rows, "gain", seed),
         "exact_match": _exact(rows) if any(row["floor_features"] is not None for row in rows) else None,
-        "rouge": _rouge(rows) if any("floor_rouge_1" in row for row in rows) else None,
+        "rouge": {name: _mean(rows, name) for name in _ROUGE} if any("floor_rouge_1" in row for row in rows) else None,
     }
 
 
@@ -298,11 +299,6 @@ def _exact(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
         "floor": _mean(rows, "floor_features"),
         **more,
     }
-
-
-def _rouge(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
-    """Return the mean of ROUGE over given texts, and over all texts that of a random public one."""
-    return {name: _mean(rows, name) for n in GRAMS for name in (f"rouge_{n}", f"floor_rouge_{n}")}
 
 
 def _worst(rows: Sequence[ScoreRow]) -> dict[str, Any] | None:

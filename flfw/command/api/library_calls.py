@@ -44,9 +44,6 @@ def library_call() -> Iterator[None]:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
-            if handler is not None and signal.getsignal(signal.SIGTERM) is not handler and _is_main_thread():
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and handler is not None and signal.getsignal(signal.SIGTERM) is not handler:
                 signal.signal(signal.SIGTERM, handler)  # Ray's would end the caller's program
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
