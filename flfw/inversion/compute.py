@@ -86,11 +86,12 @@ class StepSample:
 
     Within it every loop over `steps` ends after a few. The others are taken to last as long as the later ones of these.
     A loop inside a step of another counts with all of its own steps. Of loops that may end early the first goes on for
-    some seconds; if it ends, the others of its length are taken to have as many steps. What the attack returns is of
-    little use.
+    some seconds; if it ends, the others of its length are taken to have as many steps. Once the time is used up, a loop
+    as long as an earlier one takes one step, and its others count as that one's. What the attack returns is of little
+    use.
 
     Args:
-        enough_s: seconds for the steps of all loops; each loop takes two steps at least.
+        enough_s: seconds for the steps of all loops; each first loop of a length takes two steps at least.
         copies: how often a search takes each of its victims, which stand for the others of a run.
 
     Attributes:
@@ -100,7 +101,7 @@ class StepSample:
     def __init__(self, enough_s: float, copies: int = 1) -> None:
         self.skipped, self.copies = 0.0, copies
         self._left = enough_s
-        self._ended_at: dict[int, int] = {}
+        self._ended_at, self._means = dict[int, int](), dict[int, float]()
         self._token: Token[StepSample | _Watch | None] | None = None
         self._began = self._ended = (0.0, 0.0)
 
@@ -137,12 +138,15 @@ class StepSample:
             took = _between(before, _now())
             times.append(took + self.skipped - skipped_before)
             spent += took if step else 0.0
-            if not full and step and spent >= (enough if len(times) >= _FEWEST else minimum):
+            known = self._left <= 0 and count in self._means and not early
+            if not full and (known or (step and spent >= (enough if len(times) >= _FEWEST else minimum))):
                 break
         self._left = max(0.0, self._left - (0.0 if full or first else spent))
         expected = self._ended_at[count] if early else count
+        if later := times[max(1, len(times) // 2) :]:
+            self._means[count] = fmean(later)
         if len(times) < expected:
-            self.skipped += (expected - len(times)) * fmean(times[max(1, len(times) // 2) :])
+            self.skipped += (expected - len(times)) * self._means[count]
 
 
 @final

@@ -131,7 +131,6 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0, **begun: Popen[str]) -> E
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
     audited = experiment.audited and run_plan.client.method.uploads
     others = min(actors, experiment.per_round, _PROCESSES) - 1 - bool(audited)  # what attacks has a core meanwhile
-
     say("estimate: the phases of the run are timed, for about ten seconds")
     first, *rest = timed(["training", *["client"] * others, *["audit"] * bool(audited)], experiment, **begun)
     audit = AuditCosts(**rest.pop()) if audited else None
@@ -139,8 +138,7 @@ def estimate(run_plan: RunPlan, claims_s: float = 0.0, **begun: Popen[str]) -> E
     training = TrainingCosts(**first | of_clients | {"further_s": first["further_s"] + claims_s})
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if training.epoch_s > LONG_S else ""
-    if audit and audit.untimed:
-        origin += f"; {audit.untimed} jobs of the attacks were not timed, and count as the attack's others"
+    origin += f"; {audit.untimed} jobs of attacks were not timed and count as others" if audit and audit.untimed else ""
     return Estimate(
         experiment,
         seconds(experiment, actors, training, audit),
@@ -166,17 +164,13 @@ def timed(phases: list[str], experiment: Experiment, **begun: Popen[str]) -> lis
     """
     processes = [begun.get(phase) or waiting_phase(phase, experiment.engine) for phase in phases]
 
-    def end() -> None:
-        for process in processes:
-            if process.returncode is None:  # an interrupt does not wait for it and its own processes
-                os.killpg(process.pid, signal.SIGKILL)
-
     with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ExitStack() as opened:
         for index, process in enumerate(map(opened.enter_context, processes)):
             assert process.stdin is not None, "it is a pipe"
             with suppress(BrokenPipeError), process.stdin as given:  # how it ended is seen below
                 json.dump([experiment.to_run_config(), f"{folder}/{index}"], given)
-        opened.callback(end)
+        # An interrupt does not wait for them and their own processes.
+        opened.callback(lambda: [os.killpg(one.pid, signal.SIGKILL) for one in processes if one.returncode is None])
         return [_costs(phase, process) for phase, process in zip(phases, processes, strict=True)]
 
 

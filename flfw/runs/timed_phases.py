@@ -430,9 +430,8 @@ def job_s(job: AttackJob, copies: int, until: float) -> _Spent:
     return line(seconds, whole, first=2).at(whole), memory_gib("VmHWM")
 
 
-_Phase = Callable[[RunPlan, Path, float], TrainingCosts | AuditCosts]
 client_phase, training_phase = (partial(_training, server=server) for server in (False, True))
-PHASES: dict[str, _Phase] = {"client": client_phase, "training": training_phase, "audit": audit_phase}
+PHASES = {"client": client_phase, "training": training_phase, "audit": audit_phase}
 
 
 def _print_costs(phase: str, begun: float) -> int:

@@ -228,7 +228,7 @@ def test_an_estimate_times_no_second_client_beside_an_audit_on_two_cores(
     monkeypatch.setattr(module, "timed", lambda phases, *_: print(*phases) or [costs[phase] for phase in phases])
     monkeypatch.setattr(module, "_actors", lambda _: 2)
     result = estimate(plan(audited), claims_s=1.5)
-    assert result.seconds.start == 4.0 + 1.5 and "; 3 jobs of the attacks were not timed" in result.measured_on
+    assert result.seconds.start == 4.0 + 1.5 and "; 3 jobs of attacks were not timed" in result.measured_on
     estimate(plan(dataclasses.replace(audited, attack=("none",), set=())))
     said = "estimate: the phases of the run are timed, for about ten seconds\n"
     assert capsys.readouterr() == ("training audit\ntraining client\n", said * 2)

@@ -144,10 +144,10 @@ class Sized(Timed):
 
     each_s: ClassVar[float] = 0.01
 
-    def run(self, *given: Any) -> list[Reconstruction]:
-        SEEN.append(len(given[0]))
-        self.clock.pass_by(self.each_s * len(given[0]))
-        return super().run(*given)
+    def run(self, observations: Any, knowledge: Any, rngs: Any) -> list[Reconstruction]:
+        SEEN.append(len(observations))
+        self.clock.pass_by(self.each_s * len(observations))
+        return super().run(observations, knowledge, rngs)
 
 
 @pytest.mark.slow
@@ -175,13 +175,13 @@ class Sampled(Sized):
     sampled: ClassVar[bool] = True
     learnt: ClassVar[list[bool]] = []
 
-    def run(self, *given: Any) -> list[Reconstruction]:
+    def run(self, observations: Any, knowledge: Any, rngs: Any) -> list[Reconstruction]:
         for _ in steps(0 if self.learnt else 1000):
             self.clock.pass_by(0.003)
         self.learnt.append(True)
         for _ in steps(1000):
             self.clock.pass_by(0.002)
-        return ByGuess.run(self, *given)
+        return ByGuess.run(self, observations, knowledge, rngs)
 
 
 @pytest.mark.nightly
@@ -209,11 +209,11 @@ class Parted(Timed):
 
     Settings = InTwoParts
 
-    def run(self, *given: Any) -> list[Reconstruction]:
+    def run(self, observations: Any, knowledge: Any, rngs: Any) -> list[Reconstruction]:
         first, further = self.settings.iterations, self.settings.further_iterations
         SEEN.append((first, further))
         self.clock.pass_by(0.01 * further + (0.5 if further > 1 else 0.0))
-        return super().run(*given)
+        return super().run(observations, knowledge, rngs)
 
 
 @pytest.mark.slow
