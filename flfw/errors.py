@@ -66,17 +66,21 @@ def suggestion(word: str, known: Iterable[str], minimum: float = _LIKE) -> str:
 
 
 def alike(words: Iterable[str]) -> str:
-    """Return a remark on the first words that differ in capitals, blanks or forms of letters alone; empty: none do.
+    """Return a remark on the first words that differ in capitals, blanks, forms of letters or a last dot alone.
 
-    >>> alike(["f", "Male", "male"]), alike(["m", "male"])
-    ("'Male' and 'male' differ in capitals or blanks alone", '')
+    It is empty where none do.
+
+    >>> alike(["f", "Male", "male"]), alike(["m", "male", "<5", ">5"])
+    ("'Male' and 'male' differ in capitals, blanks or dots alone", '')
+    >>> alike([">50K", ">50K."])
+    "'>50K' and '>50K.' differ in capitals, blanks or dots alone"
     """
     known: dict[str, str] = {}
     for word in words:
-        letters = unicodedata.normalize("NFKC", word).casefold().replace(" ", "")
+        letters = unicodedata.normalize("NFKC", word).casefold().replace(" ", "").rstrip(".")
         other = known.setdefault("".join(filter(str.isprintable, letters)), word)
         if other != word:
-            return f"{other!a} and {word!a} differ in capitals or blanks alone"
+            return f"{other!a} and {word!a} differ in capitals, blanks or dots alone"
     return ""
 
 

@@ -401,7 +401,7 @@ def test_what_a_column_is_taken_for_is_said() -> None:
         ("9934567890123456|9934567890123457|1", "dropped", "an identifier, whole numbers of 16 digits or more"),
         ("27/09/45|28/09/45|29/10/45", "categorical", "27/09/45 is in no known form of days"),  # of which century?
         ("14:30 PM|1:30 AM|2:30 AM", "categorical", "numbers beside words, such as 1:30 AM and 14:30 PM"),
-        ("A\u200b|male|A|Male", "categorical", "'A' and 'A\\u200b' differ in capitals or blanks alone"),
+        ("A\u200b|male|A|Male", "categorical", "'A' and 'A\\u200b' differ in capitals, blanks or dots"),
         ("+|++|-", "categorical", ""),  # - is no gap
         ("1|2|77|-99.9|-3.4e38", "numeric", "3 times -3.4e+38: a missing value? csv.missing=-3.4e+38; 3 times -99.9"),
         ("18|25|47|80|-1", "numeric", "3 times -1: a missing value?"),
@@ -555,7 +555,7 @@ def test_patients_are_the_same_however_their_numbers_are_written(tmp_path: Path)
         held = load(write(tmp_path, "\n".join(["who,size,y", *lines])), "y", "csv.patient=who")
         assert held.train_group is not None and held.test_group is not None
         assert len({*held.train_group.tolist(), *held.test_group.tolist()}) == 5
-    assert "some names in who differ in capitals or blanks alone, and count as two" in held.source
+    assert "some names in who differ in capitals, blanks or dots alone, and count as two" in held.source
 
 
 def test_files_of_other_programs_are_read(tmp_path: Path) -> None:

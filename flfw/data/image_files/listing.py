@@ -439,13 +439,9 @@ class Listing:
         names = {(file.parent, file.stem) for file in examples}
         twins = len(examples) - len(names) + sum((folder, name.rpartition("_")[0]) in names for folder, name in names)
         if twins:
-            notes.append(
-                f"{twins} images are named as others, like x.jpg or x_mask.png beside x.png: each is an example."
-            )
-        brightest = (
-            max(int(x[:_LOOKED_AT].max()) for x in (arrays.train_x, arrays.test_x)) if arrays and not bits else 255
-        )
-        if brightest < _DARK:
+            notes.append(f"{twins} images are named as others, like x_mask.png beside x.png: each is an example.")
+        shown = (arrays.train_x, arrays.test_x) if arrays and not bits else ()
+        if shown and (brightest := max(int(x[:_LOOKED_AT].max()) for x in shown)) < _DARK:
             notes.append(f"The brightest level of the first {_LOOKED_AT} images of a part is {brightest} of 255.")
         used = Counter(_kind(str(file)) for file in [*examples, *(file for file, _ in third)])
         if others := Counter(sorted(_kind(name) for _, name in _files(self.root))) - used:

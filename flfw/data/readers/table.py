@@ -153,18 +153,19 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         require_columns(rows, schema.names, parsed.path)
         target = planned_target(rows, schema, settings, signs)
     there = np.flatnonzero(~target.absent)
-    left_out = len(target.values) - len(there)
-    notes += [f"{left_out} rows without a target are left out"] if left_out else []
+    if left_out := len(target.values) - len(there):
+        notes.append(f"{left_out} rows without a target are left out")
     remarks = {parsed.target: target.note} if target.note else {}
     target, rows = replace(target, values=target.values[there]), {name: words[there] for name, words in rows.items()}
-    group = patients_of([rows], schema.patient if schema else settings.patient, settings, [parsed.path])
-    if settings.patient and alike(map(str, rows[settings.patient])):
-        notes.append(f"some names in {settings.patient} differ in capitals or blanks alone, and count as two")
+    patient = schema.patient if schema else settings.patient
+    group = patients_of([rows], patient, settings, [parsed.path])
+    if patient and alike(map(str, rows[patient])):
+        notes.append(f"some names in {patient} differ in capitals, blanks or dots alone, and count as two")
     of_classes = target.kind == "categorical"
     labels = np.unique(target.values.astype(str) if of_classes else np.zeros(len(there)), return_inverse=True)[1]
     train = there < length if settings.test else ~tested(labels, group, of_classes)
     if schema is None:
-        features = {name: words for name, words in rows.items() if name not in (parsed.target, settings.patient)}
+        features = {name: words for name, words in rows.items() if name not in (parsed.target, patient)}
         values = column_types.infer_columns(features, settings, signs, there)
         schema = _schema(parsed, settings, values, target, train)
     else:
