@@ -275,7 +275,7 @@ def test_cores_that_training_leaves_are_used(job_of: JobOf, tmp_path: Path, monk
         assert guessed(server.wait(grey))
         first = until(
             lambda: busy() if busy().keys() == {stuck.attack} else None
-        )  # the note of the solved one goes last
+        )
         queue.put(endless)
         second = until(lambda: busy().get(endless.attack))
         os.kill(first[stuck.attack], signal.SIGKILL)
