@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -190,8 +190,10 @@ def estimated(experiment: Experiment) -> str:
     """Return the claims that a run would make, and its expected time and memory."""
     from flfw.engines.processes import waiting_phase
 
-    # Their imports take seconds, as the next one does here.
-    begun = {one: waiting_phase(one, experiment.engine) for one in ["training", *["audit"] * bool(experiment.attacks)]}
-    from flfw.command.api.expectation import expected
+    phases = ["training", *["audit"] * bool(experiment.attacks)]
+    with ExitStack() as opened:  # their imports take seconds, as the next one does here
+        begun = {phase: opened.enter_context(waiting_phase(phase, experiment.engine)) for phase in phases}
+        opened.callback(lambda: [process.kill() for process in begun.values() if process.poll() is None])
+        from flfw.command.api.expectation import expected
 
-    return str(expected(experiment, **begun))
+        return str(expected(experiment, **begun))

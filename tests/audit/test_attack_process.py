@@ -273,9 +273,7 @@ def test_cores_that_training_leaves_are_used(job_of: JobOf, tmp_path: Path, monk
         assert len(workers(queue.folder)) == 1 and queue.solution(grey) is None  # while training has the other core
         server.close()
         assert guessed(server.wait(grey))
-        first = until(
-            lambda: busy() if busy().keys() == {stuck.attack} else None
-        )
+        first = until(lambda: busy() if busy().keys() == {stuck.attack} else None)
         queue.put(endless)
         second = until(lambda: busy().get(endless.attack))
         os.kill(first[stuck.attack], signal.SIGKILL)

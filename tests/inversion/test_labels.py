@@ -227,7 +227,7 @@ def test_a_head_that_is_a_convolution_gives_no_labels() -> None:
     with initialising(0, "convolution"):
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
     client = PlainVictim(model, dict(model.state_dict()), ("*",), InputSpec.from_constants((1, 3, 3), (0.0,), (1.0,)))
-    with pytest.raises(NoLabels, match="fully connected"):
+    with pytest.raises(NoLabels, match="dense last layer"):
         recovered(client, sent(client, torch.tensor([1])), 1, "single", RNG)
 
 

@@ -23,7 +23,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("cnn2", "convnet32", "convnet64", "lenet", "resnet18"), (3, 32, 32)),
     **dict.fromkeys(("cnn1", "cnn3x3"), (1, 28, 28)),
     **dict.fromkeys(("bert_tiny", "gpt_next", "gpt_tiny"), (32,)),
-    **dict.fromkeys(("linear", "mlp"), (30,)),
+    "linear": (30,),
+    "mlp": (30,),
 } | {"alexnet": (1, 63, 63), "lenet5": (1, 32, 32), "vit_norm": (1, 8, 12), "vit_plain": (3, 8, 8)}
 
 
