@@ -40,10 +40,12 @@ POSTERS = {
     | {name: f"{IG} --defence {name} {SHORT}" for name in DEFENCES}
     | {"dcs2": f"{ALONE}dcs2 --defence dcs2 --set dcs2.stop=never dcs2.sensitive=at:1708,1661,574,711 {SHORT}"},
 }
-UNDER = """Not here, for they need another network or other data: analytic, cocktail, spear (a dense first layer),
-april (a vision transformer), dager (text), tableak (tables), loki and suppression (sums over clients). Of membership
-and label_distribution there is no picture. In imprint a malicious server changes the network."""
-HEAD = f"<!-- python -m research.gallery writes this page -->\n\nSeconds are the attack's. All rows have `{COMMON}`."
+UNDER = {
+    "attacks": "Not here, for they need another network or other data: analytic, cocktail, spear (a dense first "
+    "layer), april (a vision transformer), dager (text), tableak (tables), loki and suppression (sums over clients). "
+    "Of membership and label_distribution there is no picture. In imprint a malicious server changes the network."
+}
+HEAD = f"<!-- python -m research.gallery writes this page -->\n\nSeconds: beside other programs. All rows: `{COMMON}`"
 COLUMNS = "| | verdict | recognisable | PSNR, dB | seconds | flags |"
 
 
@@ -57,7 +59,7 @@ def main() -> None:
     for poster in given.only:
         flags = POSTERS[poster]
         runs = {name: _finished(poster, name, ["--data-root", given.data_root, *flags[name].split()]) for name in flags}
-        _draw(runs, OUT / poster, UNDER if poster == "attacks" else "")
+        _draw(runs, OUT / poster, UNDER.get(poster, ""))
         lines = [f"| {' | '.join([name, *_figures(runs[name]), f'`{flags[name]}`'])} |" for name in flags]
         parts[poster] = "\n".join([poster.capitalize(), "", COLUMNS, "|---" * 6 + "|", *lines])
     TABLE.write_text("\n\n## ".join([HEAD, *(parts[poster] for poster in POSTERS if poster in parts)]) + "\n")
@@ -85,7 +87,7 @@ def _draw(runs: dict[str, Result], path: Path, under: str) -> None:
         reached = "the search failed" if reached == "nan" else f"{reached} dB"
         rows[name] = (_pictures(result, "reconstruction"), f"{found} recognisable\n{reached}")
     with rc_context({"font.family": "sans-serif", "svg.fonttype": "none", "svg.hashsalt": "", "pdf.fonttype": 42}):
-        figure = Figure(figsize=(5.6, 1.05 * len(rows)), dpi=160, facecolor="white")
+        figure = Figure(figsize=(5.6, 1.05 * len(rows)), dpi=130, facecolor="white")
         grid = figure.subplots(len(rows), 4, gridspec_kw={"wspace": 0.04, "hspace": 0.06, "left": 0.3, "right": 0.99})
         for axes_of_row, (name, (images, found)) in zip(grid, rows.items(), strict=True):
             for axes, image in zip(axes_of_row, images, strict=True):
