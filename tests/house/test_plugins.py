@@ -108,26 +108,26 @@ def test_somebodys_own_class_is_found(foreign) -> None:
     assert result.__module__ == "somebodys.walls"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("somebodys.walls:Bystander", "{} to be a concrete Defence, got <class 'somebodys.walls.Bystander'>"),
-        ("somebodys.walls:Outline", "{} to be a concrete Defence, got <class 'somebodys.walls.Outline'>"),
-        ("somebodys.walls:Defence", "{} to be a concrete Defence, got <class 'flfw.task.defence.Defence'>"),
-        ("somebodys.walls:Moat", "{} to be a concrete Defence, got None"),
-        ("somebodys.walls:", "package.module:name, got {}"),
-        (":Wall", "package.module:name, got {}"),
-        ("somebodys.walls:Wall:Wall", "package.module:name, got {}"),
-        ("other somebodys.walls:Wall", "package.module:name, got {}"),
-        ("nobodys.walls:Wall", "an importable module for {}, got: No module named 'nobodys'"),
-        ("somebodys.moats:Moat", "an importable module for {}, got: No module named 'somebodys.moats'"),
-        ("somebodys.needy:X", "an importable module for {}, got: No module named 'a_module_nobody_has'"),
-    ],
-)
-def test_what_is_no_concrete_defence_is_refused(foreign, name, message) -> None:
-    with pytest.raises(InputError) as caught:
-        plugins.load_class(DEFENCE, name, Defence)
-    assert str(caught.value) == f"Expected {message.format(f'defence={name}')}."
+REFUSED = [
+    ("somebodys.walls:Bystander", "{} to be a concrete Defence, got <class 'somebodys.walls.Bystander'>"),
+    ("somebodys.walls:Outline", "{} to be a concrete Defence, got <class 'somebodys.walls.Outline'>"),
+    ("somebodys.walls:Defence", "{} to be a concrete Defence, got <class 'flfw.task.defence.Defence'>"),
+    ("somebodys.walls:Moat", "{} to be a concrete Defence, got None"),
+    ("somebodys.walls:", "package.module:name, got {}"),
+    (":Wall", "package.module:name, got {}"),
+    ("somebodys.walls:Wall:Wall", "package.module:name, got {}"),
+    ("other somebodys.walls:Wall", "package.module:name, got {}"),
+    ("nobodys.walls:Wall", "an importable module for {}, got: No module named 'nobodys'"),
+    ("somebodys.moats:Moat", "an importable module for {}, got: No module named 'somebodys.moats'"),
+    ("somebodys.needy:X", "an importable module for {}, got: No module named 'a_module_nobody_has'"),
+]
+
+
+def test_what_is_no_concrete_defence_is_refused(foreign) -> None:
+    for name, message in REFUSED:
+        with pytest.raises(InputError) as caught:
+            plugins.load_class(DEFENCE, name, Defence)
+        assert str(caught.value) == f"Expected {message.format(f'defence={name}')}."
 
 
 def test_an_instance_is_no_class(foreign) -> None:

@@ -163,7 +163,7 @@ class Slow(Sized):
     each_s = 5.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_jobs_that_come_too_late_count_as_the_attacks_others(small: Experiment, tmp_path: Path) -> None:
     costs = costs_of(audited(small, Slow), tmp_path)
     assert (costs.once_s, costs.probes_s, costs.untimed, SEEN) == (5.0, 5.0, 1, [1])
