@@ -169,8 +169,10 @@ def knowledge(
     require(batch >= 1, "batch >= 1", batch=batch)
     net = with_scores(copy.deepcopy(net), space)
     count = classes(net, space)
-    known = None if labels is None else torch.as_tensor(labels, dtype=torch.int64)
+    known = None if labels is None else torch.as_tensor(labels)
     if known is not None:
+        require(bool((known == known.long()).all()), "whole numbers as labels", labels=known.tolist())
+        known = known.long()
         require(known.shape == (batch,), f"{batch} labels, one for each example", labels=tuple(known.shape))
         require(bool(((known >= 0) & (known < count)).all()), f"0 <= labels < {count}", labels=known.tolist())
     model = victim(net, named(net, observation), space, description.mode)
@@ -216,7 +218,7 @@ def with_scores(net: nn.Module, inputs: InputSpec) -> nn.Module:
         InputError: it does not take such inputs.
     """
     scores = _tried(net, inputs)
-    if isinstance(scores, Tensor) and scores.shape in ((1,), (1, 1)):
+    if isinstance(scores, Tensor) and scores.numel() == 1:  # (1, 1), (1,), or () of squeeze()
         net.register_forward_hook(_two_scores)
     return net
 

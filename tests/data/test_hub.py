@@ -68,11 +68,11 @@ def test_of_sixteen_grey_bits_the_upper_eight_of_those_that_are_used_count(tmp_p
 def test_images_of_other_levels_beside_sixteen_bits_are_refused(tmp_path: Path) -> None:
     from PIL import Image
 
-    for kind in (np.uint8, np.float32):
-        levels = [np.full((2, 2), 300, np.uint16)] * 4 + [np.full((2, 2), 3, kind)]
+    for kind, level in ((np.uint8, 3), (np.float32, 3), (np.int32, 70_000), (np.int32, -1)):
+        levels = [np.full((2, 2), 300, np.uint16)] * 4 + [np.full((2, 2), level, kind)]
         columns = {"img": [Image.fromarray(image) for image in levels], "label": [0, 1, 0, 1, 0]}
-        with pytest.raises(InputError, match=r"row 0 of hf:.* grey levels of (16 bits beside|are fractions)|fractions"):
-            load(write(tmp_path / kind.__name__, "train", columns, labelled(["a", "b"])))
+        with pytest.raises(InputError, match=r"row \d of hf:.* (16 bits beside|grey levels go from -?\d+ to)"):
+            load(write(tmp_path / f"{kind.__name__}{level}", "train", columns, labelled(["a", "b"])))
 
 
 def test_words_are_no_labels(tmp_path: Path) -> None:

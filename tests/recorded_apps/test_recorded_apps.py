@@ -362,21 +362,21 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
 
 
 class OneLogit(nn.Module):
-    """Of shape (B, 1), or (B,)."""
+    """Of shape (B, 1), or (B,), of one example ()."""
 
-    def __init__(self, flat: bool) -> None:
+    def __init__(self, squeezed: bool) -> None:
         super().__init__()
-        self.inner, self.out, self.flat = nn.Linear(36, 16), nn.Linear(16, 1), flat
+        self.inner, self.out, self.squeezed = nn.Linear(36, 16), nn.Linear(16, 1), squeezed
 
     def forward(self, x: Tensor) -> Tensor:
         logit = self.out(torch.relu(self.inner(x.flatten(1))))
-        return logit[:, 0] if self.flat else logit
+        return logit.squeeze() if self.squeezed else logit
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_an_app_with_one_logit_and_binary_labels_is_audited(tmp_path: Path, flat: bool) -> None:
+@pytest.mark.parametrize("squeezed", [False, True])
+def test_an_app_with_one_logit_and_binary_labels_is_audited(tmp_path: Path, squeezed: bool) -> None:
     def build() -> nn.Module:
-        return fresh(lambda: OneLogit(flat))
+        return fresh(lambda: OneLogit(squeezed))
 
     def local(net: nn.Module, x: Tensor, y: Tensor) -> None:
         logits = net(normalised(x)).flatten()
@@ -387,6 +387,8 @@ def test_an_app_with_one_logit_and_binary_labels_is_audited(tmp_path: Path, flat
         x, y = examples(1, seed=client - 1)
         return Truth(x, (y > 0).float()[:, None], torch.arange(1))
 
+    with pytest.raises(InputError, match=r"whole numbers as labels, got labels=\[0.5\]"):
+        knowledge(fresh(dense), an_update(fresh(dense), 1)[0], inputs=SPACE, labels=torch.tensor([0.5]), batch=1)
     folder = recorded(tmp_path / "recordings", app_of(build, 1, local), build)
     training = TrainingDescription(LR, loss=binary_cross_entropy_with_logits)
     result = ask(folder, tmp_path / "audit", net=build, truth=truth, attacks=["analytic", "dlg"], training=training)

@@ -168,12 +168,12 @@ def look(path: Path) -> ImageHeader:
     from PIL import Image
 
     with path.open("rb") as file, Image.open(file) as image:
-        level = _level(image)  # first, as a look for the orientation may load a file
+        level = grey_level(image)  # first, as a look for the orientation may load a file
         width, height = _seen_size(image)
         return ImageHeader(_is_grey(image), height, width, level=level)
 
 
-def _level(image: Image) -> int:
+def grey_level(image: Image) -> int:
     """Return the greatest grey level of a picture of 16 bits, else 0; refuse levels that Pillow would lose."""
     if images.is_deep(image):
         levels = np.asarray(image)

@@ -19,6 +19,7 @@ import numpy as np
 from flfw.data.files import cache
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.image_files import images
+from flfw.data.image_files.decoder import grey_level
 from flfw.errors import InputError
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _bits(name: str, tables: Sequence[Table], column: str) -> int:
             with _readable(name, row):
                 if not images.is_deep(picture := table[row][column]):
                     return 0
-                used = max(used, 8, int(np.asarray(picture).max()).bit_length())
+                used = max(used, 8, grey_level(picture).bit_length())
     return used
 
 
