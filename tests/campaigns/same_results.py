@@ -78,7 +78,7 @@ def make(checkout: Path, method: str, folder: Path) -> None:
             with subprocess.Popen(
                 command, cwd=checkout, env=variables, stdout=log, stderr=log, start_new_session=True
             ) as process:
-                while process.poll() is None and not any((folder / "checkpoint").glob("round-00002*")):
+                while process.poll() is None and not any((folder / "checkpoint").glob("round-*")):
                     time.sleep(0.02)
                 if process.poll() is not None:
                     raise subprocess.CalledProcessError(process.returncode, command, "it ended before it was killed")

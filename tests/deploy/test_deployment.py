@@ -83,6 +83,18 @@ class EachRoundOtherwise(Defence):
 
 
 @final
+class HeldInRoundTwo(Defence):
+    # It changes nothing, and waits in its second update for as long as the site has the file `hold`.
+    def update(self, update, rng):
+        hold = Path("..") / "hold"
+        while hold.exists() and hold.read_text() == "now":
+            time.sleep(0.05)
+        if hold.exists():
+            hold.write_text("now")
+        return update
+
+
+@final
 class Thief(FederatedClient):
     def __init__(self, at):
         super().__init__(at)
@@ -138,7 +150,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationL
     (folder.parent / "misbehaving.py").write_text(MISBEHAVING)
     ports = free_ports(2 + SITES + 2)
     flags = ["--port", str(ports[0]), "--control-port", str(ports[1]), "--site-port", str(ports[2])]
-    flags += ["--plugins", "misbehaving:EachRoundOtherwise", "misbehaving:Theft"]
+    flags += ["--plugins", *(f"misbehaving:{name}" for name in ("EachRoundOtherwise", "HeldInRoundTwo", "Theft"))]
     deploy("init", str(folder), "--methods", "hyperfl,fedcg,fed_cdp", *flags)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -216,11 +228,26 @@ def failures(out: Path) -> list[list[dict[str, Any]]]:
 # --- runs ----------------------------------------------------------------------------------------------------------
 
 
+HELD = ("--defence", "misbehaving:HeldInRoundTwo", "--defended", "0")
+
+
+@contextmanager
+def held_in_round_two(layout: FederationLayout, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A run between its first checkpoint and its second one, however slow or quick this machine is."""
+    hold = layout.site(0) / "hold"
+    hold.touch()
+    try:
+        with begun(layout, out, *flags, *HELD) as running:
+            wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+            yield running
+    finally:
+        hold.unlink()
+
+
 @pytest.mark.slow
 def test_what_was_killed_goes_on_and_loses_nothing(federation: FederationLayout, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with begun(federation, out, *HYPERFL, *SMALL) as running:
-        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+    with held_in_round_two(federation, out, *HYPERFL, *SMALL) as running:
         kill(federation.superlink, "superlink")
         _, message = running.communicate(timeout=150)
     last = message.splitlines()[-1]
@@ -229,7 +256,7 @@ def test_what_was_killed_goes_on_and_loses_nothing(federation: FederationLayout,
     kill(federation.site(0), "supernode")
     assert deploy("status", str(federation.folder), code=1).count("not at work") == 2
     assert "server at work" in call("sim.py", "--resume", str(out), code=1).stderr
-    here = simulated(tmp_path / "here", *HYPERFL, *SMALL)  # meanwhile the server misses the site's heartbeats
+    here = simulated(tmp_path / "here", *HYPERFL, *SMALL, *HELD)  # meanwhile the server misses the site's heartbeats
     up(federation.folder)
     call("sim.py", "--resume", str(out))
     require_same(federation, out, here, 3)
@@ -618,8 +645,7 @@ def test_with_too_few_clients_the_run_ends(federation: FederationLayout, tmp_pat
 def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: FederationLayout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "4", *COMMON)
-    with begun(federation, out, *flags) as running:
-        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+    with held_in_round_two(federation, out, *flags) as running:
         running.send_signal(signal.SIGTERM)
         _, message = running.communicate(timeout=60)
     assert running.returncode == 143 and message.splitlines()[-1] == "sim.py: terminated"
@@ -636,8 +662,7 @@ def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Federa
     out, absentee = tmp_path / "run", federation.site(2)
     flags = ("--method", "hyperfl", "--net", "lenet", "--rounds", "12", *COMMON, *SMALL)
     flags += ("--expert", "on_client_failure=drop", "round_deadline=30")
-    with begun(federation, out, *flags) as running:
-        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+    with held_in_round_two(federation, out, *flags) as running:
         running.send_signal(signal.SIGTERM)
         running.communicate(timeout=60)
     processes.stop(absentee, "supernode")
