@@ -9,7 +9,7 @@ The parts, in order of worth:
   together, over Flower on its simulation engine, and over the plain loop of its quickstart.
 - ``inversion``: image-iterations a second of one victim with a batch of 8 images, ResNet-18, ours and breaching's on
   the device, in turns; nothing is timed unless both compute the same.
-- ``cohort``: client-rounds a second, one by one and together.
+- ``batched``: client-rounds a second, one by one and together.
 - ``cell``: FedAvg on Fashion-MNIST of HyperFL's table 1 at full scale, clients together, beside the record of the
   processor.
 - ``memory``: peak memory of a search's step, beside what the search foresees.
@@ -54,7 +54,7 @@ PARTS = {
     "agreement": output.BenchmarkPart("the device beside the processor, the same numbers", 60, 6),
     "client_rounds": output.BenchmarkPart("clients of 50 examples, ours over Flower's", 60, 6),
     "inversion": output.BenchmarkPart("a search for a batch of 8, ours over theirs", 120, 4),
-    "cohort": output.BenchmarkPart("clients together, in whole rounds", 60, 4),
+    "batched": output.BenchmarkPart("clients together, in whole rounds", 60, 4),
     "cell": output.BenchmarkPart("a published cell at full scale", 300, 15),
     "memory": output.BenchmarkPart("peak memory of a search's step", 30, 4),
 }

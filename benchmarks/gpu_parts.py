@@ -189,7 +189,7 @@ def client_rounds(amount: Amount) -> dict[str, Any]:
     return {**figures, "flower": flower, "ours_without_messages_over_flower": figures["ours"] / flower}
 
 
-def cohort(amount: Amount) -> dict[str, Any]:
+def batched(amount: Amount) -> dict[str, Any]:
     """Measure client-rounds a second, one by one and together."""
     clients = 4 if amount.quick else _CLIENTS
     sizes, work = (1, 4) if amount.quick else (1, 8, clients), quickstart.task(clients)
@@ -354,7 +354,7 @@ MEASURES: Mapping[str, Callable[[Amount], dict[str, Any]]] = {
     "agreement": agreement,
     "client_rounds": client_rounds,
     "inversion": inversion,
-    "cohort": cohort,
+    "batched": batched,
     "cell": cell,
     "memory": memory,
 }

@@ -1,10 +1,10 @@
-"""Cost of messages, cohorts and growth: ``python -m benchmarks.scale [--json] [--quick] [--only P6 growth]``.
+"""Cost of messages, batched clients and growth: ``python -m benchmarks.scale [--json] [--quick] [--only P6 growth]``.
 
 - P6: the processor's milliseconds for a client in a round, over all processes of a simulation, with a client that does
   nothing, 117 thousand numbers and 100 clients.
 - P7: the same with 14.9 million numbers, as many as a hypernetwork has, and 10 clients.
-- cohort: clients that take their local steps together over one after the other (`benchmarks.cohort_speed`), by network
-  and size of the cohort; and for HyperFL the steps of one client over FedAvg's, as P3 of `benchmarks.hyperfl` has them.
+- batched: clients that take local steps together over one after the other (`benchmarks.batched_speed`), by network and
+  number of clients; and for HyperFL the steps of one client over FedAvg's, as P3 of `benchmarks.hyperfl` has them.
 - growth: enrolment, a round of 100 clients, final evaluation, memory, files and bytes of ``--clients`` in all; see
   `benchmarks.growth`.
 
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks import cohort_speed, growth, output
+from benchmarks import batched_speed, growth, output
 
 _ROOT = Path(__file__).parent.parent
 SIDES = ("stock", "ray", "inproc")
@@ -43,7 +43,7 @@ _CLOSE = 1e-5
 PARTS = {
     "P6": output.BenchmarkPart("117 thousand numbers, 100 clients", 240, 55),
     "P7": output.BenchmarkPart("14.9 million numbers, 10 clients", 240, 0),
-    "cohort": output.BenchmarkPart("clients that take their steps together", 300, 4),
+    "batched": output.BenchmarkPart("clients that take their steps together", 300, 4),
     "growth": output.BenchmarkPart("100 clients a round of ever more", 90, 0),
 }
 
@@ -109,12 +109,12 @@ def main() -> None:
     ]
     goals: dict[str, Any] = {part: _GOAL[part] for part in rows}
     met: dict[str, Any] = {part: row["ray_over_stock"] <= goals[part] for part, row in rows.items()}
-    for part in run.parts("cohort"):
-        rows[part], more = cohort_speed.compared(run.asked.quick)
+    for part in run.parts("batched"):
+        rows[part], more = batched_speed.compared(run.asked.quick)
         lines += more
         if (one := rows[part].get("hyperfl_cnn1")) is not None:
-            goals["P3_cohort"], figure = cohort_speed.P3_GOAL, one[str(cohort_speed.P3_COHORT)]["over_fedavg"]
-            met["P3_cohort"] = figure <= cohort_speed.P3_GOAL
+            goals["P3_batched"], figure = batched_speed.P3_GOAL, one[str(batched_speed.P3_CLIENTS)]["over_fedavg"]
+            met["P3_batched"] = figure <= batched_speed.P3_GOAL
     for part in run.parts("growth"):
         rows[part] = growth.grown(run.asked.clients, rounds, run.asked.engine)
         goals[part], met[part] = growth.GOAL, growth.is_met(rows[part])

@@ -46,7 +46,7 @@ class FedCDPClient(DPClient):
         norms, mine = [], self.indices("train")
         for start in range(0, len(mine), _AT_ONCE):
             x, y = self.examples("train", mine[start : start + _AT_ONCE])
-            norms.append(self.clipped(x, y, inf).norms)
+            norms.append(self.clipped_sum(x, y, inf).norms)
         medians = torch.cat(norms).median(0).values.clamp(min=_LEAST).tolist()
         return dict(zip(self.per_example.groups, medians, strict=True))
 

@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor
 
+from flfw.client.gradient_client import ProximalClient
 from flfw.client.phases import Phases
-from flfw.client.stacked_descent import ProximalClient
 from flfw.nets import Tensors
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from flfw.client.context import ClientContext
+from flfw.client.gradient_client import BatchableClient
 from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase
-from flfw.client.stacked_descent import BatchableClient
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.training.low_rank import MOST_STEPS, JointLowRankSGD, LowRankSGD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.client.stacked_descent import GradientClient
+from flfw.client.gradient_client import GradientClient
 
 
 @final

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 from flfw.experiment.curves import SUM_SIZE
-from flfw.files.verdicts import EVIDENCE, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, VOID, outcome
+from flfw.files.verdicts import LEAK_CAUSES, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, VOID, outcome
 
 Findings: TypeAlias = Iterator[tuple[str, str]]
 """Causes of a verdict, each with the reason in sentences; the first one decides."""
@@ -47,12 +47,12 @@ def verdict_on(findings: Findings, *, unread: str = "", tampered_by: str = "") -
     'undecided'
     """
     cause, reason = next(findings)
-    word = LEAKS if cause in EVIDENCE else NO_LEAK_FOUND if cause in _FOUND_NOTHING else UNDECIDED
-    conclusion = of_gradients_alone(Verdict(word, cause, reason), unread)
-    return of_malicious_server(conclusion, tampered_by) if tampered_by else conclusion
+    word = LEAKS if cause in LEAK_CAUSES else NO_LEAK_FOUND if cause in _FOUND_NOTHING else UNDECIDED
+    conclusion = revised_if_unread(Verdict(word, cause, reason), unread)
+    return revised_if_tampered(conclusion, tampered_by) if tampered_by else conclusion
 
 
-def of_gradients_alone(conclusion: Verdict, unread: str) -> Verdict:
+def revised_if_unread(conclusion: Verdict, unread: str) -> Verdict:
     """Return a conclusion that does not say that nothing leaks where clients send statistics that were not attacked.
 
     Args:
@@ -68,7 +68,7 @@ def of_gradients_alone(conclusion: Verdict, unread: str) -> Verdict:
     return Verdict(UNDECIDED, "unread", reason)
 
 
-def of_malicious_server(conclusion: Verdict, by: str) -> Verdict:
+def revised_if_tampered(conclusion: Verdict, by: str) -> Verdict:
     """Return a conclusion on a network that a malicious server changed: it is none on the honest protocol.
 
     A leak is evidence ``to a malicious server`` alone; without a leak nothing is decided.
@@ -77,7 +77,7 @@ def of_malicious_server(conclusion: Verdict, by: str) -> Verdict:
         conclusion: by the rules for honest servers.
         by: the attack that changed the network.
 
-    >>> of_malicious_server(Verdict("no leak found", "nothing", "Nothing came out."), "x").verdict
+    >>> revised_if_tampered(Verdict("no leak found", "nothing", "Nothing came out."), "x").verdict
     'undecided'
     """
     word, cause, reason = conclusion

@@ -1,6 +1,6 @@
 """Client half of a method: a NumPyClient that works on named tensors, keeps private ones, and answers probes.
 
-A client half subclasses `FederatedClient` and writes `train`, or `flfw.client.stacked_descent.BatchableClient` and
+A client half subclasses `FederatedClient` and writes `train`, or `flfw.client.gradient_client.BatchableClient` and
 writes `training_phases`. Local steps are in `flfw.client.local_trainer`. The answers to probes, and to an observer on
 the client's machine, change no state of the client.
 """
@@ -167,7 +167,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         return "" if opted_in else IN_THEIR_OWN_WAY
 
     @classmethod
-    def cohort_on_cpu(cls, model: nn.Module) -> int:
+    def batched_on_cpu(cls, model: nn.Module) -> int:
         """Return how many clients ``batched-clients=auto`` joins on a CPU with this model; 1: none are faster."""
         return 1
 

@@ -1,7 +1,7 @@
-"""Phases of a client's training, through which the clients of a cohort go side by side.
+"""Phases of a client's training, through which batched clients go side by side.
 
-A client half that opts in yields its phases one after the other. Alone it does each by `TrainingPhase.alone`. In a
-cohort all clients do the same phase at once by `BatchedSteps`: step by step, each with its own batches from its own
+A client half that opts in yields its phases one after the other. Alone it does each by `TrainingPhase.alone`. Together,
+batched clients do the same phase at once by `BatchedSteps`: step by step, each with its own batches from its own
 generators.
 So only the order of sums differs from one by one. A client with fewer steps keeps its parameters once it is done.
 """
@@ -78,11 +78,11 @@ def run_phases(work: Phases[Result]) -> Result:
         return end.value
 
 
-def run_phases_together(workers: Sequence[LocalTrainer], works: Sequence[Phases[Result]]) -> list[Result | Exception]:
+def run_phases_together(clients: Sequence[LocalTrainer], works: Sequence[Phases[Result]]) -> list[Result | Exception]:
     """Do the work of some clients, each phase together.
 
     Args:
-        workers: the clients, all of one class.
+        clients: the clients, all of one class.
         works: the work of each.
 
     Returns:
@@ -103,27 +103,27 @@ def run_phases_together(workers: Sequence[LocalTrainer], works: Sequence[Phases[
             except Exception as error:  # this client's failure alone
                 results[index] = error
         try:
-            means = descend_together([workers[index] for index in phases], list(phases.values()))
+            means = descend_together([clients[index] for index in phases], list(phases.values()))
         except Exception as error:
             raise JointStepsFailed(str(error)) from error
         losses = dict(zip(phases, means, strict=True))
     return [results[index] for index in range(len(works))]
 
 
-def descend_together(workers: Sequence[LocalTrainer], phases: Sequence[TrainingPhase]) -> list[float]:
+def descend_together(clients: Sequence[LocalTrainer], phases: Sequence[TrainingPhase]) -> list[float]:
     """Do a phase of some clients; return the mean losses of their last epochs."""
     if len(phases) < 2:
         return [phase.alone() for phase in phases]
     first = phases[0]
     if any((one.purpose, one.epochs) != (first.purpose, first.epochs) for one in phases):
         raise ValueError("clients in different phases")
-    lengths = [ceil(len(worker.indices("train")) / worker.ctx.local.batch_size) for worker in workers]
-    order = sorted(range(len(workers)), key=lambda index: -lengths[index])
+    lengths = [ceil(len(client.indices("train")) / client.ctx.local.batch_size) for client in clients]
+    order = sorted(range(len(clients)), key=lambda index: -lengths[index])
     counts = [first.epochs * lengths[index] for index in order]
-    joint = first.together([workers[index] for index in order])
+    joint = first.together([clients[index] for index in order])
     if joint is None:
         return [phase.alone() for phase in phases]
-    streams = [_stream(workers[index], first) for index in order]
+    streams = [_stream(clients[index], first) for index in order]
     noted = _LastEpochs([lengths[index] for index in order], counts)
     for number in range(max(counts)):
         batches = [next(streams[index]) for index in range(len(order)) if counts[index] > number]
@@ -132,15 +132,15 @@ def descend_together(workers: Sequence[LocalTrainer], phases: Sequence[TrainingP
         raise ValueError("more batches in an epoch than its examples fill")
     joint.write()
     for index, count in zip(order, counts, strict=True):
-        workers[index].steps_made += count
+        clients[index].steps_made += count
     means = noted.means()
     return [means[order.index(index)] for index in range(len(order))]
 
 
-def _stream(worker: LocalTrainer, phase: TrainingPhase) -> Iterator[Batch]:
-    rng = worker.generator(phase.purpose)
+def _stream(client: LocalTrainer, phase: TrainingPhase) -> Iterator[Batch]:
+    rng = client.generator(phase.purpose)
     for _ in range(phase.epochs):
-        yield from worker.batches(rng)
+        yield from client.batches(rng)
 
 
 @final

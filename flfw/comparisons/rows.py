@@ -21,7 +21,7 @@ from flfw.errors import InputError, require
 from flfw.files.folders import require_finished
 from flfw.files.result_entries import ConcludedFields, Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
-from flfw.files.verdicts import Evidence, Verdict
+from flfw.files.verdicts import Evidence, VerdictWord
 from flfw.report.findings import FLOORS, is_target, is_true
 
 
@@ -258,7 +258,7 @@ class LeakColumn(ConcludedFields):
     psnr: ScoreFigures | None
     ssim: JsonNumber
     identified: JsonNumber
-    verdict: Verdict
+    verdict: VerdictWord
     evidence: Evidence | None = None
     cause: str | None = None
     seeds_with_verdict: Int

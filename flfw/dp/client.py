@@ -16,8 +16,8 @@ from torch.func import functional_call
 
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import IN_THEIR_OWN_WAY
+from flfw.client.gradient_client import GradientClient
 from flfw.client.phases import Batch, BatchedSteps, Phases
-from flfw.client.stacked_descent import GradientClient
 from flfw.dp.private_metrics import PrivatelyReporting
 from flfw.dp.quantile import answer
 from flfw.dp.settings import DPSettings, DPSGDSettings, clipped_change
@@ -117,9 +117,9 @@ class DPClient(PrivatelyReporting, ABC):
         metrics = yield from super().training_phases()
         return {**metrics, **self.measures()}
 
-    def joint(self, workers: Sequence[DPClient]) -> BatchedSteps | None:
+    def joint(self, clients: Sequence[DPClient]) -> BatchedSteps | None:
         """Make the joint steps of some clients like this one: noisy ones, where steps are clipped."""
-        return JointNoisySteps(workers) if self.noise_settings.on_steps else super().joint(workers)
+        return JointNoisySteps(clients) if self.noise_settings.on_steps else super().joint(clients)
 
     @classmethod
     def joined_as(cls) -> type[GradientClient]:
@@ -131,12 +131,12 @@ class DPClient(PrivatelyReporting, ABC):
         """Name the reason against joint steps; see the base."""
         if reason := super().not_batchable_reason(model, settings):
             return reason
-        if cls.summed is not DPClient.summed or cls.clipped is not DPClient.clipped:
+        if cls.noisy_sum is not DPClient.noisy_sum or cls.clipped_sum is not DPClient.clipped_sum:
             return IN_THEIR_OWN_WAY
         return "whose physical batches divide a step" if getattr(settings, "physical_batch", 0) else ""
 
     @classmethod
-    def cohort_on_cpu(cls, model: nn.Module) -> int:
+    def batched_on_cpu(cls, model: nn.Module) -> int:
         """Return 1: alone, no gradient of a single example is formed."""
         return 1
 
@@ -157,7 +157,7 @@ class DPClient(PrivatelyReporting, ABC):
         if not self.noise_settings.on_steps:
             return super().loss_and_direction(parameters, x, y)
         probed, size = bool(self.ctx.probe), self.ctx.local.batch_size
-        values, total = self.summed(x, y, self.step_settings.sum_noise_multiplier(len(y) if probed else size))
+        values, total = self.noisy_sum(x, y, self.step_settings.sum_noise_multiplier(len(y) if probed else size))
         divisor = max(1, len(y)) if probed else self.divisor(len(y))
         return float(values.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
@@ -168,7 +168,7 @@ class DPClient(PrivatelyReporting, ABC):
             return min(size, examples)
         return examples / ceil(examples / size) if self.step_settings.batches == "balls" else max(1, drawn)
 
-    def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
+    def clipped_sum(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
         """Sum the clipped gradients of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
 
         def summed(x: Tensor, y: Tensor) -> ClippedSum:
@@ -180,7 +180,7 @@ class DPClient(PrivatelyReporting, ABC):
         with drawing_in_secret(x.device) if self.noise_settings.secure else nullcontext():
             return accumulated(summed(*part) for part in physical(x, y, self.step_settings.physical_batch))
 
-    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, Tensors]:
+    def noisy_sum(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, Tensors]:
         """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.
 
         Args:
@@ -189,11 +189,11 @@ class DPClient(PrivatelyReporting, ABC):
             sum_noise_multiplier: standard deviation of the noise over the clipping bound of each group.
         """
         bound = self.bound()
-        clipped = self.clipped(x, y, bound)
+        clipped = self.clipped_sum(x, y, bound)
         return clipped.losses, self.noised(clipped, bound, sum_noise_multiplier)
 
     def noised(self, clipped: ClippedSum, bound: Bound, sum_noise_multiplier: float) -> Tensors:
-        """Return a sum of clipped gradients of B >= 0 examples with noise; see `summed`."""
+        """Return a sum of clipped gradients of B >= 0 examples with noise; see `noisy_sum`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < _CLIPPED).float().mean())))
@@ -279,29 +279,29 @@ class JointNoisySteps(BatchedSteps):
     """Noisy steps of some clients: gradients of all examples of all clients at once, and the noise of each client.
 
     Args:
-        workers: the clients.
+        clients: the clients.
     """
 
-    def __init__(self, workers: Sequence[DPClient]) -> None:
-        self._workers, self._model, self._inputs = workers, workers[0].model, workers[0].ctx.task.inputs
-        self._moving = [worker.trainable_parameters() for worker in workers]
+    def __init__(self, clients: Sequence[DPClient]) -> None:
+        self._clients, self._model, self._inputs = clients, clients[0].model, clients[0].ctx.task.inputs
+        self._moving = [client.trainable_parameters() for client in clients]
         whole = dict(self._model.named_parameters()).keys()
-        require(self._moving[0].keys() == whole, "noisy steps on all parameters", cohort=len(workers))
+        require(self._moving[0].keys() == whole, "noisy steps on all parameters", batched_clients=len(clients))
         self._stacked = {n: torch.stack([one[n].detach() for one in self._moving]) for n in self._moving[0]}
-        self._optimisers = [worker.optimiser() for worker in workers]
+        self._optimisers = [client.optimiser() for client in clients]
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Do the next step of as many first clients as there are batches; return their mean losses."""
-        workers = self._workers[: len(batches)]
+        clients = self._clients[: len(batches)]
         parameters = {n: v[: len(batches)] for n, v in self._stacked.items()}
-        bounds = [worker.bound() for worker in workers]
-        groups, rule = workers[0].per_example.groups, workers[0].noise_settings.clipping
+        bounds = [client.bound() for client in clients]
+        groups, rule = clients[0].per_example.groups, clients[0].noise_settings.clipping
         each = [[one[name] if isinstance(one, Mapping) else one for name in groups] for one in bounds]
         sums = stacked_clipped_sums(self._loss, parameters, batches, groups, each, rule)
         means: list[Tensor] = []
-        for index, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
-            std = worker.step_settings.sum_noise_multiplier(worker.ctx.local.batch_size)
-            total, divisor = worker.noised(clipped, bound, std), worker.divisor(len(clipped.losses))
+        for index, (client, clipped, bound) in enumerate(zip(clients, sums, bounds, strict=True)):
+            multiplier = client.step_settings.sum_noise_multiplier(client.ctx.local.batch_size)
+            total, divisor = client.noised(clipped, bound, multiplier), client.divisor(len(clipped.losses))
             direction = {name: value.div_(divisor) for name, value in total.items()}
             self._optimisers[index].step({n: v[index] for n, v in self._stacked.items()}, direction)
             means.append(clipped.losses.mean() if len(clipped.losses) else clipped.losses.new_zeros(()))

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flfw.client.gradient_client import GradientClient
 from flfw.client.phases import Phases
-from flfw.client.stacked_descent import GradientClient
 from flfw.data.splits.lazy_parts import LazyParts, max_held, sizes
 from flfw.data.splits.partition import Split
 from flfw.dp.settings import DPSettings

@@ -34,9 +34,9 @@ from flfw.engines.client_actor import (
     PendingMessage,
     SharedRecords,
     SimulatedApp,
+    batch_sizes,
     check_software,
-    cohort_sizes,
-    join_cohorts,
+    join_batches,
 )
 from flfw.engines.ray_start import first_line
 from flfw.errors import DIED, RunError
@@ -201,8 +201,8 @@ class ActorPool:
     def add(self, jobs: list[PendingMessage]) -> None:
         """Add jobs behind those that wait."""
         self._stored.note(jobs)
-        if self._simulated.cohorts:
-            join_cohorts(jobs, self._simulated.cohorts)
+        if self._simulated.batches:
+            join_batches(jobs, self._simulated.batches)
         if self._simulated.uploads:
             self._askings += 1
             for job, index in zip(jobs, places_of([job.message for job in jobs], self._askings), strict=True):
@@ -313,7 +313,7 @@ class ActorPool:
             for job in chunk.jobs:
                 job.deaths += chunk is lost[0]
                 if job.deaths >= job.tries - 1:
-                    job.cohort = None  # somebody in it may be the reason
+                    job.batch = None  # somebody in it may be the reason
                 if job.deaths < job.tries:
                     again.append(job)
                 else:
@@ -323,7 +323,7 @@ class ActorPool:
     def _end_overdue(self) -> None:
         """End actors whose replies nobody wants any more, and those that hold up other messages of theirs.
 
-        Each message is then asked alone. One that is alone, or a cohort that nobody waits behind, has all of its time.
+        Each message is then asked alone. One that is alone, or a batch that nobody waits behind, has all of its time.
         """
         now = time.monotonic()
         for slot in self._slots:
@@ -332,7 +332,7 @@ class ActorPool:
             first = slot.chunks[0]
             left, took = min(job.over for job in first.jobs) - time.time(), now - first.began
             overdue = self._pace.is_overdue(first.jobs[0].kind, len(first.jobs), took)
-            together = len(slot.chunks) == len(cohort_sizes(first.jobs)) == 1
+            together = len(slot.chunks) == len(batch_sizes(first.jobs)) == 1
             if all(time.time() > job.over + _EXPIRED_S for job in first.jobs):
                 self._replace(slot, TimeoutError("expired"))
             elif sum(len(chunk.jobs) for chunk in slot.chunks) > 1:
@@ -358,7 +358,7 @@ class ActorPool:
                     self._send(slot, jobs)
 
     def _next(self, slot: ActorSlot) -> list[PendingMessage]:
-        """Take the jobs of a slot's next chunk: of one kind, in whole cohorts; one cohort alone after a death at it."""
+        """Take the jobs of a slot's next chunk: of one kind, in whole batches; one batch alone after a death at it."""
         if slot.pinned and not slot.chunks:
             pinned, slot.pinned = slot.pinned, None
             return [pinned]
@@ -383,7 +383,7 @@ class ActorPool:
         maximum = 1 if first.deaths or not slot.ready else self._length(slot, first)
         jobs: list[PendingMessage] = []
         while self._waiting and (job := self._waiting[0]).kind == first.kind:
-            inside = bool(jobs) and job.cohort is not None and job.cohort is jobs[-1].cohort
+            inside = bool(jobs) and job.batch is not None and job.batch is jobs[-1].batch
             if job.node in busy or (not inside and (len(jobs) >= maximum or (jobs and job.deaths))):
                 break
             jobs.append(self._waiting.popleft())
@@ -408,7 +408,7 @@ class ActorPool:
         packed, places = self._stored.parcels(jobs)
         states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
         branches = whole([None if job.deaths else job.branch for job in jobs])
-        reply = slot.actor.answer.remote(packed, states, places, cohort_sizes(jobs), branches)
+        reply = slot.actor.answer.remote(packed, states, places, batch_sizes(jobs), branches)
         slot.chunks.append(Chunk(jobs, branches, reply, time.monotonic()))
 
     def _settle(self, job: PendingMessage, reply: Message | None) -> None:

@@ -91,7 +91,7 @@ class MessageConfig(TypedDict):
 _OF_PROBES = ("control", "slot", "own_slot", "batch", "steps", "point")
 
 
-def read_question(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRecord]:
+def read_message(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRecord]:
     """Read the scalars and the arrays of a message to a client.
 
     Args:
@@ -356,7 +356,7 @@ def _checked_client(
         The client half, the validator that checks the answer, and the message's scalars and arrays.
     """
     try:
-        config, arrays = read_question(message, kind)
+        config, arrays = read_message(message, kind)
     except InputError as error:  # in the message, and not in this client's data
         raise RequestDeclinedError(str(error)) from error
     if config["code"] != code_hash():

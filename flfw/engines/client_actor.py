@@ -1,4 +1,4 @@
-"""Client process of a simulation: a Ray actor that answers many clients' messages, one after the other or by cohorts.
+"""Client process of a simulation: a Ray actor that answers many clients' messages, one after the other or by batches.
 
 All nodes of a cluster must have the same software: an actor on a node with other versions could give other numbers.
 
@@ -47,7 +47,7 @@ from flfw.messages.reasons import words_of
 from flfw.messages.wire import of_kind
 
 _TRIES = 2  # a client whose process dies is asked once more
-_TRIES_TOGETHER = 3  # the second time again with its cohort, so that a process that dies by chance changes no number
+_TRIES_TOGETHER = 3  # the second time again with its batch, so that a process that dies by chance changes no number
 
 _Contents: TypeAlias = list[tuple[str, int]]
 """Names of a record's arrays and identities of their bytes: two that are equal have the same values."""
@@ -84,7 +84,7 @@ class PendingMessage:
         deaths: number of actors that died at work on it, or on others of its chunk.
         parts: its records when it was sent; the arrays are numbers of ``records``.
         records: its arrays.
-        cohort: what is the same object for the messages that one actor answers together; None: it is alone.
+        batch: what is the same object for the messages that one actor answers together; None: it is alone.
         tries: number of deaths after which it is given up.
         branch: its place among the messages with whose replies its own may be added up; None: with none.
     """
@@ -94,7 +94,7 @@ class PendingMessage:
     deaths: int = 0
     parts: RecordParts | None = None
     records: tuple[StoredRecord, ...] = ()
-    cohort: object = None
+    batch: object = None
     tries: int = _TRIES
     branch: BranchPlace | None = None
 
@@ -109,19 +109,19 @@ class PendingMessage:
         return self.message.metadata.dst_node_id
 
 
-def join_cohorts(jobs: Sequence[PendingMessage], cohorts: MessageBatches) -> None:
+def join_batches(jobs: Sequence[PendingMessage], batches: MessageBatches) -> None:
     """Note of messages that are sent at once which of them are answered together."""
-    for indices in cohorts.divided([job.kind for job in jobs]):
-        cohort = object()
+    for indices in batches.divided([job.kind for job in jobs]):
+        batch = object()
         for index in indices if len(indices) > 1 else []:
-            jobs[index].cohort, jobs[index].tries = cohort, _TRIES_TOGETHER
+            jobs[index].batch, jobs[index].tries = batch, _TRIES_TOGETHER
 
 
-def cohort_sizes(jobs: Sequence[PendingMessage]) -> list[int]:
-    """Return the sizes of the cohorts into which consecutive messages fall, 1 for one that is answered by itself."""
+def batch_sizes(jobs: Sequence[PendingMessage]) -> list[int]:
+    """Return the sizes of the batches into which consecutive messages fall, 1 for one that is answered by itself."""
     sizes = list[int]()
     for job, before in zip(jobs, [None, *jobs], strict=False):
-        if before is not None and job.cohort is not None and job.cohort is before.cohort:
+        if before is not None and job.batch is not None and job.batch is before.batch:
             sizes[-1] += 1
         else:
             sizes.append(1)
@@ -233,7 +233,7 @@ class SimulatedApp:
         clients: number of clients in all.
         run_config: the run configuration in every client's Context.
         node_config: further configuration of all nodes.
-        cohorts: how some messages are answered together; None: none are.
+        batches: how some messages are answered together; None: none are.
         uploads: patterns of the tensors whose sums over a branch of clients are wanted in training; empty: none.
     """
 
@@ -241,7 +241,7 @@ class SimulatedApp:
     clients: int
     run_config: dict[str, Scalar]
     node_config: Mapping[str, Scalar] = field(default_factory=dict)
-    cohorts: MessageBatches | None = None
+    batches: MessageBatches | None = None
     uploads: tuple[str, ...] = ()
 
 
@@ -280,7 +280,7 @@ class ClientActor:
             packed: the messages.
             states: what the app kept of these clients, by node.
             stored: references to the arrays that many messages share, by their number. They are unpacked once.
-            sizes: sizes of the cohorts into which the messages fall, 1 for one that is answered by itself; empty: all
+            sizes: sizes of the batches into which the messages fall, 1 for one that is answered by itself; empty: all
                 are 1.
             branches: places, from and to, of the messages whose replies are added up.
 
@@ -332,15 +332,15 @@ class ClientActor:
         )
 
     def _answers(self, messages: list[Message], contexts: list[Context]) -> Sequence[Message | BaseException]:
-        """Let the app answer the messages of a cohort together, or the only one."""
-        requested, cohorts = list(zip(messages, contexts, strict=True)), self._simulated.cohorts
-        if cohorts and len(requested) > 1:
+        """Let the app answer the messages of a batch together, or the only one."""
+        requested, batches = list(zip(messages, contexts, strict=True)), self._simulated.batches
+        if batches and len(requested) > 1:
             try:
-                return cohorts.answer(requested)
+                return batches.answer(requested)
             except SystemExit:
                 raise
             except BaseException as error:  # nobody can tell whose it is
-                logging.getLogger("flwr").debug("a cohort raised", exc_info=error)
+                logging.getLogger("flwr").debug("a batch raised", exc_info=error)
         return [self._called(*one) for one in requested]
 
     def _called(self, message: Message, context: Context) -> Message | BaseException:

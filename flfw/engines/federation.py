@@ -97,7 +97,7 @@ class Federation:
         drop_unfinished(folder / "checkpoint")
         self._checkpoints = Checkpoints(folder, run.experiment, folder / "state" if has_one_disk(grid) else None)
         self._queue = Queue(folder / "queue")
-        self._releases, self._spent = Releases(plan, folder / "checkpoint"), False
+        self._releases, self._budget_spent = Releases(plan, folder / "checkpoint"), False
         self._strategy = _strategy(run, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
         self._strategy.before_round, self._strategy.cohort_key = self._begin_round, self._releases.cohort_key()
         self._strategy.ctx = ServerContext(plan, machine.server_device(run.engine))
@@ -123,7 +123,7 @@ class Federation:
     def run(self) -> None:
         """Carry out the run, from node assignment to ``training.json``."""
         strategy = self._strategy
-        blind = self._assign_nodes()
+        without_gpu = self._assign_nodes()
         if last := self._checkpoints.last:
             strategy.restore(last, self._checkpoints.history)
             self._average.tensors = dict(last.average)
@@ -136,19 +136,19 @@ class Federation:
             done, arrays = self._run_rounds(last.arrays if last else self._first_broadcast())
         arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
-        silent = self._client_plan.privacy.metrics != "all" and strategy.ctx is not None
+        evaluates_here = self._client_plan.privacy.metrics != "all"
         self._write(
             final=final,
-            central=central_accuracy(strategy.ctx, arrays) if silent and strategy.ctx else None,
+            central=central_accuracy(strategy.ctx, arrays) if evaluates_here and strategy.ctx else None,
             final_failed=[asdict(failure) for failure in failed],
             code=self._checkpoints.code,
             resumed=self._checkpoints.resumed,
             requested_rounds=self._releases.rounds,
             evaluations=self._releases.evaluations,
             summed=self._releases.summed,
-            budget_spent=self._spent,
+            budget_spent=self._budget_spent,
             engine=self._engine.engine,
-            without_gpu=blind,
+            without_gpu=without_gpu,
             scores=self._canary_scorer.scores.tolist() if self._canary_scorer else None,
             residual=self._canary_scorer.noise_found if self._canary_scorer else None,
         )
@@ -226,7 +226,7 @@ class Federation:
         except RunBudgetExceededError as spent:
             if server_round == 1:
                 raise RunError(f"The run cannot begin again: {spent}.") from spent
-            self._spent = True
+            self._budget_spent = True
             raise _Ended(server_round - 1, arrays) from spent
 
     def _is_last(self, server_round: int) -> bool:

@@ -173,15 +173,8 @@ def _has_gpu() -> bool:
 
 def at_once(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> int:
     """Return how many actors work at once; in Flower's engine no more than it has threads that wait for one each."""
-    actors, _ = actors_and_shares(engine, attack_gpus, available)
+    actors, _ = pool_size_and_shares(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
     return actors if engine.engine == "ray" else min(actors, 32, (os.cpu_count() or 1) + 4)
-
-
-def actors_and_shares(
-    engine: ExecutionSettings, attack_gpus: float, available: Resources
-) -> tuple[int, dict[str, float]]:
-    """Return the number of actors and the shares that Ray reserves: the GPU's is `gpus_per_client`."""
-    return pool_size_and_shares(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
 
 
 def flower_client_resources(engine: ExecutionSettings, attack_gpus: float, available: Resources) -> dict[str, Any]:
@@ -191,7 +184,7 @@ def flower_client_resources(engine: ExecutionSettings, attack_gpus: float, avail
     messages wait for the new process only if Ray may try a message twice, so a client that dies is asked once more
     before it counts as failed.
     """
-    _, shares = actors_and_shares(engine, attack_gpus, available)
+    _, shares = pool_size_and_shares(available, engine.cpus_per_client, engine.gpus_per_client, attack_gpus)
     return {**shares, "max_restarts": -1, "max_task_retries": 1}
 
 

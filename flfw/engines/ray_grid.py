@@ -104,7 +104,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
             all, where that is enough: see `flfw.engines.ray_grid`.
         one_disk: see `SimulatedGrid`.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
-        cohorts: how some messages are answered together; None: none are.
+        batches: how some messages are answered together; None: none are.
         uploads: patterns of the tensors whose sums may stand for the updates of some clients: see
             `flfw.engines.branches.Adder`; empty: each update is sent.
     """
@@ -121,7 +121,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         introduced: bool = False,
         one_disk: bool = False,
         stateful: bool = True,
-        cohorts: MessageBatches | None = None,
+        batches: MessageBatches | None = None,
         uploads: tuple[str, ...] = (),
     ) -> None:
         super().__init__(clients, one_disk)
@@ -132,7 +132,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._arrived: dict[str, Message] = {}
         self._lent: dict[str, int] = {}  # bytes of replies that have come and still lie in Ray's store
         node_config: dict[str, Scalar] = {FORCED: True} if one_disk else {}
-        work = SimulatedApp(app, clients, run_config, node_config, cohorts, uploads)
+        work = SimulatedApp(app, clients, run_config, node_config, batches, uploads)
         self._pool = ActorPool(work, min(actors, clients), actor_options, self._keep, stateful)
 
     @property

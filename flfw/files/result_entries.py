@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from flfw.files import verdicts
 from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS
-from flfw.files.verdicts import CLASSES, MEMBER, MESSAGE, RECONSTRUCTED, Evidence, Verdict
+from flfw.files.verdicts import CLASSES, MEMBER, MESSAGE, RECONSTRUCTED, Evidence, VerdictWord
 
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
 NodeId: TypeAlias = Annotated[int, Ge(0), Lt(2**64)]
@@ -204,7 +204,7 @@ class InferenceFields(ConcludedFields):
     shares: ComparedFigures | None
     presence: ComparedFigures | None
     tests: Int
-    verdict: Verdict
+    verdict: VerdictWord
     evidence: Evidence | None = None
     cause: str
     reason: str
@@ -275,7 +275,7 @@ class EntryFields(ConcludedFields):
     floors: dict[str, JsonNumber] | None = None
     ladder: list[ControlFigures] | None = None
     objective: ObjectiveFigures | None = None
-    verdict: Verdict | None = None
+    verdict: VerdictWord | None = None
     evidence: Evidence | None = None
     cause: CauseName | None = None
     reason: str | None = None
@@ -338,7 +338,7 @@ class MembershipFields(ConcludedFields):
     rounds: list[Int]
     clients: Int
     pairs: Int
-    verdict: Verdict
+    verdict: VerdictWord
     evidence: Evidence | None = None
     reason: str
     cause: str | None = None
@@ -467,7 +467,7 @@ class PeerFigures(ConcludedFields):
     smallest: Int
     round: Int
     left: Int
-    verdict: Verdict
+    verdict: VerdictWord
     evidence: Evidence | None = None
     reason: str
     check: CheckFigures | None

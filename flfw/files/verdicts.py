@@ -7,12 +7,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from flfw.files.earlier_names import verdict_of_today
 
-Verdict: TypeAlias = Literal["leaks", "no leak found", "undecided"]
+VerdictWord: TypeAlias = Literal["leaks", "no leak found", "undecided"]
 Evidence: TypeAlias = Literal["reconstructed", "message", "identified", "member", "classes", "to a malicious server"]
-LEAKS, NO_LEAK_FOUND, UNDECIDED = get_args(Verdict)
+LEAKS, NO_LEAK_FOUND, UNDECIDED = get_args(VerdictWord)
 RECONSTRUCTED, MESSAGE, IDENTIFIED, MEMBER, CLASSES, MALICIOUS = get_args(Evidence)
 """Evidence of a leak; of the last kind in a network that a malicious server changed, which tells nothing of others."""
-EVIDENCE: Mapping[str, str] = {
+LEAK_CAUSES: Mapping[str, str] = {
     "recovered": RECONSTRUCTED,
     "peer": MESSAGE,
     **dict.fromkeys(("identified", "candidates"), IDENTIFIED),
@@ -30,7 +30,7 @@ _VOID = ("analytic", "description")
 
 def concluded(verdict: str, cause: str, reason: str) -> dict[str, str | None]:
     """Return a conclusion as a result holds it, with the evidence of a leak."""
-    evidence = EVIDENCE[cause] if verdict == LEAKS else None
+    evidence = LEAK_CAUSES[cause] if verdict == LEAKS else None
     return {"verdict": verdict, "evidence": evidence, "cause": cause, "reason": reason}
 
 
@@ -38,7 +38,7 @@ def of_today(entry: Mapping[str, Any], found: str = RECONSTRUCTED) -> dict[str, 
     """Return an entry with the verdict and the evidence of today; ``found`` is that of a leak without a known cause."""
     today = {"evidence": None, **verdict_of_today(entry)}
     if today.get("verdict") == LEAKS and not today["evidence"]:
-        today["evidence"] = EVIDENCE.get(str(today.get("cause")), found)
+        today["evidence"] = LEAK_CAUSES.get(str(today.get("cause")), found)
     return today
 
 

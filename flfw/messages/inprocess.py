@@ -37,12 +37,12 @@ Asked: TypeAlias = tuple[Message, Context]
 class MessageBatches:
     """Rule by which consecutive messages of one kind are answered together.
 
-    The cohorts of a round depend on its messages alone, so every engine makes the same ones.
+    The batches of a round depend on its messages alone, so every engine makes the same ones.
 
     Attributes:
         kind: type of the messages; others are answered one by one.
-        size: most messages of a cohort, >= 2.
-        answer: function of the messages of a cohort for the reply to each, or its failure.
+        size: most messages of a batch, >= 2.
+        answer: function of the messages of a batch for the reply to each, or its failure.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class MessageBatches:
     answer: Callable[[Sequence[Asked]], list[Message | Exception]]
 
     def divided(self, kinds: Sequence[str]) -> list[list[int]]:
-        """Divide messages that were sent at once into cohorts, in their order; those of other kinds are left out.
+        """Divide messages that were sent at once into batches, in their order; those of other kinds are left out.
 
         >>> MessageBatches("train", 2, list).divided(["train", "query", "train", "train"])
         [[0, 2], [3]]
@@ -59,7 +59,7 @@ class MessageBatches:
             kinds: the messages' types.
 
         Returns:
-            The places of the messages of each cohort.
+            The places of the messages of each batch.
         """
         chosen = [index for index, kind in enumerate(kinds) if kind == self.kind]
         return [chosen[start : start + self.size] for start in range(0, len(chosen), self.size)]
@@ -139,7 +139,7 @@ class InProcessGrid(SimulatedGrid):
         introduced: whether the app answers queries by a `ClientInfo`; then one node is asked for all, and a Context
             is kept only for nodes for which the app keeps anything in it. Only without ``sites``.
         one_disk: see `SimulatedGrid`.
-        cohorts: how some messages are answered together; None: each is answered by itself.
+        batches: how some messages are answered together; None: each is answered by itself.
         late: whether who asks for a reply reads its tensors before the next is asked for; then they are not copied.
     """
 
@@ -152,18 +152,18 @@ class InProcessGrid(SimulatedGrid):
         *,
         introduced: bool = False,
         one_disk: bool = False,
-        cohorts: MessageBatches | None = None,
+        batches: MessageBatches | None = None,
         late: bool = False,
     ) -> None:
         super().__init__(clients, one_disk)
         if introduced and sites:
             raise ValueError("Expected sites without introduced, as each site tells something else of itself.")
         self._app, self._clients, self._run_config, self._introduced = app, clients, run_config, introduced
-        self._cohorts, self._late = cohorts, late
+        self._batches, self._late = batches, late
         each = [] if introduced else zip(self._nodes, sites or [{}] * clients, strict=True)
         self._contexts = {node: self._new_context(node, more) for node, more in each}
         self._pending: dict[str, Message] = {}
-        self._together: dict[str, list[str]] = {}  # for each message of a cohort the ids of all of them
+        self._together: dict[str, list[str]] = {}  # for each message of a batch the ids of all of them
         self._answered: dict[str, Message] = {}
         self._missed: set[str] = set()  # messages whose replies came too late
 
@@ -190,7 +190,7 @@ class InProcessGrid(SimulatedGrid):
             ids.append(message.metadata.message_id)
             self._pending[ids[-1]] = message
         kinds = [self._pending[one].metadata.message_type for one in ids]
-        for indices in self._cohorts.divided(kinds) if self._cohorts else []:
+        for indices in self._batches.divided(kinds) if self._batches else []:
             members = [ids[index] for index in indices]
             self._together |= dict.fromkeys(members, members)
         return ids
@@ -213,7 +213,7 @@ class InProcessGrid(SimulatedGrid):
         return [reply]
 
     def _answer_with(self, message_id: str) -> None:
-        """Answer a message and all of its cohort that are not too late, unless that was done."""
+        """Answer a message and all of its batch that are not too late, unless that was done."""
         if message_id in self._answered:
             return
         members = self._together.get(message_id, [message_id])
@@ -225,11 +225,11 @@ class InProcessGrid(SimulatedGrid):
 
     def _answers(self, messages: list[Message]) -> list[Message]:
         known = all(message.metadata.dst_node_id in self._nodes for message in messages)
-        if not self._cohorts or len(messages) < 2 or not known:
+        if not self._batches or len(messages) < 2 or not known:
             return [self._answer(message) for message in messages]
         contexts = [self._context(message.metadata.dst_node_id) for message in messages]
         before = [copy.deepcopy(context.state) for context in contexts]
-        replies = self._cohorts.answer(list(zip(messages, contexts, strict=True)))
+        replies = self._batches.answer(list(zip(messages, contexts, strict=True)))
         return [self._taken(*one) for one in zip(messages, contexts, before, replies, strict=True)]
 
     def _answer(self, message: Message) -> Message:

@@ -45,7 +45,7 @@ _METADATA = {"format": str(FORMAT)}
 
 Line = dict[str, Any]
 _NAME = re.compile(
-    r"(?P<id>received/[0-9a-f]{64}|round-[0-9]{4,}/client-[0-9]{3,}-[0-9]{3,}(-[a-z]+)?)(\.compact)?\.safetensors(\.gz)?"
+    r"(?P<id>received/[0-9a-f]{64}|round-[0-9]{4,}/client-[0-9]{3,}-[0-9]{3,}(-[a-z_]+)?)(\.compact)?\.safetensors(\.gz)?"
 )
 
 

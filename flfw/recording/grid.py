@@ -218,16 +218,16 @@ class RecordingGrid(GridWrapper):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages, and record each reply."""
-        sent = list(messages)
-        requested = [_Request.now(message, self._records) for message in sent]
-        return self._passed_on(self._grid.send_and_receive(sent, timeout=timeout), requested)
+        messages = list(messages)
+        requested = [_Request.now(message, self._records) for message in messages]
+        return self._passed_on(self._grid.send_and_receive(messages, timeout=timeout), requested)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, and keep them until they are answered or have expired."""
-        sent = list(messages)
-        self._pushed = [requested for requested in self._pushed if requested.until > time.time()]
-        self._pushed += [_Request.now(message, self._records) for message in sent]
-        return self._grid.push_messages(sent)
+        messages = list(messages)
+        self._pushed = [request for request in self._pushed if request.until > time.time()]
+        self._pushed += [_Request.now(message, self._records) for message in messages]
+        return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies to pushed messages, and record them."""
@@ -252,19 +252,19 @@ class RecordingGrid(GridWrapper):
         with self._lock:
             self._count()
 
-    def _record(self, requested: _Request, reply: Message) -> None:
+    def _record(self, request: _Request, reply: Message) -> None:
         metrics = scalars(reply.content)
-        exchange = requested.identity(metrics)
+        exchange = request.identity(metrics)
         try:
-            answered, arrays = self._records.arrays(reply.content, self._records.sent), requested.tensors
+            by_client, to_client = self._records.arrays(reply.content, self._records.sent), request.tensors
         except NoRecord as error:
             self._skip(exchange, str(error))
             return
         try:
-            sent = file_format.PlainTensors.of(_readable(answered)).encoded(self._compression, _readable(arrays))
-            received, new = self._received(arrays)
+            sent = file_format.PlainTensors.of(_readable(by_client)).encoded(self._compression, _readable(to_client))
+            received, new = self._received(to_client)
         except _UNREADABLE as error:
-            self._skip(exchange, unreadable(answered, error))
+            self._skip(exchange, unreadable(by_client, error))
             return
         needed = self._bytes + len(sent.data) + (len(new.data) if new else 0)
         if self._limit is not None and needed > self._limit:
@@ -280,8 +280,8 @@ class RecordingGrid(GridWrapper):
         self._write(file, sent.data)
         line = {
             **exchange,
-            "group": requested.message.metadata.group_id,
-            "config": requested.config,
+            "group": request.message.metadata.group_id,
+            "config": request.config,
             "metrics": metrics,
             "sent_to_client": received,
             "sent_by_client": sent.entry(file),

@@ -17,8 +17,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from flfw import nets
+from flfw.client.gradient_client import GradientClient, unstackable
 from flfw.client.site import Site
-from flfw.client.stacked_descent import GradientClient, unstackable
 from flfw.dp import message_cost
 from flfw.engines import apps, machine, ray_start, superlink
 from flfw.engines.branches import summable
@@ -57,7 +57,7 @@ def resolve_batched_clients(run_plan: RunPlan) -> tuple[RunPlan, list[str]]:
         require(not reason, f"--batched-clients 1 with {reason}", batched_clients=experiment.batched_clients)
         return run_plan, []
     on_gpu = bool(experiment.gpus_per_client) and torch.cuda.is_available()
-    maximum = _ON_GPU if on_gpu else run_plan.client_class.cohort_on_cpu(run_plan.client.model)
+    maximum = _ON_GPU if on_gpu else run_plan.client_class.batched_on_cpu(run_plan.client.model)
     if not reason and maximum == 1:
         reason = "a method and a network whose joint steps take as long on a CPU"
     number = 1 if reason else _number(run_plan, maximum)
@@ -84,7 +84,7 @@ def apart(run_plan: RunPlan) -> str:
 
 
 def _tried(run_plan: RunPlan) -> str:
-    """Name the reason against a model with stacked weights; see `flfw.client.stacked_descent.unstackable`."""
+    """Name the reason against a model with stacked weights; see `flfw.client.gradient_client.unstackable`."""
     shape, _ = run_plan.task.input_space
     with initialising(0, "network with stacked weights"):
         return unstackable(run_plan.client.build_model(), torch.rand(_TRIED, *shape))
@@ -147,7 +147,7 @@ def _run_in_process(run_plan: RunPlan, site: Site) -> None:
         run_plan.experiment.to_run_config(),
         introduced=True,
         one_disk=True,
-        cohorts=_cohorts(run_plan.client),
+        batches=_message_batches(run_plan.client),
         late=_summable(run_plan),
     )
     federate(grid, run_plan)
@@ -164,7 +164,7 @@ def store_bytes(run_plan: RunPlan) -> int:
     return machine.object_store_bytes(at_work, replies, nets.numel(run_plan.client.model.state_dict()))
 
 
-def _cohorts(plan: ClientPlan) -> MessageBatches | None:
+def _message_batches(plan: ClientPlan) -> MessageBatches | None:
     """Return how messages of a run are answered together; None: each is answered by itself."""
     size = min(plan.local.together, plan.rounds.per_round)
     return MessageBatches(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
@@ -177,7 +177,9 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
 
     run_config, address = experiment.to_run_config(), experiment.ray_address
     with ray_start.started(address, site, partial(store_bytes, run_plan)) as options:
-        actors, shares = machine.actors_and_shares(experiment, experiment.attack_gpus, available_resources(address))
+        available, attack_gpus = available_resources(address), experiment.attack_gpus
+        cpus, gpus = experiment.cpus_per_client, experiment.gpus_per_client
+        actors, shares = machine.pool_size_and_shares(available, cpus, gpus, attack_gpus)
         grid = RayGrid(
             apps.client,
             experiment.clients,
@@ -188,7 +190,7 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
             introduced=True,
             one_disk=not experiment.ray_address and machine.is_alone(),  # else actors may be on other machines
             stateful=False,
-            cohorts=_cohorts(run_plan.client),
+            batches=_message_batches(run_plan.client),
             uploads=run_plan.client.sharing.uploads if _summable(run_plan) else (),
         )
         try:

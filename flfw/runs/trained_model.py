@@ -183,6 +183,6 @@ def _features(table: Mapping[str, Any], plan: TableSchema, settings: TableSettin
         pairs = zip(values.tolist(), values.isna(), strict=True)
         words = {column.name: np.array(["" if absent else str(value).strip() for value, absent in pairs], object)}
         signs = DecimalSigns(".") if is_numeric_dtype(values) else column_types.decimal_signs(words, settings, "")
-        read, _ = column_types.by_plan(words, replace(plan, columns=(column,)), settings, signs)
+        read, _ = column_types.by_schema(words, replace(plan, columns=(column,)), settings, signs)
         parts.append(column_types.encoded(read, (column,)))
     return np.concatenate(parts, axis=1)

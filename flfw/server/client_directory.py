@@ -213,7 +213,7 @@ def _clients(nodes: dict[int, int] | NumberedNodes) -> Callable[[int], int]:
     return lambda node: clients.get(node, -1)
 
 
-def unforeseeable() -> dict[str, Any]:
+def nonce() -> dict[str, Any]:
     """Draw a scalar that makes the scalars of a message others than any before.
 
     A SuperLink keeps one object for each hash. Of scalars that can be foreseen, a client could leave an object there
@@ -374,7 +374,7 @@ class NodeAssignment:
 
     def _introductions(self, ids: Sequence[int], timeout: float) -> tuple[dict[int, ClientInfo], dict[int, str]]:
         """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
-        messages = [Message(RecordDict({"asked": ConfigRecord(unforeseeable())}), node, "query") for node in ids]
+        messages = [Message(RecordDict({"asked": ConfigRecord(nonce())}), node, "query") for node in ids]
         answers: dict[int, ClientInfo] = {}
         silent = dict.fromkeys(ids, f"did not answer within {timeout:g} s")
         mute = set(ids)

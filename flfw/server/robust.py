@@ -150,7 +150,7 @@ _FAR, _TIMES = 10.0, 100.0
 T = TypeVar("T")
 
 
-def screened(
+def without_outliers(
     updates: Iterable[tuple[int, T]],
     compare: Callable[[int, T], tuple[float, float]],
     refuse: Callable[[int, str], None],
@@ -162,7 +162,7 @@ def screened(
     Args:
         updates: each with its client, as they arrive.
         compare: function of a client and its update, for the norm of the change, and the norm >= 0 up to which it is
-            passed on at once; see `compared`.
+            passed on at once; see `change_and_bound`.
         refuse: function that is called with a client and the reason why its update is not used.
     """
     norms: list[float] = []
@@ -182,7 +182,7 @@ def screened(
             yield client, update
 
 
-def no_heavier(
+def without_grown_counts(
     updates: Iterable[tuple[int, T]],
     examples: Callable[[T], int],
     earlier: Mapping[int, int],
@@ -203,7 +203,7 @@ def no_heavier(
             yield client, update
 
 
-def compared(tensors: Tensors, sent: Tensors) -> tuple[float, float]:
+def change_and_bound(tensors: Tensors, sent: Tensors) -> tuple[float, float]:
     """Return the norm of the change of an update, and the norm up to which it needs no comparison with others.
 
     Args:

@@ -23,11 +23,11 @@ from flfw.messages.wire import nbytes, of_kind, pack, unpack
 from flfw.nets import Tensors
 from flfw.server.aggregation import MeanOnly, Update, update_of
 from flfw.server.checkpoint import Snapshot
-from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, unforeseeable
+from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, nonce
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.history import History
 from flfw.server.reply_reader import ReplyReader
-from flfw.server.robust import RobustMean, compared, no_heavier, screened
+from flfw.server.robust import RobustMean, change_and_bound, without_grown_counts, without_outliers
 from flfw.task.method import Method
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         config |= {**self.stamp, **(extra or {})}
         config["deadline"] = self.client_directory.tolerance.deadline
         if self.ctx and self.ctx.plan.real:
-            config |= unforeseeable()
+            config |= nonce()
         content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
         return self.client_directory.address(partition, content, kind, str(server_round))
 
@@ -235,9 +235,11 @@ class FederatedStrategy(Method, Strategy, ABC):
         if self.ctx and self.ctx.plan.real:  # simulated clients run this project's code
             refuse = partial(self.client_directory.drop, when=when, failed=failed)
             earlier = self.history.first("num-examples") if self.ctx.plan.privacy.metrics == "all" else {}
-            received = no_heavier(received, lambda one: one[1].get("num-examples", 1), earlier, refuse)
+            received = without_grown_counts(received, lambda one: one[1].get("num-examples", 1), earlier, refuse)
             if not self.bounds_updates(self.settings):  # else a client would change what becomes of another's update
-                received = screened(received, lambda p, one: compared(cast(Tensors, one[0]), self.sent_to(p)), refuse)
+                received = without_outliers(
+                    received, lambda p, one: change_and_bound(cast(Tensors, one[0]), self.sent_to(p)), refuse
+                )
         for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.state_versions[partition] = server_round

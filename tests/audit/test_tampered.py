@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flfw import nets
 from flfw.adversary.malicious_server import MaliciousServer
 from flfw.audit.measures.noticed import noticed
-from flfw.audit.verdict import Verdict, of_malicious_server
+from flfw.audit.verdict import Verdict, revised_if_tampered
 from flfw.command.api import summary
 from flfw.comparisons import matrices
 from flfw.comparisons.question import Matrix
@@ -144,7 +144,7 @@ HONEST = {
 
 def test_no_verdict_on_a_changed_network_is_one_on_the_protocol() -> None:
     for cause, word in HONEST.items():
-        turned = of_malicious_server(Verdict(word, cause, "Reason."), "imprint")
+        turned = revised_if_tampered(Verdict(word, cause, "Reason."), "imprint")
         usual = {LEAKS: MALICIOUS, UNDECIDED: outcome(concluded(word, cause, ""))}.get(word, UNDECIDED)
         assert outcome(concluded(*turned)) == (UNDECIDED if cause == "static" else usual)
         assert "nothing about a server that follows the protocol" in turned.reason

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from flfw.audit.reconstruction.evidence import ReconstructionEvidence
-from flfw.audit.verdict import Verdict, of_gradients_alone
+from flfw.audit.verdict import Verdict, revised_if_unread
 from flfw.nets.net import Net
 from flfw.runs import run as whole
 from tests.support.foreign_apps import Convolutional, ask, client_app, dense, recorded
@@ -32,10 +32,10 @@ def nothing_found(_: ReconstructionEvidence) -> Iterator[tuple[str, str]]:
 def test_only_a_verdict_that_nothing_leaks_changes() -> None:
     for word in ("leaks", "identified", "void", "undecided", "static"):
         made = Verdict(word, "cause", "Reason.")
-        assert of_gradients_alone(made, "statistics") == made
+        assert revised_if_unread(made, "statistics") == made
     nothing = Verdict("no leak found", "nothing", "Reason.")
-    assert of_gradients_alone(nothing, "") == nothing
-    turned = of_gradients_alone(nothing, "statistics")
+    assert revised_if_unread(nothing, "") == nothing
+    turned = revised_if_unread(nothing, "statistics")
     assert (turned.verdict, turned.cause) == ("undecided", "unread")
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from flfw import data
 from flfw.attacks.analytic import Analytic
 from flfw.audit import probe
 from flfw.audit.auditor import Auditor
+from flfw.audit.controls import TARGET_CONTROLS
 from flfw.audit.jobs import AttackJob
 from flfw.client.site import Site
 from flfw.engines import apps, federation
@@ -323,10 +325,16 @@ def test_a_client_that_sends_it_all_the_same_fails(tmp_path: Path, monkeypatch: 
 
 
 def written(
-    folder: Path, server_round: int, slot: int, value: float, compression: str = "none", client: int = 0
+    folder: Path,
+    server_round: int,
+    slot: int,
+    value: float,
+    compression: str = "none",
+    client: int = 0,
+    control: str = "target",
 ) -> str:
     """Record one number for a slot, which is the client's own too; the name of its file."""
-    config = {"control": "target", "round": server_round, "slot": slot, "own_slot": slot, "point": "example"}
+    config = {"control": control, "round": server_round, "slot": slot, "own_slot": slot, "point": "example"}
     received = {"w": np.full(2, server_round, dtype=np.float32)}
     examples.record_gradient(folder, client, config, received, {"w": torch.tensor([value, 0.0])}, compression)
     suffix = ".gz" if compression == "gzip" else ""
@@ -351,12 +359,11 @@ def test_what_is_recorded_again_takes_the_place_of_what_was(tmp_path: Path) -> N
 
 def test_a_run_that_goes_on_forgets_what_came_after(tmp_path: Path) -> None:
     examples.forget_after(tmp_path / "nowhere", 0)
-    for client in (0, 1):
-        for server_round in (0, 1, 2):
-            written(tmp_path, server_round, client, float(server_round), client=client)
+    for client, server_round, control in product((0, 1), (0, 1, 2), ("target", *TARGET_CONTROLS)):
+        written(tmp_path, server_round, client, float(server_round), client=client, control=control)
     examples.forget_after(tmp_path, 1)
-    assert numbers(tmp_path) == [(0, 0, 0.0), (0, 1, 0.0), (1, 0, 1.0), (1, 1, 1.0)]
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 8
+    assert numbers(tmp_path) == sorted([(0, 0, 0.0), (0, 1, 0.0), (1, 0, 1.0), (1, 1, 1.0)] * 3)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 16
     examples.forget_after(tmp_path, -1)
     assert numbers(tmp_path) == [] and not list(tmp_path.rglob("*.safetensors"))
 

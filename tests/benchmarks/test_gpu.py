@@ -26,7 +26,7 @@ from tests.support.mnist_files import write_mnist
 from tests.support.paths import ROOT
 from tests.support.pretend_gpu import pretended_gpu
 
-SMALL = ("agreement", "cohort")
+SMALL = ("agreement", "batched")
 
 
 @pytest.fixture(autouse=True)
@@ -67,16 +67,18 @@ def test_finished_parts_are_kept_and_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     flags = ("--quick", "--device", "cpu", "--out", str(tmp_path / "gpu.json"), "--only")
-    assert called(monkeypatch, *flags, "cohort") == 0
+    assert called(monkeypatch, *flags, "batched") == 0
     first = json.loads((tmp_path / "gpu.json").read_text())["parts"]
-    assert first["cohort"]["measured"]["device"] == "cpu" and first["cohort"]["measured"]["torch"] == torch.__version__
-    assert all(first["cohort"]["figures"]["clients_per_second"][size] > 0 for size in ("1", "4"))
+    assert (
+        first["batched"]["measured"]["device"] == "cpu" and first["batched"]["measured"]["torch"] == torch.__version__
+    )
+    assert all(first["batched"]["figures"]["clients_per_second"][size] > 0 for size in ("1", "4"))
     capsys.readouterr()
     assert called(monkeypatch, *flags, *SMALL) == 0
     out, err = capsys.readouterr()
     parts = json.loads(out.splitlines()[-1])["parts"]
-    assert set(parts) == set(SMALL) and parts["cohort"] == first["cohort"]
-    assert "] agreement:" in err and "] cohort:" not in err
+    assert set(parts) == set(SMALL) and parts["batched"] == first["batched"]
+    assert "] agreement:" in err and "] batched:" not in err
     assert json.loads((tmp_path / "gpu.json").read_text())["parts"] == parts
     assert called(monkeypatch, "--device", "cpu", "--out", str(tmp_path / "gpu.json")) == 2  # it is of --quick
     assert "Expected parts with quick=False" in capsys.readouterr().err
@@ -84,13 +86,13 @@ def test_finished_parts_are_kept_and_skipped(
 
 def test_an_unfinished_part_is_measured_again_but_not_one_whose_ratio_cannot_be() -> None:
     figures = {
-        "cohort": {"missing": "time"},
+        "batched": {"missing": "time"},
         "memory": {"failed": "x"},
         "inversion": {"ours": 3, "without": "breaching"},
     }
     parts = {name: {"figures": one} for name, one in figures.items()}
-    every = ["inversion", "cohort", "cell", "memory"]
-    assert gpu.needed(parts, every, again=False) == ["cohort", "cell", "memory"]
+    every = ["inversion", "batched", "cell", "memory"]
+    assert gpu.needed(parts, every, again=False) == ["batched", "cell", "memory"]
     assert gpu.needed(parts, every, again=True) == every
 
 
@@ -123,14 +125,14 @@ def budgeted(monkeypatch: pytest.MonkeyPatch, out: Path, clock: Clock, minutes: 
 def test_parts_are_begun_in_order_as_long_as_there_is_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    clock = Clock(monkeypatch, agreement=50, client_rounds=60, inversion=250, cohort=100, cell=40, memory=35)
+    clock = Clock(monkeypatch, agreement=50, client_rounds=60, inversion=250, batched=100, cell=40, memory=35)
     parts = budgeted(monkeypatch, tmp_path / "gpu.json", clock)
     # 540 s in all: after 460 the cell gets 80 less the 30 of memory; after 500 memory has 40 left.
-    left = {"agreement": 540, "client_rounds": 490, "inversion": 430, "cohort": 180, "cell": 50, "memory": 40}
+    left = {"agreement": 540, "client_rounds": 490, "inversion": 430, "batched": 180, "cell": 50, "memory": 40}
     assert dict(clock.begun) == left and list(left) == [name for name, _ in clock.begun] == list(parts)
-    slower = Clock(monkeypatch, agreement=50, client_rounds=360, inversion=1, cohort=100, cell=1, memory=1)
+    slower = Clock(monkeypatch, agreement=50, client_rounds=360, inversion=1, batched=100, cell=1, memory=1)
     parts = budgeted(monkeypatch, tmp_path / "other.json", slower)
-    assert [name for name, _ in slower.begun] == ["agreement", "client_rounds", "inversion", "cohort"]
+    assert [name for name, _ in slower.begun] == ["agreement", "client_rounds", "inversion", "batched"]
     err = capsys.readouterr().err
     assert "] cell: not begun, 29 s are left" in err and "] memory: not begun, 29 s are left" in err
     again = Clock(monkeypatch, cell=1, memory=1)
@@ -335,7 +337,7 @@ def test_a_pack_is_limited_and_works_with_torch_and_numpy_alone(
         if (packages / name).exists():
             (site / name).symlink_to(packages / name)
     variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(site)}
-    words = ["-S", "-m", "benchmarks.gpu", "--quick", "--device", "cpu", "--only", "cohort", "cell", "--budget", "2"]
+    words = ["-S", "-m", "benchmarks.gpu", "--quick", "--device", "cpu", "--only", "batched", "cell", "--budget", "2"]
     done = subprocess.run(
         [sys.executable, *words, "--out", "gpu.json"],
         cwd=tmp_path / "pack",
@@ -345,6 +347,6 @@ def test_a_pack_is_limited_and_works_with_torch_and_numpy_alone(
     )
     assert done.returncode == 0, done.stderr
     parts = json.loads((tmp_path / "pack" / "gpu.json").read_text())["parts"]
-    assert parts["cohort"]["figures"]["clients_per_second"]["4"] > 0 and parts["cohort"]["measured"]["flwr"] is None
+    assert parts["batched"]["figures"]["clients_per_second"]["4"] > 0 and parts["batched"]["measured"]["flwr"] is None
     assert (tmp_path / "pack/data/FashionMNIST/raw/train-images-idx3-ubyte").exists()
     assert "as fmnist has 3 training examples" in parts["cell"]["figures"]["missing"]

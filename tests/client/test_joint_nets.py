@@ -8,8 +8,8 @@ from typing import Any, final
 import pytest
 import torch
 
+from flfw.client.gradient_client import GradientClient
 from flfw.client.phases import run_phases_together
-from flfw.client.stacked_descent import GradientClient
 from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
 from flfw.messages.wire import pack, views

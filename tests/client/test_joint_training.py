@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from flfw.client.gradient_client import StackedDescent
 from flfw.client.phases import JointStepsFailed, TrainingPhase, run_phases_together
-from flfw.client.stacked_descent import StackedDescent
 from flfw.clients.hyperfl import JointHypernetworks, joint_hypernetworks
 from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
@@ -65,7 +65,7 @@ def test_together_and_alone_are_the_same_but_for_rounding(changes: dict[str, Any
         assert apart(experiment, tmp_path, rounds=2) <= EXACT
 
 
-def test_the_same_cohort_gives_the_same_bits(tmp_path: Path) -> None:
+def test_the_same_clients_together_give_the_same_bits(tmp_path: Path) -> None:
     (one, other) = (trained(asked(), tmp_path / name, together=True) for name in ("one", "other"))
     for (mine, _), (theirs, _) in zip(one, other, strict=True):
         assert all(torch.equal(value, theirs[name]) for name, value in mine.items())

@@ -194,22 +194,22 @@ class Honest(DPClient):
 class TwoThirds(DPClient):
     """Adds noise at two thirds of its scale."""
 
-    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, sum_noise_multiplier * 2 / 3)
+    def noisy_sum(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().noisy_sum(x, y, sum_noise_multiplier * 2 / 3)
 
 
 class OfTheMean(DPClient):
     """Takes the noise of a sum for that of a mean, and divides once too often."""
 
-    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, sum_noise_multiplier / len(y))
+    def noisy_sum(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().noisy_sum(x, y, sum_noise_multiplier / len(y))
 
 
 class Unclipped(DPClient):
     """Forgets to clip; the norms here are about seven times the bound."""
 
-    def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
-        return super().clipped(x, y, inf)
+    def clipped_sum(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
+        return super().clipped_sum(x, y, inf)
 
 
 def heard(client: type[DPClient], clients: int, pixels: int, multiplier: float, seed: int = 0) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def neighbours(experiment: Experiment, folder: Path) -> float:
     x, y = client.examples("train", client.indices("train"))
     parts = []
     for size in (len(y), len(y) - 1):
-        sums = client.clipped(x[:size], y[:size], client.bound()).sums
+        sums = client.clipped_sum(x[:size], y[:size], client.bound()).sums
         parts.append(flat({name: sums[name] for name in sent}))
     rounds = count(1)
 

@@ -113,7 +113,7 @@ def clipped_sum(folder: Path, normalise: str) -> Tensor:
     client = make_client(run_plan.experiment, 0, folder)
     assert isinstance(client, DPClient)
     client.load_received(initial_tensors(run_plan.experiment), 0)
-    sums = client.clipped(*client.examples("train", client.indices("train")), CLIP).sums
+    sums = client.clipped_sum(*client.examples("train", client.indices("train")), CLIP).sums
     return torch.cat([value.flatten() for value in sums.values()])
 
 

@@ -29,23 +29,23 @@ from flfw.server.aggregation import Update
 class LessNoise(DPClient):
     """Adds two thirds."""
 
-    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, sum_noise_multiplier * 2 / 3)
+    def noisy_sum(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().noisy_sum(x, y, sum_noise_multiplier * 2 / 3)
 
 
 class MoreNoise(DPClient):
     """Adds three halves."""
 
-    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
-        return super().summed(x, y, sum_noise_multiplier * 3 / 2)
+    def noisy_sum(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().noisy_sum(x, y, sum_noise_multiplier * 3 / 2)
 
 
 class BareBias(DPClient):
     """Adds none to the last bias."""
 
-    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
-        losses, total = super().summed(x, y, sum_noise_multiplier)
-        clipped = self.clipped(x, y, self.bound()).sums
+    def noisy_sum(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, total = super().noisy_sum(x, y, sum_noise_multiplier)
+        clipped = self.clipped_sum(x, y, self.bound()).sums
         last = list(total)[-1]
         return losses, {**total, last: clipped[last]}
 
@@ -65,8 +65,8 @@ class Uniform(DPClient):
     def uniform(self) -> torch.Generator:
         return torch_generator(self.ctx.plan.seed, "uniform", self.ctx.round, self.ctx.partition)
 
-    def summed(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
-        losses, total = super().summed(x, y, 0.0)
+    def noisy_sum(self, x: Tensor, y: Tensor, sum_noise_multiplier: float) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, total = super().noisy_sum(x, y, 0.0)
         width = 12**0.5 * sum_noise_multiplier * self.noise_settings.clip
         for value in total.values():
             value += (torch.rand(value.shape, generator=self.uniform) - 0.5) * width
@@ -76,8 +76,8 @@ class Uniform(DPClient):
 class Unclipped(DPClient):
     """Forgets to clip."""
 
-    def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
-        return super().clipped(x, y, inf)
+    def clipped_sum(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
+        return super().clipped_sum(x, y, inf)
 
 
 def asked(seed: int = 0, **others: Any) -> Experiment:

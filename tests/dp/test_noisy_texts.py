@@ -39,7 +39,7 @@ def client(folder: Path) -> TextClient:
 def test_each_text_s_gradient_is_clipped_as_a_whole(tmp_path: Path) -> None:
     noisy = client(tmp_path)
     x, y = noisy.examples("train", noisy.indices("train")[:3])
-    result = noisy.clipped(x, y, 0.5)
+    result = noisy.clipped_sum(x, y, 0.5)
     total = {name: torch.zeros_like(value) for name, value in noisy.per_example._parameters.items()}
     for text, last, value in zip(x, y, result.losses, strict=True):
         scores = noisy.model(text[None])[0].T  # (6, 256)

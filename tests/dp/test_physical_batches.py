@@ -39,7 +39,7 @@ def test_a_sum_in_parts_is_the_whole_sum(tiny: Experiment, tmp_path: Path, maxim
     results = []
     for chosen in (0, maximum):
         client = dp_client(of(tiny, "fed_cdp", f"physical_batch={chosen}"), 0, tmp_path)
-        results.append(client.clipped(*client.examples("train", client.indices("train")[:count]), 0.3))
+        results.append(client.clipped_sum(*client.examples("train", client.indices("train")[:count]), 0.3))
     whole, parts = results
     assert parts.norms.shape == whole.norms.shape == (count, len(client.per_example.groups))
     for name in ("norms", "scales", "losses"):

@@ -219,11 +219,11 @@ def test_nothing_is_kept_of_what_was_answered(grid: Any) -> None:
 
 @pytest.fixture(scope="module")
 def joining() -> Any:
-    """A grid whose messages are answered in cohorts of five: of twelve the last has two."""
+    """A grid whose messages are answered in batches of five: of twelve the last has two."""
     from flfw.engines.ray_grid import RayGrid
 
-    cohorts = MessageBatches("train", 5, together)
-    ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, actor_options={"num_cpus": 0.25}, cohorts=cohorts)
+    batches = MessageBatches("train", 5, together)
+    ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, actor_options={"num_cpus": 0.25}, batches=batches)
     warm(ready)
     return ready
 
@@ -232,27 +232,27 @@ WHOLE = [5] * 10 + [2] * 2
 
 
 @pytest.mark.nightly
-def test_cohorts_are_those_of_the_messages_whatever_the_pace(joining: Any) -> None:
+def test_batches_are_those_of_the_messages_whatever_the_pace(joining: Any) -> None:
     replies = list(StreamingGrid(joining).send_and_receive(asked(range(CLIENTS)), timeout=240))
     assert (partitions(replies), sizes(replies)) == (list(range(CLIENTS)), WHOLE)
     assert sizes(joining.send_and_receive(asked([4]))) == [1]
 
 
 @pytest.mark.nightly
-def test_a_client_that_raises_fails_alone_in_its_cohort(joining: Any) -> None:
+def test_a_client_that_raises_fails_alone_in_its_batch(joining: Any) -> None:
     replies = joining.send_and_receive(asked(range(CLIENTS), "raises", [2]))
     assert [reply.has_error() for reply in replies] == [p == 2 for p in range(CLIENTS)]
     assert (replies[2].error.code, replies[2].error.reason) == (2, "client 2 cannot")
 
 
 @pytest.mark.nightly
-def test_a_cohort_whose_process_dies_once_is_asked_as_a_whole_again(joining: Any, tmp_path: Path) -> None:
+def test_a_batch_whose_process_dies_once_is_asked_as_a_whole_again(joining: Any, tmp_path: Path) -> None:
     replies = joining.send_and_receive(asked(range(CLIENTS), "dies_once", [3], tmp_path), timeout=240)
     assert (partitions(replies), sizes(replies)) == (list(range(CLIENTS)), WHOLE)
 
 
 @pytest.mark.nightly
-def test_a_client_that_dies_takes_nobody_of_its_cohort_with_it(joining: Any, tmp_path: Path) -> None:
+def test_a_client_that_dies_takes_nobody_of_its_batch_with_it(joining: Any, tmp_path: Path) -> None:
     replies = joining.send_and_receive(asked(range(CLIENTS), "dies", [3], tmp_path), timeout=240)
     assert [reply.has_error() for reply in replies] == [p == 3 for p in range(CLIENTS)]
     assert len(list(tmp_path.glob("died-3-*"))) == 3, "twice with the others, then alone"

@@ -171,7 +171,9 @@ def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNod
 
 
 @pytest.mark.nightly
-def test_a_run_with_cohorts_and_sums_of_blocks_survives_the_death_of_two_nodes(nodes: RayNodes, tmp_path: Path) -> None:
+def test_a_run_with_batched_clients_and_sums_of_blocks_survives_the_death_of_two_nodes(
+    nodes: RayNodes, tmp_path: Path
+) -> None:
     nodes.up()
     common = "--method fedavg --net linear --clients 20 --rounds 5 --batched-clients 2 --local-epochs 10 --attack none"
     there, here, log = tmp_path / "there", tmp_path / "here", tmp_path / "log"

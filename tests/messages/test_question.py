@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flfw.engines import apps
-from flfw.engines.apps import read_question
+from flfw.engines.apps import read_message
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
@@ -26,8 +26,8 @@ def message(config: dict[str, Any], kind: str = "train", **records: Any) -> Mess
 
 
 def test_an_honest_question_is_read_as_it_is() -> None:
-    assert read_question(message(CONFIG), "train")[0] == CONFIG
-    assert read_question(message(CONFIG | PROBE, "train.probe"), "train.probe")[0] == CONFIG | PROBE
+    assert read_message(message(CONFIG), "train")[0] == CONFIG
+    assert read_message(message(CONFIG | PROBE, "train.probe"), "train.probe")[0] == CONFIG | PROBE
 
 
 @pytest.mark.parametrize(
@@ -41,20 +41,20 @@ def test_an_honest_question_is_read_as_it_is() -> None:
 def test_a_scalar_of_another_kind_is_refused_by_its_name(change: dict[str, Any]) -> None:
     (name,) = change
     with pytest.raises(InputError, match=rf"^Expected (an )?{name}\b.* a message of the server"):
-        read_question(message({**CONFIG, **change}), "train")
+        read_message(message({**CONFIG, **change}), "train")
 
 
 @pytest.mark.parametrize("name", ["round", "state_version", "experiment", "code", "deadline"])
 def test_a_missing_scalar_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(InputError, match=rf"^Expected {name}, got none in a message of the server"):
-        read_question(message({key: value for key, value in CONFIG.items() if key != name}), "train")
+        read_message(message({key: value for key, value in CONFIG.items() if key != name}), "train")
 
 
 def test_a_probe_has_its_scalars_and_every_message_its_records() -> None:
     with pytest.raises(InputError, match=r"^Expected control in a message of the server for a probe, got none"):
-        read_question(message(CONFIG, "train.probe"), "train.probe")
+        read_message(message(CONFIG, "train.probe"), "train.probe")
     with pytest.raises(InputError, match=r"^Expected records arrays and config .* got records=arrays, config\.$"):
-        read_question(message(CONFIG, arrays=ConfigRecord()), "train")
+        read_message(message(CONFIG, arrays=ConfigRecord()), "train")
 
 
 def test_a_client_refuses_a_run_configuration_of_another_kind() -> None:

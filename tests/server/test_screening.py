@@ -19,7 +19,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.plans.run_plan import plan
 from flfw.server.client_directory import FailurePolicy
-from flfw.server.robust import bound_of, change, no_heavier, screened
+from flfw.server.robust import bound_of, change, without_grown_counts, without_outliers
 from flfw.server.strategy import FederatedStrategy
 from tests.support.rounds import fresh, place
 
@@ -27,7 +27,7 @@ from tests.support.rounds import fresh, place
 def left(norms: list[float], bound: float = 10.0) -> tuple[list[int], dict[int, str]]:
     """The clients whose updates are used, in the order of use, and the reasons for the others."""
     reasons: dict[int, str] = {}
-    used = screened(enumerate(norms), lambda _, norm: (norm, bound), reasons.__setitem__)
+    used = without_outliers(enumerate(norms), lambda _, norm: (norm, bound), reasons.__setitem__)
     return [client for client, _ in used], reasons
 
 
@@ -66,7 +66,7 @@ def test_what_is_not_large_is_passed_on_before_the_next_arrives() -> None:
             arrived.append(client)
             yield client, 1.0
 
-    for client, _ in screened(updates(), lambda _, norm: (norm, 10.0), lambda *_: None):
+    for client, _ in without_outliers(updates(), lambda _, norm: (norm, 10.0), lambda *_: None):
         assert arrived == list(range(client + 1))
 
 
@@ -74,7 +74,7 @@ def test_a_number_of_examples_that_grows_is_refused() -> None:
     refused: list[tuple[int, str]] = []
     earlier = {0: 40, 1: 40, 2: 40}
     updates = [(0, 40), (1, 41), (2, 39), (3, 2**31)]  # of client 3 it is the first number
-    kept = list(no_heavier(updates, int, earlier, lambda client, reason: refused.append((client, reason))))
+    kept = list(without_grown_counts(updates, int, earlier, lambda client, reason: refused.append((client, reason))))
     assert kept == [(0, 40), (2, 39), (3, 2**31)]
     assert refused == [(1, "tells 41 examples, and first told 40; a new run counts more")]
 

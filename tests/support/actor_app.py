@@ -48,7 +48,7 @@ def seen(context: Context) -> int:
 def sizes(replies: Iterable[Message]) -> list[int]:
     """How many messages were answered together with each reply; 1: it was alone."""
     records = [reply.content.metric_records for reply in replies]
-    return [int(one["cohort"]["size"]) if "cohort" in one else 1 for one in records]  # type: ignore[arg-type]
+    return [int(one["batch"]["size"]) if "batch" in one else 1 for one in records]  # type: ignore[arg-type]
 
 
 def first_time(folder: str, partition: int) -> bool:
@@ -87,12 +87,12 @@ DEEDS |= {"hangs": hangs, "sleeps": sleeps}
 
 
 def together(messages: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
-    """Answer the messages of a cohort one after the other; each reply tells of how many there are."""
+    """Answer the messages of a batch one after the other; each reply tells of how many there are."""
     answers: list[Message | Exception] = []
     for message, context in messages:
         try:
             answers.append(app(message, context))
-            answers[-1].content["cohort"] = MetricRecord({"size": len(messages)})  # type: ignore[union-attr]
+            answers[-1].content["batch"] = MetricRecord({"size": len(messages)})  # type: ignore[union-attr]
         except ValueError as error:
             answers.append(error)
     return answers

@@ -23,7 +23,7 @@ from flfw.adversary.membership.operating_points import CONFIDENCE, OperatingPoin
 from flfw.audit.verdict import Findings
 from flfw.data.membership_pairs import correct_pairs
 from flfw.errors import require
-from flfw.files.verdicts import EVIDENCE
+from flfw.files.verdicts import LEAK_CAUSES
 from flfw.privacy.lower_bound import p_value
 from flfw.privacy.rounding import at_least
 
@@ -323,7 +323,7 @@ class MembershipEvidence:
         beside = f" Of {_count(total)}, labels alone tell the two of {unlike:,} apart, and these are not counted."
         rules = (self._void(), self._leak(), self._too_weak(), self._controls_failed(total), self._nothing_found())
         for cause, reason in chain.from_iterable(rules):
-            undecided = cause not in (*EVIDENCE, "few", "nothing")
+            undecided = cause not in (*LEAK_CAUSES, "few", "nothing")
             yield cause, reason + beside * (undecided and unlike > self.pairs.pairs)
 
     def _void(self) -> Findings:

@@ -169,7 +169,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         values = column_types.infer_columns(features, settings, signs, there)
         schema = _schema(parsed, settings, values, target, train)
     else:
-        values, beyond = column_types.by_plan(rows, schema, settings, signs)
+        values, beyond = column_types.by_schema(rows, schema, settings, signs)
         remarks |= beyond
     x, y = column_types.encoded(values, schema.columns), labels_of(target, schema, parsed.path)
     arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))

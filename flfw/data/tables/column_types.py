@@ -178,7 +178,7 @@ def _inferred(name: str, words: np.ndarray, settings: TableSettings, signs: Deci
         AmbiguousError: they have several readings, or none that is known.
         InputError: a number is not finite.
     """
-    read = _read(words, settings, signs)
+    read = _kind_and_values(words, settings, signs)
     there = words[~read.absent]
     different = set(there.tolist())
     if len(different) < 2 and (not different or len(there) == len(words)):
@@ -258,7 +258,7 @@ def as_names(read: ColumnValues, words: np.ndarray) -> np.ndarray:
     return np.array(["" if np.isnan(value) else shortest[value] for value in read.values.tolist()], dtype=object)
 
 
-def _read(words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
+def _kind_and_values(words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     """Return words (N,) as numbers or days if all are, else as words: booleans or categories.
 
     Raises:
@@ -271,7 +271,7 @@ def _read(words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> Co
     there = np.flatnonzero(present != "")
     places, different = pd.factorize(present[there])
     pair = _pair(different.tolist())
-    kind, reading = ("boolean", None) if pair else _reading(different.tolist(), settings, signs)
+    kind, reading = ("boolean", None) if pair else _numbers_or_days(different.tolist(), settings, signs)
     note = ""
     if reading is not None:
         known = ~np.isnan(reading.values)[places]
@@ -299,7 +299,7 @@ def _named(words: np.ndarray, settings: TableSettings) -> list[str]:
     return [word for word in (*_NONE, *["-"] * bool((words == "+").any())) if word.lower() not in missing]
 
 
-def _reading(words: list[str], settings: TableSettings, signs: DecimalSigns) -> tuple[Kind, Quantities]:
+def _numbers_or_days(words: list[str], settings: TableSettings, signs: DecimalSigns) -> tuple[Kind, Quantities]:
     """Return different words as numbers or days, in the form that most of them have."""
     if words and all(len(word) == 8 and word.isdecimal() for word in words):
         compact = written_values.days(words)
@@ -475,7 +475,7 @@ def infer_target(name: str, words: np.ndarray, settings: TableSettings, signs: D
 
 def _read_target(name: str, words: np.ndarray, settings: TableSettings, signs: DecimalSigns) -> ColumnValues:
     try:
-        read = _read(words, settings, signs)
+        read = _kind_and_values(words, settings, signs)
     except (AmbiguousError, _SlipError) as error:
         if settings.task == "classification":
             return ColumnValues("categorical", without_missing(words, settings, _NONE))
@@ -543,7 +543,7 @@ def _places(there: np.ndarray, column: Column) -> np.ndarray:
     return np.clip((there - column.low) / (column.high - column.low), 0, 1)
 
 
-def by_plan(
+def by_schema(
     table: Table, schema: TableSchema, settings: TableSettings, signs: DecimalSigns
 ) -> tuple[dict[str, ColumnValues], dict[str, str]]:
     """Return the values of the kept columns of a plan, whose kinds and units it says, and remarks on these columns.

@@ -1,6 +1,7 @@
-"""Descent on the gradient of one loss, for a client alone and for some clients by one network with stacked weights.
+"""Clients that descend on the gradient of one loss: alone, and some at once by one network with stacked weights.
 
-Clients are trained together where their training is a sequence of phases that all of them go through.
+`GradientClient` trains as most clients do: some epochs along the gradient of the loss on all parameters. Clients are
+trained together where their training is a sequence of phases that all of them go through.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ class GradientClient(BatchableClient, ABC):
 
         return {"loss": (yield TrainingPhase(alone, self.joint, epochs))}
 
-    def joint(self, workers: Sequence[Any]) -> BatchedSteps | None:
+    def joint(self, clients: Sequence[Any]) -> BatchedSteps | None:
         """Make the joint steps of some clients like this one; None: their optimisers have different settings."""
-        optimisers = [_remembering(worker.optimiser()) for worker in workers]
+        optimisers = [_remembering(client.optimiser()) for client in clients]
         alike = all(_settings(one) == _settings(optimisers[0]) for one in optimisers)
-        return StackedDescent(workers, optimisers) if alike else None
+        return StackedDescent(clients, optimisers) if alike else None
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss with the term of `proximal_term`."""
@@ -113,7 +114,7 @@ class GradientClient(BatchableClient, ABC):
         return GradientClient
 
     @classmethod
-    def cohort_on_cpu(cls, model: nn.Module) -> int:
+    def batched_on_cpu(cls, model: nn.Module) -> int:
         """Return 16 for a dense network, as four gain little; 1 for others: grouped convolutions are slow on a CPU."""
         trained = (one for one in model.modules() if next(one.parameters(recurse=False), None) is not None)
         return _DENSE if all(isinstance(one, nn.Linear) for one in trained) else 1
@@ -145,20 +146,20 @@ class StackedDescent(BatchedSteps):
     each step would copy these.
 
     Args:
-        workers: the clients; their models differ in numbers alone.
+        clients: the clients; their models differ in numbers alone.
         optimisers: of each client, with the same settings.
     """
 
-    def __init__(self, workers: Sequence[GradientClient], optimisers: Sequence[StatefulOptimiser]) -> None:
-        first = workers[0]
-        self._workers, self._model, self._attraction = workers, first.model, first.proximal_term
-        self._inputs, self._at_work = first.ctx.task.inputs, len(workers)
-        moving = [worker.trainable_parameters() for worker in workers]
+    def __init__(self, clients: Sequence[GradientClient], optimisers: Sequence[StatefulOptimiser]) -> None:
+        first = clients[0]
+        self._clients, self._model, self._attraction = clients, first.model, first.proximal_term
+        self._inputs, self._at_work = first.ctx.task.inputs, len(clients)
+        moving = [client.trainable_parameters() for client in clients]
         whole = dict(first.model.named_parameters()).keys()
-        require(moving[0].keys() == whole, "local steps on all parameters", cohort=len(workers))
+        require(moving[0].keys() == whole, "local steps on all parameters", batched_clients=len(clients))
         self._turned = frozenset(name for name, value in moving[0].items() if value.dim() == 2)
         self._moving, self._stacked = moving, self._stack(moving)
-        self._anchors = self._stack([worker.proximal_anchor() for worker in workers])
+        self._anchors = self._stack([client.proximal_anchor() for client in clients])
         self._optimisers = optimisers
         self._lasting = bool(first.lasting())
         self._optimiser = _like(self._optimisers[0])

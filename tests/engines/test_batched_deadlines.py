@@ -35,8 +35,8 @@ def asked(nodes: Sequence[int], deed: str = "adds", **more: Any) -> list[Message
     return [Message(content, node, "train", **more) for content, node in zip(contents, nodes, strict=True)]
 
 
-def test_a_node_that_does_not_exist_fails_alone_in_its_cohort() -> None:
-    replies = InProcessGrid(app, 3, {}, cohorts=SIZES).send_and_receive(asked([3, 4]))
+def test_a_node_that_does_not_exist_fails_alone_in_its_batch() -> None:
+    replies = InProcessGrid(app, 3, {}, batches=SIZES).send_and_receive(asked([3, 4]))
     assert [reply.has_error() for reply in replies] == [False, True]
     assert replies[1].error.reason == "there is no node 4"
 
@@ -46,8 +46,8 @@ def cancelled(messages: Sequence[tuple[Message, Context]]) -> list[Message | Exc
     raise asyncio.CancelledError
 
 
-def test_a_cohort_that_fails_as_a_whole_is_answered_one_by_one_and_ends_no_actor() -> None:
-    actor = ClientActor(SimulatedApp(app, 3, {}, cohorts=MessageBatches("train", 2, cancelled)))
+def test_a_batch_that_fails_as_a_whole_is_answered_one_by_one_and_ends_no_actor() -> None:
+    actor = ClientActor(SimulatedApp(app, 3, {}, batches=MessageBatches("train", 2, cancelled)))
     messages = asked([1, 2])
     for message in messages:
         message.metadata.__dict__["_message_id"] = str(message.metadata.dst_node_id)
@@ -71,22 +71,22 @@ with until(time.time() + 3.0, context):
 
 
 @pytest.mark.slow
-def test_a_client_that_fails_early_does_not_lift_the_deadline_of_its_cohort() -> None:
+def test_a_client_that_fails_early_does_not_lift_the_deadline_of_its_batch() -> None:
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 1 and "Timeout" in done.stderr
 
 
 @pytest.mark.nightly
 @pytest.mark.early
-def test_a_cohort_may_take_more_than_half_of_its_time() -> None:
+def test_a_batch_may_take_more_than_half_of_its_time() -> None:
     """Two clients that sleep for 4 s each: half of 14 s is less than both need, and the rest not enough for another."""
     ray_start.configure_ray("")
     with ray_start.started("", Site(), lambda: 100_000_000):
         from flfw.engines.ray_grid import RayGrid
 
-        grid = RayGrid(app, 2, {}, actors=1, actor_options={"num_cpus": 0.25}, cohorts=SIZES)
+        grid = RayGrid(app, 2, {}, actors=1, actor_options={"num_cpus": 0.25}, batches=SIZES)
         grid.send_and_receive([Message(RecordDict(), 1, "query")], timeout=240)
         replies = grid.send_and_receive(asked([1, 2], "sleeps", ttl=14.0), timeout=60)
         grid.close()
     assert [reply.has_error() for reply in replies] == [False, False]
-    assert [reply.content.metric_records["cohort"]["size"] for reply in replies] == [2, 2]
+    assert [reply.content.metric_records["batch"]["size"] for reply in replies] == [2, 2]

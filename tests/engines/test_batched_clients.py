@@ -36,7 +36,7 @@ SIZES = MessageBatches("train", 2, together)
 
 
 def small(**changes: Any) -> Experiment:
-    """Ask for two rounds of five clients, who train in cohorts of two, two and one."""
+    """Ask for two rounds of five clients, who train in batches of two, two and one."""
     few: dict[str, Any] = {
         "method": "fedavg",
         "net": "mlp",
@@ -64,8 +64,8 @@ def asked(partitions: Iterable[int], deed: str = "adds", among: Iterable[int] = 
 # --- messages ---
 
 
-def test_messages_fall_into_cohorts_in_their_order() -> None:
-    grid = InProcessGrid(app, 5, {}, cohorts=SIZES)
+def test_messages_fall_into_batches_in_their_order() -> None:
+    grid = InProcessGrid(app, 5, {}, batches=SIZES)
     replies = grid.send_and_receive(asked([4, 0, 1, 3, 2]))
     assert [reply.metadata.src_node_id - 1 for reply in replies] == [4, 0, 1, 3, 2]
     assert sizes(replies) == [2, 2, 2, 2, 1]
@@ -76,19 +76,19 @@ def test_messages_fall_into_cohorts_in_their_order() -> None:
 
 
 def test_messages_of_another_kind_are_answered_by_themselves() -> None:
-    grid = InProcessGrid(app, 2, {}, cohorts=SIZES)
+    grid = InProcessGrid(app, 2, {}, batches=SIZES)
     replies = grid.send_and_receive([Message(RecordDict(), node, "query") for node in (1, 2)])
     assert sizes(replies) == [1, 1] and not any(reply.has_error() for reply in replies)
 
 
-def test_who_is_too_late_is_left_out_of_its_cohort() -> None:
-    grid = InProcessGrid(app, 3, {}, cohorts=SIZES)
+def test_who_is_too_late_is_left_out_of_its_batch() -> None:
+    grid = InProcessGrid(app, 3, {}, batches=SIZES)
     ids = grid.push_messages([*asked([0], ttl=1.0), *asked([1, 2])])
     assert [sizes(grid.pull_messages([one])) for one in ids] == [[], [1], [1]]
 
 
-def test_an_actor_answers_cohorts_of_the_sizes_that_it_is_told() -> None:
-    actor = ClientActor(SimulatedApp(app, 5, {}, cohorts=SIZES))
+def test_an_actor_answers_batches_of_the_sizes_that_it_is_told() -> None:
+    actor = ClientActor(SimulatedApp(app, 5, {}, batches=SIZES))
     packed = [pack_message(message, {}) for message in asked(range(5), "raises", [1])]
     _, replies, states = actor.answer(packed, {}, {}, [2, 1, 2])
     unpacked = [unpack_message(one, {}) for one in replies]
@@ -101,11 +101,9 @@ def test_an_actor_answers_cohorts_of_the_sizes_that_it_is_told() -> None:
 # --- runs ---
 
 
-def test_a_cohort_changes_a_run_by_rounding_alone(tmp_path: Path) -> None:
-    alone, joint = (
-        train_by_engine(small(batched_clients=cohort), tmp_path / f"cohort-{cohort}") for cohort in ("1", "2")
-    )
-    one, two = model(tmp_path / "cohort-1"), model(tmp_path / "cohort-2")
+def test_a_batch_changes_a_run_by_rounding_alone(tmp_path: Path) -> None:
+    alone, joint = (train_by_engine(small(batched_clients=batch), tmp_path / f"batch-{batch}") for batch in ("1", "2"))
+    one, two = model(tmp_path / "batch-1"), model(tmp_path / "batch-2")
     assert all(torch.allclose(value, two[name], rtol=1e-4, atol=1e-6) for name, value in one.items())
     for row, other in zip(rows_without_times(alone), rows_without_times(joint), strict=True):
         assert row.keys() == other.keys()
@@ -115,10 +113,10 @@ def test_a_cohort_changes_a_run_by_rounding_alone(tmp_path: Path) -> None:
 @pytest.mark.early
 @pytest.mark.nightly
 @pytest.mark.parametrize("method", ["fedper", "hyperfl"])
-def test_ray_equals_in_process_bit_for_bit_in_cohorts(
+def test_ray_equals_in_process_bit_for_bit_in_batches(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flfw.engines.actor_pool._OVERDUE_S", inf)  # on a busy machine no cohort is to be divided
+    monkeypatch.setattr("flfw.engines.actor_pool._OVERDUE_S", inf)  # on a busy machine no batch is to be divided
     experiment = small(method=method, set=("hidden=16", "embedding=8") if method == "hyperfl" else ())
     here = train_by_engine(experiment, tmp_path / "inproc")
     there = train_by_engine(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
@@ -128,7 +126,7 @@ def test_ray_equals_in_process_bit_for_bit_in_cohorts(
 
 
 @pytest.mark.slow
-def test_a_run_in_cohorts_resumes_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_in_batches_resumes_to_the_same_bits(tmp_path: Path) -> None:
     experiment = small(method="fedper")
     run.run(dataclasses.replace(experiment, out=tmp_path / "whole"))
     cut_short(dataclasses.replace(experiment, out=tmp_path / "cut"), after_round=1)
@@ -137,7 +135,7 @@ def test_a_run_in_cohorts_resumes_to_the_same_bits(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "whole" / "result.json").read_text())["config"]["batched_clients"] == "2"
 
 
-def test_a_run_goes_on_with_its_own_cohort_alone(tmp_path: Path) -> None:
+def test_a_run_goes_on_with_its_own_batch_alone(tmp_path: Path) -> None:
     cut_short(dataclasses.replace(small(), out=tmp_path / "cut"), after_round=1)
     with pytest.raises(InputError, match="batched-clients"):
         run.resume(dataclasses.replace(run.stored(tmp_path / "cut"), batched_clients="3"))
@@ -159,7 +157,7 @@ def test_auto_becomes_a_number_and_a_1_is_noted_with_its_reason(tmp_path: Path) 
     )
 
 
-def test_a_client_that_fails_is_dropped_and_its_cohort_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_fails_is_dropped_and_its_batch_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fragile.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(tmp_path))
     broken = small(defence="fragile:Broken", defended="1", on_client_failure="drop", batched_clients="3")
@@ -186,7 +184,7 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     monkeypatch.setattr(JointNoisySteps, "step", stumbles)
     config = experiment.to_run_config()
     sites = [budget.to_node_config(ledger) for ledger in ledgers]
-    grid = InProcessGrid(apps.client, 3, config, sites, cohorts=MessageBatches("train", 3, apps.train_together))
+    grid = InProcessGrid(apps.client, 3, config, sites, batches=MessageBatches("train", 3, apps.train_together))
     scalars = {"round": 1, "state_version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
     sent = broadcast(run_plan.client.build_model(), run_plan.client.sharing.downloads)
     content = [
@@ -197,7 +195,7 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     assert [len(ledger.read_text().splitlines()) for ledger in ledgers] == [1, 1, 1]
 
 
-def test_an_app_on_another_engine_refuses_a_cohort() -> None:
+def test_an_app_on_another_engine_refuses_a_batch() -> None:
     """As where ``flwr run`` is given the run's configuration by hand."""
 
     config = small().to_run_config()

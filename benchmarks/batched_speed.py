@@ -1,4 +1,4 @@
-"""Clients of a cohort that take their local steps together, over one after the other: a part of `benchmarks.scale`.
+"""Batched clients that take their local steps together, over one after the other: a part of `benchmarks.scale`.
 
 Both sides do the same epochs of the same clients, on one thread, and take turns: a ratio is the median of the turns'.
 A gate comes first: in float64 both sides train the same parameters, to 1e-10 of a tensor's change.
@@ -33,7 +33,7 @@ _EXACT = 1e-10
 
 @final
 @dataclass(frozen=True)
-class CohortCase:
+class BatchedCase:
     """Clients whose steps are timed.
 
     Attributes:
@@ -41,7 +41,7 @@ class CohortCase:
         net: their network.
         batch: examples in a step.
         examples: examples of a client.
-        sizes: the cohorts.
+        sizes: numbers of clients.
         hypernetwork: name of a case of `benchmarks.hyperfl`, whose images these are; empty: random images.
     """
 
@@ -63,18 +63,18 @@ class CohortCase:
 
 
 CASES_BY_NAME = {
-    "mlp_10": CohortCase("fedavg", "mlp", 10, 200, (4, 16, 64)),
-    "mlp_50": CohortCase("fedavg", "mlp", 50, 1000, (4, 16, 64)),
-    "lenet_10": CohortCase("fedavg", "lenet", 10, 200, (4, 16)),
-    "hyperfl_cnn1": CohortCase("hyperfl", "cnn1", 50, 600, (4, 8, 16), "cnn1"),
-    "hyperfl_cnn2": CohortCase("hyperfl", "cnn2", 50, 600, (8,), "cnn2"),
+    "mlp_10": BatchedCase("fedavg", "mlp", 10, 200, (4, 16, 64)),
+    "mlp_50": BatchedCase("fedavg", "mlp", 50, 1000, (4, 16, 64)),
+    "lenet_10": BatchedCase("fedavg", "lenet", 10, 200, (4, 16)),
+    "hyperfl_cnn1": BatchedCase("hyperfl", "cnn1", 50, 600, (4, 8, 16), "cnn1"),
+    "hyperfl_cnn2": BatchedCase("hyperfl", "cnn2", 50, 600, (8,), "cnn2"),
 }
-P3_GOAL, P3_COHORT = 1.25, 8
-"""Goal: a client's steps on the hypernetwork in a cohort of so many, over those of FedAvg."""
+P3_GOAL, P3_CLIENTS = 1.25, 8
+"""Goal: a client's steps on the hypernetwork of so many together, over those of FedAvg."""
 
 
 @cache
-def _data(case: CohortCase) -> Dataset:
+def _data(case: BatchedCase) -> Dataset:
     if case.hypernetwork:
         return images(CASES[case.hypernetwork])
     rng = numpy_generator(0, "pictures")
@@ -83,7 +83,7 @@ def _data(case: CohortCase) -> Dataset:
     return Dataset(title, x, y, x, y, 10, (0.5,), (0.5,), title, None)
 
 
-def clients(case: CohortCase, number: int, method: str = "", exact: bool = False) -> list[FederatedClient]:
+def clients(case: BatchedCase, number: int, method: str = "", exact: bool = False) -> list[FederatedClient]:
     """Return so many clients, which all hold the same images; exact: in float64."""
     experiment, dataset = case.experiment, _data(case)
     experiment = dataclasses.replace(experiment, method=method or experiment.method, clients=number)
@@ -105,7 +105,7 @@ def begun(workers: Sequence[FederatedClient]) -> list[TrainingPhase]:
     return [next(worker.train_by_phases()) for worker in workers]
 
 
-def gate(case: CohortCase) -> float:
+def gate(case: BatchedCase) -> float:
     """Return the largest distance of a tensor in float64 between both sides, over its change, for two clients."""
     alone, joint, start = (clients(case, 2, exact=True) for _ in range(3))
     for phase in begun(alone):
@@ -121,8 +121,8 @@ def gate(case: CohortCase) -> float:
     return worst
 
 
-def measured(case: CohortCase, turns: int) -> dict[str, dict[str, float]]:
-    """Measure the seconds of a client's joint phase alone and in cohorts, the latter also over FedAvg's steps."""
+def measured(case: BatchedCase, turns: int) -> dict[str, dict[str, float]]:
+    """Measure the seconds of a client's joint phase alone and together, the latter also over FedAvg's steps."""
     rows: dict[int, list[tuple[float, float, float]]] = {size: [] for size in case.sizes}
     for _ in range(turns):
         for size, row in rows.items():
@@ -130,10 +130,10 @@ def measured(case: CohortCase, turns: int) -> dict[str, dict[str, float]]:
             alone = [seconds(phase.alone) for phase in begun(few)][1]
             del few
             plain = seconds(clients(case, 1, "fedavg")[0].train) if case.hypernetwork else float("nan")
-            cohort = clients(case, size)
-            phases = begun(cohort)
-            together = seconds(lambda a=cohort, b=phases: descend_together(a, b)) / size
-            del cohort, phases
+            batched = clients(case, size)
+            phases = begun(batched)
+            together = seconds(lambda a=batched, b=phases: descend_together(a, b)) / size
+            del batched, phases
             row.append((alone, together, plain))
     return {str(size): _figures(row, bool(case.hypernetwork)) for size, row in rows.items()}
 
@@ -153,7 +153,7 @@ def compared(quick: bool) -> tuple[dict[str, Any], list[str]]:
     """Check both sides and measure all cases.
 
     Returns:
-        The figures by network and size of the cohort, and a line for each network; exits with 1 if the sides differ.
+        The figures by network and number of clients, and a line for each network; exits with 1 if the sides differ.
     """
     cases = {"mlp_10": dataclasses.replace(CASES_BY_NAME["mlp_10"], sizes=(4,))} if quick else CASES_BY_NAME
     torch.set_num_threads(1)
