@@ -118,10 +118,6 @@ class UndefendedAlone(OnControls):
     controls = ("easy", "undefended")
 
 
-class NotOnUndefended(OnControls):
-    controls = ("easy", WEAK_DEFENCE)
-
-
 class OnTarget(OnControls):
     controls = ("target",)
 

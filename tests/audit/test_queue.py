@@ -286,9 +286,6 @@ def flips(path: Path) -> Iterator[None]:
     path.write_bytes(whole)
 
 
-LISTED = {"id": "round-0000/client-001-001", "client": 1, "slot": 1, "labels": None}
-
-
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

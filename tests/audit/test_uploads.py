@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 import sim
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
-from flfw.audit.jobs import AttackJob
 from flfw.audit.uploads import truth_of_upload, upload_key, uploads_probe_set
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan, without_auto
@@ -147,15 +146,12 @@ def test_a_search_for_too_many_examples_is_refused_with_the_reason(trained: tupl
     folder, experiment = trained
     requested = plan(without_auto(experiment))
     auditor = Auditor(*clients_and_audit(requested), plan(experiment).task.load(None), folder, folder)
-    (job,) = [one for probe_set in auditor.probe_sets() for one in auditor.jobs(probe_set) if _searches_uploads(one)]
+    jobs = [job for probe_set in auditor.probe_sets() for job in auditor.jobs(probe_set)]
+    (job,) = [one for one in jobs if (one.probe_set.source, one.attack) == ("update", "ig")]
     order = tuple((index,) for index in range(600))
     many = tuple(replace(exchange, order=order, labels=(0,) * 600) for exchange in job.exchanges)
     stopped = solve(replace(job, exchanges=many)).stopped
     assert stopped == "not possible: Expected a search for at most 512 examples at once, got examples=600."
-
-
-def _searches_uploads(job: AttackJob) -> bool:
-    return job.probe_set.source == "update" and job.attack == "ig"
 
 
 @pytest.mark.slow

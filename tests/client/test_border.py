@@ -247,17 +247,13 @@ class AddsTheHead(Defence):
         return {"classifier.weight": torch.zeros(10, 10), **update, "patient": torch.zeros(3)}
 
 
-def careless(experiment: Experiment) -> Experiment:
-    return dataclasses.replace(experiment, defence=f"{__name__}:AddsTheHead")
-
-
 @ways
 def test_nothing_leaves_that_is_not_uploaded(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
 ) -> None:
     if "upload=factors" in chosen:
         return  # which takes no defence
-    experiment = careless(by(tiny, method, chosen))
+    experiment = dataclasses.replace(by(tiny, method, chosen), defence=f"{__name__}:AddsTheHead")
     cls = plan(experiment).client.method
     honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
     uploaded = [name for name in client.model.state_dict() if matches(name, client.sharing.uploads)]

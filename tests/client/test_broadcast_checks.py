@@ -43,14 +43,13 @@ def drawn(shape: tuple[int, ...]) -> np.ndarray:
     return torch.randn(shape, generator=torch_generator(0, "drawn")).numpy()
 
 
-def built_in() -> list[str]:
-    return [name for name in nets.names() if nets.card(name).architecture is None]
+BUILT_IN = [name for name in nets.names() if nets.card(name).architecture is None]
 
 
 # --- honest networks ---
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in LARGE)) for n in built_in()])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in LARGE)) for n in BUILT_IN])
 def test_a_fresh_network_gives_no_alarm(name: str) -> None:
     for init in ("torch", "glorot") if name in ("cnn1", "lenet", "mlp", "linear") else ("torch",):
         with initialising(0, "net"):

@@ -331,10 +331,6 @@ def with_noted_weight() -> nn.Module:
     return part
 
 
-def with_views() -> nn.Module:
-    return Part(views=list(torch.arange(4.0).split(2)))
-
-
 UNCOPIED: dict[str, Callable[[], nn.Module]] = {
     "an object": lambda: Part(held=Odd()),
     "a function of its own": lambda: Part(held=lambda x: x),
@@ -350,7 +346,7 @@ UNCOPIED: dict[str, Callable[[], nn.Module]] = {
     "a sparse tensor": lambda: Part(held=torch.eye(2).to_sparse()),
     "weights without a shape": lambda: nn.LazyLinear(2),
     "an attribute of a weight": with_noted_weight,
-    "two views of one memory": with_views,
+    "two views of one memory": lambda: Part(views=list(torch.arange(4.0).split(2))),
     "a part of a memory": lambda: Part(held=torch.arange(4.0)[1:]),
     "a tensor in another order": lambda: Part(held=torch.ones(2, 3).T),
     "no numbers": lambda: nn.Linear(2, 2, device="meta"),

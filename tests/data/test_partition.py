@@ -591,16 +591,12 @@ def test_the_papers_own_numbers_of_clients_fit(name, chosen, clients):
     real = real_set(name)
     made = split(real, chosen, clients, seed=0)
     train = {len(given) for given in made.train}
-    assert train == {real.per_client[scheme_name(chosen)][0] if not isinstance(chosen, Sampled) else 2000}
+    assert train == {real.per_client[type(chosen).__name__.lower()][0] if not isinstance(chosen, Sampled) else 2000}
     assert all(len(np.unique(given)) == len(given) for given in made.train)
     held = Counter(np.concatenate(made.train).tolist())
     assert (max(held.values()) > 1) == (
         isinstance(chosen, Dominant) or (name == "cifar10" and isinstance(chosen, Pools))
     )
-
-
-def scheme_name(chosen):
-    return type(chosen).__name__.lower()
 
 
 @pytest.mark.parametrize(

@@ -148,17 +148,14 @@ def plugins_named_in_the_core(sources: Sequence[Source]) -> Iterator[str]:
     for source in sources:
         if source.parts[0] != "flfw" or source.parts[1] == "command" or source.parts[1:3] == ("comparisons", "figures"):
             continue
-        allowed = _docstrings(source) | (_defaults(source) if source.parts[1] == "experiment" else set())
+        docstrings = {node.value for node in source.nodes if isinstance(node, ast.Expr)}
+        allowed = docstrings | (_defaults(source) if source.parts[1] == "experiment" else set())
         for node in source.nodes:
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node in allowed:
                 continue
             if node.value in plugins.keys() - OTHER_MEANINGS:
                 way = "the core names no plug-in; if it means something else here, add it to OTHER_MEANINGS"
                 yield f"{source.at(node)}: {node.value!r} is the name of {plugins[node.value]}; {way}"
-
-
-def _docstrings(source: Source) -> set[ast.AST]:
-    return {node.value for node in source.nodes if isinstance(node, ast.Expr)}
 
 
 def _defaults(source: Source) -> set[ast.AST]:

@@ -17,7 +17,7 @@ from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim, Vi
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
-from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, Start, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
 from flfw.inversion.search_optimisers import AdamSearch, Best, SearchOptimiser
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
@@ -424,10 +424,6 @@ def nowhere(simulated: Tensors, observed: Tensors) -> Tensor:
     return 0 * cosine_distance(simulated, observed)
 
 
-def from_all(value: float) -> Start:
-    return lambda shape, rng: torch.full(shape, value)
-
-
 def led(
     prior: Prior,
     descent: AdamSearch,
@@ -439,7 +435,8 @@ def led(
     """Where a search ends that only follows a prior, from one value everywhere in normalised units."""
     victim = linear_victim(inputs)
     _, target = linear_target(victim)
-    (result,) = invert(victim, [target], SearchConfig(nowhere, descent, prior, from_all(start), boxed=boxed), box=box)
+    begin = lambda shape, rng: torch.full(shape, start)  # noqa: E731
+    (result,) = invert(victim, [target], SearchConfig(nowhere, descent, prior, begin, boxed=boxed), box=box)
     return result
 
 

@@ -68,10 +68,6 @@ def flat(tensors: Mapping[str, Tensor]) -> np.ndarray:
     return torch.cat([value.double().flatten() for value in tensors.values()]).numpy()
 
 
-def whole_matrix(coefficients: Any, count: int) -> np.ndarray:
-    return np.sum([c * np.eye(count, k=-ago) for ago, c in enumerate(coefficients)], axis=0)
-
-
 def independent(experiment: Experiment, sizes: Mapping[str, torch.Size], server_round: int, std: float) -> Any:
     """The z of a round, drawn anew from the seed."""
     rng, total = torch_generator(experiment.seed, "server noise", server_round), sum(s.numel() for s in sizes.values())
@@ -101,7 +97,8 @@ def test_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, coefficients: st
         model = strategy.aggregate_round(pack(model), iter(updates), now)
         models.append(flat(model))
     column = root_coefficients(BANDS) if coefficients == "root" else np.array(optimised_coefficients(BANDS, 7))
-    added = np.linalg.inv(whole_matrix(column, 7)) @ np.stack(noise)
+    whole = np.sum([c * np.eye(7, k=-ago) for ago, c in enumerate(column)], axis=0)
+    added = np.linalg.inv(whole) @ np.stack(noise)
     expected = flat({n: torch.tensor(v) for n, v in start.items()}) + 0.7 / 2 * np.cumsum(np.stack(sums) + added, 0)
     assert np.abs(np.stack(models) - expected).max() < 1e-5
     plain = np.cumsum(np.stack(noise), 0)[-1]

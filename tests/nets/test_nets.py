@@ -190,16 +190,12 @@ def test_sigmoid_lenet_weights_are_uniform_on_plus_minus_one_half() -> None:
 # --- ConvNets ---
 
 
-def conv_block(channels_in: int, channels_out: int) -> int:
-    """Its parameters: 3x3 weights and a bias for each filter, a scale and a shift of BatchNorm."""
-    return channels_in * channels_out * 9 + 3 * channels_out
-
-
 @pytest.mark.parametrize(("name", "width"), [("convnet32", 32), ("convnet64", 64)])
 def test_convnets_have_eight_blocks_of_one_two_and_four_widths(name: str, width: int) -> None:
     net, w = fresh(name), width
     blocks = [(3, w), (w, 2 * w), (2 * w, 2 * w), (2 * w, 4 * w)] + 4 * [(4 * w, 4 * w)]
-    assert numel(dict(net.extractor.named_parameters())) == sum(conv_block(*block) for block in blocks)
+    # Of each block: 3x3 weights and a bias for each filter, a scale and a shift of BatchNorm.
+    assert numel(dict(net.extractor.named_parameters())) == sum(9 * a * b + 3 * b for a, b in blocks)
     assert [tuple(p.shape) for p in net.classifier.parameters()] == [(10, 36 * w), (10,)]
 
 

@@ -47,10 +47,6 @@ class WideBody(nn.Module):
         return self.units(x.flatten(1)).sigmoid()
 
 
-def _wide(settings: AdapterSettings) -> nn.Module:
-    return WideBody()
-
-
 TINY = Architecture(
     name="tiny",
     body=_body,
@@ -67,7 +63,7 @@ TINY = Architecture(
 WIDE = replace(
     TINY,
     name="wide",
-    body=_wide,
+    body=lambda settings: WideBody(),
     width=256,
     side=8,
     published=PublishedWeights(file="wide.pth", where="the tests"),
