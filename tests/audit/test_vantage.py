@@ -325,16 +325,10 @@ def test_a_client_that_sends_it_all_the_same_fails(tmp_path: Path, monkeypatch: 
 
 
 def written(
-    folder: Path,
-    server_round: int,
-    slot: int,
-    value: float,
-    compression: str = "none",
-    client: int = 0,
-    control: str = "target",
+    folder: Path, server_round: int, slot: int, value: float, compression: str = "none", client: int = 0, **more: str
 ) -> str:
     """Record one number for a slot, which is the client's own too; the name of its file."""
-    config = {"control": control, "round": server_round, "slot": slot, "own_slot": slot, "point": "example"}
+    config = {"control": "target", "round": server_round, "slot": slot, "own_slot": slot, "point": "example", **more}
     received = {"w": np.full(2, server_round, dtype=np.float32)}
     examples.record_gradient(folder, client, config, received, {"w": torch.tensor([value, 0.0])}, compression)
     suffix = ".gz" if compression == "gzip" else ""
