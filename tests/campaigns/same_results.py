@@ -25,7 +25,7 @@ from typing import Any
 from safetensors import safe_open
 
 from benchmarks import output
-from flfw.files.earlier_names import FLAGS
+from flfw.files.earlier_names import CONTROLS, FLAGS
 from flfw.files.result_file import read_result, read_rows
 from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
@@ -57,8 +57,8 @@ PARTS = {
     name: output.BenchmarkPart(f"{name}{', killed and resumed' * (name in RESUMED)}", 60, 25 if name in _QUICK else 0)
     for name in RUNS
 }
-_OTHERS = {"seconds", "scoring_seconds", "code", "out"}
-"""Keys that two equal runs need not share."""
+_OTHERS = {"seconds", "scoring_seconds", "code", "out", "reason", "assumptions"}
+"""Keys that two equal runs need not share: times, places and sentences."""
 
 
 def make(checkout: Path, method: str, folder: Path) -> None:
@@ -90,7 +90,7 @@ def make(checkout: Path, method: str, folder: Path) -> None:
 def numbers(folder: Path) -> dict[str, Any]:
     """Read everything of a run that its code decides, by file."""
     result = read_result(folder)  # under the names of today, if the other version has others
-    kept = ("rounds", "final", "privacy", "audit", "notes", "config")
+    kept = ("rounds", "final", "privacy", "audit", "config")
     files: dict[str, Any] = {"result.json": comparable({name: result[name] for name in kept})}
     for name in ("rounds.csv", "clients.csv", "audit.csv"):
         if (folder / name).exists():
@@ -104,7 +104,8 @@ def numbers(folder: Path) -> dict[str, Any]:
         for path in sorted((folder / kind).rglob("*.safetensors")):
             name = path.stem[:11] if kind == "checkpoint" else str(path.relative_to(folder))  # a hash follows the round
             files[f"{kind}/{name}"] = digests(path)
-    return files
+    earlier = re.compile(rf"(?<=-)({'|'.join(CONTROLS)})(?=-|$)")
+    return {earlier.sub(lambda found: CONTROLS[found[1]], name): content for name, content in files.items()}
 
 
 def comparable(value: Any) -> Any:
