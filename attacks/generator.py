@@ -142,7 +142,8 @@ class GenerativeInversion(GradientMatching):
         ends = self._searched(knowledge, targets, first, latent, operator, box)
         best = ends
         for space in later:
-            begun = [_going_on(target, space, end) for target, end in zip(targets, ends, strict=True)]
+            starts = [space.begun(end.place, _labels(target)) for target, end in zip(targets, ends, strict=True)]
+            begun = [replace(one, start=start / space.unit) for one, start in zip(targets, starts, strict=True)]
             ends = self._searched(knowledge, begun, space, further, operator, (-inf, inf))
             best = [
                 before
@@ -219,11 +220,6 @@ class _End:
     place: Tensor
     images: Tensor
     matched: float
-
-
-def _going_on(target: SearchTarget, space: Space, before: _End) -> SearchTarget:
-    """Return a target whose search begins where another one ended, in the space after it."""
-    return replace(target, start=space.begun(before.place, _labels(target)) / space.unit)
 
 
 def _of_noise(knowledge: Knowledge, target: SearchTarget, operator: GrantedOperator) -> float:

@@ -46,6 +46,7 @@ def imported(name: str, noun: str) -> Any:
         raise InputError(f"Expected an importable module for {noun}={name}, got a program that ended.") from error
     except Exception as error:  # somebody's own code, which may raise anything
         why = str(error) or type(error).__name__
+        why += "; install it, or put its folder on PYTHONPATH" * isinstance(error, ModuleNotFoundError)
         raise InputError(f"Expected an importable module for {noun}={name}, got: {why}.") from error
     return getattr(module, inside, None)
 
@@ -124,7 +125,10 @@ def require_known(kind: PluginKind, name: str) -> None:
 def _foreign(kind: PluginKind, name: str, base: type[T]) -> type[T]:
     candidate = imported(name, kind.noun)
     if not _is_concrete(candidate, base):
-        raise InputError(f"Expected {kind.noun}={name} to be a concrete {base.__name__}, got {candidate!r}.")
+        missing = ", ".join(sorted(getattr(candidate, "__abstractmethods__", ())))
+        found = repr(candidate) + f", without {missing}" * bool(missing)
+        found = "no such name in the module" if candidate is None else found
+        raise InputError(f"Expected {kind.noun}={name} to be a concrete {base.__name__}, got {found}.")
     return candidate
 
 

@@ -226,8 +226,8 @@ class JobPlanner:
         return (self._source / "observations").absolute()
 
     def _exchanges(self, probe_set: ProbeSet) -> tuple[Exchange, ...]:
-        if probe_set.source == "update":
-            return self._exchanges_of_uploads(probe_set.round)
+        if probe_set.source == "update":  # clients train once, under no control
+            return self._exchanges_of_uploads(probe_set.round) if probe_set.control == "target" else ()
         lines = Recordings(self._recordings(probe_set)).probe_lines(
             probe_set.control, probe_set.round, point=probe_set.recorded
         )

@@ -121,9 +121,6 @@ def expert_settings() -> str:
     lines = wrapped("Settings behind --expert KEY=VALUE ..., with the value of a run that says nothing:")
     for flag in expert():
         key, form = flag.name.replace("-", "_"), flag.form or "{true,false}"
-        lines += row(f"{key}={form}", f"{flag.words} [{flag.default or _unset(flag)}]")
+        unset = {"": "false", "INT": "0", "FLOAT": "0"}.get(flag.form, "empty")
+        lines += row(f"{key}={form}", f"{flag.words} [{flag.default or unset}]")
     return "\n".join(lines)
-
-
-def _unset(flag: Flag) -> str:
-    return {"": "false", "INT": "0", "FLOAT": "0"}.get(flag.form, "empty")

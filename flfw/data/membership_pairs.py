@@ -316,19 +316,17 @@ def game(
             drawn.append(draw_patient_game(indices, labels[indices], patients[indices], rng, maximum))
             needed, there = f"{2 * FEWEST} patients or more", len(np.unique(patients[indices]))
         if drawn[-1].count < FEWEST:
+            count = len(held_here) - len(indices)
+            copies = f" {count} of its examples have copies, and are in no pair." if count else ""
             raise InputError(
                 f"Expected {needed} at each client for --expert membership_pairs, got {there} at client {client}; take "
-                f"fewer --clients or another --split.{_of_copies(len(held_here) - len(indices))}"
+                f"fewer --clients or another --split.{copies}"
             )
     return tuple(drawn)
 
 
 def _without(indices: np.ndarray, copied: np.ndarray | None) -> np.ndarray:
     return indices if copied is None else indices[~copied[indices]]
-
-
-def _of_copies(count: int) -> str:
-    return f" {count} of its examples have copies, and are in no pair." if count else ""
 
 
 def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[MemberPairs | PatientGame]) -> tuple[np.ndarray, ...]:

@@ -59,7 +59,8 @@ def encoded(parts: Mapping[str, Tensor], clipped: Clipped) -> dict[str, Tensor]:
     tensor([1., 3.])
     """
     if clipped == "example":
-        return {name: _with_count(part).sum(0) / sqrt(part.shape[1] + 1) for name, part in parts.items()}
+        counted = {name: torch.cat([2 * part - 1, torch.ones_like(part[:, :1])], 1) for name, part in parts.items()}
+        return {name: part.sum(0) / sqrt(part.shape[1]) for name, part in counted.items()}
     width = sum(part.shape[1] for part in parts.values())
     return {name: (2 * part - 1).sum(0) / max(1, len(part)) / sqrt(width) for name, part in parts.items()}
 
@@ -105,10 +106,6 @@ def held_by_each(split: Split) -> list[int]:
     times = 1 if all(isinstance(parts, LazyParts) for parts in three) else len(split.train)
     counts = [sizes(parts) * times if isinstance(parts, LazyParts) else sizes(parts) for parts in three]
     return [sum(mine) for mine in zip(*counts, strict=True)]
-
-
-def _with_count(part: Tensor) -> Tensor:
-    return torch.cat([2 * part - 1, torch.ones_like(part[:, :1])], 1)
 
 
 def _ratios(sums: Tensor) -> NoisyMeans:

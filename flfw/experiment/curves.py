@@ -64,7 +64,8 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
         if axis == SUM_SIZE:
             continue
         sizes = [_sizes(axis, value, word, batch, steps) for value in values.split(",")]
-        if axis == LADDER and not all(_grows(*two) for two in pairwise(sizes)):
+        grow = (a != b and a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(sizes))
+        if axis == LADDER and not all(grow):
             raise InputError(f"Expected sizes that only grow, got curve={word}.")
         new = [Point(axis, *size) for size in dict.fromkeys(sizes) if Point("", *size) not in result]
         result += [point for point in new if point not in result]
@@ -101,7 +102,3 @@ def _sizes(axis: str, value: str, word: str, batch: int, steps: int) -> tuple[in
     if axis == LADDER:
         return numbers[0], numbers[1]
     return (numbers[0], steps) if axis == "batch" else (batch, numbers[0])
-
-
-def _grows(below: tuple[int, int], above: tuple[int, int]) -> bool:
-    return below != above and below[0] <= above[0] and below[1] <= above[1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias, final
 
-from flfw.errors import OneLine, abridged
+from flfw.errors import InputError, OneLine, abridged
 from flfw.files.tensor_names import matches
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class Sharing:
 
     downloads: tuple[str, ...]
     uploads: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for kind, patterns in vars(self).items():  # each letter of a string would be a pattern
+            if isinstance(patterns, str):
+                raise InputError(f'Expected {kind} as a tuple of patterns, such as ("{patterns}",), got "{patterns}".')
 
 
 @final

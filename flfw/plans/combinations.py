@@ -22,6 +22,7 @@ from flfw.rng import initialising
 from flfw.server.central import sends_mean, sends_one_model
 from flfw.server.robust import RobustMean
 from flfw.task.client_plan import ClientPlan
+from flfw.task.defence import HOOKS
 from flfw.task.method import Method
 from flfw.task.pipeline import refuse_beside_factors
 
@@ -39,6 +40,11 @@ def check_clients(plan: ClientPlan) -> None:
     if method.factored_upload(settings):
         refuse_beside_factors(plan.defences.name, defence)
     uploads = plan.sharing.uploads
+    for name in model.state_dict():
+        if matches(name, uploads) and not matches(name, plan.sharing.downloads):
+            raise InputError(f"Expected uploads that {plan.name} also downloads, got {name}; add it to its downloads.")
+    if idle := [stage.name for stage in plan.defences.stages if not stage.active_hooks]:
+        raise InputError(f"Expected a defence that overrides one of {', '.join(HOOKS)}, got {idle[0]}.")
     if defence:
         defence.check_inputs(plan.task.input_space[0])
         defence.check_model(model, uploads)

@@ -320,15 +320,12 @@ def _prv(composed: Composed, delta: float) -> AccountedEpsilon:
         try:
             bound = _prv_epsilon(composed, delta, error)
             if bound <= rough.epsilon:
-                return AccountedEpsilon(bound, "prv", _coarser(error))
+                coarser = f"The PRV accountant's error, which epsilon includes, is {error:g}, not 0.01."
+                return AccountedEpsilon(bound, "prv", () if error == _ERROR else (coarser,))
             why = f"its bound of {bound:.3g}, which includes an error of {error:g}, is the larger one"
         except (RuntimeError, ValueError, ArithmeticError, Warning) as failure:
             why = f"it failed ({' '.join(str(failure).split())[:80].rstrip('.')})"
     return replace(rough, notes=(f"The RDP accountant took the place of PRV: {why}.", *rough.notes))
-
-
-def _coarser(error: float) -> tuple[str, ...]:
-    return () if error == _ERROR else (f"The PRV accountant's error, which epsilon includes, is {error:g}, not 0.01.",)
 
 
 @lru_cache(maxsize=256)

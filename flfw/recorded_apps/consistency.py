@@ -155,11 +155,6 @@ def squared(scores: Tensor, labels: Tensor) -> Tensor:
     return mse_loss(scores, one_hot(labels, scores.shape[-1]).to(scores.dtype))
 
 
-def _squared_softmax(scores: Tensor, labels: Tensor) -> Tensor:
-    """Compute the mean squared error of the probabilities from one-hot labels."""
-    return squared(scores.softmax(-1), labels)
-
-
 def smoothed(scores: Tensor, labels: Tensor) -> Tensor:
     """Compute the cross entropy with labels smoothed by 0.1."""
     return cross_entropy(scores, labels, label_smoothing=0.1)
@@ -220,7 +215,8 @@ def _alternatives(
     if modes:
         mode = "eval" if training.mode == "train" else "train"
         yield Alternative(f"the network in mode {mode}", replace(training, mode=mode), truth, inputs)
-    losses = {"squared errors": squared, "squared errors of probabilities": _squared_softmax}
+    losses: dict[str, Any] = {"squared errors": squared}
+    losses |= {"squared errors of probabilities": lambda scores, labels: squared(scores.softmax(-1), labels)}
     losses |= {"labels smoothed by 0.1": smoothed, "the sum of the examples' losses": summed}
     losses |= {"cross entropy": cross_entropy}
     for name, loss in losses.items():

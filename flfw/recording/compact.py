@@ -298,7 +298,8 @@ def compacted(tensors: Arrays, received: Arrays) -> bytes:
         received: what the client had received, from which tensors of the same name are predicted; empty: nothing.
     """
     ours = any(name.startswith(f"{_KEY}:") for name in tensors)  # nobody's network has such names, but they may
-    chosen = [] if ours else [name for name, value in tensors.items() if _is_coded(value)]
+    coded = (name for name, value in tensors.items() if value.dtype == np.float32 and value.size >= _LEAST)
+    chosen = [] if ours else [*coded]
     stored = {name: np.asarray(value, order="C") for name, value in tensors.items() if name not in chosen}
     described = []
     # Vectors first: a layer's bias may be the column of its weights' prediction.
@@ -335,10 +336,6 @@ def restored(data: bytes, size: int, received: Arrays) -> dict[str, np.ndarray]:
         parts = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
         tensors[one["name"]] = _decoded(one, parts, tensors, received)
     return tensors
-
-
-def _is_coded(value: np.ndarray) -> bool:
-    return value.dtype == np.float32 and value.size >= _LEAST
 
 
 def _matrix(value: np.ndarray) -> np.ndarray:

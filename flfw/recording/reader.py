@@ -51,7 +51,8 @@ class Recordings:
             entries, damaged = read_manifest(folder)
             place = "" if folder == self.folder else f"{folder.name}/"
             rows += entries
-            self.lines += [_placed(row, place) for row in entries if is_exchange(row)]
+            for row in filter(is_exchange, entries):
+                self.lines.append(row | {"id": place + exchange_id(row["sent_by_client"]["file"]), "place": place})
             self.refused += [f"{place}{sentence}" for sentence in damaged]
         self.skipped = [row for row in rows if "skipped" in row]
         self.forgotten = forgotten(rows)
@@ -224,7 +225,3 @@ def places(folder: Path) -> list[Path]:
 def is_recorded(folder: Path) -> bool:
     """Return whether the folder has recordings."""
     return all((place / MANIFEST).is_file() for place in places(folder))
-
-
-def _placed(row: Line, place: str) -> Line:
-    return row | {"id": place + exchange_id(row["sent_by_client"]["file"]), "place": place}

@@ -101,7 +101,8 @@ def command(config: Mapping[str, Any]) -> str:
     """Return the call of sim.py for this configuration, one flag for each setting that has one."""
     words, expert = ["python", "sim.py"], list[str]()
     for key, value in config.items():
-        if key in _FLAGS and value not in (None, "", []) and not _is_usual(key, value):
+        usual = key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)
+        if key in _FLAGS and value not in (None, "", []) and not usual:
             values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
             joined = [",".join(values)] if key in ("audit_rounds", "defended") else values
             if key in EXPERT:
@@ -110,7 +111,3 @@ def command(config: Mapping[str, Any]) -> str:
             words += ["--" + key.replace("_", "-"), *joined]
     more = {"--expert": expert, "--set": config.get("set") or []}
     return shlex.join([*words, *(word for flag, pairs in more.items() if pairs for word in (flag, *pairs))])
-
-
-def _is_usual(key: str, value: Any) -> bool:
-    return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)

@@ -279,11 +279,13 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
         "hardware": changed_hardware(result),
         "noise": unrepeatable(result),
     }
-    print(*_differing(differs), sep="\n", flush=True)
+    said = [f"{kind} differs: {line}" for kind, lines in differs.items() for line in lines]
+    print(*(said or [_NOTHING]), sep="\n", flush=True)
     if source is None:
         repeated = run.run(dataclasses.replace(requested, out=out))
     else:
-        repeated = run.audit_recordings(source, _of_source(source, requested), dataclasses.replace(requested, out=out))
+        audited = dataclasses.replace(run.stored(source), out=None, data_root=requested.data_root)
+        repeated = run.audit_recordings(source, audited, dataclasses.replace(requested, out=out))
     compared = compare(result, read_result(repeated))
     verdict = _verdict(compared)
     _write(repeated, folder, differs, compared, verdict)
@@ -313,15 +315,6 @@ def _source(folder: Path, result: Mapping[str, Any]) -> Path | None:
         if sealed(place / "checkpoint", "experiment"):
             return place
     raise InputError(f"Expected the audited run in {named} or around {folder}, got none with a checkpoint; restore it.")
-
-
-def _of_source(source: Path, experiment: Experiment) -> Experiment:
-    """Return the experiment of an audited run as `flfw.runs.run.audit_recordings` takes it."""
-    return dataclasses.replace(run.stored(source), out=None, data_root=experiment.data_root)
-
-
-def _differing(differs: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{kind} differs: {line}" for kind, lines in differs.items() for line in lines] or [_NOTHING]
 
 
 def _verdict(compared: Sequence[ComparedValue]) -> str:

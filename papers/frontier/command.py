@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -61,14 +60,11 @@ def _mark(cell: Cell, data: str, method: str, unit: str, how: Experiment, given:
     except InputError:
         return
     entries = cells.planned(run_plan.experiment, task)["privacy"]
-    true = next(one for one in entries if _is(one, unit, "exact") and one["adversary"] == _AGAINST)
+    wanted = {"unit": unit, "accounting": "exact", "adversary": _AGAINST}
+    true = next(one for one in entries if wanted.items() <= one.items())
     accuracy = float(cell.value) / (100 if cell.unit else 1)
     printed = _printed(data, method)
     yield Mark(data, method, unit, _AGAINST, cell.path, accuracy, printed, float(true["epsilon"]), _measured(cell))
-
-
-def _is(entry: Mapping[str, Any], unit: str, counted: str) -> bool:
-    return entry["unit"] == unit and entry["accounting"] == counted
 
 
 def _printed(data: str, method: str) -> float:

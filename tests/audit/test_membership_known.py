@@ -134,11 +134,6 @@ def untrained(pairs: MemberPairs, labels: np.ndarray) -> MemberPairs:
     return draw_pairs(pairs.held_out, labels[pairs.held_out], numpy_generator(0, "untrained pairs"))
 
 
-def as_drawn(pairs: MemberPairs, labels: np.ndarray) -> MemberPairs:
-    """The pairs of the run."""
-    return pairs
-
-
 @dataclass(frozen=True)
 class MembershipSetup:
     """Audit of known answer.
@@ -170,7 +165,7 @@ def audited_again(setup: MembershipSetup, folder: Path, path: Path) -> dict[str,
     task = plan(experiment).task.load(None)
     labels = np.asarray(task.dataset.train_y)
     all_drawn = [drawn for drawn in task.pairs or () if isinstance(drawn, MemberPairs)]
-    pairs = tuple((setup.pairs or as_drawn)(drawn, labels) for drawn in all_drawn)
+    pairs = tuple(setup.pairs(drawn, labels) if setup.pairs else drawn for drawn in all_drawn)
     again = dataclasses.replace(task, pairs=pairs)
     with Auditor(*clients_and_audit(plan(dataclasses.replace(experiment, out=out))), again, source, out) as auditor:
         auditor.run(privacy=[{**CLAIM, "epsilon": epsilon} for epsilon in setup.privacy])

@@ -120,10 +120,6 @@ def _for_each(candidates: GameCandidates, score: Callable[[Tensor], Tensor]) -> 
     return [(int(c), "it", tuple(score(clients == c).tolist())) for c in clients.unique()]
 
 
-def of_null_control(request: MembershipRequest, scores: Scores) -> float:
-    return weigh(request.scored(scores)["null"]["it"], 1).guessed.p
-
-
 @pytest.mark.slow
 def test_the_order_of_candidates_tells_nothing_unless_it_is_broken(
     one_run: tuple[Task, MembershipRequest, Scores], monkeypatch: pytest.MonkeyPatch
@@ -133,7 +129,8 @@ def test_the_order_of_candidates_tells_nothing_unless_it_is_broken(
     def p_of_order() -> tuple[list[float], float]:
         again = [played(request, task, lambda pairs, s=seed: permuted(pairs, s)) for seed in SEEDS]
         values = [p_values(one, by_place(one.candidates))["it"] for one in again]
-        return values, of_null_control(again[0], by_place(again[0].candidates))
+        control = again[0].scored(by_place(again[0].candidates))["null"]["it"]
+        return values, weigh(control, 1).guessed.p
 
     values, null = p_of_order()
     require_uniform(values)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import sim
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
+from flfw.audit.controls import TARGET_CONTROLS
 from flfw.audit.uploads import truth_of_upload, upload_key, uploads_probe_set
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan, without_auto
@@ -148,6 +149,8 @@ def test_a_search_for_too_many_examples_is_refused_with_the_reason(trained: tupl
     auditor = Auditor(*clients_and_audit(requested), plan(experiment).task.load(None), folder, folder)
     jobs = [job for probe_set in auditor.probe_sets() for job in auditor.jobs(probe_set)]
     (job,) = [one for one in jobs if (one.probe_set.source, one.attack) == ("update", "ig")]
+    beside = [one for control in TARGET_CONTROLS for one in auditor.jobs(job.probe_set.at(control))]
+    assert beside and not any(one.exchanges for one in beside)  # clients train once, under no control
     order = tuple((index,) for index in range(600))
     many = tuple(replace(exchange, order=order, labels=(0,) * 600) for exchange in job.exchanges)
     stopped = solve(replace(job, exchanges=many)).stopped

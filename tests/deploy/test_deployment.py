@@ -467,6 +467,7 @@ def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(
     assert not (tmp_path / "refused" / "result.json").exists()
     with ExitStack() as ends:
         for site in range(SITES):
+            allowing = lambda policy: policy.replace("seeded_defence = false", "seeded_defence = true")  # noqa: E731
             ends.enter_context(other_policy(federation, site, allowing))
         call(*deployed(federation, tmp_path / "seeded", *seeded)[1:])
         log = (federation.site(1) / "supernode.log").read_text()
@@ -474,10 +475,6 @@ def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(
     require_same(federation, tmp_path / "seeded", guess, 1, private_tensors=False)
     notes = json.loads((tmp_path / "seeded" / "result.json").read_text())["notes"]
     assert any("the server knows it, and can repeat them and take added noise off" in note for note in notes)
-
-
-def allowing(policy: str) -> str:
-    return policy.replace("allow_seeded_defence = false", "allow_seeded_defence = true")
 
 
 # --- what a budget allows ------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from flfw.nets import Net
 from flfw.nets.backbones.architectures import VARIABLE
 from flfw.plans.run_plan import plan
 from flfw.runs import run
+from flfw.strategies.fedavg import FedAvg
 from flfw.strategies.fedprox import FedProx
+from flfw.task.defence import Defence
 from tests.support import outside_parts, tiny_backbone
 from tests.support.small_runs import tiny
 
@@ -92,27 +94,28 @@ def test_a_table_of_ones_own_is_measured(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "stripes.1-quick.csv").read_text().count(",quick,measured,") == 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        (
-            {"dataset": "tests.support.outside_parts:NONE"},
-            "dataset=tests.support.outside_parts:NONE to be a DatasetCard",
-        ),
-        ({"dataset": "no.such_module:CARD"}, "an importable module for dataset=no.such_module:CARD, got: No module"),
-        ({"dataset": "no_such_module:CARD"}, "a data set among adult, "),
-        (
-            {"split": "tests.support.outside_parts:STRIPES"},
-            "split=tests.support.outside_parts:STRIPES to be a concrete ",
-        ),
-        ({"split": "flfw.data.splits.schemes:SplitScheme"}, "split=flfw.data.splits.schemes:SplitScheme to be a concr"),
-        ({"set": ("Turns.other=1",)}, "a field of Turns among skip; got Turns.other."),
-    ],
-)
-def test_bad_names_are_one_line(changes: dict[str, object], text: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        run.check(asked(**changes))
-    assert str(refusal.value).startswith(f"Expected {text}") and "\n" not in str(refusal.value)
+Lettered = type("Lettered", (FedAvg,), {"uploads": "classifier.*"})  # without the comma that makes a tuple of it
+Unasked = type("Unasked", (FedAvg,), {"downloads": ("extractor.*",)})
+Misspelt = type("Misspelt", (Defence,), {"updates": None})
+HERE, OUTSIDE = "tests.house.test_outside_parts", "tests.support.outside_parts"
+REFUSED: list[tuple[dict[str, object], str]] = [
+    ({"dataset": f"{OUTSIDE}:NONE"}, f"dataset={OUTSIDE}:NONE to be a DatasetCard"),
+    ({"dataset": "no.such_module:CARD"}, "an importable module for dataset=no.such_module:CARD, got: No module"),
+    ({"dataset": "no_such_module:CARD"}, "a data set among adult, "),
+    ({"split": "flfw.data.splits.schemes:SplitScheme"}, "split=flfw.data.splits.schemes:SplitScheme to be a concr"),
+    ({"split": f"{OUTSIDE}:STRIPES"}, f"split={OUTSIDE}:STRIPES to be a concrete "),
+    ({"set": ("Turns.other=1",)}, "a field of Turns among skip; got Turns.other."),
+    ({"method": f"{HERE}:Lettered"}, 'uploads as a tuple of patterns, such as ("classifier.*",), got "classifier.*".'),
+    ({"method": f"{HERE}:Unasked"}, f"uploads that {HERE}:Unasked also downloads, got classifier.weight; add it to"),
+    ({"defence": f"{HERE}:Misspelt"}, "a defence that overrides one of network, batch, gradients, step, update, got"),
+]
+
+
+def test_what_is_wrong_with_ones_own_is_one_line() -> None:
+    for changes, text in REFUSED:
+        with pytest.raises(InputError) as refusal:
+            run.check(asked(**changes))
+        assert str(refusal.value).startswith(f"Expected {text}") and "\n" not in str(refusal.value)
 
 
 def test_a_bad_table_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,18 +108,19 @@ def test_somebodys_own_class_is_found(foreign) -> None:
     assert result.__module__ == "somebodys.walls"
 
 
+ABSENT = "; install it, or put its folder on PYTHONPATH"
 REFUSED = [
     ("somebodys.walls:Bystander", "{} to be a concrete Defence, got <class 'somebodys.walls.Bystander'>"),
-    ("somebodys.walls:Outline", "{} to be a concrete Defence, got <class 'somebodys.walls.Outline'>"),
+    ("somebodys.walls:Outline", "{} to be a concrete Defence, got <class 'somebodys.walls.Outline'>, without strength"),
     ("somebodys.walls:Defence", "{} to be a concrete Defence, got <class 'flfw.task.defence.Defence'>"),
-    ("somebodys.walls:Moat", "{} to be a concrete Defence, got None"),
+    ("somebodys.walls:Moat", "{} to be a concrete Defence, got no such name in the module"),
     ("somebodys.walls:", "package.module:name, got {}"),
     (":Wall", "package.module:name, got {}"),
     ("somebodys.walls:Wall:Wall", "package.module:name, got {}"),
     ("other somebodys.walls:Wall", "package.module:name, got {}"),
-    ("nobodys.walls:Wall", "an importable module for {}, got: No module named 'nobodys'"),
-    ("somebodys.moats:Moat", "an importable module for {}, got: No module named 'somebodys.moats'"),
-    ("somebodys.needy:X", "an importable module for {}, got: No module named 'a_module_nobody_has'"),
+    ("nobodys.walls:Wall", "an importable module for {}, got: No module named 'nobodys'" + ABSENT),
+    ("somebodys.moats:Moat", "an importable module for {}, got: No module named 'somebodys.moats'" + ABSENT),
+    ("somebodys.needy:X", "an importable module for {}, got: No module named 'a_module_nobody_has'" + ABSENT),
 ]
 
 

@@ -544,7 +544,13 @@ def test_the_stand_in_has_real_weights(monkeypatch: pytest.MonkeyPatch) -> None:
             "full",
             f"net={NAME} to be a function of a shape and a number of classes, or an Architecture, got ",
         ),
-        ("tests.no:NET", 8, 3, "full", "an importable module for net=tests.no:NET, got: No module named 'tests.no'."),
+        (
+            "tests.no:NET",
+            8,
+            3,
+            "full",
+            "an importable module for net=tests.no:NET, got: No module named 'tests.no'; install it",
+        ),
         ("torch.nn:Identity", 8, 3, "full", "net=torch.nn:Identity to return a Net, got Identity."),
     ],
 )

@@ -136,7 +136,8 @@ def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: 
         "train_domain": _domains(arrays.train_domain, arrays.train_y),
         "test_domain": _domains(arrays.test_domain, arrays.test_y),
     }
-    meta = {"mean": mean, "std": std, "md5_ok": _sums_ok(card, wrong), "root": str(root), "digest": _digest(kept)}
+    published = False if wrong else True if all(card.files.values()) else None  # None: some sums are not published
+    meta = {"mean": mean, "std": std, "md5_ok": published, "root": str(root), "digest": _digest(kept)}
     meta["patients"] = arrays.train_group is not None
     cache.publish(target, lambda folder: cache.write_arrays(folder, kept, meta))
     if wrong:
@@ -145,11 +146,6 @@ def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: 
             "results say md5_ok=false and may differ from published ones.",
             stacklevel=3,
         )
-
-
-def _sums_ok(card: DatasetCard, wrong: list[str]) -> bool | None:
-    """Return whether every file is the published one; None if some sums are not published."""
-    return False if wrong else True if all(card.files.values()) else None
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:

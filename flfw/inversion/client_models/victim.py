@@ -152,7 +152,9 @@ class PlainVictim(VictimModel):
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """Compute the gradient by automatic differentiation; constants that bear a buffer's name take its place."""
         buffers = {name: constants[name] for name, _ in self.model.named_buffers() if name in constants}
-        held = {**self._beside_the_state(), **self.known, **unknown, **buffers}
+        # Buffers have to be cast although no `state_dict` may have them, as those of a frozen body.
+        beside = {} if self.precision == torch.float32 else dict(self.model.named_buffers())
+        held = {**beside, **self.known, **unknown, **buffers}
         weights = {name: self._cast(value) for name, value in held.items()}
         moving = {name: weights[name] for name in self.shared}
 
@@ -184,10 +186,6 @@ class PlainVictim(VictimModel):
         scores = functional_call(self.model, weights, (self._cast(self.inputs.normalise(x)),))
         labels, scores = targets(scores, x, y), scores if self.precision == torch.float32 else scores.float()
         return loss(scores, labels) + penalty(self.model)
-
-    def _beside_the_state(self) -> Tensors:
-        """Return the buffers that have to be cast although no ``state_dict`` has them, as those of a frozen body."""
-        return {} if self.precision == torch.float32 else dict(self.model.named_buffers())
 
     def _cast(self, value: Tensor) -> Tensor:
         reduced = self.precision != torch.float32 and value.dtype == torch.float32
