@@ -233,7 +233,8 @@ def _targeted(accountant: RunAccountant, flag: str) -> tuple[list[tuple[SeenMech
     """
     plan, privacy = accountant.plan, accountant.plan.privacy
     if (counted := accountant.counted) is None:
-        raise InputError(f"Expected a method that claims privacy for --{flag}, got method={plan.name}.")
+        way = "; dp_fedavg does, which a run without --method takes" * (flag == "target-epsilon")
+        raise InputError(f"Expected a method that claims privacy for --{flag}, got method={plan.name}{way}.")
     if privacy.accountant == "paper" and (published := accountant.published):
         return [(SeenMechanism(next(iter(one.units.values()))),) for one in published], published[0].accountant
     if isinstance(counted, str):

@@ -36,7 +36,7 @@ def require_new(out: Path) -> None:
         InputError: it exists.
     """
     if out.exists():
-        raise InputError(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+        raise InputError(f"Expected a new folder for --out, got {out}, which exists; choose another, or --resume it.")
 
 
 def unused(out: Path) -> Path:

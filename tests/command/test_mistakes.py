@@ -80,7 +80,7 @@ MISTAKES = [
     ("--dataset office_caltech --data-root {here}", "Expected a data root with "),
     ("--dataset folder:phtos", "got folder:phtos; no folder is there."),
     ("--dataset text:novel.txt", "novel.txt"),
-    ("--out {here}", "Expected a new folder for --out, got {here}, which exists; choose another or remove it."),
+    ("--out {here}", "Expected a new folder for --out, got {here}, which exists; choose another, or --resume it."),
     ("--gpus-per-client 0.5", "Expected gpus-per-client <= 0, this machine's; got 0.5."),
     ("--gpus-per-client 0.5 --engine inproc", "Expected --gpus-per-client 0 on a machine without a GPU"),
     ("--resume {here}", "Expected a run with a checkpoint, got {here} without; start it anew."),
@@ -119,7 +119,7 @@ IN_A_REHEARSAL = [
     ("--set ig.iteratons=3 --attack ig", "Got ig.iteratons; did you mean iterations?"),
     ("--dataset csv:{table}@targt", "Expected target targt among the columns of {table}"),
     ("--dataset folder:phtos", "got folder:phtos; no folder is there."),
-    ("--out {here}", "Expected a new folder for --out, got {here}, which exists; choose another or remove it."),
+    ("--out {here}", "Expected a new folder for --out, got {here}, which exists; choose another, or --resume it."),
     ("--policy {here}/nobody.toml", "Expected a policy in {here}/nobody.toml, got none that can be read"),
 ]
 

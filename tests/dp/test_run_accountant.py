@@ -548,7 +548,7 @@ BAD = [
     ("--method fed_cdp --expert patient_examples=-1", "N or NxCLIENTS, each >= 1, got patient_examples=-1."),
     (
         "--method fedavg --target-epsilon 1",
-        "Expected a method that claims privacy for --target-epsilon, got method=fedavg.",
+        "Expected a method that claims privacy for --target-epsilon, got method=fedavg; dp_fedavg does, which",
     ),
     ("--method fed_cdp --target-epsilon 1 --set noise_multiplier=2", "got both, and with these settings 1 needs"),
     ("--method fed_cdp --expert epsilon_budget=0.001", "epsilon-budget"),

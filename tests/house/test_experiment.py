@@ -408,7 +408,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--out", "{taken}"],
-            "Expected a new folder for --out, got {taken}, which exists; choose another or remove it.",
+            "Expected a new folder for --out, got {taken}, which exists; choose another, or --resume it.",
         ),
         (
             ["--engine", "inproc", "--out", "/proc/nowhere"],

@@ -82,11 +82,17 @@ class Column:
 
     @property
     def encoding(self) -> str:
-        """The features in words."""
+        """The features in words.
+
+        >>> Column("ward", "categorical", categories=tuple("abcd"), other=True, missing=True).encoding
+        '4 values (a, b, c, d), (other); (missing)'
+        """
         if self.kind == "dropped":
             return f"left out: {self.note}"
         if self.kind == "categorical":
-            shown = ", ".join(self.categories[:4]) + (f", and {len(self.categories) - 4} more" * (self.width > 5))
+            shown = ", ".join(self.categories[:4]) + (
+                f", and {len(self.categories) - 4} more" * (len(self.categories) > 4)
+            )
             words = f"{len(self.categories)} values ({shown})" + f", {OTHER}" * self.other
         elif self.kind == "boolean":
             words = f"{self.categories[0]} = 0, {self.categories[1]} = 1"

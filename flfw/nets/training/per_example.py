@@ -387,7 +387,8 @@ def stacked_clipped_sums(
         for index, members in enumerate(groups.values()):
             weight = torch.where(present, scales[..., index], 0.0)
             for name in members:
-                each = torch.where(_as_wide(weight, gradients[name]) > 0, gradients[name].double(), 0.0)
+                wide = weight.view(*weight.shape, *[1] * (gradients[name].dim() - 2))  # (K, B, 1, ...)
+                each = torch.where(wide > 0, gradients[name].double(), 0.0)
                 sums[name] = torch.einsum("kb,kb...->k...", weight, each).to(parameters[name].dtype)
     dtype = losses.dtype
     return [
@@ -410,8 +411,3 @@ def _norms(pieces: Sequence[Tensor]) -> Tensor:
     """Compute the joint norms (K, B) in float64 of gradients given in pieces (K, B, ...); inf: not finite."""
     squares = torch.stack([piece.double().flatten(2).square().sum(2) for piece in pieces]).sum(0)
     return torch.where(squares.isfinite(), squares, torch.inf).sqrt()
-
-
-def _as_wide(weight: Tensor, gradient: Tensor) -> Tensor:
-    """Return weights (K, B) with as many dimensions as gradients (K, B, ...)."""
-    return weight.view(*weight.shape, *[1] * (gradient.dim() - 2))
