@@ -253,7 +253,7 @@ def _status(run_id: str, folder: Path, variables: dict[str, str]) -> dict[str, s
         try:
             entry = json.loads(output)["runs"][0]
         except (ValueError, LookupError):
-            raise RunError(f"Flower's SuperLink was lost during run {run_id}; start it, and --resume the run") from None
+            raise RunError(f"Flower's SuperLink was lost during run {run_id}; --resume the run") from None
         if entry["status"].startswith("finished"):
             return entry
         time.sleep(_POLL_S)
