@@ -32,6 +32,7 @@ from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.experiment.curves import SUM_SIZE
 from flfw.inversion.compute import expect, watched
+from flfw.messages.reasons import words_of
 from flfw.plans.run_plan import AuditPlan, plan
 from flfw.recording.observation import Observation, Reconstruction
 from flfw.recording.reader import Recordings
@@ -208,7 +209,7 @@ def attempt(job: AttackJob, queue: Queue) -> None:
         with _share_of_memory(job):
             queue.solve(job, solve(job))
     except Exception as error:  # an attack is third-party code: any exception is reported as its failure
-        queue.fail(job, f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+        queue.fail(job, f"crashed: {words_of(error)}")
 
 
 def work(queue: Queue) -> None:

@@ -57,7 +57,8 @@ class LocalTrainer(EarlierHooks, ABC):
         self.ctx = ctx
         self.model: nn.Module = ctx.fresh_model()
         self.sharing = ctx.method.shared(self.model, ctx.settings)
-        self._lasting = ctx.settings.lasting_at(ctx.local.lr) if isinstance(ctx.settings, PersistentTraining) else None
+        lasting = isinstance(ctx.settings, PersistentTraining) and ctx.settings.lasting
+        self._lasting = ctx.settings.optimiser_at(ctx.local.lr) if lasting else None
         self.steps_made = 0
         self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
         self._stored: tuple[Tensor, np.ndarray] | None = None  # the labels taken last, with their examples' places

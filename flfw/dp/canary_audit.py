@@ -127,8 +127,7 @@ class CanaryScorer:
     @property
     def noise_found(self) -> dict[str, float | None] | None:
         """Outcome of the test of the noise, as in result.json; None: nothing was tested."""
-        residual = self.residual.noise.result() if self.residual else None
-        return residual._asdict() if residual else None
+        return result._asdict() if self.residual and (result := self.residual.noise.result()) else None
 
     def _add(self, sent: Tensors, update: Update, positions: np.ndarray) -> None:
         indices = self._canaries.indices[positions]

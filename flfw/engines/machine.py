@@ -97,11 +97,6 @@ def is_running() -> bool:
     return ray is not None and ray.is_initialized()
 
 
-def is_alone() -> bool:
-    """Return whether the Ray of this process has one machine."""
-    return len(nodes_of_ray().nodes) == 1
-
-
 def nodes_of_ray() -> Resources:
     """Return the resources of the Ray that this process has started or joined."""
     import ray

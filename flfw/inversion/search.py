@@ -228,7 +228,8 @@ class _Run:
 
     def searched(self, targets: Sequence[SearchTarget], copies: int) -> list[SearchResult]:
         """Search for each target, in chunks that fit into memory; starts that influence each other share a chunk."""
-        problems, inseparable = [self._problem(target) for target in targets] * copies, self._inseparable
+        problems = [self._problem(target) for target in targets] * copies
+        inseparable = self._recipe.restarts if self._recipe.together else 1  # problems that have to run at once
         rngs = [target.rng for target in targets] * copies
         together = min(self._evaluation(stage, problems[0])[1].together for stage in self._recipe.stages)
         if together < inseparable:
@@ -241,11 +242,6 @@ class _Run:
         for at in range(0, len(problems), width):
             results += self._chunk(problems[at : at + width], rngs[at : at + width])
         return results
-
-    @property
-    def _inseparable(self) -> int:
-        """Number of problems that have to run at once."""
-        return self._recipe.restarts if self._recipe.together else 1
 
     def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[SearchResult]:
         guess = stacked([problem.guess for problem in problems])

@@ -10,6 +10,8 @@ Attributes:
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 
 from flfw.errors import DIED, OneLine, printable
 
@@ -17,7 +19,7 @@ QUIET = "quiet"
 WITHHELD = "cannot use its data; this site's log has the reason"
 
 _WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
-_SHOWN, _LONGEST = 300, 20_000  # characters of a reason, shown and read
+_TEXT, _SHOWN, _LONGEST = 200, 300, 20_000  # characters of an exception and of a reason, shown; and read
 
 
 class UnusableReplyError(OneLine, RuntimeError):
@@ -36,11 +38,17 @@ class RequestDeclinedError(OneLine, RuntimeError):
 
 
 def words_of(error: BaseException) -> str:
-    """Return an exception's text; its type's name if it cannot even be asked."""
+    """Return an exception's text; after that of somebody's own code stand its type, its file and its line."""
     try:
-        return str(error)
-    except Exception:
-        return type(error).__name__
+        text = str(error)
+    except Exception:  # it cannot even be asked
+        text = ""
+    if isinstance(error, OneLine):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    *_, last = [one for one in frames if "site-packages" not in one.filename] or frames or [None]
+    place = f" in {Path(last.filename).name}, line {last.lineno}" if last else ""
+    return f"{' '.join(text.split())[:_TEXT]} ({type(error).__name__}{place})".lstrip()
 
 
 def in_one_line(reason: str | None) -> str:

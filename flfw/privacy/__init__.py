@@ -9,7 +9,6 @@ a false assumption or an error: `flfw.privacy.lower_bound` can detect this, but 
     mechanism     the noisy mechanism of a client: clipping, noise, sampling, steps; its schedule; and other clients
     accountants   epsilon of a mechanism
     calibration   noise for a given epsilon
-    compositions  older theorems on many steps, all above the accountants
     claims        claims for a unit and an adversary, with their assumptions, also for a unit that is not clipped
     lower_bound   lower bounds: an epsilon that the run does not keep, from canaries
 

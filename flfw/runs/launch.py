@@ -188,7 +188,8 @@ def _run_on_ray(run_plan: RunPlan, site: Site) -> None:
             actor_options={**shares, **options},
             grace=GRACE_S,
             introduced=True,
-            one_disk=not experiment.ray_address and machine.is_alone(),  # else actors may be on other machines
+            # Else actors may be on other machines.
+            one_disk=not experiment.ray_address and len(machine.nodes_of_ray().nodes) == 1,
             stateful=False,
             batches=_message_batches(run_plan.client),
             uploads=run_plan.client.sharing.uploads if _summable(run_plan) else (),

@@ -202,23 +202,28 @@ def update_of(partition: int, tensors: Tensors | WeightedSum, metrics: Mapping[s
 
 
 @final
-class MeanOnly:
-    """Updates of a round of which some may be sums: `weighted_mean` reads them, and nobody else can."""
+class ArrivingUpdates:
+    """Updates of a round, read one by one as they arrive; where some may be sums, by `weighted_mean` alone."""
 
-    def __init__(self, updates: Iterable[Update]) -> None:
-        self._updates = updates
+    def __init__(self, updates: Iterable[Update], summed: bool) -> None:
+        self._updates, self._summed, self._read = updates, summed, False
 
     def __iter__(self) -> Iterator[Update]:
-        """Refuse to hand out updates.
+        """Hand out the updates.
 
         Raises:
-            RunError: always; an update that is a sum would be taken for that of one client.
+            RunError: a sum would be taken for the update of one client, or a second reading would find none.
         """
-        raise RunError('Expected reduces = "" for a method that looks at single updates, got reduces = "mean".')
+        if self._summed:
+            raise RunError('Expected reduces = "" for a method that looks at single updates, got reduces = "mean".')
+        return self.revealed()
 
-    def revealed(self) -> Iterable[Update]:
-        """Return the updates, for a sum over all of them."""
-        return self._updates
+    def revealed(self) -> Iterator[Update]:
+        """Return the updates, for a sum over all of them; once."""
+        if self._read:
+            raise RunError("Expected aggregate to read its updates once, as they arrive; list(updates) keeps them all.")
+        self._read = True
+        return iter(self._updates)
 
 
 def weighted_mean(updates: Iterable[Update]) -> Tensors:
@@ -232,7 +237,7 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
     {'w': tensor([3.])}
     """
     sums = BranchSums()
-    for update in updates.revealed() if isinstance(updates, MeanOnly) else updates:
+    for update in updates.revealed() if isinstance(updates, ArrivingUpdates) else updates:
         sums.add(update)
     whole = sums.total()
     # Without examples the mean would be a model of NaN.

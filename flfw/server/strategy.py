@@ -21,7 +21,7 @@ from flfw.messages.replies import read_metrics
 from flfw.messages.sharing import Sharing
 from flfw.messages.wire import nbytes, of_kind, pack, unpack
 from flfw.nets import Tensors
-from flfw.server.aggregation import MeanOnly, Update, update_of
+from flfw.server.aggregation import ArrivingUpdates, Update, update_of
 from flfw.server.checkpoint import Snapshot
 from flfw.server.client_directory import ClientDirectory, Failure, FailurePolicy, nonce
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
@@ -256,9 +256,9 @@ class FederatedStrategy(Method, Strategy, ABC):
     def aggregate_round(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
         """Call `aggregate` for a round whose clients were sent these arrays."""
         self.round, self._sent, self.round_metrics = server_round, arrays, {}
-        if self.summed:
-            updates = MeanOnly(updates)
-        return self.aggregate([self.robust(list(updates), self.last_broadcast)] if self.robust else updates)
+        if self.robust:
+            updates = [self.robust(list(updates), self.last_broadcast)]
+        return self.aggregate(ArrivingUpdates(updates, self.summed))
 
     # --- calls of Flower's loop that have nothing to do here ---
 

@@ -28,7 +28,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from math import sqrt
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -39,9 +41,9 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import data, nets
-from flfw.adversary.membership.gradients import Products, derivatives_along, norm, sketched_gradients
+from flfw.adversary.membership.gradients import compared_gradients, gradient_sketches
 from flfw.adversary.membership.informed import effective_dimension
-from flfw.adversary.membership.statistics import Whitening, cosine, gradient_difference, predicted_auc
+from flfw.adversary.membership.statistics import Whitening, cosine, gradient_difference
 from flfw.inversion.sketch import Sketch
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Examples
@@ -75,13 +77,19 @@ def source(quick: bool) -> str:
     return "mnist" if root and (Path(root) / "MNIST").is_dir() and not quick else "digits"
 
 
-def losses_of(net: Net) -> Callable[[Tensors, Tensor, Tensor], Tensor]:
-    """Return the loss of each example as a function of the parameters."""
+def predicted_auc(dimension: float, examples: int) -> float:
+    """Return the AUC, in [0.5, 1], that normal gradients allow for a mean gradient of N examples at one point.
 
-    def losses(parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(functional_call(net, parameters, (x,)), y, reduction="none")
+    It is Phi(sqrt(d_eff / (2 N))). Gradients of a trained network have heavy tails, for which it does not hold.
 
-    return losses
+    Args:
+        dimension: d_eff >= 0 of `flfw.adversary.membership.informed.effective_dimension`.
+        examples: N >= 1.
+
+    >>> round(predicted_auc(260, 80), 2), round(predicted_auc(260, 320), 2)
+    (0.9, 0.74)
+    """
+    return NormalDist().cdf(sqrt(dimension / (2 * examples)))
 
 
 def scored(net: Net, draw: Examples, count: int, seed: int) -> dict[str, Tensor | float]:
@@ -93,19 +101,24 @@ def scored(net: Net, draw: Examples, count: int, seed: int) -> dict[str, Tensor 
         count: number of the members.
         seed: of the sketch.
     """
-    losses = losses_of(net)
     members, candidates, others = (
         (draw.samples[part], draw.labels[part]) for part in (slice(count), slice(2 * count), slice(2 * count, None))
     )
     at = {name: value.detach() for name, value in net.named_parameters()}
     sketch = Sketch.draw(at, _WIDTH, torch_generator(seed, "sketch"))
-    update = torch.func.grad(lambda moving: losses(moving, *members).mean())(at)
-    public, _ = sketched_gradients(losses, at, sketch, *others)
-    sketches, norms = sketched_gradients(losses, at, sketch, *candidates)
-    products = Products(*derivatives_along(losses, at, update, *candidates), norms, float(norm(update)))
+
+    def gradient(x: Tensor, y: Tensor) -> Tensors:
+        return torch.func.grad(lambda moving: cross_entropy(functional_call(net, moving, (x,)), y))(at)
+
+    update = gradient(*members)
+    public, seen = (
+        gradient_sketches(gradient, sketch, *others),
+        compared_gradients(gradient, sketch, [update], *candidates),
+    )
+    products = seen.with_update(0, cross_entropy(net(candidates[0]), candidates[1], reduction="none").detach())
     half = Whitening.fit(public[: len(public) // 2])
     predicted = predicted_auc(effective_dimension(half, public[len(public) // 2 :], 0.0), count)
-    whitened = Whitening.fit(public).scores(sketches, sketch.of(update))
+    whitened = Whitening.fit(public).scores(seen.sketches, sketch.of(update))
     compared = {"cosine": cosine(products), "gradient_difference": gradient_difference(products)}
     return {**compared, "whitened": whitened, "predicted": predicted}
 

@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.membership.gradients import derivatives_along, norm, sketched_gradients
+from flfw.adversary.membership.gradients import compared_gradients, gradient_sketches, norm
 from flfw.errors import InputError
 from flfw.inversion.sketch import Sketch
 from flfw.nets import build
@@ -22,52 +22,35 @@ def _cnn(examples: int):
     at = {name: value.detach() for name, value in net.named_parameters()}
     update = {name: torch.randn(value.shape, generator=rng, dtype=torch.float64) for name, value in at.items()}
 
-    def losses(parameters: Tensors, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(functional_call(net, parameters, (x,)), y, reduction="none")
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+        return torch.func.grad(lambda parameters: cross_entropy(functional_call(net, parameters, (x,)), y))(at)
 
-    return losses, at, update, x, y
-
-
-def _explicit(losses, at, x, y) -> list[Tensors]:
-    rows = []
-    for one in range(len(x)):
-        moving = {name: value.clone().requires_grad_() for name, value in at.items()}
-        loss = losses(moving, x[one : one + 1], y[one : one + 1]).sum()
-        rows.append(dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
-    return rows
+    return gradient, at, update, x, y
 
 
-@pytest.mark.slow
-def test_derivatives_along_an_update_are_inner_products_with_explicit_gradients():
-    losses, at, update, x, y = _cnn(7)
-    values, products = derivatives_along(losses, at, update, x, y, chunk=3)
-    expected = [sum((row[name] * update[name]).sum() for name in at) for row in _explicit(losses, at, x, y)]
-    torch.testing.assert_close(products, torch.stack(expected), rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(values, losses(at, x, y))
+def test_products_norms_and_sketches_are_those_of_explicit_gradients():
+    gradient, at, update, x, y = _cnn(5)
+    sketch, other = Sketch.draw(at, 64, torch_generator(0, "sketch")), {n: 2 * value + 1 for n, value in update.items()}
+    seen = compared_gradients(gradient, sketch, [update, other], x, y, chunk=2)
+    rows = [gradient(x[one : one + 1], y[one : one + 1]) for one in range(len(x))]
+    products = [[sum((row[name] * against[name]).sum() for name in at) for against in (update, other)] for row in rows]
+    torch.testing.assert_close(seen.products, torch.tensor(products, dtype=torch.float64), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(seen.norms, torch.stack([norm(row) for row in rows]))
+    torch.testing.assert_close(seen.sketches, torch.stack([sketch.of(row) for row in rows]))
+    torch.testing.assert_close(gradient_sketches(gradient, sketch, x, y, chunk=2), seen.sketches)
+    torch.testing.assert_close(seen.lengths, torch.stack([norm(update), norm(other)]))
 
 
-def test_norms_and_sketches_are_those_of_explicit_gradients():
-    losses, at, _, x, y = _cnn(5)
-    sketch = Sketch.draw(at, 64, torch_generator(0, "sketch"))
-    sketches, norms = sketched_gradients(losses, at, sketch, x, y, chunk=2)
-    rows = _explicit(losses, at, x, y)
-    torch.testing.assert_close(norms, torch.stack([norm(row) for row in rows]))
-    torch.testing.assert_close(sketches, torch.stack([sketch.of(row) for row in rows]))
-
-
-def test_no_candidates_have_no_numbers():
-    losses, at, update, x, y = _cnn(1)
-    sketch = Sketch.draw(at, 64, torch_generator(0, "sketch"))
-    assert [len(part) for part in derivatives_along(losses, at, update, x[:0], y[:0])] == [0, 0]
-    assert [part.shape for part in sketched_gradients(losses, at, sketch, x[:0], y[:0])] == [(0, 64), (0,)]
-
-
-def test_an_update_of_other_tensors_is_refused():
-    losses, at, update, x, y = _cnn(1)
-    first = next(iter(at))
-    with pytest.raises(InputError, match="Expected an update of "):
-        derivatives_along(losses, at, {name: value for name, value in update.items() if name != first}, x, y)
-    with pytest.raises(InputError, match="Expected an update of "):
-        derivatives_along(losses, at, {**update, first: update[first][:1]}, x, y)
+def test_updates_of_unlike_tensors_are_refused():
+    gradient, at, update, x, y = _cnn(1)
+    first, sketch = next(iter(at)), Sketch.draw(at, 64, torch_generator(0, "sketch"))
+    for other in (
+        {name: value for name, value in update.items() if name != first},
+        {**update, first: update[first][:1]},
+    ):
+        with pytest.raises(InputError, match="Expected an update of "):
+            compared_gradients(gradient, sketch, [update, other], x, y)
     with pytest.raises(InputError, match="Expected chunk >= 1, got chunk=0"):
-        derivatives_along(losses, at, update, x, y, chunk=0)
+        compared_gradients(gradient, sketch, [update], x, y, chunk=0)
+    with pytest.raises(InputError, match="Expected one update or more, got updates=0"):
+        compared_gradients(gradient, sketch, [], x, y)

@@ -32,7 +32,7 @@ from typing import Any
 _NAMES = (
     "messages/sharing messages/npy server/aggregation server/robust server/hypernetwork audit/verdict "
     "audit/reconstruction/evidence adversary/membership/statistics "
-    "privacy/accountants privacy/claims privacy/compositions privacy/lower_bound privacy/mechanism "
+    "privacy/accountants privacy/claims privacy/lower_bound privacy/mechanism "
     "dp/run_accountant dp/site_ledger dp/noisy_mean rng deploy/guard deploy/policy server/checkpoint files/chain "
     "data/splits/schemes data/tables/column_types inversion/search inversion/search_optimisers"
 )

@@ -1,28 +1,18 @@
-"""Per-example losses and gradients of a candidate, compared with an update; no gradient is stored.
-
-The inner product of an example's gradient with an update is a derivative of its loss along the update. Forward mode
-computes it for a whole batch in one pass:
-
-    <g(x), u> = d/de L(W + e u; x)  at e = 0
-"""
+"""Per-example gradients of candidates, compared with updates; none is stored."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vmap
+from torch.func import vmap
 
 from flfw.errors import require
 from flfw.inversion.sketch import Sketch
 from flfw.nets.net import Tensors
-
-Losses: TypeAlias = Callable[[Tensors, Tensor, Tensor], Tensor]
-"""Function of parameters, inputs (B, ...) and labels (B, ...) for the loss of each example (B,)."""
 
 Gradient: TypeAlias = Callable[[Tensor, Tensor], Tensors]
 """Function of the inputs (1, ...) and labels (1, ...) of one example for its gradient, fit for vmap."""
@@ -46,73 +36,6 @@ class Products:
     products: Tensor
     norms: Tensor
     length: float
-
-
-def derivatives_along(
-    losses: Losses, at: Tensors, update: Tensors, x: Tensor, y: Tensor, chunk: int = 10 * CHUNK
-) -> tuple[Tensor, Tensor]:
-    """Compute the losses of candidates, and the inner products of their gradients with an update, by forward mode.
-
-    Args:
-        losses: see `Losses`; an example's loss must not depend on the others.
-        at: the parameters, by name.
-        update: a tensor for each of them, of the same shape.
-        x: inputs (N, ...).
-        y: labels (N, ...).
-        chunk: examples of one pass, >= 1.
-
-    Returns:
-        Losses (N,) and inner products (N,).
-
-    Raises:
-        InputError: the update has other tensors, or ``chunk`` is no number of examples.
-
-    >>> squares = lambda p, x, y: (p["w"] * x - y) ** 2
-    >>> at, update = {"w": torch.tensor(1.0)}, {"w": torch.tensor(2.0)}
-    >>> [part.tolist() for part in derivatives_along(squares, at, update, torch.tensor([3.0]), torch.tensor([1.0]))]
-    [[4.0], [24.0]]
-    """
-    require(chunk >= 1, "chunk >= 1", chunk=chunk)
-    _require_same(at, update)
-    if not len(x):
-        return torch.zeros(0), torch.zeros(0)
-    _load_forward_mode()
-    parts = [
-        jvp(lambda moved, a=a, b=b: losses(moved, a, b), (at,), ({name: update[name] for name in at},))
-        for a, b in zip(x.split(chunk), y.split(chunk), strict=True)
-    ]
-    return torch.cat([part[0] for part in parts]).detach(), torch.cat([part[1] for part in parts]).detach()
-
-
-def sketched_gradients(
-    losses: Losses, at: Tensors, sketch: Sketch, x: Tensor, y: Tensor, chunk: int = CHUNK
-) -> tuple[Tensor, Tensor]:
-    """Compute sketches and norms of the candidates' gradients, ``chunk`` of them at a time.
-
-    Args:
-        losses: see `Losses`.
-        at: the parameters, by name.
-        sketch: a sketch of tensors such as ``at``.
-        x: inputs (N, ...).
-        y: labels (N, ...).
-        chunk: gradients in memory together, >= 1.
-
-    Returns:
-        Sketches (N, width), and L2 norms (N,) of the whole gradients.
-
-    Raises:
-        InputError: the sketch is of other tensors, or ``chunk`` is no number of examples.
-    """
-    require(chunk >= 1, "chunk >= 1", chunk=chunk)
-    if not len(x):
-        return torch.zeros(0, sketch.width), torch.zeros(0)
-
-    def one(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = grad(lambda moved: losses(moved, a.unsqueeze(0), b.unsqueeze(0)).sum())(at)
-        return sketch.of(gradient), norm(gradient)
-
-    parts = [vmap(one)(a, b) for a, b in zip(x.split(chunk), y.split(chunk), strict=True)]
-    return torch.cat([part[0] for part in parts]).detach(), torch.cat([part[1] for part in parts]).detach()
 
 
 @dataclass(frozen=True)
@@ -140,8 +63,6 @@ def compared_gradients(
     gradient: Gradient, sketch: Sketch, updates: Sequence[Tensors], x: Tensor, y: Tensor, chunk: int = CHUNK
 ) -> ComparedGradients:
     """Compare the candidates' gradients with several updates, while ``chunk`` of the gradients are in memory.
-
-    For more than a few updates this costs less than a pass of forward mode for each.
 
     Args:
         gradient: see `Gradient`.
@@ -191,13 +112,6 @@ def gradient_sketches(gradient: Gradient, sketch: Sketch, x: Tensor, y: Tensor, 
 def norm(tensors: Tensors) -> Tensor:
     """Compute the L2 norm of all tensors together, a scalar."""
     return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in tensors.values()]))
-
-
-def _load_forward_mode() -> None:
-    """Import PyTorch's rules of forward mode; they call a function of its own that it has deprecated."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit.script` is", FutureWarning)
-        import torch._decomp.decompositions_for_jvp  # noqa: F401
 
 
 def _require_same(at: Tensors, update: Tensors) -> None:

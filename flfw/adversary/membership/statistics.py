@@ -17,8 +17,6 @@ on the table: loud directions drown the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
-from statistics import NormalDist
 from typing import final
 
 import torch
@@ -97,23 +95,6 @@ class Whitening:
         lengths = torch.linalg.vector_norm(rows, dim=1)
         products = self.whitened(updates) @ rows.T
         return torch.where(lengths > 0, products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny), 0.0)
-
-
-def predicted_auc(dimension: float, examples: int) -> float:
-    """Return the AUC, in [0.5, 1], that normal gradients allow for a mean gradient of N examples at one point.
-
-    It is Phi(sqrt(d_eff / (2 N))). Gradients of a trained network have heavy tails, for which it does not hold.
-
-    Args:
-        dimension: d_eff >= 0 of `flfw.adversary.membership.informed.effective_dimension`.
-        examples: N >= 1.
-
-    >>> round(predicted_auc(260, 80), 2), round(predicted_auc(260, 320), 2)
-    (0.9, 0.74)
-    """
-    require(dimension >= 0, "dimension >= 0", dimension=dimension)
-    require(examples >= 1, "examples >= 1", examples=examples)
-    return NormalDist().cdf(sqrt(dimension / (2 * examples)))
 
 
 _STABILITY = 1e-8  # FedMIA's, added to a variance

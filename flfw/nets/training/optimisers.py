@@ -71,10 +71,6 @@ class PersistentTraining(LocalTraining):
 
     lasting: bool = False  # whether a client keeps its optimiser state; False: each round starts with a fresh one
 
-    def lasting_at(self, lr: float) -> StatefulOptimiser | None:
-        """Return the optimiser that is kept between rounds, if there is one."""
-        return self.optimiser_at(lr) if self.lasting else None
-
     def steps_at(self, lr: float, steps: int) -> LocalSteps | None:
         """Return None with a lasting optimiser, as only the client knows its state."""
         return None if self.lasting else super().steps_at(lr, steps)
