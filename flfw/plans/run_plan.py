@@ -17,6 +17,7 @@ from flfw import data, nets, plugins
 from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.adversary.membership_attack import MembershipAttack
 from flfw.client import FederatedClient
+from flfw.client.gradient_client import GradientClient
 from flfw.errors import InputError, require
 from flfw.experiment import FREE_ON_RESUME, Experiment, Scalar
 from flfw.experiment.audit import AttackSettings, ProbeSettings, RecordingSettings
@@ -25,6 +26,7 @@ from flfw.experiment.training import DataSettings, LocalSettings, NetworkSetting
 from flfw.files.tensor_names import matches
 from flfw.inversion.compute import ComputeLimits
 from flfw.nets.malicious_model import ModelModification
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.plugins import build_settings, short_name
 from flfw.server import FederatedStrategy
 from flfw.task.client_plan import ClientPlan
@@ -285,7 +287,8 @@ def _client_half(method: type[FederatedStrategy], name: str) -> type[FederatedCl
     """Return the class that a method names, else the one in the file of its name, or of what it derives from, or `sgd`.
 
     Raises:
-        InputError: a method from outside names none, though its module defines one, which would never be used.
+        InputError: a method from outside names none, though its module defines one, which would never be used; or its
+            settings have no optimiser.
     """
     if not method.client and ":" in name:
         modules = {one: sys.modules[one] for one in (method.__module__, name.partition(":")[0]) if one in sys.modules}
@@ -297,7 +300,13 @@ def _client_half(method: type[FederatedStrategy], name: str) -> type[FederatedCl
         ours = [cls.__module__ for cls in method.__mro__ if cls.__module__.startswith(f"{plugins.METHOD.package}.")]
         name = next((one.rpartition(".")[2] for one in ours), name)
     half = method.client or (name if name in plugins.names(plugins.CLIENT) else "sgd")
-    return plugins.load_class(plugins.CLIENT, half, FederatedClient)
+    client = plugins.load_class(plugins.CLIENT, half, FederatedClient)
+    if issubclass(client, GradientClient) and client.optimiser is GradientClient.optimiser:
+        expected = (
+            f"Settings of {method.__name__} from LocalTraining, for its client half {half} to make its optimiser of"
+        )
+        require(issubclass(method.Settings, LocalTraining), expected, Settings=method.Settings.__name__)
+    return client
 
 
 def _of_variant(cls: type[FederatedStrategy], name: str, variant: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,12 @@ from flfw.deploy.allowed_settings import DATA_PREFIXES, plugins_of
 from flfw.deploy.policy import Policy
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.nets import Net
+from flfw.nets import Net, Tensors
 from flfw.nets.backbones.architectures import VARIABLE
 from flfw.plans.run_plan import plan
 from flfw.runs import run
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.fedavg import FedAvg
 from flfw.strategies.fedprox import FedProx
 from flfw.task.defence import Defence
@@ -191,3 +194,19 @@ def test_a_method_of_ones_own_gets_the_client_half_that_it_derives_from(monkeypa
     monkeypatch.setattr(f"{__name__}.Half", half, raising=False)
     with pytest.raises(InputError, match=f'one stands beside it: client = "{__name__}:Half" or client = "sgd"'):
         plan(tiny(method=name, seed=1))
+
+
+class WithoutSettings(FederatedStrategy):
+    """Names no settings, of which the client half would make its optimiser."""
+
+    downloads = uploads = ("*",)
+    client = "sgd"
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        return weighted_mean(updates)
+
+
+def test_a_method_whose_settings_have_no_optimiser_for_its_clients_is_refused() -> None:
+    words = "Expected Settings of WithoutSettings from LocalTraining, .* half sgd .*, got Settings=NoSettings."
+    with pytest.raises(InputError, match=words):
+        plan(tiny(method=f"{__name__}:WithoutSettings"))

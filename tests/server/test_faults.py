@@ -43,6 +43,7 @@ FAULTY = """
     import torch
     from flfw.client.federated_client import FederatedClient
     from flfw.task.defence import Defence
+    from flfw.nets.training.optimisers import LocalTraining
     from flfw.server.aggregation import weighted_mean
     from flfw.server.strategy import FederatedStrategy
 
@@ -134,7 +135,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         source += f"\n\n@final\nclass {client}Avg(FederatedStrategy):\n    client = '{name}:{client}'\n"
         source += "    uploads = ('extractor.*', 'classifier.*')\n"
         source += "    def aggregate(self, updates):\n        return weighted_mean(updates)\n"
-    source += "\n\n@final\nclass TwiceAvg(FederatedStrategy):\n    client = 'sgd'\n    downloads = uploads = ('*',)\n"
+    source += "\n\n@final\nclass TwiceAvg(FederatedStrategy):\n    client, Settings = 'sgd', LocalTraining\n"
+    source += "    downloads = uploads = ('*',)\n"
     source += "    def aggregate(self, updates):\n"
     source += "        return weighted_mean(u for u in updates if u.examples <= max(u.examples for u in updates))\n"
     (tmp_path / f"{name}.py").write_text(source)
@@ -150,7 +152,7 @@ def run(folder: Path, flags: str) -> tuple[int, dict]:
 
 
 IN_PROCESS = [
-    ("--defence {}:Raises --defended 1", "the shield fell (ValueError in {0}.py, line 14)"),
+    ("--defence {}:Raises --defended 1", "the shield fell (ValueError in {0}.py, line 15)"),
     ("--defence {}:SendsNaN --defended 1", "sent classifier.bias with NaN or infinite values"),
     ("--method {}:WrongShapeAvg", "expected classifier.bias as float32(10,), got float32(9,)"),
     ("--method {}:WrongTypeAvg", "expected classifier.bias as float32(10,), got float64(10,)"),
@@ -201,7 +203,7 @@ def test_a_method_that_reads_its_updates_twice_is_told_so(
 def test_too_few_clients_end_the_run(faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = f"--engine inproc --expert on_client_failure=drop:3 --defence {faulty}:Raises --defended 1"
     assert run(tmp_path / "run", flags) == (1, {})
-    reason = f"client 1: the shield fell (ValueError in {faulty}.py, line 14)"
+    reason = f"client 1: the shield fell (ValueError in {faulty}.py, line 15)"
     line = f"Expected at least 3 clients in round 1, got 2: {reason}."
     assert capsys.readouterr().err == f"sim.py: {line}\n"
 
