@@ -101,8 +101,11 @@ def _columns(args: argparse.Namespace) -> int:
     from flfw.data.readers.table import described, require_target
     from flfw.data.tables import listing, names, plan_file
 
-    require(data.is_table(args.table), "csv:FILE@TARGET or parquet:FILE@TARGET", dataset=args.table)
-    name = data.configured(args.table, args.set)
+    path, at, _ = args.table.rpartition("@")
+    bare = not data.is_table(args.table) and at and Path(path).is_file()
+    table = f"{'parquet' if path.endswith('.parquet') else 'csv'}:{args.table}" if bare else args.table
+    require(data.is_table(table), "csv:FILE@TARGET or parquet:FILE@TARGET", dataset=table)
+    name = data.configured(table, args.set)
     parsed, schema, out = names.TableName.parse(name), None, args.write
     if args.public:
         schema, out = plan_file.stated(args.public, require_target(name), parsed), out or Path(f"{parsed.path}.toml")

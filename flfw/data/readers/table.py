@@ -7,7 +7,7 @@ these and import nothing heavy.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from flfw.files.typed import read_json
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _GROUPS = ("train_group", "test_group")
 _NAMED = 20  # columns of a command; the refusal of others names them
-_VERSION = 5  # of what is kept; raise it when a table is read in another way
+_VERSION = 6  # of what is kept; raise it when a table is read in another way
 
 
 def table(name: str | TableName) -> DatasetCard:
@@ -144,6 +144,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             raise InputError(
                 f"Expected one sign between cells in {parsed.path} and its test file, got {got}; write both alike."
             )
+    notes += column_types.unused_missing(rows, settings)
     signs = column_types.decimal_signs(rows, settings, separator)
     if schema is None:
         target = column_types.infer_target(parsed.target, rows[parsed.target], settings, signs)
@@ -172,6 +173,7 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         values, beyond = column_types.by_schema(rows, schema, settings, signs)
         remarks |= beyond
     x, y = column_types.encoded(values, schema.columns), labels_of(target, schema, parsed.path)
+    notes += [*_in_one_part(y, train, schema.classes)] if of_classes else []
     arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))
     if group is not None:
         arrays |= dict(zip(_GROUPS, (group[train], group[~train]), strict=True))
@@ -179,6 +181,17 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if not len(arrays[f"{part}_y"]):
             raise InputError(f"Expected rows in the {part} part of {parsed.path}, got none of {len(there)}; add some.")
     return arrays, {"plan": schema.as_dict(), "notes": notes, "remarks": remarks, "by_patient": group is not None}
+
+
+def _in_one_part(y: np.ndarray, train: np.ndarray, classes: Sequence[str]) -> Iterator[str]:
+    """Yield a note on the classes of each part that the other part lacks: they are never learnt, or never tested."""
+    rows = {
+        part: np.bincount(y[where], minlength=len(classes)) for part, where in (("training", train), ("test", ~train))
+    }
+    for part, other in (("test", "training"), ("training", "test")):
+        alone = np.flatnonzero((rows[part] > 0) & (rows[other] == 0))
+        if names := [f"{classes[at]} (rows: {rows[part][at]})" for at in alone.tolist()]:
+            yield f"{part} rows alone have class {abridged(names, 3, ' classes')}"
 
 
 def _schema(

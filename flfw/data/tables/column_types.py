@@ -108,6 +108,15 @@ def without_missing(words: np.ndarray, settings: TableSettings, named: Sequence[
     return np.array(["" if word in away else word for word in words], dtype=object) if away else words
 
 
+def unused_missing(table: Table, settings: TableSettings) -> list[str]:
+    """Return a note on each word of ``csv.missing`` that no cell holds."""
+    asked = [word.strip() for word in settings.missing.split(",") if word.strip()]
+    there = {word.lower() for words in table.values() for word in set(words.tolist())} if asked else set[str]()
+    numbers = {_number(word) for word in there if word[:1] in "+-.0123456789"}
+    unused = [word for word in asked if word.lower() not in there and not {_number(word)} & numbers - {None}]
+    return [f"csv.missing names {word}, which no cell holds" for word in unused]
+
+
 def _number(word: str) -> float | None:
     with suppress(ValueError):
         return float(word.replace(",", "."))
@@ -301,10 +310,11 @@ def _named(words: np.ndarray, settings: TableSettings) -> list[str]:
 
 def _numbers_or_days(words: list[str], settings: TableSettings, signs: DecimalSigns) -> tuple[Kind, Quantities]:
     """Return different words as numbers or days, in the form that most of them have."""
-    if words and all(len(word) == 8 and word.isdecimal() for word in words):
-        compact = written_values.days(words)
-        if np.isnan(compact.values).mean() <= 1 - _MOSTLY:
-            return "date", replace(compact, note="eight digits are read as a day")
+    for digits, what in ((8, "eight digits are read as a day"), (6, "six digits are read as a month")):
+        if words and all(len(word) == digits and word.isdecimal() for word in words):
+            compact = written_values.days(words)
+            if np.isnan(compact.values).mean() <= (1 - _MOSTLY if digits == 8 else 0):
+                return "date", replace(compact, note=what)
     try:
         numbers = written_values.numbers(words, signs)
     except written_values.SeveralUnitsError as error:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flfw.data.tables.names import TableSettings
+from flfw.data.tables.written_values import plain_numbers
 from flfw.errors import InputError, abridged, suggestion
 
 Table: TypeAlias = dict[str, np.ndarray]
@@ -24,6 +25,7 @@ _HEAD = 100  # lines that tell how a file is written
 _LONGEST = 2**31 - 1  # signs of a cell, and of a line of a file with other signs between cells
 _UNNAMED = "Unnamed: 0"  # as pandas calls a first column without a name
 _SHOWN = 5  # columns of a refusal
+_SMALL = 10_000  # rows, up to which a sum of all others is looked for
 _SUM = re.compile(r"(?:(?:grand|sub).?)?totals?|sum|summe|gesamt\w*|insgesamt|mean|average|mittelwert", re.IGNORECASE)
 
 
@@ -47,7 +49,19 @@ def read(path: Path, prefix: str, settings: TableSettings) -> ReadTable:
         raise InputError(f"Expected rows below the names of the columns in {path}, got none.")
     if sums := [words[-1] for words in made.table.values() if _SUM.fullmatch(words[-1])]:
         made.notes.append(f"the last row says {sums[0]}: take it out of {path.name} if it sums up others")
+    elif names := _summed(made.table):
+        made.notes.append(f"the last row is the sum of the others in {abridged(names, 3)}: take it out of {path.name}")
     return made
+
+
+def _summed(table: Table) -> list[str]:
+    """Return the columns of a small table whose last number is the sum of all others, if most of its numbers are."""
+    if not 4 <= len(next(iter(table.values()))) <= _SMALL:
+        return []
+    numbers = {name: plain for name, words in table.items() if (plain := plain_numbers(words.tolist())) is not None}
+    with np.errstate(all="ignore"):  # sums may be infinite
+        sums = [n for n, v in numbers.items() if np.isclose(v[:-1].sum(), v[-1], 1e-9, 0) and np.count_nonzero(v) > 3]
+    return sums if 2 * len(sums) >= len(numbers) else []
 
 
 def require_target(path: Path, prefix: str, settings: TableSettings, target: str) -> list[str]:

@@ -52,8 +52,15 @@ _GROUPED = {
 }
 _TIME = r"(?P<hour>\d+):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d(?:[.,]\d+)?))?(?:\s?(?P<half>[AaPp])\.?[Mm]\.?)?"
 _SPAN = re.compile(rf"(?:(?P<days>-?\d+) ?(?:days?|d),? ?\+?)?(?P<minus>-)?{_TIME}")
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[a-z]*\.?"
+_MONTHS = {  # how their names begin in English, German, French, Spanish and Italian
+    start: number
+    for number, starts in {
+        1: "jan ene gen", 2: "feb fév fev", 3: "mar mär mrz", 4: "apr avr abr", 5: "may mai mag", 6: "juin jun giu",
+        7: "juil jul lug", 8: "aug aoû aou ago", 9: "sep set", 10: "oct okt ott", 11: "nov", 12: "dec dez déc dic",
+    }.items()
+    for start in starts.split()
+}  # fmt: skip
+_MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[^\W\d_]*\.?"
 _DAYS = [
     re.compile(rf"{day}(?:(?:T|:|,?\s+){_TIME}\s?(?P<zone>Z|UTC|[+-]\d{{2}}(?::?\d{{2}})?)?)?", re.IGNORECASE)
     for day in (
@@ -61,14 +68,16 @@ _DAYS = [
         r"(?P<one>\d{1,2})(?P<sign>[-/.])(?P<two>\d{1,2})(?P=sign)(?P<year>\d{4})",
         r"(?P<year>(?:19|20)\d{2})(?P<month>\d{2})(?P<day>\d{2})",
         r"(?P<year>\d{4})-(?P<month>\d{2})",
-        rf"(?P<day>\d{{1,2}})(?:\.|st|nd|rd|th)?[ -]?{_MONTH},?[ -]?(?P<year>\d{{4}})",
+        r"(?P<year>(?:19|20)\d{2})(?P<month>0[1-9]|1[0-2])",
+        rf"(?P<day>\d{{1,2}})(?:\.|st|nd|rd|th|er)?[ -]?{_MONTH},?[ -]?(?P<year>\d{{4}})",
         rf"{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? (?P<year>\d{{4}})",
     )
 ]
 _ORDERS: tuple[tuple[YesNo, int], ...] = (("yes", 1), ("no", 0))  # and the place of the month
-_MONTHLY = _DAYS[3]
+_MONTHLY = _DAYS[3:5]
 _CODE = re.compile(r"[+-]?0\d+|\d+E\d+")
 _MOST_UNITS = 5  # more are rather words, as in addresses
+_MILLI_OR_MEGA = re.compile(r"[mM](?:Pa|Hz|Bq|Gy|Sv|eV|Wh|Ohm|ohm)")
 
 
 class AmbiguousError(ValueError):
@@ -160,8 +169,8 @@ def _unit(parsed: re.Match[str]) -> str:
 
 
 def same_unit(unit: str) -> str:
-    """Return a unit without its capitals and its plural, but for short ones: mg is not Mg."""
-    return unit.lower().removesuffix("s") if len(unit) > 2 else unit
+    """Return a unit without its capitals and its plural, but for short ones and prefixes: mg is not Mg, nor mPa MPa."""
+    return unit if len(unit) <= 2 or _MILLI_OR_MEGA.fullmatch(unit) else unit.lower().removesuffix("s")
 
 
 def tells_decimal_sign(words: Sequence[str]) -> DecimalSign:
@@ -270,7 +279,7 @@ def days(words: Sequence[str], day_first: YesNo = "") -> Quantities:
         note = f"read with the {'month' if day_first == 'no' else 'day'} first" if twofold else ""
     elif pairs and all(parsed) and orders and day_first not in orders:
         raise AmbiguousError(f"{next(iter(pairs))} or others, which are no days with csv.dayfirst={day_first}")
-    if all(one and one.re is _MONTHLY for one in parsed):
+    if all(one and one.re in _MONTHLY for one in parsed):
         note = "months are read as their first days"
     written = [_iso(one, day_first != "no") if one else "" for one in parsed]
     moments = pd.DatetimeIndex(pd.to_datetime(written, errors="coerce", format="ISO8601", utc=True))
@@ -284,7 +293,7 @@ def _iso(parsed: re.Match[str], day_first: bool) -> str:
     if "one" in parts:
         day, month = (parts["one"], parts["two"]) if day_first else (parts["two"], parts["one"])
     else:
-        day, month = parts.get("day") or 1, parts.get("month") or _MONTHS.index(parts["name"].lower()) + 1
+        day, month = parts.get("day") or 1, parts.get("month") or _MONTHS[parts["name"].lower()]
     written = f"{parts['year']}-{int(month):02}-{int(day):02}"
     if not parts["hour"]:
         return written
