@@ -335,6 +335,9 @@ def _tensor(samples: np.ndarray) -> Tensor:
 
 
 def _draws(batches: Sequence[GuessedBatch]) -> int:
-    """Return the number of random arrangements; its inverse is the smallest p-value."""
-    largest = max((len(batch.truth) for batch in batches), default=0)
+    return draws_of(max((len(batch.truth) for batch in batches), default=0))
+
+
+def draws_of(largest: int) -> int:
+    """Return the number of random arrangements for batches of so many examples; its inverse is the smallest p-value."""
     return _DRAWS_OF_LARGE if largest > _LARGE else _DRAWS
