@@ -74,8 +74,7 @@ class FedCGClient(FederatedClient):
 
     def train(self) -> dict[str, float]:
         """Run both stages; return the mean losses of their last epochs."""
-        loss = self.train_classifier()
-        return {"loss": loss, "gamma": self.gamma, "generator_loss": self.train_generator()}
+        return {"loss": self.train_classifier(), "gamma": self.gamma, "generator_loss": self.train_generator()}
 
     def personalise(self) -> dict[str, float]:
         """Run stage 1 only: the GAN has no part in classification."""

@@ -21,8 +21,7 @@ class FedNovaClient(ProximalClient):
 
     def training_phases(self) -> Phases[dict[str, float]]:
         """Return the mean loss of the last epoch, the proximal term included, and tau_i."""
-        metrics = yield from super().training_phases()
-        return {**metrics, "steps": self.steps_made}
+        return {**(yield from super().training_phases()), "steps": self.steps_made}
 
     def proximal_anchor(self) -> Tensors:
         """Return the broadcast model, if there is a proximal term."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import acos, isinf, sqrt
+from math import acos, inf, isinf, sqrt
 from pathlib import Path
 from typing import Any, final
 
@@ -25,12 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.secure_aggregation import EmbeddingSpan, expected_exposed, largest_angles, separation, span_of
-from flfw.audit.verdict import Findings, verdict_on
+from flfw.audit.verdict import MESSAGES, Findings, verdict_on
 from flfw.client.broadcast_checks import differently_served
 from flfw.errors import InputError, require
+from flfw.experiment.curves import SUM_SIZE
 from flfw.files.result_file import TRAINING, read_training
 from flfw.files.tensor_names import matches
-from flfw.files.verdicts import concluded
+from flfw.files.verdicts import LEAKS, VOID, concluded, outcome
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
@@ -481,3 +482,63 @@ def _length(observation: Observation, names: Sequence[str], weights: bool) -> fl
     """Return the length of a gradient, or of the change of weights, in some tensors."""
     sent = (observation.sent[name].double() - (observation.received[name].double() if weights else 0) for name in names)
     return sum(float(change.square().sum()) for change in sent) ** 0.5
+
+
+def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
+    """Return the smallest measured group from which on an attack reaches nothing; None: it did not fall to that.
+
+    An attack that reaches nothing in the smallest group either was not stopped by sums: then no number is needed.
+
+    Args:
+        reached: whether the attack recovered or identified anything, by the size of the group; None: it gave no answer.
+
+    >>> min_safe_sum_size({1: True, 2: True, 5: False, 10: False}), min_safe_sum_size({1: False, 2: False})
+    (5, None)
+    >>> min_safe_sum_size({1: True, 2: None, 5: None}), min_safe_sum_size({1: True, 2: None, 5: False})
+    (None, 5)
+    """
+    last = max((size for size, leaked in reached.items() if leaked), default=inf)
+    return min((size for size in reached if size > last and reached[size] is False), default=None)
+
+
+def with_min_safe_sum_size(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries of a kind of game, those on sums with the group from which on their attack reaches nothing.
+
+    An attack that could look through the clients' operations in a sum over one client, and not in a larger one, is the
+    same attack on one curve: ``adaptive`` may differ between them.
+
+    Args:
+        entries: the entries.
+    """
+    sizes: dict[str, dict[int, bool | None]] = {}
+    for one in entries:
+        if _on_curve(one):
+            sizes.setdefault(_same_attack(one), {})[one["sum_size"]] = _reached(one)
+    needed = {attack: min_safe_sum_size(reached) for attack, reached in sizes.items()}
+    return [one | {"min_safe_sum_size": needed[_same_attack(one)] if _on_curve(one) else None} for one in entries]
+
+
+def _on_curve(one: Mapping[str, Any]) -> bool:
+    return bool(one["sum_size"]) and one.get("curve") in (None, SUM_SIZE)
+
+
+def _same_attack(one: Mapping[str, Any]) -> str:
+    kinds = ("attack", "statistic", "vantage", "adaptation", "defence", "round", "rounds", "steps")
+    return repr([one.get(kind) for kind in kinds])
+
+
+def _reached(one: Mapping[str, Any]) -> bool | None:
+    """Return whether an entry's attack reached something; None: it broke, saw too few sums, or luck may explain it.
+
+    A statistic of members counts only if its controls passed and its pairs were enough to find something: then nothing
+    was found, or it is only the size of the group that rules out to call it protection.
+    """
+    if one["cause"] == "peer":
+        return False
+    if one["verdict"] == LEAKS:
+        return True
+    if "statistic" in one:
+        return {"nothing": False, "group": False, "faint": True}.get(one["cause"])
+    broke = one["failure_reason"] and not one["failure_reason"].startswith("not applicable")
+    unknown = broke or outcome(one) == VOID or one["cause"] == "chance" or one["messages"] < MESSAGES
+    return None if unknown else False

@@ -7,12 +7,10 @@ and sums, `flfw.audit.membership.evidence` for members, `flfw.audit.measures.cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
 
-from flfw.experiment.curves import SUM_SIZE
-from flfw.files.verdicts import LEAK_CAUSES, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, VOID, outcome
+from flfw.files.verdicts import LEAK_CAUSES, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED
 
 Findings: TypeAlias = Iterator[tuple[str, str]]
 """Causes of a verdict, each with the reason in sentences; the first one decides."""
@@ -88,63 +86,3 @@ def revised_if_tampered(conclusion: Verdict, by: str) -> Verdict:
         return Verdict(word, cause, f"{reason} {beyond}")
     nothing = f"Nothing was reconstructed in the network that a malicious server changed ({by})."
     return Verdict(UNDECIDED, "tampered", f"{nothing} {beyond}")
-
-
-def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
-    """Return the smallest measured group from which on an attack reaches nothing; None: it did not fall to that.
-
-    An attack that reaches nothing in the smallest group either was not stopped by sums: then no number is needed.
-
-    Args:
-        reached: whether the attack recovered or identified anything, by the size of the group; None: it gave no answer.
-
-    >>> min_safe_sum_size({1: True, 2: True, 5: False, 10: False}), min_safe_sum_size({1: False, 2: False})
-    (5, None)
-    >>> min_safe_sum_size({1: True, 2: None, 5: None}), min_safe_sum_size({1: True, 2: None, 5: False})
-    (None, 5)
-    """
-    last = max((size for size, leaked in reached.items() if leaked), default=inf)
-    return min((size for size in reached if size > last and reached[size] is False), default=None)
-
-
-def with_min_safe_sum_size(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries of a kind of game, those on sums with the group from which on their attack reaches nothing.
-
-    An attack that could look through the clients' operations in a sum over one client, and not in a larger one, is the
-    same attack on one curve: ``adaptive`` may differ between them.
-
-    Args:
-        entries: the entries.
-    """
-    sizes: dict[str, dict[int, bool | None]] = {}
-    for one in entries:
-        if _on_curve(one):
-            sizes.setdefault(_same_attack(one), {})[one["sum_size"]] = _reached(one)
-    needed = {attack: min_safe_sum_size(reached) for attack, reached in sizes.items()}
-    return [one | {"min_safe_sum_size": needed[_same_attack(one)] if _on_curve(one) else None} for one in entries]
-
-
-def _on_curve(one: Mapping[str, Any]) -> bool:
-    return bool(one["sum_size"]) and one.get("curve") in (None, SUM_SIZE)
-
-
-def _same_attack(one: Mapping[str, Any]) -> str:
-    kinds = ("attack", "statistic", "vantage", "adaptation", "defence", "round", "rounds", "steps")
-    return repr([one.get(kind) for kind in kinds])
-
-
-def _reached(one: Mapping[str, Any]) -> bool | None:
-    """Return whether an entry's attack reached something; None: it broke, saw too few sums, or luck may explain it.
-
-    A statistic of members counts only if its controls passed and its pairs were enough to find something: then nothing
-    was found, or it is only the size of the group that rules out to call it protection.
-    """
-    if one["cause"] == "peer":
-        return False
-    if one["verdict"] == LEAKS:
-        return True
-    if "statistic" in one:
-        return {"nothing": False, "group": False, "faint": True}.get(one["cause"])
-    broke = one["failure_reason"] and not one["failure_reason"].startswith("not applicable")
-    unknown = broke or outcome(one) == VOID or one["cause"] == "chance" or one["messages"] < MESSAGES
-    return None if unknown else False

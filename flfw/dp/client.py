@@ -114,8 +114,7 @@ class DPClient(PrivatelyReporting, ABC):
 
     def training_phases(self) -> Phases[dict[str, float]]:
         """Train for one round; return the mean loss of the last epoch, and `measures`."""
-        metrics = yield from super().training_phases()
-        return {**metrics, **self.measures()}
+        return {**(yield from super().training_phases()), **self.measures()}
 
     def joint(self, clients: Sequence[DPClient]) -> BatchedSteps | None:
         """Make the joint steps of some clients like this one: noisy ones, where steps are clipped."""

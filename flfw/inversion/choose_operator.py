@@ -85,8 +85,7 @@ def _mean_output(defence_model: DifferentiableDefence, at: Tensors, draws: int, 
 
 def _moved(example: Tensors, size: float, rng: torch.Generator) -> Tensors:
     """Return a changed gradient of some size; no entry of it is 0."""
-    change = changed(example, rng)
-    return {n: size * (v + change[n]) for n, v in example.items()}
+    return {n: size * (example[n] + change) for n, change in changed(example, rng).items()}
 
 
 def choose_operator(

@@ -177,8 +177,7 @@ def classes(inference: Iterable[Mapping[str, Any]]) -> RunVerdict:
         headline = "The tested federation leaks what kind of data a client has."
         what = "This is about a client’s data as a whole: their classes, or the shares of these."
         return RunVerdict(Severity.LEAKS, headline, (what,))
-    headline = "It is not known whether clients’ kinds of data leak."
-    return RunVerdict(Severity.UNKNOWN, headline, (_NO_PROOF,))
+    return RunVerdict(Severity.UNKNOWN, "It is not known whether clients’ kinds of data leak.", (_NO_PROOF,))
 
 
 def small_rounds(figures: Mapping[str, Any] | None) -> RunVerdict:

@@ -22,6 +22,7 @@ from flfw.engines.processes import waiting_phase
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.experiment.fields import MOST
+from flfw.files.folders import in_units
 from flfw.files.progress import say
 from flfw.files.provenance import hardware
 from flfw.plans.run_plan import RunPlan, resolve_attack_process
@@ -208,15 +209,9 @@ def lines(expected: Estimate) -> str:
         f"time    about {_time(time.total)}{processor}: start {_time(time.start)}, {spent}\n"
         f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"
         f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
-        f"sent    about {_size(expected.sent_bytes)} by a client in a round\n"
-        f"disk    about {_size(expected.disk_bytes)}{files}\nfrom    {expected.measured_on}"
+        f"sent    about {in_units(expected.sent_bytes)} by a client in a round\n"
+        f"disk    about {in_units(expected.disk_bytes)}{files}\nfrom    {expected.measured_on}"
     )
-
-
-def _size(count: int) -> str:
-    """Format a number of bytes: ``56.8 kB``, ``1,080 MB``."""
-    size, unit = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
-    return f"{count / size:,.{0 if count >= 100 * size else 1}f} {unit}"
 
 
 def _time(seconds: float) -> str:
@@ -288,8 +283,7 @@ def seconds(experiment: Experiment, actors: int, training: TrainingCosts, audit:
     processor += _attacking(experiment, attacks) * training.ready_s
     attacks /= max(1, _attacking(experiment, attacks))
     total = start + clock_s + attacks
-    waiting = training.round_s
-    return Seconds(start, of_round, clock_s, attacks, total, waiting, by_all, processor)
+    return Seconds(start, of_round, clock_s, attacks, total, training.round_s, by_all, processor)
 
 
 def _attacking(experiment: Experiment, attacks_s: float) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -204,20 +205,17 @@ def notes_on_learning(rounds: Sequence[Mapping[str, Any]], final: Mapping[str, A
 
 
 def _of_guesses(final: Mapping[str, Any], task: Task) -> list[str]:
-    """Hold accuracies against always naming the most frequent class: of each client's tests, and of all of them."""
+    """Hold accuracies against always naming the most frequent class: of each asked client's tests, and of all tests."""
     labels = task.dataset.test_y
     if not isinstance(labels, np.ndarray):  # generated row by row, for up to millions of clients
         return []
-    parts = [np.bincount(labels[places]) for places in task.split.test if len(places)]
-    if not parts:
-        return []
-    own = float(np.mean([counts.max() / counts.sum() for counts in parts]))
-    everywhere = np.bincount(labels)
-    largest = float(everywhere.max() / everywhere.sum())
-    tests = sum(int(counts.sum()) for counts in parts)
-    for key, when, best in (("acc_local", "after local training", own), ("acc_central", "of the model", largest)):
-        accuracy = final.get(key)
-        if accuracy is not None and accuracy <= best + _SURE * sqrt(best * (1 - best) / tests):
+    asked = [task.split.test[row["client"]] for row in final["per_client"] if row.get("acc_local") is not None]
+    own, every = [np.bincount(labels[places]) for places in asked if len(places)], [np.bincount(labels)]
+    for key, when, parts in (("acc_local", "after local training", own), ("acc_central", "of the model", every)):
+        if (accuracy := final.get(key)) is None or not parts:
+            continue
+        best, tests = fmean(counts.max() / counts.sum() for counts in parts), sum(map(np.sum, parts))
+        if accuracy <= best + _SURE * sqrt(best * (1 - best) / tests):
             return [
                 f"Accuracy {when} is not clearly above that of always naming the most frequent class ({best:.3f}): "
                 "perhaps nothing was learnt that helps."

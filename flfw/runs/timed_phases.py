@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
@@ -61,6 +62,7 @@ MESSAGES = 16_000_000
 """Bytes of the messages of a shortened audit: of large ones there are fewer than `MOST_IMAGES`, but at least one."""
 _MOST_VICTIMS = 2  # clients whose members are guessed in a shortened audit
 _ENOUGH_S = 0.2  # between two measurements of a line, and for the steps of an attack's job
+_MATCHED = 256  # most guesses that are matched with examples for an estimate; more take time by the third power
 _JOBS_S = 4.0  # after which no further job of an attack is timed
 _Spent = tuple[float | None, float]  # seconds of a job, and peak memory in GiB
 _CALLS = 3  # of short work, of which the fastest counts
@@ -329,6 +331,9 @@ def audit_phase(run_plan: RunPlan, folder: Path, imports_s: float) -> AuditCosts
     kinds = {"once_s": 0.0, "probes_s": 0.0, "uploads_s": 0.0, "games_s": 0.0}
     for job, (spent, _) in timed:
         kinds[_kind(job)] += known.get(job.attack, max(known.values())) if spent is None else spent
+        scored = job.exchanges if job.game is None and job.probe_set.control == "target" else ()
+        sizes = [exchange.examples or job.probe_set.batch for exchange in scored]
+        kinds[_kind(job)] += scoring_s(sizes, task.dataset.train_x)
     messages = [row for row in _recorded(folder) if row["round"] == last and row["config"].get("control") not in FRESH]
     uploads = sum(row["type"] == TRAIN for row in messages)
     written = [path for name in ("observations", "examples") for path in (folder / name).rglob("*") if path.is_file()]
@@ -395,6 +400,26 @@ def _timed(jobs: Sequence[AttackJob], run_plan: RunPlan, short: RunPlan) -> list
         return [(one[0], job_s(*one)) for one in asked]
     with get_context("fork").Pool(processes, torch.set_num_threads, (1,)) as pool:  # they import nothing anew
         return list(zip(ordered, pool.starmap(job_s, asked, 1), strict=True))
+
+
+def scoring_s(sizes: Sequence[int], inputs: np.ndarray) -> float:
+    """Return the seconds of the test whether examples were identified, and of its control: both match guesses often.
+
+    Args:
+        sizes: number of examples behind each message.
+        inputs: (N, ...) bytes of the dataset, of which some stand for the guesses.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    from flfw.audit.measures.metrics import squared_distances
+    from flfw.audit.reconstruction.scorer import draws_of
+
+    if max(sizes, default=1) == 1:
+        return 0.0
+    few = min(max(sizes), _MATCHED, len(inputs) // 2)
+    distances = squared_distances(inputs[:few] / 255, inputs[few : 2 * few] / 255)
+    each = fastest_s(lambda: linear_sum_assignment(distances)) * (max(sizes) / few) ** 3
+    return 2 * len(sizes) * draws_of(sizes) * each
 
 
 def _copies(job: AttackJob, experiment: Experiment, short: Experiment) -> int:

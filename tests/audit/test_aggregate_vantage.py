@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence, SumFacts
-from flfw.audit.verdict import verdict_on, with_min_safe_sum_size
+from flfw.audit.sums import with_min_safe_sum_size
+from flfw.audit.verdict import verdict_on
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.verdicts import concluded, outcome

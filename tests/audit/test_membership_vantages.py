@@ -13,7 +13,7 @@ from torch import Tensor
 from flfw.adversary.sums import Protocol
 from flfw.audit.membership.game import in_sums, less_own_parts
 from flfw.audit.membership.request import vantage_points
-from flfw.audit.verdict import with_min_safe_sum_size
+from flfw.audit.sums import with_min_safe_sum_size
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan

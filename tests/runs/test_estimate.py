@@ -242,7 +242,7 @@ def test_what_all_clients_receive_is_on_disk_once(audited: Experiment) -> None:
 
 def test_small_sizes_and_times_are_not_rounded_to_nothing(small: Experiment) -> None:
     text = shown(small, dataclasses.replace(seconds(small), round=0.02), 56_844, 137_000_000)
-    assert "of under 0.1 s)" in text and "about 56.8 kB by a client" in text and "about 137 MB" in text
+    assert "of under 0.1 s)" in text and "about 56.8 kB by a client" in text and "about 137.0 MB" in text
 
 
 def test_lines_are_few(small: Experiment) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -222,3 +223,14 @@ def test_the_parts_of_a_search_are_lowered_together(small: Experiment, tmp_path:
     assert costs.once_s == pytest.approx(3.5) == costs.probes_s
     assert max(further for _, further in SEEN) < 300
     assert all(first == max(1, round(further / 3)) for first, further in SEEN)
+
+
+def test_matching_large_messages_takes_the_time_of_all_arrangements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses of a pair are matched 4,999 times in a test and in its control, those of 40 examples 999 times."""
+    monkeypatch.setattr(timed_phases, "fastest_s", lambda work: (work(), 0.001)[1])
+    inputs = np.random.default_rng(0).integers(0, 256, (100, 4))
+    alone = [timed_phases.scoring_s([size], inputs) for size in (1, 2, 40, 400)]  # at most 50 are matched with others
+    assert alone == pytest.approx([0, 2 * 4.999, 2 * 0.999, 2 * 0.999 * 8**3])
+    assert (
+        timed_phases.scoring_s([1, 40], inputs) == pytest.approx(4 * 0.999) and timed_phases.scoring_s([], inputs) == 0
+    )

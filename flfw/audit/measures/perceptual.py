@@ -187,8 +187,8 @@ class Extractor:
         wanted = self.features(truth).double()
         lengths = wanted.norm(dim=1)
         distances = (self.features(guesses.clamp(0, 1)).double() - wanted).norm(dim=1)
-        ratios = (distances / lengths).tolist()
-        return [ratio if isfinite(ratio) else None for ratio in ratios]
+
+        return [ratio if isfinite(ratio) else None for ratio in (distances / lengths).tolist()]
 
 
 @final

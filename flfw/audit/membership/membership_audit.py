@@ -28,7 +28,7 @@ from flfw.audit.membership.game import final_tensors, own_exchanges
 from flfw.audit.membership.request import TARGET, MembershipRequest, Place, Scores, vantage_points
 from flfw.audit.membership.views import InformedAttacker
 from flfw.audit.probe import control_net
-from flfw.audit.verdict import with_min_safe_sum_size
+from flfw.audit.sums import with_min_safe_sum_size
 from flfw.data.membership_pairs import MemberPairs, PatientGame, said_of_copies
 from flfw.data.splits.lazy_parts import sizes
 from flfw.errors import require

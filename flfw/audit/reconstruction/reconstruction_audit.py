@@ -28,9 +28,9 @@ from flfw.audit.reconstruction.control_runs import Case, ControlRunner, analytic
 from flfw.audit.reconstruction.entries import description, entry
 from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence, SumFacts
 from flfw.audit.reconstruction.scorer import Scorer, ScoreRow, columns
+from flfw.audit.sums import with_min_safe_sum_size
 from flfw.audit.threat_model import threat_model_of, unseen
 from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdict import with_min_safe_sum_size
 from flfw.experiment import PEER
 from flfw.experiment.curves import SUM_SIZE, Point
 from flfw.files import verdicts

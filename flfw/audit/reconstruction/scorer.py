@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, final
@@ -219,7 +219,7 @@ class Scorer:
             slots: the messages.
         """
         batches = self._of(job, slots)
-        draws = _draws(batches)
+        draws = draws_of(len(batch.truth) for batch in batches)
         result = identify(batches, self._public, numpy_generator(self._seed, "identification"), draws)
         if not result.compared:
             return None
@@ -249,10 +249,10 @@ class Scorer:
         binary = self._public.binary
         truth, guesses = (np.concatenate([getattr(b, part) for b in batches]) for part in ("truth", "guesses"))
         usual = np.stack([self._public.usual(int(label)) for b in batches for label in b.labels])
-        messages = np.repeat(np.arange(len(batches)), [len(b.truth) for b in batches])
-        chance = None
-        if max(len(b.truth) for b in batches) > 1:
-            chance = column_chance(batches, self._public, numpy_generator(self._seed, "columns"), _draws(batches))
+        sizes, chance = [len(b.truth) for b in batches], None
+        messages = np.repeat(np.arange(len(batches)), sizes)
+        if max(sizes) > 1:
+            chance = column_chance(batches, self._public, numpy_generator(self._seed, "columns"), draws_of(sizes))
         both = (recovery.column_matches(truth, values, binary) for values in (guesses, usual))
         matches, floors = map(self._public.cells, both)
         names = (
@@ -334,7 +334,6 @@ def _tensor(samples: np.ndarray) -> Tensor:
     return from_numpy(np.ascontiguousarray(samples))
 
 
-def _draws(batches: Sequence[GuessedBatch]) -> int:
-    """Return the number of random arrangements; its inverse is the smallest p-value."""
-    largest = max((len(batch.truth) for batch in batches), default=0)
-    return _DRAWS_OF_LARGE if largest > _LARGE else _DRAWS
+def draws_of(sizes: Iterable[int]) -> int:
+    """Return the number of random arrangements for batches of these sizes; its inverse is the smallest p-value."""
+    return _DRAWS_OF_LARGE if max(sizes, default=0) > _LARGE else _DRAWS

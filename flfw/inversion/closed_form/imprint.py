@@ -95,8 +95,7 @@ class Readings:
     def best(self, count: int) -> Tensor:
         """Choose at most ``count`` of the inputs: consistent ones first, then those with the largest shares."""
         consistent, shares = self.consistent.tolist(), self.shares.tolist()
-        order = sorted(range(len(shares)), key=lambda i: (not consistent[i], -shares[i]))
-        return self.inputs[order[:count]]
+        return self.inputs[sorted(range(len(shares)), key=lambda i: (not consistent[i], -shares[i]))[:count]]
 
 
 def mean_query(inputs: int) -> Tensor:
