@@ -150,8 +150,9 @@ def area(
         wins[index], pairs[index] = (first + last).sum() / 2, len(inside) * len(outside)
         one, two = _drawn(len(inside), draws, rng), _drawn(len(outside), draws, rng)
         for some in np.array_split(np.arange(draws), -(-draws * len(outside) // _AT_ONCE)):
-            below = np.pad(np.cumsum(two[some], axis=1), ((0, 0), (1, 0)))
-            drawn[some, index] = (one[some] * (below[:, first] + below[:, last])).sum(1) / 2
+            below = np.zeros((len(some), len(outside) + 1), dtype=int)
+            np.cumsum(two[some], axis=1, out=below[:, 1:])
+            drawn[some, index] = (one[some] * (below.take(first, 1) + below.take(last, 1))).sum(1) / 2
     auc = float(wins.sum() / pairs.sum())
     if max(len(names), pairs.max()) < 2 or members.sum() < _FEWEST_DRAWN:
         return Area(auc, None, None, len(names))
