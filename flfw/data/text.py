@@ -109,8 +109,7 @@ def _labelled(root: Path, side: int | None, lines: Sequence[str], length: int) -
     for row, (_, words) in zip(x, pairs, strict=True):
         head = words.encode()[:length]
         row[: len(head)] = np.frombuffer(head, np.uint8)
-    y = np.array([names.index(label) for label, _ in pairs], np.int64)
-    return _parted(x, y, by_class=True)
+    return _parted(x, np.array([names.index(label) for label, _ in pairs], np.int64), by_class=True)
 
 
 def _pieces(root: Path, side: int | None, data: bytes, length: int) -> DatasetArrays:

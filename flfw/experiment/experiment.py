@@ -98,9 +98,8 @@ def convert_fields(record: object) -> None:
 @cache
 def _kinds(record: type) -> dict[str, Any]:
     """Return the types of a record's fields by name; without words, which `flfw.bounds` checks alone."""
-    hints = get_type_hints(record)
-    names = (field.name for field in dataclasses.fields(cast(Any, record)))
-    return {name: hints[name] for name in names if get_origin(hints[name]) is not Literal}
+    hints, fields = get_type_hints(record), dataclasses.fields(cast(Any, record))
+    return {field.name: hints[field.name] for field in fields if get_origin(hints[field.name]) is not Literal}
 
 
 def _converted(value: Any, kind: Any) -> Any:

@@ -288,8 +288,7 @@ def seconds(experiment: Experiment, actors: int, training: TrainingCosts, audit:
     processor += _attacking(experiment, attacks) * training.ready_s
     attacks /= max(1, _attacking(experiment, attacks))
     total = start + clock_s + attacks
-    waiting = training.round_s
-    return Seconds(start, of_round, clock_s, attacks, total, waiting, by_all, processor)
+    return Seconds(start, of_round, clock_s, attacks, total, training.round_s, by_all, processor)
 
 
 def _attacking(experiment: Experiment, attacks_s: float) -> int:

@@ -141,8 +141,7 @@ def area(
     """
     require(draws >= 1, "draws >= 1", draws=draws)
     names = np.unique(clients)
-    wins, drawn = np.zeros(len(names)), np.zeros((draws, len(names)))
-    pairs = np.zeros(len(names))
+    wins, pairs, drawn = np.zeros(len(names)), np.zeros(len(names)), np.zeros((draws, len(names)))
     for index, (inside, outside) in enumerate(_by_client(scores, members, clients, names)):
         inside, outside = np.sort(inside), np.sort(outside)
         # A member is above the others below its first place among them, and ties with those up to its last one.

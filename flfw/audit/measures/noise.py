@@ -186,8 +186,7 @@ def share_of_repeats(first: Tensor, second: Tensor, size: float) -> float | None
         near = torch.cat([one[one <= _CLOSE[-1]] for one in apart])
         small = near[near < _SMALL].sort().values
         counts.append(torch.cat([_close(near), _close(small.diff())]))
-    explained = [_MORE] * 2 * len(_CLOSE)
-    explained[len(_CLOSE)] = _MORE_EQUAL  # the distances follow the values
+    explained = [_MORE] * len(_CLOSE) + [_MORE_EQUAL] + [_MORE] * (len(_CLOSE) - 1)  # the distances follow the values
     for more, one, other in zip(explained, *(each.tolist() for each in counts), strict=True):
         if one > more * other and stats.binomtest(one, one + other, 0.5, "greater").pvalue < LEVEL:
             return one / pairs

@@ -336,5 +336,4 @@ def _tensor(samples: np.ndarray) -> Tensor:
 
 def _draws(batches: Sequence[GuessedBatch]) -> int:
     """Return the number of random arrangements; its inverse is the smallest p-value."""
-    largest = max((len(batch.truth) for batch in batches), default=0)
-    return _DRAWS_OF_LARGE if largest > _LARGE else _DRAWS
+    return _DRAWS_OF_LARGE if max((len(batch.truth) for batch in batches), default=0) > _LARGE else _DRAWS
