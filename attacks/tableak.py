@@ -175,8 +175,7 @@ class Categories:
                 groups.append([column])
                 ones = rows[:, column].clone()
         free = [bool((rows[:, group].sum(1) == 0).any()) for group in groups]
-        numbers = torch.nonzero(~binary).flatten().tolist()
-        return cls(tuple(map(tuple, groups)), tuple(free), tuple(numbers))
+        return cls(tuple(map(tuple, groups)), tuple(free), tuple(torch.nonzero(~binary).flatten().tolist()))
 
     def relaxed(self, x: Tensor) -> Tensor:
         """Return the rows of unbounded numbers (..., d): each category's probabilities, and numbers in (0, 1)."""

@@ -65,5 +65,4 @@ class PFedHNClient(FederatedClient):
 
     def clips(self) -> dict[str, float]:
         """Return the bound of the generated tensors' gradient."""
-        bound: float = self.ctx.settings.clip
-        return dict.fromkeys(self.sharing.uploads, bound)
+        return dict.fromkeys(self.sharing.uploads, self.ctx.settings.clip)

@@ -70,10 +70,10 @@ class BoundedSettings:
     def __post_init__(self) -> None:
         for name, allowed in _allowed(type(self)).items():
             value, shown = getattr(self, name), self.shown(name)
-            if isinstance(allowed, ValueRange):
-                require(_is_within(value, allowed), _words(shown, allowed), **{name: value})
-            else:
+            if not isinstance(allowed, ValueRange):
                 require(value in allowed, f"{shown} among {', '.join(allowed)}", **{name: value})
+            elif not _is_within(value, allowed):
+                require(False, _words(shown, allowed), **{name: value})
 
     @classmethod
     def shown(cls, field: str) -> str:

@@ -11,7 +11,7 @@ import pkgutil
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -76,6 +76,7 @@ def short_name(plugin: str) -> str:
     return plugin.rpartition(":")[2]
 
 
+@cache
 def names(kind: PluginKind) -> tuple[str, ...]:
     """List the plug-ins of a kind that come with the project, without importing any of them."""
     folder = importlib.import_module(kind.package).__path__[0]

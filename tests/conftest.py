@@ -59,6 +59,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(10_000, 20, 100)  # a test leaves few circles: to look for them took a tenth of the time
         atexit.register(gc.unfreeze)  # then libraries look whether their objects are gone, and print those that are not
 
 

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from flfw import data
@@ -26,13 +27,11 @@ def render(
     ranking: CombinationRanking,
 ) -> str:
     """Render the page: one file that loads no other file and needs no script."""
-    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(verdict=verdicts.in_words, num=decimals, pct=percent, claimed=claimed, listed=listed)
     by_name = {one.name: one for one in combinations}
     utility, (local, received, *_) = shown(record["combinations"]), family(record["combinations"])
     attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
     records = bool(attacked) and all(row.psnr is None for c in attacked for run in c.runs for row in run.rows)
-    return jinja.from_string(PAGE).render(
+    return _template().render(
         about=record,
         style=Markup(STYLE),
         dataset=data.title(str(record["question"]["experiment"]["dataset"])),
@@ -55,6 +54,13 @@ def render(
         panels=_panels(attacked, utility, records),
         panels_received=_panels(attacked, received, records) if utility == local else "",
     )
+
+
+@cache
+def _template() -> Template:
+    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    jinja.filters.update(verdict=verdicts.in_words, num=decimals, pct=percent, claimed=claimed, listed=listed)
+    return jinja.from_string(PAGE)
 
 
 def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) -> Markup:

@@ -239,8 +239,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         reply = self._arrived.pop(message_id, None)
         if reply is None:
             return None
-        job = self._requested.pop(message_id)
-        return reply if time.time() < job.over else None
+        return reply if time.time() < self._requested.pop(message_id).over else None
 
     def _forget(self) -> None:
         """Forget messages that have expired."""

@@ -85,8 +85,10 @@ def convert_fields(record: object) -> None:
     """
     for name, kind in _kinds(type(record)).items():
         given = getattr(record, name)
+        if type(given) is kind and (kind is not str or given.isascii()):
+            continue
         value = _converted(given, kind)
-        if get_origin(kind) is not Literal and not (kind in (int, float) and _is_beyond(value)):
+        if not (kind in (int, float) and _is_beyond(value)):
             value = _fitted(value, Path if Path in get_args(kind) and value is not None else kind, name)
             value = from_home(value) if isinstance(value, Path) else value
         if value is not given:
@@ -95,9 +97,9 @@ def convert_fields(record: object) -> None:
 
 @cache
 def _kinds(record: type) -> dict[str, Any]:
-    """Return the types of a record's fields by name."""
-    hints = get_type_hints(record)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cast(Any, record))}
+    """Return the types of a record's fields by name; without words, which `flfw.bounds` checks alone."""
+    hints, fields = get_type_hints(record), dataclasses.fields(cast(Any, record))
+    return {field.name: hints[field.name] for field in fields if get_origin(hints[field.name]) is not Literal}
 
 
 def _converted(value: Any, kind: Any) -> Any:

@@ -162,5 +162,4 @@ def _entered(weight: Tensor, bias: Tensor) -> Tensor | None:
     if not float(length) > 0:
         return None
     row = slope @ g / length
-    outside = (g - torch.outer(slope, row)).norm() / g.norm()
-    return row if float(outside) < _RANK_ONE else None
+    return row if float((g - torch.outer(slope, row)).norm() / g.norm()) < _RANK_ONE else None

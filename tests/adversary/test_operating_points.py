@@ -37,6 +37,11 @@ def test_one_pair_has_no_interval():
     assert (result.auc, result.low, result.high) == (1.0, None, None)
 
 
+def test_scores_that_all_tie_show_nothing():
+    result = area(np.ones(40), np.arange(40) < 20, np.zeros(40, int), numpy_generator(0, "draws"))
+    assert (result.low, result.auc, result.high) == (0.5, 0.5, 0.5)
+
+
 @pytest.mark.parametrize("clients", [1, 10])
 def test_the_areas_interval_covers_a_half_under_the_null_in_about_95_percent(clients):
     rng, covered, trials = numpy_generator(0, "null", clients), 0, 300

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import subprocess
@@ -402,16 +403,17 @@ def test_what_a_server_writes_moves_no_cursor_in_the_sites_log(capsys: pytest.Ca
     assert "folder:?[2J?all is well" in message and message.count("\n") == 1
 
 
-def test_what_flower_logs_of_a_server_moves_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_flower_logs_of_a_server_moves_no_cursor() -> None:
     """A group, a type, and the words of an exception; the colours of Flower's own handler are added later."""
     logger = logging.getLogger("flwr")
-    before = list(logger.filters)
-    caplog.set_level(logging.INFO, "flwr")
+    before, level, logged = list(logger.filters), logger.level, io.StringIO()
+    handler = logging.StreamHandler(logged)
+    logger.setLevel(logging.INFO)
     keep_plain()
     keep_plain()  # once is enough
     try:
         assert len(logger.filters) <= len(before) + 1
-        logger.addHandler(caplog.handler)
+        logger.addHandler(handler)
         one = Site(POLICY, SuperLink())
         one.link.message.metadata.__dict__["_group_id"] = "1\x1b[2J\nguard: all is well"
         one.pull()
@@ -419,11 +421,13 @@ def test_what_flower_logs_of_a_server_moves_no_cursor(caplog: pytest.LogCaptureF
             raise ValueError("\x1b[2J\x07")
         except ValueError as error:
             logger.error("%s raised", "an\x1b[2Japp", exc_info=error)
-        assert "ROUND 1?[2J?guard: all is well]" in caplog.text and "an?[2Japp raised" in caplog.text
-        assert "ValueError: ?[2J?" in caplog.text and "\x1b[2J" not in caplog.text and "\x07" not in caplog.text
+        text = logged.getvalue()
+        assert "ROUND 1?[2J?guard: all is well]" in text and "an?[2Japp raised" in text
+        assert "ValueError: ?[2J?" in text and "\x1b[2J" not in text and "\x07" not in text
     finally:
-        logger.removeHandler(caplog.handler)
+        logger.removeHandler(handler)
         logger.filters = before
+        logger.setLevel(level)
 
 
 def test_a_run_that_its_policy_does_not_pin_is_refused_by_its_key() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from flfw.attacks.analytic import Analytic
+from flfw.attacks.dlg import DLG, DLGSettings
 from flfw.attacks.membership import Membership
 from flfw.audit.measures.public import PublicData
 from flfw.comparisons.rows import read
@@ -391,7 +392,8 @@ def test_an_app_with_one_logit_and_binary_labels_is_audited(tmp_path: Path, sque
         knowledge(fresh(dense), an_update(fresh(dense), 1)[0], inputs=SPACE, labels=torch.tensor([0.5]), batch=1)
     folder = recorded(tmp_path / "recordings", app_of(build, 1, local), build)
     training = TrainingDescription(LR, loss=binary_cross_entropy_with_logits)
-    result = ask(folder, tmp_path / "audit", net=build, truth=truth, attacks=["analytic", "dlg"], training=training)
+    attacks = {"analytic": Analytic(), "dlg": DLG(DLGSettings(iterations=10, restarts=2))}
+    result = ask(folder, tmp_path / "audit", net=build, truth=truth, attacks=attacks, training=training)
     controls = [{one["rung"]: one["passed"] for one in entry["ladder"]} for entry in result["audit"]]
     assert [(entry["verdict"], entry["share_recovered"]) for entry in result["audit"]] == [("leaks", 1)] * 2
     assert all(each["consistency"] for each in controls)  # binary cross-entropy is that of the scores 0 and the logit

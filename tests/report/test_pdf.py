@@ -29,23 +29,20 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @printed
-def test_pages_of_finished_runs_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = [a_run(tmp_path / "a b"), a_run(tmp_path / "none", attacks=())]
+def test_pages_of_finished_runs_and_of_a_matrix_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders, matrix = [a_run(tmp_path / "a b"), a_run(tmp_path / "none", attacks=())], tmp_path / "matrix"
     for folder in folders:
         write_report(folder)
-    assert sim.main(["--pdf", *map(str, folders)]) == 0
-    assert capsys.readouterr().out.split("\n") == [*(str(folder / "report.pdf") for folder in folders), ""]
+    matrix.mkdir()
+    (matrix / "matrix.html").write_text("<!doctype html><title>x</title><p>Two methods.")
+    assert sim.main(["--pdf", *map(str, folders), str(matrix)]) == 0
+    made = [*(str(folder / "report.pdf") for folder in folders), str(matrix / "matrix.pdf")]
+    assert capsys.readouterr().out.splitlines() == made
+    assert (matrix / "matrix.pdf").read_bytes().startswith(b"%PDF")
     for folder in folders:
         content = (folder / "report.pdf").read_bytes()
         assert content.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", content)) >= 3
         assert not [path for path in folder.iterdir() if path.name.endswith(".part")]
-
-
-@printed
-def test_the_page_of_a_matrix_is_printed_too(tmp_path: Path) -> None:
-    (tmp_path / "matrix.html").write_text("<!doctype html><title>x</title><p>Two methods.")
-    assert write_pdfs([tmp_path]) == [tmp_path / "matrix.pdf"]
-    assert (tmp_path / "matrix.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,7 @@ def test_the_command_lines_of_a_program_end_as_they_should(
                 code = end.code or 0
             seconds, printed = time.process_time() - began, capsys.readouterr()
             require_end(row, code, printed.out, printed.err, seconds, places)
-            after = files(places)
-            assert row.code == 0 or after == before
+            assert row.code == 0 or files(places) == before
         before = files(places) if row.code == 0 else before
 
 

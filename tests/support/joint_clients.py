@@ -18,8 +18,8 @@ from flfw.messages.wire import pack, views
 from flfw.plans.run_plan import plan
 from tests.support.rounds import fresh
 
-SIZES = (23, 50, 7, 41)
-"""Examples of the clients: in batches of 10 they take 3, 5, 1 and 5 steps an epoch, most with a short last batch."""
+SIZES = (13, 30, 7, 21)
+"""Examples of the clients: in batches of 10 they take 2, 3, 1 and 3 steps an epoch, most with a short last batch."""
 
 
 def asked(**changes: Any) -> Experiment:

@@ -141,8 +141,7 @@ def area(
     """
     require(draws >= 1, "draws >= 1", draws=draws)
     names = np.unique(clients)
-    wins, drawn = np.zeros(len(names)), np.zeros((draws, len(names)))
-    pairs = np.zeros(len(names))
+    wins, pairs, drawn = np.zeros(len(names)), np.zeros(len(names)), np.zeros((draws, len(names)))
     for index, (inside, outside) in enumerate(_by_client(scores, members, clients, names)):
         inside, outside = np.sort(inside), np.sort(outside)
         # A member is above the others below its first place among them, and ties with those up to its last one.
@@ -150,8 +149,9 @@ def area(
         wins[index], pairs[index] = (first + last).sum() / 2, len(inside) * len(outside)
         one, two = _drawn(len(inside), draws, rng), _drawn(len(outside), draws, rng)
         for some in np.array_split(np.arange(draws), -(-draws * len(outside) // _AT_ONCE)):
-            below = np.pad(np.cumsum(two[some], axis=1), ((0, 0), (1, 0)))
-            drawn[some, index] = (one[some] * (below[:, first] + below[:, last])).sum(1) / 2
+            below = np.zeros((len(some), len(outside) + 1), dtype=int)
+            np.cumsum(two[some], axis=1, out=below[:, 1:])
+            drawn[some, index] = (one[some] * (below.take(first, 1) + below.take(last, 1))).sum(1) / 2
     auc = float(wins.sum() / pairs.sum())
     if max(len(names), pairs.max()) < 2 or members.sum() < _FEWEST_DRAWN:
         return Area(auc, None, None, len(names))

@@ -182,11 +182,11 @@ def share_of_repeats(first: Tensor, second: Tensor, size: float) -> float | None
     pairs = len(first) * (len(first) - 1) // 2 * first.shape[1]
     counts = []
     for other in (first, second):
-        apart = [((other[shift:] - first[:-shift]).abs() / size).flatten() for shift in range(1, len(first))]
-        small = torch.cat([one[one < _SMALL] for one in apart]).sort().values
-        counts.append(torch.cat([torch.stack([*map(_close, apart)]).sum(0), _close(small.diff())]))
-    explained = [_MORE] * 2 * len(_CLOSE)
-    explained[len(_CLOSE)] = _MORE_EQUAL  # the distances follow the values
+        apart = ((other[shift:] - first[:-shift]).abs() / size for shift in range(1, len(first)))
+        near = torch.cat([one[one <= _CLOSE[-1]] for one in apart])
+        small = near[near < _SMALL].sort().values
+        counts.append(torch.cat([_close(near), _close(small.diff())]))
+    explained = [_MORE] * len(_CLOSE) + [_MORE_EQUAL] + [_MORE] * (len(_CLOSE) - 1)  # the distances follow the values
     for more, one, other in zip(explained, *(each.tolist() for each in counts), strict=True):
         if one > more * other and stats.binomtest(one, one + other, 0.5, "greater").pvalue < LEVEL:
             return one / pairs
