@@ -11,7 +11,7 @@ from types import MappingProxyType
 import flfw
 from flfw.command import help as pages
 from flfw.command.arguments import Command, leaves_training_open, named_settings, parse, refuse_two_tasks
-from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, translated
+from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, refuse_ignored, translated
 from flfw.errors import InputError, unknown
 from flfw.files.exit_code import exit_code
 
@@ -49,6 +49,9 @@ def _do(name: str, words: list[str], program: str) -> int:
     arguments = translated(name, words)
     command = parse(arguments, program=program)
     refuse_two_tasks(command)
+    for task in ("compare", "figures", "pdf", "purge", "list"):
+        if getattr(command, task) or (task == "list" and command.list is not None):
+            refuse_ignored(task, arguments)
     from flfw.command import early
 
     early.check(command)

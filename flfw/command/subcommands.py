@@ -135,6 +135,22 @@ def translated(name: str, words: Sequence[str]) -> list[str]:
     return [f"--{one.flag}", *behind, *rest]
 
 
+def refuse_ignored(task: str, arguments: Sequence[str]) -> None:
+    """Refuse flags of a run beside a task that looks at none, as its subcommand does.
+
+    Args:
+        task: the task's flag, without hyphens before it.
+        arguments: the whole command line.
+
+    Raises:
+        InputError: names the first flag that would be ignored.
+    """
+    name, one = next((name, one) for name, one in SUBCOMMANDS.items() if one.flag == task)
+    for flag in (word.partition("=")[0].removeprefix("--") for word in arguments if word.startswith("--")):
+        if flag != task and flag in flags() and not one.knows(flag):
+            raise InputError(_elsewhere(name, flag))
+
+
 def _elsewhere(name: str, flag: str) -> str:
     """Return the words for a flag that a subcommand does not take."""
     if flag in TASKS:

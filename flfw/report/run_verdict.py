@@ -12,7 +12,7 @@ from typing import Any, final
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.files import verdicts
 from flfw.report.findings import AuditEntry, number
-from flfw.report.formats import capital, percent, percent_above
+from flfw.report.formats import above, capital, percent, percent_above
 from flfw.report.page_data import is_regression
 from flfw.report.questions import decisive, sees_sums, share_right
 from flfw.report.ranking import decisive_setting
@@ -91,7 +91,10 @@ def decision(
         useful = "A useful model is no sign that it keeps its data private."
         return RunVerdict(Severity.UNTESTED, headline, (useful, *bounds))
     first, *others = tested
-    beside = (" ".join([other.headline, *other.meaning]) for other in others)
+    beside = [" ".join([other.headline, *other.meaning]) for other in others]
+    if first.level == Severity.UNKNOWN and any(map(is_bound, result.get("privacy") or [])):
+        # A bound says more than an attack without an answer.
+        return RunVerdict(first.level, first.headline, (*bounds, *first.meaning, *beside))
     return RunVerdict(first.level, first.headline, (*first.meaning, *beside, *bounds))
 
 
@@ -234,7 +237,8 @@ def _claim(line: Mapping[str, Any]) -> str:
     unit, right = line.get("unit"), percent_above(certainty)
     bound = (
         f"Whatever the attack, {against} is right at most {right} of the time on whether one {unit} was there, if that "
-        "was as likely as not before, and while the assumptions under Privacy hold."
+        "was as likely as not before, and while the assumptions under Privacy hold (epsilon at most "
+        f"{above(line.get('epsilon'))})."
     )
     if certainty >= NOTHING:
         allowed = f"it lets {against} be right {right} of the time."

@@ -194,6 +194,15 @@ def test_a_question_fits_a_single_client_and_an_attack_that_cannot_adapt(tmp_pat
     )
 
 
+def test_a_bound_stands_before_an_attack_without_an_answer_and_behind_one_that_has_any(tmp_path: Path) -> None:
+    """It is rounded up: 0.5801 is no bound of 0.58."""
+    for more, place in ((judged("undecided", "few"), 0), (judged("no leak found", "nothing"), -1)):
+        meaning = decided(tmp_path, {**more}, privacy=[CLAIM | {"epsilon": 0.5801}]).meaning
+        assert meaning[place].startswith("Whatever the attack, ") and "(epsilon at most 0.581)." in meaning[place]
+        none = decided(tmp_path, {**more}, privacy=[CLAIM | {"epsilon": "inf"}]).meaning
+        assert none[-1].startswith("No bound is claimed in this run")
+
+
 def test_a_bound_says_that_reported_accuracies_are_not_in_it(tmp_path: Path) -> None:
     def words(**result: Any) -> str:
         return " ".join(decided(tmp_path, privacy=[CLAIM], **result).meaning)
