@@ -292,8 +292,14 @@ def notes_on_data(experiment: Experiment, task: Task) -> list[str]:
 
 
 def left_out(split: str, task: Task) -> list[str]:
-    """Note on training examples that a split gives to no client; none where all are given, or data are elsewhere."""
+    """Note on training examples that a split or an audit gives to no client; none where the data are elsewhere."""
     held, there = total(task.split.train), len(task.dataset.train_y) - len(task.dataset.victims)
     if held >= there or not task.has_data or isinstance(task.split.train, LazyParts):
         return []
-    return [f"The split holds {held:,} of {there:,} training examples (split={split})."]
+    tested = sum(len(drawn.held_out) for drawn in task.pairs or ())
+    notes = (
+        [f"{tested:,} training examples are held out to test who is a member: nobody trains on them."] if tested else []
+    )
+    if held + tested < there:
+        notes.append(f"The split holds {held + tested:,} of {there:,} training examples (split={split}).")
+    return notes

@@ -133,3 +133,10 @@ def test_a_split_that_leaves_examples_out_is_noted() -> None:
     assert left_out("iid", check(whole)[1]) == []
     part = check(replace(whole, split="sampled", set=("sampled.train=100",)))[1]
     assert left_out("sampled", part) == ["The split holds 1,000 of 1,500 training examples (split=sampled)."]
+    held_out = "training examples are held out to test who is a member: nobody trains on them."
+    game = check(replace(whole, attack=("membership",), membership_pairs="all"))[1]
+    away = sum(len(one.held_out) for one in game.pairs or ())
+    assert away > 700 and left_out("iid", game) == [f"{away:,} {held_out}"]
+    both = check(replace(whole, split="sampled", set=("sampled.train=100",), attack=("membership",)))[1]
+    words = left_out("sampled", both)
+    assert words[0].endswith(held_out) and words[1].startswith("The split holds 1,000 of 1,500")
