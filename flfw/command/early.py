@@ -75,7 +75,7 @@ def check_listed(names: Iterable[str]) -> None:
     known = [name for kind in (METHOD, DEFENCE, ATTACK) for name in plugins.names(kind)]
     known += [*data.names(), *schemes(), *networks()]
     for name in names:
-        if name not in (*known, *SECTIONS, "expert"):
+        if name not in (*known, *SECTIONS, "expert") and ":" not in name:
             if today := VALUES.get(("split", name)):
                 raise InputError(f"Expected {today}, as it is called now; got --list {name}.")
             raise unknown(f"{', '.join(SECTIONS)}, or a name in them", f"--list {name}", name, [*known, *SECTIONS])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import textwrap
 from typing import Any
 
 from flfw import bounds, data, nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.data.splits import schemes
+from flfw.errors import require
 from flfw.server.strategy import FederatedStrategy
 from flfw.task.defence import Defence
 
@@ -23,14 +25,19 @@ _KINDS = {
 
 
 def about(name: str) -> str:
-    """Return the cards of all that has a name, each with its hyper-parameters."""
-    cards = []
+    """Return the cards of all that has a name, each with its hyper-parameters.
+
+    Raises:
+        InputError: ``package.module:Class`` is no method, defence or attack.
+    """
+    cards, own = [], plugins.imported(name, "plug-in") if ":" in name else None
     for title, (kind, base) in _KINDS.items():
-        if name in plugins.names(kind):
-            module = importlib.import_module(f"{kind.package}.{name}")
+        if name in plugins.names(kind) or (isinstance(own, type) and issubclass(own, base)):
             cls = plugins.load_class(kind, name, base)
-            fields = _fields(cls.Settings, "" if kind == plugins.METHOD else f"{name}.")  # as --set takes them
-            cards.append(f"[{title[:-1]}] {(module.__doc__ or '').strip()}\n\n{fields}")
+            words = cls.__doc__ if own else importlib.import_module(cls.__module__).__doc__
+            prefix = "" if kind == plugins.METHOD else f"{plugins.short_name(name)}."  # as --set takes them
+            cards.append(f"[{title[:-1]}] {inspect.cleandoc(words or '')}\n\n{_fields(cls.Settings, prefix)}")
+    require(bool(cards) or ":" not in name, "a class of a method, defence or attack", list=name)
     if name in data.names():
         card = data.describe(name)
         shape = "x".join(map(str, card.shape))

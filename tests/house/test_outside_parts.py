@@ -24,6 +24,7 @@ from flfw.nets import Net, Tensors
 from flfw.nets.backbones.architectures import VARIABLE
 from flfw.plans.run_plan import plan
 from flfw.runs import run
+from flfw.runs.listing import about
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.fedavg import FedAvg
@@ -210,3 +211,11 @@ def test_a_method_whose_settings_have_no_optimiser_for_its_clients_is_refused() 
     words = "Expected Settings of WithoutSettings from LocalTraining, .* half sgd .*, got Settings=NoSettings."
     with pytest.raises(InputError, match=words):
         plan(tiny(method=f"{__name__}:WithoutSettings"))
+
+
+def test_a_class_of_ones_own_has_a_card() -> None:
+    assert about(f"{__name__}:HeldNearMean").startswith("[method] A method of one's own that derives from one")
+    assert "--set mu=" in about(f"{__name__}:HeldNearMean")  # as --set takes it
+    for name in ("Experiment", "Nobody"):
+        with pytest.raises(InputError, match=f"^Expected a class of a method, defence or attack, got list=.*:{name}"):
+            about(f"{__name__}:{name}")
