@@ -433,7 +433,9 @@ def test_what_is_missing_can_be_switched_off(tmp_path: Path, capsys: pytest.Capt
     assert data.describe(usual.name).source.endswith("; 10 rows without a target are left out")
     for name in (usual.name, f"{file}@y"):  # also without its prefix
         assert flfw_main(["data", "columns", name]) == 0
-        assert "\ny: missing: 10 times null.\n" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "\ny: missing: 10 times null.\n" in said
+        assert "\n16 training rows and 4 test rows, by class: None 10, mild 10.\n" in said
     assert schema(kept).classes == ("None", "mild", "null")
     assert schema(kept).columns[0].categories == ("FR", "NA") and schema(usual).columns[0].missing
 
