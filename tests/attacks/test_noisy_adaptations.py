@@ -38,6 +38,7 @@ from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Tensors, tensors
 from flfw.nets.training.clipping import CLIP_FACTOR
 from flfw.nets.training.local_steps import LocalSteps
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.plans.run_plan import plan
 from flfw.privacy.mechanism import ClientSchedule
 from flfw.privacy.mechanism import Mechanism as Privacy
@@ -341,6 +342,8 @@ def test_who_knows_of_the_noise_comes_closer() -> None:
 
 class Shielded(FederatedStrategy):
     """Somebody's own method for privacy, for which nothing is written."""
+
+    Settings = LocalTraining
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         return weighted_mean(updates)

@@ -29,12 +29,14 @@ FLAGS += ("--split", "sampled", "--expert", "round_deadline=120", "--set", "samp
 EQUAL_ROWS = """
 from typing import final
 from flfw.messages.wire import pack, unpack
+from flfw.nets.training.optimisers import LocalTraining
 from flfw.server.aggregation import weighted_mean
 from flfw.server.strategy import FederatedStrategy
 
 
 @final
 class EqualRows(FederatedStrategy):
+    Settings = LocalTraining
     downloads = uploads = ("*",)
 
     def arrays_for(self, partition, arrays):
