@@ -73,7 +73,7 @@ def compiler() -> str | None:
 
 _FEWEST = 3  # steps of a loop, of which the first, which builds graphs and takes memory, says nothing about the others
 _SHARE = 3  # of the time that is left for steps, one loop takes a third
-_TO_ITS_END_S = 2.0  # for the first of the loops that may end early: how many steps they take is known from it
+_TO_ITS_END_S = 4.0  # for the first of the loops that may end early: how many steps they take is known from it
 
 
 @final

@@ -75,7 +75,7 @@ def test_a_loop_that_does_not_end_within_some_seconds_counts_with_all_steps(cloc
             for _ in steps(1000, early=True):
                 clock.pass_by(0.1)
                 taken += 1
-    assert taken < 40 and sample.seconds == pytest.approx(2 * 100)
+    assert taken < 60 and sample.seconds == pytest.approx(2 * 100)
 
 
 def test_a_whole_loop_takes_all_steps_with_what_is_inside_cut(clock: Clock) -> None:
