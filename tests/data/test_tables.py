@@ -163,6 +163,9 @@ def test_two_numbers_are_a_boolean_in_all_but_the_shortest_tables(tmp_path: Path
     lines = [f"{1 + n % 2},{n % 7},{'ab'[n % 2]}" for n in range(30)]
     sex, _ = schema(load(write(tmp_path, "\n".join(["sex,size,y", *lines])), "y")).columns
     assert (sex.kind, sex.categories) == ("boolean", ("1", "2"))
+    for rows, kind in ((20, "numeric"), (21, "boolean")):
+        shorter = write(tmp_path, "\n".join(["sex,size,y", *lines[:rows]]))
+        assert schema(load(shorter, "y")).columns[0].kind == kind
 
 
 def test_settings_overrule_what_values_tell_and_patterns_name_columns(tmp_path: Path) -> None:
