@@ -92,7 +92,7 @@ def decision(
         return RunVerdict(Severity.UNTESTED, headline, (useful, *bounds))
     first, *others = tested
     beside = [" ".join([other.headline, *other.meaning]) for other in others]
-    if first.level == Severity.UNKNOWN and any(map(is_bound, result.get("privacy") or [])):
+    if first.level == Severity.UNKNOWN and any(map(_excludes, result.get("privacy") or [])):
         # A bound says more than an attack without an answer.
         return RunVerdict(first.level, first.headline, (*bounds, *first.meaning, *beside))
     return RunVerdict(first.level, first.headline, (*first.meaning, *beside, *bounds))
@@ -223,6 +223,13 @@ def is_bound(line: Mapping[str, Any]) -> bool:
     return number(line.get("epsilon")) != inf
 
 
+def _excludes(line: Mapping[str, Any]) -> bool:
+    """Return whether a line of ``privacy`` is a claim that leaves an attacker in doubt."""
+    certainty = number(line.get("max_guess_accuracy"))
+    claimed = is_bound(line) and line.get("accounting") != "as published"
+    return claimed and certainty is not None and certainty < NOTHING
+
+
 def _not_against(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a sentence on those whom a unit's first bound stands behind, as nothing is claimed against them."""
     ahead = takewhile(lambda line: not is_bound(line), rows)
@@ -238,7 +245,7 @@ def _claim(line: Mapping[str, Any]) -> str:
     bound = (
         f"Whatever the attack, {against} is right at most {right} of the time on whether one {unit} was there, if that "
         "was as likely as not before, and while the assumptions under Privacy hold (epsilon at most "
-        f"{above(line.get('epsilon'))})."
+        f"{above(line.get('epsilon'))}, delta {line.get('delta')})."
     )
     if certainty >= NOTHING:
         allowed = f"it lets {against} be right {right} of the time."

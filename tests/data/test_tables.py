@@ -297,6 +297,7 @@ DATES = [  # words, days since 1970
     ("197001|197003|197102", [0, 59, 396]),
     ("1. Januar 1970|3. März 1970|2 Mai 1970|1 Dezember 1970", [0, 61, 121, 334]),
     ("1er août 1970|3 février 1970|14 juil. 1970|1 juin 1970", [212, 33, 194, 151]),
+    ("3. Ma\u0308rz 1970|1 fevrier 1970|2 Sept 1970", [61, 31, 244]),  # two characters for one letter
     ("3-ene-1970|1 abr 1970|2 dic 1970|5 gennaio 1970|1 ottobre 1970", [2, 90, 335, 4, 273]),
 ]
 TWOFOLD = [  # words of which nobody can say which numbers, days or classes they are
@@ -404,6 +405,7 @@ def test_what_a_column_is_taken_for_is_said() -> None:
         ("5 mg|7 Mg|3 mg", "categorical", "numbers in several units, such as 3 mg and 7 Mg"),
         ("5 s|6|7 s", "categorical", "numbers in several units"),
         ("5 MPa|700 mPa|3 MPa", "categorical", "numbers in several units, such as 3 MPa and 700 mPa"),
+        ("1 Marks 2001|2 Marks 2002|3 Sets 2003", "categorical", "1 Marks 2001 is in no known form of days"),
         ("201801|201912|202007", "date", "six digits are read as a month"),
         ("5|7|8|-999|6|9", "numeric", "3 times -999: a missing value? csv.missing=-999"),
         ("<1|<2|<3", "categorical", ""),  # all below what can be measured: no number is known

@@ -198,7 +198,15 @@ def test_a_bound_stands_before_an_attack_without_an_answer_and_behind_one_that_h
     """It is rounded up: 0.5801 is no bound of 0.58."""
     for more, place in ((judged("undecided", "few"), 0), (judged("no leak found", "nothing"), -1)):
         meaning = decided(tmp_path, {**more}, privacy=[CLAIM | {"epsilon": 0.5801}]).meaning
-        assert meaning[place].startswith("Whatever the attack, ") and "(epsilon at most 0.581)." in meaning[place]
+        assert (
+            meaning[place].startswith("Whatever the attack, ")
+            and "(epsilon at most 0.581, delta 1e-05)." in meaning[place]
+        )
+        idle = decided(tmp_path, {**more}, privacy=[EMPTY]).meaning
+        assert idle[-1].startswith("The claimed bound for one client excludes next to nothing")
+        both = decided(tmp_path, {**more}, privacy=[CLAIM, EMPTY]).meaning
+        bound, next_to_nothing = both[:2] if place == 0 else both[-2:]
+        assert bound.startswith("Whatever the attack, ") and next_to_nothing == idle[-1]
         none = decided(tmp_path, {**more}, privacy=[CLAIM | {"epsilon": "inf"}]).meaning
         assert none[-1].startswith("No bound is claimed in this run")
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
+from unicodedata import normalize
 
 import numpy as np
 
@@ -52,15 +53,20 @@ _GROUPED = {
 }
 _TIME = r"(?P<hour>\d+):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d(?:[.,]\d+)?))?(?:\s?(?P<half>[AaPp])\.?[Mm]\.?)?"
 _SPAN = re.compile(rf"(?:(?P<days>-?\d+) ?(?:days?|d),? ?\+?)?(?P<minus>-)?{_TIME}")
-_MONTHS = {  # how their names begin in English, German, French, Spanish and Italian
-    start: number
-    for number, starts in {
-        1: "jan ene gen", 2: "feb fév fev", 3: "mar mär mrz", 4: "apr avr abr", 5: "may mai mag", 6: "juin jun giu",
-        7: "juil jul lug", 8: "aug aoû aou ago", 9: "sep set", 10: "oct okt ott", 11: "nov", 12: "dec dez déc dic",
+_MONTHS = {  # from each beginning of three letters or more in English, German, French, Spanish and Italian
+    name[:letters]: number
+    for number, names in {
+        1: "january januar janvier enero gennaio", 2: "february februar février fevrier febrero febbraio",
+        3: "march märz maerz mrz mars marzo", 4: "april avril abril aprile", 5: "may mai mayo maggio",
+        6: "june juni juin junio giugno", 7: "july juli juillet julio luglio", 8: "august août aout agosto",
+        9: "september septembre septiembre settembre", 10: "october oktober octobre octubre ottobre",
+        11: "november novembre noviembre", 12: "december dezember décembre decembre diciembre dicembre",
     }.items()
-    for start in starts.split()
+    for name in names.split()
+    for letters in range(3, len(name) + 1)
+    if name[:letters] != "jui"  # juin or juillet
 }  # fmt: skip
-_MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[^\W\d_]*\.?"
+_MONTH = r"(?P<name>[^\W\d_]{3,})\.?"
 _DAYS = [
     re.compile(rf"{day}(?:(?:T|:|,?\s+){_TIME}\s?(?P<zone>Z|UTC|[+-]\d{{2}}(?::?\d{{2}})?)?)?", re.IGNORECASE)
     for day in (
@@ -265,7 +271,8 @@ def days(words: Sequence[str], day_first: YesNo = "") -> Quantities:
     """
     import pandas as pd
 
-    parsed = [next(filter(None, (form.fullmatch(word) for form in _DAYS)), None) for word in words]
+    composed = [normalize("NFC", word) for word in words]
+    parsed = [next(filter(_is_day, (form.fullmatch(word) for form in _DAYS)), None) for word in composed]
     pairs = {one[0]: (int(one["one"]), int(one["two"])) for one in parsed if one and one.groupdict().get("sign")}
     twofold = [word for word, (one, two) in pairs.items() if one != two and max(one, two) <= 12]
     orders: list[YesNo] = [order for order, month in _ORDERS if all(pair[month] <= 12 for pair in pairs.values())]
@@ -286,6 +293,10 @@ def days(words: Sequence[str], day_first: YesNo = "") -> Quantities:
     # Microseconds reach beyond the year 9999, which tables write for "never"; nanoseconds end in 2262.
     since = moments.as_unit("us") - pd.Timestamp(0, tz="UTC").as_unit("us")
     return Quantities(np.asarray(since / pd.Timedelta(days=1), dtype=np.float64), note=note)
+
+
+def _is_day(parsed: re.Match[str] | None) -> bool:
+    return parsed is not None and parsed.groupdict().get("name", "may").lower() in _MONTHS
 
 
 def _iso(parsed: re.Match[str], day_first: bool) -> str:
