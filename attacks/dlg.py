@@ -76,7 +76,7 @@ class LeastSquares(GradientMatching, ABC):
             restarts=self.settings.restarts,
             solved=self.settings.solved,
             boxed=False,
-            lost=1.0 if noise is None else inf,  # relative squared distance of a gradient of 0
+            failed_above=1.0 if noise is None else inf,  # relative squared distance of a gradient of 0
         )
 
 

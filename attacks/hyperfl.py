@@ -152,11 +152,11 @@ class HyperFLInversion(Attack):
         last = max(1, chosen.iterations // _LAST)
         if distance is relative_distance or last == chosen.iterations:
             adam = AdamSearch(chosen.iterations, chosen.lr, chosen.signed)
-            return SearchConfig(relative_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
+            return SearchConfig(relative_distance, adam, prior, restarts=chosen.restarts, failed_above=_NOTHING)
         opening = Stage(distance, AdamSearch(chosen.iterations - last, chosen.lr, chosen.signed), prior)
         finer = AdamSearch(last, _FINER * chosen.lr, chosen.signed, "cosine")
         return SearchConfig(
-            relative_distance, finer, prior, restarts=chosen.restarts, lost=_NOTHING, opening=(opening,)
+            relative_distance, finer, prior, restarts=chosen.restarts, failed_above=_NOTHING, opening=(opening,)
         )
 
     def _smooth(self) -> SearchConfig:
@@ -164,7 +164,7 @@ class HyperFLInversion(Attack):
         inner = min(_INNER, self.settings.iterations)
         descent = LBFGS(self.settings.iterations // inner, inner=inner)
         prior = weighted((_SMOOTH * self.settings.tv, total_variation))
-        return SearchConfig(cosine_distance, descent, prior, restarts=self.settings.restarts, lost=_NOTHING)
+        return SearchConfig(cosine_distance, descent, prior, restarts=self.settings.restarts, failed_above=_NOTHING)
 
     def _with_labels(
         self, sent: list[Tensors], knowledge: list[Knowledge], rngs: list[torch.Generator]
@@ -177,7 +177,7 @@ class HyperFLInversion(Attack):
             sent = [named(reading) for reading in search(generated, sent, rngs, first, self.compute)]
             victim = HeadlessVictim(victim.model, victim.inputs)
         adam, prior = AdamSearch(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
-        recipe = SearchConfig(cosine_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
+        recipe = SearchConfig(cosine_distance, adam, prior, restarts=chosen.restarts, failed_above=_NOTHING)
         targets = [_labelled(*case) for case in zip(sent, knowledge, rngs, strict=True)]
         batch = invert(victim, targets, recipe, box=knowledge[0].box, compute=self.compute)
         return [Reconstruction(one.samples, one.matching_loss, one.iterations, one.labels) for one in batch]

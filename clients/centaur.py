@@ -29,6 +29,6 @@ class CentaurClient(DPClient):
             return FederatedClient.batches(self, rng)  # never Poisson batches: the head's steps have no noise
 
         head_loss = self.train_epochs(
-            self.staying(), settings.head_epochs, plain, purpose="head", follow=follow, batches=passes
+            self.unshared_parameters(), settings.head_epochs, plain, purpose="head", follow=follow, batches=passes
         )
         return {**super().train(), "head_loss": head_loss}

@@ -50,10 +50,10 @@ class FedCDPClient(DPClient):
         medians = torch.cat(norms).median(0).values.clamp(min=_LEAST).tolist()
         return dict(zip(self.per_example.groups, medians, strict=True))
 
-    def noised(self, clipped: ClippedSum, bound: Bound, sum_noise_multiplier: float) -> Tensors:
+    def add_noise(self, clipped: ClippedSum, bound: Bound, sum_noise_multiplier: float) -> Tensors:
         """Return the noisy sum, whose smallest entries may be zeroed."""
         where, ratio = self.settings.compress, self.settings.compress_ratio
-        total = super().noised(clipped, bound, sum_noise_multiplier)
+        total = super().add_noise(clipped, bound, sum_noise_multiplier)
         return {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
 
     def before_noise(self, total: Tensors) -> Tensors:

@@ -18,7 +18,7 @@ class PPSGDClient(DPClient):
 
     def train(self) -> dict[str, float]:
         """Train both parts; return the mean loss of the last epoch, after the head's steps, and `measures`."""
-        settings, head = self.ctx.settings, self.staying()
+        settings, head = self.ctx.settings, self.unshared_parameters()
         plain = settings.optimiser_at(settings.head_lr)
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:

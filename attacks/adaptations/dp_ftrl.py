@@ -18,7 +18,7 @@ class DPFTRLAdaptation(Clipped):
     """Clipped update without noise."""
 
     @property
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """False: the update is clipped."""
         return False
 

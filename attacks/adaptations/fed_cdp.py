@@ -31,7 +31,7 @@ class FedCDPAdaptation(Clipped):
     """Noisy steps, with all options of the settings."""
 
     @property
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """True: each example's gradient is clipped."""
         return True
 

@@ -20,7 +20,7 @@ class FedSDPAdaptation(Clipped):
     """Clipped update."""
 
     @property
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """False: the update is clipped."""
         return False
 

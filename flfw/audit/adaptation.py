@@ -43,7 +43,7 @@ class Protection:
 
     Attributes:
         plan: of the run's clients.
-        adaptation: what an attacker may adapt with, as the experiment has it: ``auto``, ``automatic`` or ``none``.
+        adaptation: what an attacker may adapt with: ``defence_code``, ``automatic`` or ``none``.
         probe_set: the probes.
         vantage: the attacker's position.
         how: the kind of adaptation to ``by``.

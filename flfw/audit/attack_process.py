@@ -55,7 +55,7 @@ def processes_after_training(gpu: bool) -> int:
     return 1 if gpu else min(_MOST, len(os.sched_getaffinity(0)))
 
 
-class Attacks(ABC):
+class AttackExecutor(ABC):
     """Executor of attack jobs, active between `begin` and `end`.
 
     Args:
@@ -89,7 +89,7 @@ class Attacks(ABC):
 
 
 @final
-class Inline(Attacks):
+class Inline(AttackExecutor):
     """Executor in this process: a job runs when its result is requested, without protection from a faulty attack."""
 
     def wait(self, job: AttackJob) -> JobResult:
@@ -108,7 +108,7 @@ class Inline(Attacks):
 
 
 @final
-class AttackServer(Attacks):
+class AttackProcess(AttackExecutor):
     """Executor in separate processes, and a thread that watches them.
 
     While training is at work there is one process, afterwards as many as cores, at most four. Each is started alike, so

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, final
 
 from flfw.adversary.attack import tuned_on
-from flfw.audit.attack_process import Attacks, AttackServer, Inline, require_gpu
+from flfw.audit.attack_process import AttackExecutor, AttackProcess, Inline, require_gpu
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.membership.membership_audit import MembershipAudit
@@ -89,13 +89,13 @@ class Auditor(AbstractContextManager["Auditor"]):
         note = lambda sentence: self._note([sentence])  # noqa: E731
         return JobPlanner(clients, self.audit, self._task, self.source, self._named, note, lambda: self._granted_public)
 
-    def _place(self) -> Attacks:
+    def _place(self) -> AttackExecutor:
         if self.audit.process == "inline":
             return Inline(self._queue, self.jobs)
         gpu, seconds = self.audit.settings.attack_gpus > 0, self.audit.settings.attack_timeout
         # The recordings of an earlier run are complete: the process may start at once, while jobs are made.
         early = self.audit.process == "concurrent" or self.source != self._out
-        return AttackServer(self._queue, self.jobs, concurrent=early, seconds=seconds, gpu=gpu)
+        return AttackProcess(self._queue, self.jobs, concurrent=early, seconds=seconds, gpu=gpu)
 
     def __enter__(self) -> Auditor:
         """Start the attacks on new recordings."""

@@ -74,8 +74,8 @@ def send_probes(
         config: dict[str, Any] = {"control": probe_set.control, "client": client, "slot": probe, "own_slot": slot}
         config |= {"batch": probe_set.batch, "steps": probe_set.steps, "point": probe_set.point}
         config |= _ON_THE_CLIENT if probe_set.on_client else {}
-        if client in strategy.client_directory.unfit:
-            failed.append(Failure(client, strategy.client_directory.unfit[client]))
+        if client in strategy.client_directory.excluded:
+            failed.append(Failure(client, strategy.client_directory.excluded[client]))
         else:
             sent = arrays if probe_set.fresh else strategy.arrays_for(client, arrays)
             messages.append(strategy.create_message(client, sent, "train.probe", probe_set.round, config))

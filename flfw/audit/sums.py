@@ -77,7 +77,7 @@ def _findings(smallest: int, sends_mean: bool, clients: int) -> Findings:
         yield "alone", "The federation has one client: there is no other one, and no sum hides its message."
     if not sends_mean:
         yield (
-            "no mean",
+            "untried",
             "This run's server does not send all clients the mean of what it received, so a client cannot subtract its "
             "own part from it. What it can compute instead was not looked at.",
         )

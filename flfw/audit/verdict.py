@@ -8,15 +8,14 @@ and sums, `flfw.audit.membership.evidence` for members, `flfw.audit.measures.cla
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
-from flfw.files.verdicts import LEAK_CAUSES, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED
+from flfw.files.verdicts import LEAK_CAUSES, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, Cause, NoLeakCause
 
-Findings: TypeAlias = Iterator[tuple[str, str]]
+Findings: TypeAlias = Iterator[tuple[Cause, str]]
 """Causes of a verdict, each with the reason in sentences; the first one decides."""
 
 MESSAGES = 8  # least number of independent messages for "no leak found": they exclude, at 95 %, that 32 % leak
-_FOUND_NOTHING = ("nothing", "constant")
 
 
 class Verdict(NamedTuple):
@@ -29,7 +28,7 @@ class Verdict(NamedTuple):
     """
 
     verdict: str
-    cause: str
+    cause: Cause
     reason: str
 
 
@@ -45,7 +44,7 @@ def verdict_on(findings: Findings, *, unread: str = "", tampered_by: str = "") -
     'undecided'
     """
     cause, reason = next(findings)
-    word = LEAKS if cause in LEAK_CAUSES else NO_LEAK_FOUND if cause in _FOUND_NOTHING else UNDECIDED
+    word = LEAKS if cause in LEAK_CAUSES else NO_LEAK_FOUND if cause in get_args(NoLeakCause) else UNDECIDED
     conclusion = revised_if_unread(Verdict(word, cause, reason), unread)
     return revised_if_tampered(conclusion, tampered_by) if tampered_by else conclusion
 

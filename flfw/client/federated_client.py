@@ -64,7 +64,7 @@ class ProbeResponder(LocalTrainer, ABC):
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute a local step's direction for the uploads: the defended gradient, before `Defence.update`."""
-        x, y = self.guarded(x, y, rng)
+        x, y = self.defended_batch(x, y, rng)
         descended = self.ctx.method.descended(self.model, self.ctx.settings)
         moving = {n: p for n, p in self.model.named_parameters() if matches(n, descended)}
         loss = self.loss(x.to(self.device), y.to(self.device))
@@ -77,7 +77,7 @@ class ProbeResponder(LocalTrainer, ABC):
         A method may use it as `local_gradient`. It is for methods whose `loss_and_direction` changes the gradient: by
         clipping, noise or a correction.
         """
-        x, y = self.guarded(x, y, rng)
+        x, y = self.defended_batch(x, y, rng)
         _, direction = self.loss_and_direction(self.trainable_parameters(), x.to(self.device), y.to(self.device))
         direction = {name: value.cpu() for name, value in direction.items()}
         return {**direction, **self.defended(direction, x, y, rng)}
@@ -99,7 +99,7 @@ class ProbeResponder(LocalTrainer, ABC):
             self._stored = there[1], self._stored[1]
 
         def again(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-            yield self.guarded(*there, rng)
+            yield self.defended_batch(*there, rng)
 
         self.train_epochs(
             self.trainable_parameters(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=again
@@ -183,12 +183,12 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         return [state[name].cpu().numpy() for name in self.download_names]
 
     def fit(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[NDArrays, int, dict[str, Any]]:
-        """Do one round: install, evaluate, train, evaluate, keep private tensors, send shared ones.
+        """Do one round: load what was received, evaluate, train, evaluate, keep private tensors, send shared ones.
 
-        This is for callers of a NumPyClient; the app of a run calls `round`, and checks what it sends itself.
+        This is for callers of a NumPyClient; a run's app calls `fit_named`, and checks what it sends itself.
 
         Raises:
-            SharingViolationError: the arrays are not the method's downloads, or `upload_tensors` is not its uploads.
+            SharingViolationError: the arrays are not the method's downloads, or a tensor to send is no upload.
         """
         sent, metrics = self.fit_named(self._named(parameters), int(config["state_version"]))
         self.validator.check_sent(sent)

@@ -15,7 +15,7 @@ from flfw.client.context import ClientContext
 from flfw.files.earlier_names import EarlierHooks
 from flfw.files.tensor_names import matches
 from flfw.nets.bottleneck import penalty
-from flfw.nets.net import Tensors, hits, loss, regression_metrics, targets
+from flfw.nets.net import Tensors, correct, loss, regression_metrics, targets
 from flfw.nets.training.devices import device_of
 from flfw.nets.training.optimisers import Optimiser, PersistentTraining, StatefulOptimiser, clip_norm, loss_and_grad
 from flfw.rng import torch_generator
@@ -60,7 +60,7 @@ class LocalTrainer(EarlierHooks, ABC):
         lasting = isinstance(ctx.settings, PersistentTraining) and ctx.settings.lasting
         self._lasting = ctx.settings.optimiser_at(ctx.local.lr) if lasting else None
         self.steps_made = 0
-        self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
+        self.audited_batches: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
         self._stored: tuple[Tensor, np.ndarray] | None = None  # the labels taken last, with their examples' places
         self.device = device_of(bool(ctx.plan.on_gpu) and torch.cuda.is_available())
 
@@ -160,9 +160,9 @@ class LocalTrainer(EarlierHooks, ABC):
         order = torch.randperm(len(mine), generator=rng).numpy() if shuffled else np.arange(len(mine))
         for start in range(0, len(mine), self.ctx.local.batch_size):
             x, y = self.examples("train", mine[order[start : start + self.ctx.local.batch_size]], vary=rng)
-            yield self.guarded(x, y, rng)
+            yield self.defended_batch(x, y, rng)
 
-    def guarded(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def defended_batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch that a local step sees; the client's defence readies the model, and may change the batch."""
         if self.ctx.defence is None:
             return x, y
@@ -172,8 +172,8 @@ class LocalTrainer(EarlierHooks, ABC):
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return examples on the client's device; see `flfw.task.task.Task.examples`."""
         x, y = self.ctx.task.examples(part, indices, vary)
-        if part == "train" and self.noted is not None:
-            self.noted.append((indices, x, y))
+        if part == "train" and self.audited_batches is not None:
+            self.audited_batches.append((indices, x, y))
         x, y = x.to(self.device), y.to(self.device)
         if part == "train":
             self._stored = y, indices
@@ -197,7 +197,7 @@ class LocalTrainer(EarlierHooks, ABC):
                 indices = mine[start : start + _EVALUATION_BATCH]
                 x, y = self.ctx.task.examples("train" if part == "train" else "test", indices)
                 x, y = x.to(self.device), y.to(self.device)
-                right += float(hits(self.model(self.ctx.task.inputs.normalise(x)), x, y).sum())
+                right += float(correct(self.model(self.ctx.task.inputs.normalise(x)), x, y).sum())
         self.model.train()
         return right / len(mine)
 

@@ -293,7 +293,7 @@ def _compared(entry: dict[str, Any]) -> bool:
 
 def refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, model: nn.Module) -> None:
     """Refuse canaries if the server lacks data that a client's steps depend on, or if whole updates are clipped."""
-    if isinstance(chosen, DPSettings) and chosen.on_update:
+    if isinstance(chosen, DPSettings) and chosen.clips_updates:
         clips = "Expected a method that clips the gradients of single examples, or nothing, for --expert canaries"
         raise InputError(f"{clips}; got method={method}, which clips whole updates.")
     if isinstance(chosen, PersistentTraining) and chosen.lasting:

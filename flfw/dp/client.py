@@ -118,11 +118,11 @@ class DPClient(PrivatelyReporting, ABC):
 
     def joint(self, clients: Sequence[DPClient]) -> BatchedSteps | None:
         """Make the joint steps of some clients like this one: noisy ones, where steps are clipped."""
-        return JointNoisySteps(clients) if self.noise_settings.on_steps else super().joint(clients)
+        return JointNoisySteps(clients) if self.noise_settings.clips_examples else super().joint(clients)
 
     @classmethod
     def joined_as(cls) -> type[GradientClient]:
-        """Return this class: a subclass may change the bound, `noised` and `before_noise`."""
+        """Return this class: a subclass may change the bound, `add_noise` and `before_noise`."""
         return DPClient
 
     @classmethod
@@ -143,7 +143,7 @@ class DPClient(PrivatelyReporting, ABC):
         """Return the parameters that noisy steps change."""
         return self._trained(uploaded=True)
 
-    def staying(self) -> dict[str, Tensor]:
+    def unshared_parameters(self) -> dict[str, Tensor]:
         """Return the parameters that are trained without noise, because they are never uploaded."""
         return self._trained(uploaded=False)
 
@@ -153,7 +153,7 @@ class DPClient(PrivatelyReporting, ABC):
 
     def loss_and_direction(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Compute the mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
-        if not self.noise_settings.on_steps:
+        if not self.noise_settings.clips_examples:
             return super().loss_and_direction(parameters, x, y)
         probed, size = bool(self.ctx.probe), self.ctx.local.batch_size
         values, total = self.noisy_sum(x, y, self.step_settings.sum_noise_multiplier(len(y) if probed else size))
@@ -189,9 +189,9 @@ class DPClient(PrivatelyReporting, ABC):
         """
         bound = self.bound()
         clipped = self.clipped_sum(x, y, bound)
-        return clipped.losses, self.noised(clipped, bound, sum_noise_multiplier)
+        return clipped.losses, self.add_noise(clipped, bound, sum_noise_multiplier)
 
-    def noised(self, clipped: ClippedSum, bound: Bound, sum_noise_multiplier: float) -> Tensors:
+    def add_noise(self, clipped: ClippedSum, bound: Bound, sum_noise_multiplier: float) -> Tensors:
         """Return a sum of clipped gradients of B >= 0 examples with noise; see `noisy_sum`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
@@ -206,13 +206,13 @@ class DPClient(PrivatelyReporting, ABC):
 
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of a shuffled pass, or as many drawn ones, which may be empty."""
-        if not self.noise_settings.on_steps or self.step_settings.batches == "shuffled":
+        if not self.noise_settings.clips_examples or self.step_settings.batches == "shuffled":
             yield from super().batches(rng)
             return
         indices = self.indices("train")
         for drawn in self._drawn(len(indices), self.ctx.local.batch_size):
             x, y = self.examples("train", indices[drawn], vary=rng)
-            yield self.guarded(x, y, rng) if len(y) else (x, y)
+            yield self.defended_batch(x, y, rng) if len(y) else (x, y)
 
     def _drawn(self, examples: int, size: int) -> Iterator[np.ndarray]:
         """Yield who is in each batch (examples,) of a pass: by a coin for each, or by each example's choice of one."""
@@ -225,17 +225,19 @@ class DPClient(PrivatelyReporting, ABC):
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step; clipped and noisy, where the method clips steps."""
-        return self.step_direction(x, y, rng) if self.noise_settings.on_steps else super().local_gradient(x, y, rng)
+        return (
+            self.step_direction(x, y, rng) if self.noise_settings.clips_examples else super().local_gradient(x, y, rng)
+        )
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Return one example's gradient after clipping and noise or, with ``observed=bare``, before both."""
-        if self.noise_settings.on_steps and self.step_settings.observed == "bare":
+        if self.noise_settings.clips_examples and self.step_settings.observed == "bare":
             return super().local_gradient(x, y, rng)
         return self.local_gradient(x, y, rng)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """Answer a probe of one step; where updates are clipped, by a clipped step divided by ``-lr``."""
-        if not self.noise_settings.on_update:
+        if not self.noise_settings.clips_updates:
             return super().gradient(x, y)
         lr, rng = self.ctx.local.lr, self.generator("probe")
         change = self._clipped({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
@@ -247,7 +249,7 @@ class DPClient(PrivatelyReporting, ABC):
     def upload_tensors(self) -> Tensors:
         """Return the uploaded tensors; where updates are clipped, the received ones plus the clipped noisy change."""
         sent = super().upload_tensors()
-        if not self.noise_settings.on_update:
+        if not self.noise_settings.clips_updates:
             return sent
         moved = {name: value for name, value in sent.items() if value.is_floating_point() and name != CLIP_FACTOR}
         before = {name: torch.tensor(self.received[name], device=value.device) for name, value in moved.items()}
@@ -300,7 +302,7 @@ class JointNoisySteps(BatchedSteps):
         means: list[Tensor] = []
         for index, (client, clipped, bound) in enumerate(zip(clients, sums, bounds, strict=True)):
             multiplier = client.step_settings.sum_noise_multiplier(client.ctx.local.batch_size)
-            total, divisor = client.noised(clipped, bound, multiplier), client.divisor(len(clipped.losses))
+            total, divisor = client.add_noise(clipped, bound, multiplier), client.divisor(len(clipped.losses))
             direction = {name: value.div_(divisor) for name, value in total.items()}
             self._optimisers[index].step({n: v[index] for n, v in self._stacked.items()}, direction)
             means.append(clipped.losses.mean() if len(clipped.losses) else clipped.losses.new_zeros(()))

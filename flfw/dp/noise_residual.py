@@ -219,7 +219,7 @@ class ResidualTest:
 def is_testable(plan: ClientPlan, task: Task, model: nn.Module) -> bool:
     """Return whether each client's round is one step of SGD on all its data whose noise can be computed."""
     settings, local = plan.settings, plan.local
-    if type(settings) is not DPUnitSettings or not settings.on_steps or settings.noise_multiplier == 0:
+    if type(settings) is not DPUnitSettings or not settings.clips_examples or settings.noise_multiplier == 0:
         return False  # other settings may change the bound or the step size from round to round
     full = local.local_epochs == 1 and max(sizes(task.split.train)) <= local.batch_size
     dropout = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -32,7 +32,7 @@ from flfw.client.phases import Phases
 from flfw.data.splits.lazy_parts import LazyParts, max_held, sizes
 from flfw.data.splits.partition import Split
 from flfw.dp.settings import DPSettings
-from flfw.nets.net import Tensors, hits, losses
+from flfw.nets.net import Tensors, correct, losses
 from flfw.nets.training.gaussian import GaussianNoise
 from flfw.privacy.mechanism import Clipped
 
@@ -165,13 +165,13 @@ class PrivatelyReporting(GradientClient, ABC):
     def _released(self, parts: Mapping[str, Tensor], purpose: str) -> dict[str, NoisyMeans]:
         settings: Any = self.ctx.settings
         assert isinstance(settings, DPSettings)
-        clipped: Clipped = "example" if settings.on_steps else "client"
+        clipped: Clipped = "example" if settings.clips_examples else "client"
         noise = settings.noise(self.ctx.plan.seed, purpose, self.ctx.round, self.ctx.partition)
         return released(parts, clipped, NOISE_MULTIPLIER, noise)
 
     def right(self, part: str) -> Tensor:
         """Tell of each of n examples whether the model is right, of a text at which share of places: (n, 1)."""
-        return self.measured(part, hits)
+        return self.measured(part, correct)
 
     def losses(self) -> Tensor:
         """Compute the loss of each of n training examples, as a share (n, 1) of its bound; 1 where it is no number."""

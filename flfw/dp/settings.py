@@ -81,14 +81,14 @@ class DPSettings(LocalTraining):
         return SecureNoise() if self.secure else SeededNoise(torch_generator(seed, purpose, *numbers))
 
     @property
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """True where the gradients of single examples are clipped, in every local step."""
         return False
 
     @property
-    def on_update(self) -> bool:
+    def clips_updates(self) -> bool:
         """True where a client's whole update is clipped."""
-        return not self.on_steps
+        return not self.clips_examples
 
     @property
     def sum_deviation(self) -> float:
@@ -115,7 +115,7 @@ class DPSettings(LocalTraining):
         Raises:
             InputError: naming the layer.
         """
-        if self.on_steps:
+        if self.clips_examples:
             PerExample(model, chosen, grouping=self.grouping)
         for name in running_statistics(model):
             if matches(name, chosen) and name != CLIP_FACTOR:
@@ -192,11 +192,11 @@ class DPSGDSettings(DPSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole = self.on_steps or not self.physical_batch
+        whole = self.clips_examples or not self.physical_batch
         require(whole, "physical_batch=0 where no single gradients are clipped", physical_batch=self.physical_batch)
 
     @property
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """True: each example's gradient is clipped."""
         return True
 
@@ -207,7 +207,7 @@ class DPSGDSettings(DPSettings):
 
     def mechanism(self, schedule: ClientSchedule, chosen: Sequence[str], **own: Any) -> Mechanism | str:
         """Return the mechanism of the steps, if these are clipped; see the base."""
-        if not self.on_steps:
+        if not self.clips_examples:
             return super().mechanism(schedule, chosen, **own)
         if self.void:
             return self.void
@@ -244,11 +244,11 @@ class DPUnitSettings(DPSGDSettings, AdaptiveClippingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fixed = not (self.follows_quantile and self.on_steps)
+        fixed = not (self.follows_quantile and self.clips_examples)
         require(fixed, "quantile=0 with unit=example, whose bound is the same in all steps", quantile=self.quantile)
 
     @property
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """True where examples are protected."""
         return self.unit == "example"
 

@@ -29,7 +29,7 @@ class DPStrategy(FederatedStrategy, ABC):
     @classmethod
     def bounds_updates(cls, settings: Any) -> bool:
         """Return whether whole updates are clipped, by default at the server, too; steps are clipped at the clients."""
-        return settings.on_update
+        return settings.clips_updates
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: DPSettings) -> None:
@@ -61,7 +61,7 @@ class DPStrategy(FederatedStrategy, ABC):
 
     def aggregate_empty(self) -> Tensors:
         """Return the model of a round without clients; noise on updates hides that no client was drawn."""
-        return self.last_broadcast if self.settings.on_steps else self.aggregate(())
+        return self.last_broadcast if self.settings.clips_examples else self.aggregate(())
 
 
 class EitherUnitStrategy(DPStrategy, ABC):
@@ -70,7 +70,7 @@ class EitherUnitStrategy(DPStrategy, ABC):
     @classmethod
     def published_accounting(cls, settings: DPUnitSettings, schedule: ClientSchedule) -> Published | None:
         """Count Poisson batches in all rounds by Renyi divergences, as such comparisons choose their noise."""
-        if not settings.on_steps:
+        if not settings.clips_examples:
             return None
         rate = schedule.example_rate
         steps = round(schedule.rounds * schedule.epochs / rate)
@@ -80,4 +80,4 @@ class EitherUnitStrategy(DPStrategy, ABC):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Return the mean weighted by examples, or the noisy mean."""
-        return weighted_mean(updates) if self.settings.on_steps else self.noisy_update_mean(updates)
+        return weighted_mean(updates) if self.settings.clips_examples else self.noisy_update_mean(updates)

@@ -171,7 +171,7 @@ def serve(grid: Grid, context: Context) -> None:
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
     experiment = Experiment.from_run_config(context.run_config)
-    joins = isinstance(grid, InProcessGrid) or experiment.together == 1
+    joins = isinstance(grid, InProcessGrid) or experiment.clients_per_batch == 1
     require(joins, "--batched-clients 1 on Flower's own engines", batched_clients=experiment.batched_clients)
     nets.look_in(experiment.weights)  # the server alone: its own user named the place
     federate(grid, plan(experiment))
@@ -294,7 +294,7 @@ def _note_truth(worker: FederatedClient, context: Context) -> None:
     """Let a client note the examples of its training where an audit needs them."""
     site = Site.from_config(context.node_config, worker.ctx.run)
     gives_all = site.truth is not None and site.volunteered is None
-    worker.noted = [] if gives_all and _plan_of(context).audit.attacks_uploads_of(worker.ctx.round) else None
+    worker.audited_batches = [] if gives_all and _plan_of(context).audit.attacks_uploads_of(worker.ctx.round) else None
 
 
 def _training_answer(
@@ -307,8 +307,10 @@ def _training_answer(
     """Build the answer to a message that asked for training, and write down the noted examples."""
     site, ctx = Site.from_config(context.node_config, worker.ctx.run), worker.ctx
     sent, metrics = result
-    if site.truth is not None and worker.noted is not None:
-        uploads.write_truth(site.truth, ctx.round, ctx.partition, worker.noted, ctx.plan.task.data.augment != "none")
+    if site.truth is not None and worker.audited_batches is not None:
+        uploads.write_truth(
+            site.truth, ctx.round, ctx.partition, worker.audited_batches, ctx.plan.task.data.augment != "none"
+        )
     return _reply(message, validator, sent, metrics)
 
 
@@ -436,9 +438,10 @@ def _control_net(ctx: ClientContext, control: str) -> nets.Net:
 def _reply(message: Message, validator: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
     """Build the answer to the server: in these apps tensors leave the client only here.
 
-    `FederatedClient.fit`, for apps of others, checks them, too.
+    `FederatedClient.fit`, for apps of others, checks them, too. A tensor that is missing is refused by the server.
 
-    The numbers beside them are chosen by `FederatedClient._reported`; a site's policy looks at both.
+    The caller chose the numbers beside them: `FederatedClient._reported`, private metrics, or a probe's, which the
+    server knows. A site's policy looks at both.
     """
     validator.check_sent(sent)
     return Message(RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)}), reply_to=message)

@@ -46,7 +46,7 @@ def summable(plan: ClientPlan, engine: str, recorded: bool) -> bool:
     """
     alone = engine in ("ray", "inproc") and not plan.real
     unseen = not (recorded or plan.privacy.canaries or plan.defences.stages)
-    plain = plan.rounds.robust_rule == "none" and plan.privacy.metrics == "all" and plan.local.together == 1
+    plain = plan.rounds.robust_rule == "none" and plan.privacy.metrics == "all" and plan.local.clients_per_batch == 1
     return (
         alone and unseen and plain and _means_alone(plan.method) and plan.method.factored_upload(plan.settings) is None
     )

@@ -160,9 +160,9 @@ class Federation:
         return RecordingGrid(
             grid,
             self._folder / "observations",
-            wanted=self._should_record,
-            mark=last.recordings if last else None,
-            anew=True,
+            should_record=self._should_record,
+            resume_at=last.recordings if last else None,
+            overwrite=True,
             compression="compact",
             limit_bytes=_RECORDED_BYTES,
         )

@@ -122,10 +122,10 @@ class LocalSettings(FlagSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.together
+        _ = self.clients_per_batch
 
     @property
-    def together(self) -> int:
+    def clients_per_batch(self) -> int:
         """Number of clients whose local steps are computed together; 0: ``auto``, which a run's start replaces."""
         given = self.batched_clients
         if given == "auto":

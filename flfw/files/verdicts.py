@@ -12,6 +12,18 @@ Evidence: TypeAlias = Literal["reconstructed", "message", "identified", "member"
 LEAKS, NO_LEAK_FOUND, UNDECIDED = get_args(VerdictWord)
 RECONSTRUCTED, MESSAGE, IDENTIFIED, MEMBER, CLASSES, MALICIOUS = get_args(Evidence)
 """Evidence of a leak; of the last kind in a network that a malicious server changed, which tells nothing of others."""
+LeakCause: TypeAlias = Literal[
+    "recovered", "peer", "identified", "candidates", "pairs", "tail", "client", "claim", "reversed", "inferred",
+    "tampered",
+]  # fmt: skip
+NoLeakCause: TypeAlias = Literal["nothing", "constant"]
+UndecidedCause: TypeAlias = Literal[
+    "analytic", "description", "null", "stopped", "failures", "easy", "floor", "weak", "chance", "alike", "static",
+    "undefended", "outdone", "consistency", "undefended_control", "weak_defence", "search", "noise", "unread", "faint",
+    "few", "rounding", "alone", "group", "untried",
+]  # fmt: skip
+Cause: TypeAlias = LeakCause | NoLeakCause | UndecidedCause
+"""What decides a verdict. Its group is the word, but that ``tampered`` without a leak decides nothing."""
 LEAK_CAUSES: Mapping[str, str] = {
     "recovered": RECONSTRUCTED,
     "peer": MESSAGE,
@@ -28,7 +40,7 @@ VOID, STATIC = "void", "static"
 _VOID = ("analytic", "description")
 
 
-def concluded(verdict: str, cause: str, reason: str) -> dict[str, str | None]:
+def concluded(verdict: str, cause: Cause, reason: str) -> dict[str, str | None]:
     """Return a conclusion as a result holds it, with the evidence of a leak."""
     evidence = LEAK_CAUSES[cause] if verdict == LEAKS else None
     return {"verdict": verdict, "evidence": evidence, "cause": cause, "reason": reason}

@@ -85,7 +85,7 @@ class Clipped(MethodOperator, ABC):
 
     @property
     @abstractmethod
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """True where each example's gradient is clipped in every step, False where the update is clipped."""
 
     @property
@@ -117,12 +117,12 @@ class Clipped(MethodOperator, ABC):
     @property
     def acts(self) -> bool:
         """False for one example's gradient that is read before its clipping, or before the update's."""
-        return not self.at.on_client or (self.on_steps and self.settings["observed"] == "sanitised")
+        return not self.at.on_client or (self.clips_examples and self.settings["observed"] == "sanitised")
 
     @property
     def is_noisy(self) -> bool:
         """True where the observation contains noise."""
-        return bool(self.settings["noise_multiplier"] if self.on_steps else self.update_deviation)
+        return bool(self.settings["noise_multiplier"] if self.clips_examples else self.update_deviation)
 
     @property
     def requires(self) -> frozenset[Trait]:
@@ -140,7 +140,7 @@ class Clipped(MethodOperator, ABC):
         """Deviation of the noise in the units of the compared tensors; None: no noise."""
         if not self.is_noisy:
             return None
-        if not self.on_steps:
+        if not self.clips_examples:
             return self.update_deviation / (self.lr * self.at.steps)
         local = self.local_steps
         return self.relative_deviation * self.bound * (1.0 if local is None else carried(local))
@@ -158,13 +158,13 @@ class Clipped(MethodOperator, ABC):
     def unsupported_reason(self) -> str:
         """The effect of noise on Adam's quotients: its deviation is unknown."""
         adam = self.settings["optimiser"] == "adam"
-        many = self.at.steps > 1 and self.on_steps and self.is_noisy
+        many = self.at.steps > 1 and self.clips_examples and self.is_noisy
         return "of several steps of Adam the noise that is left is not known" if many and adam else ""
 
     @property
     def unmodelled_clause(self) -> str:
         """The effect of noise on the gradients of later steps."""
-        many = self.at.steps > 1 and self.on_steps and self.is_noisy
+        many = self.at.steps > 1 and self.clips_examples and self.is_noisy
         return "that the noise of a step moves the weights at which the next ones are taken" if many else ""
 
     @property
@@ -175,8 +175,8 @@ class Clipped(MethodOperator, ABC):
     @property
     def known(self) -> str:
         """The clipping with its bound, and the noise."""
-        what = "each example's gradient" if self.on_steps else "each update"
-        sigma = self.settings["noise_multiplier"] if self.on_steps else self.update_deviation / self.bound
+        what = "each example's gradient" if self.clips_examples else "each update"
+        sigma = self.settings["noise_multiplier"] if self.clips_examples else self.update_deviation / self.bound
         noise = f" and adds noise (sigma={sigma:g})" if self.is_noisy else ""
         return f"clips {what} ({self.bound_words}){noise}"
 
@@ -193,18 +193,18 @@ class Clipped(MethodOperator, ABC):
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the victim with clipping of each example in each step, or of the whole gradient or update."""
-        if self.on_steps and (self.at.batch > 1 or local is not None):
+        if self.clips_examples and (self.at.batch > 1 or local is not None):
             plain = plain.after(lambda gradient: clipped(gradient, self.bound, self.grouping, self.stability))
             return super().victim(plain, received, local)
-        unit = 1.0 if self.on_steps else self.lr * self.at.steps  # of an update, in steps along a gradient
-        factor = 1.0 if self.on_steps else float(received.get(CLIP_FACTOR, torch.ones(1)))
+        unit = 1.0 if self.clips_examples else self.lr * self.at.steps  # of an update, in steps along a gradient
+        factor = 1.0 if self.clips_examples else float(received.get(CLIP_FACTOR, torch.ones(1)))
         bound, stability = factor * self.bound / unit, self.stability and self.stability / unit
         return ClippedVictim(super().victim(plain, received, local), bound, self.grouping, self.bounds, stability)
 
     def residual(self, sent: Tensors) -> ResidualMechanism:
         """Return the rest of an example: its clipped gradient, or one scaled as the whole update is."""
         std = self.noise or 0.0
-        if not self.on_steps:
+        if not self.clips_examples:
             return ResidualMechanism(deviation=std, scaled=True)
         return ResidualMechanism(deviation=std, clip=lambda g: clipped(g, self.bound, self.grouping, self.stability))
 
@@ -217,7 +217,7 @@ class ClippedByUnit(Clipped, ABC):
     """Method that clips examples or whole updates, as ``unit`` says; the server adds the noise on updates."""
 
     @property
-    def on_steps(self) -> bool:
+    def clips_examples(self) -> bool:
         """True where examples are protected."""
         return self.settings["unit"] == "example"
 

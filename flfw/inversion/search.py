@@ -92,7 +92,7 @@ class SearchConfig:
         restarts: largest number of starts, >= 1; the one with the lowest distance counts.
         solved: a distance below which a search ends and needs no other start; 0: never.
         boxed: whether a guess is kept in the box during the search; at the end it always is.
-        lost: a distance above which a search has failed: that of a guess whose gradient is 0, where it is known.
+        failed_above: a distance above which a search failed: of a guess whose gradient is 0, where known.
         opening: searches before this one, from each start.
         closing: searches after this one, from each start.
         fit_unknown: whether the victim's unknown tensors are searched for; else they stay as they are.
@@ -107,7 +107,7 @@ class SearchConfig:
     restarts: int = 1
     solved: float = 0.0
     boxed: bool = True
-    lost: float = inf
+    failed_above: float = inf
     opening: tuple[Stage, ...] = ()
     closing: tuple[Closing, ...] = ()
     fit_unknown: bool = True
@@ -258,7 +258,9 @@ class _Run:
             for stage in closing.stages:
                 nearer = self._descended(stage, problems, rngs, nearer.guess, self._recipe.solved)
             best.replace(nearer, nearer.matched < closing.below * best.matched)
-        went = (went | (best.objective < best.first).cpu()) & (best.matched <= self._recipe.lost).cpu()  # False for NaN
+        went = (went | (best.objective < best.first).cpu()) & (
+            best.matched <= self._recipe.failed_above
+        ).cpu()  # False for NaN
         return list(self._found(best, problems, went, before))
 
     def _descended(

@@ -115,10 +115,10 @@ def regression_metrics(truths: Tensor, guesses: Tensor, unit: float) -> dict[str
     return values | ({"r2": 1 - float(errors.square().sum()) / spread} if spread > 0 else {})
 
 
-def hits(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def correct(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Compute the share of each example's labels that get the highest score, (B,) float64; arguments as of `targets`.
 
-    >>> hits(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.zeros(2, 1), torch.tensor([1, 1])).tolist()
+    >>> correct(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.zeros(2, 1), torch.tensor([1, 1])).tolist()
     [1.0, 0.0]
     """
     return (scores.argmax(1) == targets(scores, x, y)).double().unsqueeze(-1).flatten(1).mean(1)

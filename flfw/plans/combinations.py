@@ -236,7 +236,7 @@ def _require_separate(plan: ClientPlan) -> None:
     that are not called with tensors alone are refused as well.
     """
     network = plan.task.network.name
-    if ":" not in network or not getattr(plan.settings, "on_steps", False):
+    if ":" not in network or not getattr(plan.settings, "clips_examples", False):
         return
     modes = (True, False) if plan.privacy.metrics == "private" else (True,)
     with initialising(plan.seed, "trial"):

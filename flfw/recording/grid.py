@@ -134,26 +134,26 @@ class RecordingGrid(GridWrapper):
     Args:
         grid: the Grid that sends and receives.
         folder: folder to write to; made absolute at once, since Flower may change the working directory.
-        wanted: returns whether a message and its reply are recorded; called for replies without an error.
-        mark: end of the kept part of an earlier recording; later entries are removed. None: a new one.
-        anew: whether to remove existing recordings in the folder, instead of refusing the folder.
+        should_record: returns whether a message and its reply are recorded; called for replies without an error.
+        resume_at: end of the kept part of an earlier recording; later entries are removed. None: a new one.
+        overwrite: whether to remove existing recordings in the folder, instead of refusing the folder.
         compression: ``none``, ``compact``, which predicts what clients send from what they received and stores the
             rest, to the bit; or ``gzip``, which saves little on random numbers and takes much time.
         limit_bytes: largest total size of the tensor files; further exchanges are skipped. None: no limit.
         records: the names under which the app's messages have their tensors; None: see `RecordMap`.
 
     Raises:
-        InputError: the folder holds recordings already, or other recordings than those of the mark.
+        InputError: the folder holds recordings already, or other recordings than those of `resume_at`.
     """
 
     def __init__(
         self,
         grid: Grid,
         folder: str | Path,
-        wanted: Callable[[Message, Message], bool] = carries_arrays,
+        should_record: Callable[[Message, Message], bool] = carries_arrays,
         *,
-        mark: JournalMark | None = None,
-        anew: bool = False,
+        resume_at: JournalMark | None = None,
+        overwrite: bool = False,
         compression: str = "none",
         limit_bytes: int | None = None,
         records: RecordMap | None = None,
@@ -161,17 +161,17 @@ class RecordingGrid(GridWrapper):
         super().__init__(grid)
         require(compression in file_format.COMPRESSIONS, "compression none, gzip or compact", compression=compression)
         require(limit_bytes is None or limit_bytes > 0, "limit_bytes > 0 or None", limit_bytes=limit_bytes)
-        self._folder, self._wanted = Path(folder).absolute(), wanted
+        self._folder, self._should_record = Path(folder).absolute(), should_record
         self._compression, self._limit = compression, limit_bytes
         self._records, self._lock = records or RecordMap(), threading.Lock()
-        if mark is None and not anew and (self._folder / file_format.MANIFEST).exists():
+        if resume_at is None and not overwrite and (self._folder / file_format.MANIFEST).exists():
             raise InputError(
                 f"Expected a new folder for recordings, got {self._folder}, which holds some; choose another or "
                 "remove it."
             )
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         drop_unfinished(self._folder)
-        self._manifest = Journal(self._folder / file_format.MANIFEST, mark)
+        self._manifest = Journal(self._folder / file_format.MANIFEST, resume_at)
         (self._folder / HEAD).unlink(missing_ok=True)  # it may count lines that are now cut off
         self._lines = self._counted = 0
         self._pushed: list[_Request] = []
@@ -244,7 +244,7 @@ class RecordingGrid(GridWrapper):
             request = next((a for a in requested if answered and a.message.metadata.message_id == answered), None)
             if request is not None:
                 requested.remove(request)
-                if reply.has_content() and self._wanted(request.message, reply):
+                if reply.has_content() and self._should_record(request.message, reply):
                     with self._lock:  # Flower's older strategies ask each client in a thread of its own
                         self._record(request, reply)
             del request  # frees its arrays while the caller handles the reply

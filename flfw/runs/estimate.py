@@ -249,7 +249,11 @@ def seconds(experiment: Experiment, actors: int, training: TrainingCosts, audit:
         training: costs of a client's round and of the server.
         audit: costs of an audited round; None: there is no audit.
     """
-    through, cores, together = EXCHANGES.get(experiment.engine), len(os.sched_getaffinity(0)), experiment.together
+    through, cores, together = (
+        EXCHANGES.get(experiment.engine),
+        len(os.sched_getaffinity(0)),
+        experiment.clients_per_batch,
+    )
 
     def exchange(messages: int, each: float, server: float, together: int = 1) -> np.ndarray:
         """Return the seconds of an exchange on shared cores, one core per cohort, the largest client among them."""
@@ -322,7 +326,7 @@ def memory(
     up, down = training.up / _GIB, training.down / _GIB
     # The broadcast and the next one, the sum in float64 and that of a block, the message and tensors of each reply.
     # The server's own tensors: before and after a round, and on their way to the disk.
-    replies = actors * min(experiment.together, experiment.per_round)
+    replies = actors * min(experiment.clients_per_batch, experiment.per_round)
     rows = experiment.rounds * experiment.per_round * _ROW_BYTES / _GIB
     sums = 2 * down + 2 * up * (most_sums(experiment.clients) + 1 + replies) + 3 * training.kept / _GIB
     averaging = max(rows + training.base_gib + sums, training.server_gib)

@@ -50,10 +50,10 @@ def resolve_batched_clients(run_plan: RunPlan) -> tuple[RunPlan, list[str]]:
         InputError: naming what keeps the clients apart.
     """
     experiment = run_plan.experiment
-    if experiment.together == 1:
+    if experiment.clients_per_batch == 1:
         return run_plan, []
-    reason = apart(run_plan)
-    if experiment.together:
+    reason = not_batchable_reason(run_plan)
+    if experiment.clients_per_batch:
         require(not reason, f"--batched-clients 1 with {reason}", batched_clients=experiment.batched_clients)
         return run_plan, []
     on_gpu = bool(experiment.gpus_per_client) and torch.cuda.is_available()
@@ -65,7 +65,7 @@ def resolve_batched_clients(run_plan: RunPlan) -> tuple[RunPlan, list[str]]:
     return run_plan.replaced(batched_clients=str(number)), notes
 
 
-def apart(run_plan: RunPlan) -> str:
+def not_batchable_reason(run_plan: RunPlan) -> str:
     """Name the reason why clients of a run do not compute together; empty: there is none."""
     experiment, plan = run_plan.experiment, run_plan.client
     if experiment.federation:
@@ -160,13 +160,13 @@ def _summable(run_plan: RunPlan) -> bool:
 def store_bytes(run_plan: RunPlan) -> int:
     """Return the size of a new object store of Ray."""
     at_work = machine.at_once(run_plan.engine, run_plan.audit.settings.attack_gpus, available_resources(""))
-    replies = min(run_plan.client.local.together, run_plan.client.rounds.per_round)
+    replies = min(run_plan.client.local.clients_per_batch, run_plan.client.rounds.per_round)
     return machine.object_store_bytes(at_work, replies, nets.numel(run_plan.client.model.state_dict()))
 
 
 def _message_batches(plan: ClientPlan) -> MessageBatches | None:
     """Return how messages of a run are answered together; None: each is answered by itself."""
-    size = min(plan.local.together, plan.rounds.per_round)
+    size = min(plan.local.clients_per_batch, plan.rounds.per_round)
     return MessageBatches(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
 
 

@@ -100,8 +100,10 @@ def reach(run_plan: RunPlan, task: Task) -> Reach | None:
     weights = first_weights(run_plan.client)
     groups = sqrt(chosen.groups(run.tensors, sent))
     start, count = float(weights.norm()), len(weights)
-    movement, noise, steps = _of_steps(chosen, lr, run, cohort) if chosen.on_steps else _of_updates(chosen, run, cohort)
-    signal = movement * groups * (unit_signal(task.dataset.classes) if chosen.on_steps else 1.0)
+    movement, noise, steps = (
+        _of_steps(chosen, lr, run, cohort) if chosen.clips_examples else _of_updates(chosen, run, cohort)
+    )
+    signal = movement * groups * (unit_signal(task.dataset.classes) if chosen.clips_examples else 1.0)
     share = noise * sqrt(run.rounds * count * 2 * log(max(2, task.dataset.classes))) / signal
     return Reach(steps, movement * groups, start, noise, start / sqrt(count), share)
 

@@ -205,7 +205,7 @@ def _training(run_plan: RunPlan, folder: Path, ready_s: float, server: bool) -> 
     torch.set_num_threads(1)
     experiment = run_plan.experiment
     sizes = lazy_parts.sizes(run_plan.task.load(experiment.data_root).split.train)
-    together, usual = min(experiment.together, experiment.per_round), fmean(sizes)
+    together, usual = min(experiment.clients_per_batch, experiment.per_round), fmean(sizes)
     alike = len(sizes) == 1  # all clients have as many examples
     cohort = range(together) if alike else nsmallest(together, range(len(sizes)), key=lambda p: abs(sizes[p] - usual))
     fresh = client_of(run_plan, cohort[0], folder)

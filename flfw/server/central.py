@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 from flfw.files.tensor_names import matches
 from flfw.messages.wire import unpack
 from flfw.nets.malicious_model import ModelModification
-from flfw.nets.net import hits
+from flfw.nets.net import correct
 from flfw.nets.training.devices import one_thread
 from flfw.server.context import ServerContext
 from flfw.server.strategy import FederatedStrategy
@@ -61,5 +61,5 @@ def central_accuracy(ctx: ServerContext, arrays: ArrayRecord) -> float | None:
     with torch.no_grad(), one_thread():
         for start in range(0, len(tests), _AT_ONCE):
             x, y = task.examples("test", tests[start : start + _AT_ONCE])
-            right += float(hits(model(task.inputs.normalise(x.to(ctx.device))).cpu(), x, y).sum())
+            right += float(correct(model(task.inputs.normalise(x.to(ctx.device))).cpu(), x, y).sum())
     return right / len(tests)

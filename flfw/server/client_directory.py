@@ -1,4 +1,4 @@
-"""Enrolment and roster of a run's clients: their nodes, their answers, their failures, and who is left out or late.
+"""Directory of a run's clients: their nodes, their answers, their failures, and who is left out or late.
 
 The nodes of a simulation are not stored: they follow from the clients' numbers.
 """
@@ -102,13 +102,13 @@ class ClientDirectory:
 
     Attributes:
         nodes: the node of each partition.
-        unfit: clients that are not asked, with the reason.
+        excluded: clients that are not asked, with the reason.
     """
 
     def __init__(self, tolerance: FailurePolicy) -> None:
         self.tolerance = tolerance
         self.nodes: dict[int, int] | NumberedNodes = {}
-        self.unfit: dict[int, str] = {}
+        self.excluded: dict[int, str] = {}
 
     @property
     def everyone(self) -> Sequence[int]:
@@ -122,11 +122,11 @@ class ClientDirectory:
             RunError: the run does not tolerate failures.
         """
         self._note(Failure(partition, reason), "node assignment", [])
-        self.unfit[partition] = reason
+        self.excluded[partition] = reason
 
-    def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
+    def excluded_among(self, partitions: Iterable[int]) -> list[Failure]:
         """Return the failures of the clients that are not asked."""
-        return [Failure(p, self.unfit[p]) for p in partitions if p in self.unfit]
+        return [Failure(p, self.excluded[p]) for p in partitions if p in self.excluded]
 
     def address(self, partition: int, content: RecordDict, kind: str, group: str) -> Message:
         """Build a message to a client; Flower forgets it some time after the deadline."""
@@ -255,11 +255,11 @@ class Requirements:
 
 @final
 class NodeAssignment:
-    """Enrolment of one run.
+    """Assignment of one run's clients to nodes.
 
     Args:
         grid: Flower's grid.
-        directory: the roster that is filled in.
+        directory: the client directory that is filled in.
         clients: number of clients.
         wait: seconds in which all nodes must have joined; fewer are then enough if the run tolerates failures.
         required: requirements of the run; None: every client fits.
@@ -334,7 +334,7 @@ class NodeAssignment:
         does not answer is asked again only if it went away meanwhile. A client that several nodes said they are stays
         absent, also when only one of them is left: it may be the liar.
         """
-        nodes, unfit = self._client_directory.nodes, self._client_directory.unfit
+        nodes, excluded = self._client_directory.nodes, self._client_directory.excluded
         if isinstance(nodes, NumberedNodes) or not (absent := {client for client, node in nodes.items() if node < 0}):
             return []
         there = set(self._grid.get_node_ids()) - set(nodes.values())
@@ -344,7 +344,7 @@ class NodeAssignment:
         for partition, claims in sorted(self._by_partition(answers).items()):
             if partition in absent - self._disputed:
                 nodes[partition] = claims[0]
-                del unfit[partition]
+                del excluded[partition]
                 joined += [answer for answer in (answers[claims[0]],) if self._fits(answer)]
         return joined
 

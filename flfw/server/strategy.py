@@ -162,7 +162,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         if not self.client_directory.nodes:  # used alone in another app, which never asks clients for their partitions
             self.client_directory.nodes = dict(enumerate(sorted(grid.get_node_ids())))
         self._attempt = self.before_round(server_round, arrays) if self.before_round else 0
-        fit = [p for p in self.cohort(server_round) if p not in self.client_directory.unfit]
+        fit = [p for p in self.cohort(server_round) if p not in self.client_directory.excluded]
         messages = [self.create_message(p, self.arrays_for(p, arrays), "train", server_round, config) for p in fit]
         self._requested, self._sent = (time.monotonic(), arrays, messages), arrays
         return messages
@@ -225,7 +225,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         assert self._requested is not None
         _, arrays, messages = self._requested
         when = f"round {server_round}"
-        failed += self.client_directory.unfit_among(self.cohort(server_round))
+        failed += self.client_directory.excluded_among(self.cohort(server_round))
 
         sent = self.last_broadcast if self.on_update else {}
         counted = self.ctx is None or self.ctx.plan.privacy.metrics != "none"
@@ -304,8 +304,8 @@ class FederatedStrategy(Method, Strategy, ABC):
         when, everyone = "the final evaluation", drawn_last(self.client_directory.everyone, maximum, self.seed)
         if metrics == "none" or not everyone:
             return [], []
-        failed = self.client_directory.unfit_among(everyone)
-        fit = [p for p in everyone if p not in self.client_directory.unfit]
+        failed = self.client_directory.excluded_among(everyone)
+        fit = [p for p in everyone if p not in self.client_directory.excluded]
         at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
         kind = "numbers" if self.ctx and self.ctx.task.dataset.is_regression else metrics
         rows: list[dict[str, Any]] = []

@@ -28,7 +28,7 @@ from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim
 from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
-from flfw.inversion.closed_form.linear import Reading, linear_inputs, read, serving, without_decay
+from flfw.inversion.closed_form.linear import RecoveredNetwork, linear_inputs, read, serving, without_decay
 from flfw.inversion.closed_form.rectified import directions, separate
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.private.extractor import SurrogateVictim, extractor_of, read_off, search, up_to_last_layer
@@ -90,7 +90,7 @@ def error(result: Tensor, expected: Tensor) -> float:
     return float((result - expected).norm() / expected.norm())
 
 
-def assert_read(result: Reading, client: GeneratedNet, bound: float) -> None:
+def assert_read(result: RecoveredNetwork, client: GeneratedNet, bound: float) -> None:
     """The embedding and the weights of the client's extractor."""
     assert result.embedding is not None and error(result.embedding, client.embedding.detach()) < bound
     for name, value in client.extractor_weights().items():
@@ -252,7 +252,7 @@ def test_the_surrogate_has_the_true_gradient_at_the_true_data(count: int) -> Non
     x, true = x.double(), extractors_gradient(client, "cnn1", x.double(), y)
     weights = {name: value.detach() for name, value in client.extractor_weights().items()}
     victim = SurrogateVictim(extractor_of(client), inputs_of("cnn1"), count)
-    informed = victim.sent(Reading(weights, true), torch_generator(0, "separation"))
+    informed = victim.sent(RecoveredNetwork(weights, true), torch_generator(0, "separation"))
     if count > 1:
         informed["cotangents"] = cotangents(client, "cnn1", x, y)[0]
     observed, constants = victim.observed({n: v.double() for n, v in informed.items()})

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.attack import Attack
-from flfw.audit.attack_process import AttackServer
+from flfw.audit.attack_process import AttackProcess
 from flfw.audit.jobs import EASY, AttackJob, JobResult
 from flfw.audit.queue import Queue
 from flfw.errors import RunError
@@ -131,9 +131,9 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
 
 @contextmanager
 def serving(queue: Queue, *, seconds: float = 600, beside: bool = False) -> Iterator[Any]:
-    from flfw.audit.attack_process import AttackServer
+    from flfw.audit.attack_process import AttackProcess
 
-    server = AttackServer(queue, lambda _: [], concurrent=beside, seconds=seconds)
+    server = AttackProcess(queue, lambda _: [], concurrent=beside, seconds=seconds)
     queue.reopen()  # as the auditor does
     server.begin()
     try:
@@ -304,10 +304,10 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 from flfw.audit.queue import Queue
-from flfw.audit.attack_process import AttackServer
+from flfw.audit.attack_process import AttackProcess
 queue = Queue(Path(sys.argv[1]))
 queue.reopen()
-AttackServer(queue, lambda _: [], concurrent=True, seconds=600).begin()
+AttackProcess(queue, lambda _: [], concurrent=True, seconds=600).begin()
 time.sleep(600)
 """
 
@@ -387,7 +387,7 @@ def test_the_queue_is_removed_when_no_process_can_write_to_it(tmp_path: Path, mo
 
     events: list[str] = []
 
-    def ended(server: AttackServer, end: Any = AttackServer.end) -> None:
+    def ended(server: AttackProcess, end: Any = AttackProcess.end) -> None:
         end(server)
         events.append("ended")
 
@@ -396,7 +396,7 @@ def test_the_queue_is_removed_when_no_process_can_write_to_it(tmp_path: Path, mo
         remove(folder, **how)
 
     experiment = tiny(tmp_path / "run", audit_rounds="0", attack_process="concurrent")
-    monkeypatch.setattr(AttackServer, "end", ended)
+    monkeypatch.setattr(AttackProcess, "end", ended)
     monkeypatch.setattr(shutil, "rmtree", removed)
     folder = whole.run(experiment)
     stored = whole.stored(folder)

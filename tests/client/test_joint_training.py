@@ -17,7 +17,7 @@ from flfw.clients.sgd import SGDClient
 from flfw.errors import InputError
 from flfw.messages.wire import pack, views
 from flfw.plans.run_plan import plan
-from flfw.runs.launch import apart as kept_apart
+from flfw.runs.launch import not_batchable_reason as kept_apart
 from flfw.runs.launch import resolve_batched_clients
 from tests.support import tiny_backbone
 from tests.support.joint_clients import apart, asked, clients, trained

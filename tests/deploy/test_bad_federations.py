@@ -184,7 +184,7 @@ def test_a_client_with_made_up_class_names_leaves_no_other_out(liar: int) -> Non
     grid = InProcessGrid(introduces(liar), 3, {})
     NodeAssignment(grid, directory, 3, wait=10, required=Requirements("code", (1, 8, 8), 10)).begin()
     other = 1 if liar == 0 else 0
-    assert list(directory.unfit) == [liar] and f"otherwise than client {other}" in directory.unfit[liar]
+    assert list(directory.excluded) == [liar] and f"otherwise than client {other}" in directory.excluded[liar]
 
 
 def introduces(liar: int) -> ClientApp:

@@ -97,7 +97,16 @@ def test_each_name_on_the_page_on_code_is_defined_in_a_file_that_it_links() -> N
     linked = "\n".join((ROOT / file).read_text() for file in re.findall(r"\]\(\.\./([^)]+\.py)\)", text))
     named = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)`", text)}
     files = {"py", "toml", "flwr", "clients", "attacks", "papers"}
-    assert {name for name in named - files if not re.search(rf"(def|class) {name}\b|self\.{name} =", linked)} == set()
+    assert {name for name in named - files if not is_defined(name, linked)} == set()
+    for name, file in re.findall(r"`([\w.]+)` of (?:its )?\[[^]]+\]\(\.\./([^)]+\.py)\)", text):
+        assert is_defined(name.rpartition(".")[2], (ROOT / file).read_text()), (name, file)
+    for owner, method in re.findall(r"`([A-Z]\w+)\.(\w+)`", text):
+        bodies = re.findall(rf"^class {owner}\b.*?(?=^\S|\Z)", linked, re.DOTALL | re.MULTILINE)
+        assert any(is_defined(method, body) for body in bodies), (owner, method)
+
+
+def is_defined(name: str, code: str) -> bool:
+    return re.search(rf"(def|class) {name}\b|self\.{name} =|^{name}\b.* =", code, re.MULTILINE) is not None
 
 
 def reachable(name: str) -> bool:

@@ -217,7 +217,7 @@ def test_the_clients_of_a_round_are_the_sample_or_everybody(sample, per_round) -
 
 @pytest.mark.parametrize(("cohort", "together"), [("1", 1), ("8", 8), ("auto", 0)])
 def test_a_cohort_is_a_number_or_is_chosen_at_the_start(cohort, together) -> None:
-    assert Experiment(batched_clients=cohort).together == together
+    assert Experiment(batched_clients=cohort).clients_per_batch == together
 
 
 @pytest.mark.parametrize("cohort", ["0", "-1", "many", "", "1.5", "9" * 30])

@@ -632,7 +632,7 @@ def test_a_search_that_ends_too_far_off_found_nothing(lost: float, result: bool)
     def far(simulated: Tensors, observed: Tensors) -> Tensor:
         return 1.0 + squared_distance(simulated, observed) * 1e-6
 
-    (one,) = invert(victim, [target], SearchConfig(far, signed(3, 0.01), lambda z: z.sum(), lost=lost))
+    (one,) = invert(victim, [target], SearchConfig(far, signed(3, 0.01), lambda z: z.sum(), failed_above=lost))
     assert bool(one.samples.isfinite().all()) is result
     assert (one.matching_loss < inf) is result
 

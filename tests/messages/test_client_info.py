@@ -119,7 +119,7 @@ def lying(change: dict[str, Any], experiment: Experiment) -> Lying:
 
 
 @pytest.mark.parametrize(
-    ("change", "unfit"),
+    ("change", "excluded"),
     [
         ({"partition": "1"}, {1: "sent an introduction with an impossible partition"}),
         ({"partition": 7}, {1: "says that it is client 7 of 3"}),
@@ -129,12 +129,12 @@ def lying(change: dict[str, Any], experiment: Experiment) -> Lying:
     ],
 )
 def test_a_liar_is_left_out_and_the_others_enrol(
-    change: dict[str, Any], unfit: dict[int, str], small: Experiment
+    change: dict[str, Any], excluded: dict[int, str], small: Experiment
 ) -> None:
     directory = ClientDirectory(FailurePolicy("drop"))
     answers = NodeAssignment(lying(change, small), directory, 3, WAIT).begin()
-    assert directory.unfit == unfit
-    assert [answer.partition for answer in answers] == sorted({0, 1, 2} - unfit.keys())
+    assert directory.excluded == excluded
+    assert [answer.partition for answer in answers] == sorted({0, 1, 2} - excluded.keys())
     assert sorted(directory.nodes) == [0, 1, 2] and len(set(directory.nodes.values())) == 3
 
 
@@ -142,7 +142,7 @@ def test_a_liar_is_left_out_and_the_others_enrol(
 def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Experiment) -> None:
     directory = ClientDirectory(FailurePolicy("drop"))
     answers = NodeAssignment(lying({"partition": claimed}, small), directory, 3, WAIT, None, {1: 0, 2: 1, 3: 2}).begin()
-    assert directory.unfit == {1: f"says that it is client {claimed}, and holds another key"}
+    assert directory.excluded == {1: f"says that it is client {claimed}, and holds another key"}
     assert [answer.partition for answer in answers] == [0, 2] and (directory.nodes[0], directory.nodes[2]) == (1, 3)
 
 
@@ -158,13 +158,13 @@ def begun(
 def test_a_registration_that_is_not_known_here_leaves_nobody_out(known: dict[int, int], small: Experiment) -> None:
     directory = ClientDirectory(FailurePolicy())
     answers = begun(directory, small, known=known)
-    assert [answer.partition for answer in answers] == [0, 1, 2] and not directory.unfit
+    assert [answer.partition for answer in answers] == [0, 1, 2] and not directory.excluded
 
 
 def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> None:
     directory = ClientDirectory(FailurePolicy("drop"))
     answers = begun(directory, small, known={1: 0, 9: 1, 3: 2})
-    assert [answer.partition for answer in answers] == [0, 2] and list(directory.unfit) == [1]
+    assert [answer.partition for answer in answers] == [0, 2] and list(directory.excluded) == [1]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_without_tolerance_a_lie_ends_the_run_in_one_line(change: dict[str, Any]
 def test_who_stays_away_is_left_out_where_failures_are_tolerated(small: Experiment) -> None:
     directory, began = ClientDirectory(FailurePolicy("drop")), time.monotonic()
     answers = begun(directory, small, clients=2)
-    assert [answer.partition for answer in answers] == [0, 1] and directory.unfit == {2: "did not join within 0.2 s"}
+    assert [answer.partition for answer in answers] == [0, 1] and directory.excluded == {2: "did not join within 0.2 s"}
     assert 0.2 < time.monotonic() - began < 60
     with pytest.raises(RunError, match="Expected 3 clients, got 2"):
         begun(ClientDirectory(FailurePolicy()), small, clients=2)
@@ -229,11 +229,11 @@ def test_who_comes_late_takes_part_from_then_on(small: Experiment) -> None:
     grid = Coming(small, 1, 3)
     directory, assignment = coming(grid)
     assert [answer.partition for answer in assignment.begin()] == [0, 2]
-    assert directory.unfit == {1: "did not join within 0.2 s"} and assignment.late() == []
+    assert directory.excluded == {1: "did not join within 0.2 s"} and assignment.late() == []
     assert grid.asked == [1, 3]  # nobody is asked twice
     grid.there = [1, 2]  # another one went away, and keeps its place
     assert [answer.partition for answer in assignment.late()] == [1]
-    assert directory.unfit == {} and directory.nodes == {0: 1, 1: 2, 2: 3}
+    assert directory.excluded == {} and directory.nodes == {0: 1, 1: 2, 2: 3}
     assert assignment.late() == [] and grid.asked == [1, 3, 2]
 
 
@@ -241,12 +241,12 @@ def test_who_comes_late_must_fit_too(small: Experiment) -> None:
     grid = Coming(small, 1, 2)
     directory, assignment = coming(grid)
     assignment.begin()
-    assert [*directory.unfit] == [2]
+    assert [*directory.excluded] == [2]
     grid._contexts[3].node_config["quiet"] = "true"
     grid._contexts[3].run_config["dataset"] = "folder:/nowhere"
     grid.there = [1, 2, 3]
     assert assignment.late() == [] and directory.nodes[2] == 3
-    assert directory.unfit[2] == "cannot use its data; this site's log has the reason"
+    assert directory.excluded[2] == "cannot use its data; this site's log has the reason"
     assert assignment.late() == [] and grid.asked == [1, 2, 3]
 
 
@@ -254,7 +254,7 @@ def test_no_client_fits_another_code(small: Experiment) -> None:
     directory, assignment = coming(Coming(small, 1, 2, 3), code="0123")
     assert assignment.begin() == [] and directory.nodes == {0: 1, 1: 2, 2: 3}
     reason = f"runs other code ({CODE}) than the server (0123); install the same on both"
-    assert directory.unfit == dict.fromkeys(range(3), reason)
+    assert directory.excluded == dict.fromkeys(range(3), reason)
 
 
 class WithALiar(Coming):
@@ -277,7 +277,7 @@ def test_a_late_liar_takes_no_place_of_another(known: dict[int, int] | None, sma
     assignment.begin()
     grid.there = [1, 2, 3]
     assert assignment.late() == [] and directory.nodes == {0: 1, 1: 2, 2: -3}
-    assert directory.unfit == {2: "did not join within 0.2 s"}
+    assert directory.excluded == {2: "did not join within 0.2 s"}
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -289,7 +289,7 @@ def test_a_liar_does_not_inherit_the_place_of_the_site_that_it_drove_out(late: b
     assert assignment.late() == []
     grid.there = [2, 3]  # the honest one goes away for a moment
     assert assignment.late() == [] and directory.nodes == {0: -1, 1: -2, 2: 3}
-    assert sorted(directory.unfit) == [0, 1]
+    assert sorted(directory.excluded) == [0, 1]
 
 
 def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(small: Experiment) -> None:
@@ -297,13 +297,13 @@ def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(small: Expe
     grid.mute = {2}
     directory, assignment = coming(grid)
     assignment.begin()
-    assert directory.unfit == {1: "did not answer within 300 s"}
+    assert directory.excluded == {1: "did not answer within 300 s"}
     grid.mute = {0}
     assert assignment.late() == []  # a hung site would hold up every round
     grid.there = [1, 3]
     assert assignment.late() == []
     grid.there = [1, 2, 3]
-    assert [answer.partition for answer in assignment.late()] == [1] and directory.unfit == {}
+    assert [answer.partition for answer in assignment.late()] == [1] and directory.excluded == {}
 
 
 def test_a_site_that_refused_the_run_may_change_its_mind(small: Experiment) -> None:
@@ -318,6 +318,6 @@ def test_a_site_that_refused_the_run_may_change_its_mind(small: Experiment) -> N
     grid = Refusing(small, 1, 2, 3)
     directory, assignment = coming(grid)
     assignment.begin()
-    assert directory.unfit == {1: "this site's policy does not accept app 0"} and assignment.late() == []
+    assert directory.excluded == {1: "this site's policy does not accept app 0"} and assignment.late() == []
     grid.refuses = False
-    assert [answer.partition for answer in assignment.late()] == [1] and directory.unfit == {}
+    assert [answer.partition for answer in assignment.late()] == [1] and directory.excluded == {}

@@ -13,7 +13,7 @@ from flfw.inversion.client_models.local_steps import SteppedVictim
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets import Net, build, numel, tensors
 from flfw.nets.inputs import InputSpec
-from flfw.nets.net import hits, targets
+from flfw.nets.net import correct, targets
 from flfw.nets.training.local_steps import LocalSteps
 from flfw.nets.training.per_example import PerExample
 from flfw.nets.transformer import Transformer, VisionTransformer, raw, tokens
@@ -111,7 +111,7 @@ def test_the_loss_is_the_mean_over_all_places_of_the_next_token_s() -> None:
 def test_accuracy_counts_tokens() -> None:
     x, y = torch.tensor([[0, 2, 1], [1, 1, 0]]) / 2, torch.tensor([2, 0])  # the texts 021 and 110 of three tokens
     guessed = torch.tensor([[2, 1, 0], [1, 2, 2]])  # of 2, 1, 2 and 1, 0, 0
-    assert hits(one_hot(guessed, 3).mT, x, y).tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert correct(one_hot(guessed, 3).mT, x, y).tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
 def test_one_label_for_each_text_stays_as_it_is() -> None:

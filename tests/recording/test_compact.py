@@ -241,10 +241,10 @@ def test_what_is_read_is_what_a_plain_recording_has(tmp_path: Path) -> None:
 def test_a_broadcast_is_stored_once_also_after_a_resumption(tmp_path: Path) -> None:
     first = RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, compression="compact")
     list(first.send_and_receive(asked(1)))
-    again = RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, compression="compact", mark=first.mark)
+    again = RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, compression="compact", resume_at=first.mark)
     list(again.send_and_receive(asked(1)))
     assert len(list((tmp_path / "received").iterdir())) == 1 and len(rows(tmp_path)) == 6
-    list(RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, mark=again.mark).send_and_receive(asked(1)))
+    list(RecordingGrid(InProcessGrid(app, 3, {}), tmp_path, resume_at=again.mark).send_and_receive(asked(1)))
     seen = Recordings(tmp_path)
     assert len(seen.updates(1)) == 9 and seen.refused == []  # the lines say how each file is stored
     assert len(list((tmp_path / "received").iterdir())) == 2

@@ -424,7 +424,7 @@ def test_a_later_process_goes_on_at_the_mark_and_forgets_what_followed(tmp_path:
     list(first.send_and_receive([message(1), message(2, w=3.0)]))
     (tmp_path / "round-0004" / "notes.txt").write_text("mine")
     assert len(files(tmp_path)) == 7
-    second = RecordingGrid(grid(), tmp_path, mark=mark)
+    second = RecordingGrid(grid(), tmp_path, resume_at=mark)
     assert second.mark == mark
     assert len(manifest(tmp_path)) == 1 and len(files(tmp_path)) == 4  # what is no recording stays
     list(second.send_and_receive([message(1)]))
@@ -444,7 +444,7 @@ def test_a_process_that_repeats_another_writes_the_same_bytes(tmp_path: Path) ->
     list(cut.send_and_receive(requested[0]))
     mark = cut.mark
     list(cut.send_and_receive(requested[2]))  # lost with its process
-    resumed = RecordingGrid(grid(), tmp_path / "cut", mark=mark, limit_bytes=8 * SMALL)
+    resumed = RecordingGrid(grid(), tmp_path / "cut", resume_at=mark, limit_bytes=8 * SMALL)
     for messages in requested[1:]:
         list(resumed.send_and_receive(messages))
     assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
@@ -454,12 +454,12 @@ def test_a_process_that_repeats_another_writes_the_same_bytes(tmp_path: Path) ->
 def test_skipped_exchanges_are_counted_over_processes(tmp_path: Path) -> None:
     first = RecordingGrid(grid(), tmp_path)
     list(first.send_and_receive([message(1, "query.lies")]))
-    assert RecordingGrid(grid(), tmp_path, mark=first.mark).skipped == 1
+    assert RecordingGrid(grid(), tmp_path, resume_at=first.mark).skipped == 1
 
 
 def test_a_run_that_starts_anew_forgets_all_that_was_recorded(tmp_path: Path) -> None:
     list(RecordingGrid(grid(), tmp_path).send_and_receive([message(1), message(2)]))
-    recording = RecordingGrid(grid(), tmp_path, anew=True)
+    recording = RecordingGrid(grid(), tmp_path, overwrite=True)
     assert (manifest(tmp_path), files(tmp_path)) == ([], ["manifest.jsonl"])
     list(recording.send_and_receive([message(2)]))
     assert sent_files(tmp_path) == ["round-0004/client-002-000.safetensors"]
@@ -471,7 +471,7 @@ def test_a_manifest_that_is_not_as_the_mark_says_is_refused(tmp_path: Path) -> N
     path = tmp_path / "manifest.jsonl"
     path.write_text(path.read_text().replace('"client": 1', '"client": 2'))
     with pytest.raises(InputError, match="it is damaged; restore it"):
-        RecordingGrid(grid(), tmp_path, mark=first.mark)
+        RecordingGrid(grid(), tmp_path, resume_at=first.mark)
 
 
 def test_a_record_in_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -479,7 +479,7 @@ def test_a_record_in_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_bytes(data)
     mark = JournalMark(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     with pytest.raises(InputError) as error:
-        RecordingGrid(grid(), tmp_path, mark=mark)
+        RecordingGrid(grid(), tmp_path, resume_at=mark)
     assert str(error.value) == (f"Expected recordings in format 1, got an older one in {tmp_path}; start a new run.")
 
 
@@ -505,4 +505,4 @@ def test_an_exchange_without_its_round_is_not_gone_on_from(tmp_path: Path) -> No
     path.write_bytes(data)
     mark = JournalMark(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     with pytest.raises(InputError, match="Expected whole lines of exchanges in"):
-        RecordingGrid(grid(), tmp_path, mark=mark)
+        RecordingGrid(grid(), tmp_path, resume_at=mark)

@@ -162,7 +162,7 @@ def test_a_refused_resume_leaves_the_alarm(tmp_path: Path) -> None:
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     mark = {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
     with pytest.raises(InputError, match="it is damaged; restore it"):
-        RecordingGrid(InProcessGrid(ClientApp(), 1, {}), tmp_path, mark=mark)
+        RecordingGrid(InProcessGrid(ClientApp(), 1, {}), tmp_path, resume_at=mark)
     assert read_manifest(tmp_path)[1] == ["manifest.jsonl is not as it was written: 1 at the end are missing."]
 
 

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -15,7 +15,7 @@ from flfw.audit.measures.statistics import most_missed
 from flfw.audit.reconstruction import evidence
 from flfw.audit.reconstruction.evidence import SumFacts
 from flfw.command.api.summary import summary
-from flfw.files.verdicts import LEAK_CAUSES, MALICIOUS, POSITIVE, concluded, outcome
+from flfw.files.verdicts import LEAK_CAUSES, MALICIOUS, POSITIVE, LeakCause
 from flfw.report.causes import BRIEF, PLAIN, of_search
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_data import most_missed as shown_missed
@@ -170,7 +170,8 @@ def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
     assert BRIEF.keys() == PLAIN.keys()
-    assert all(outcome(concluded("leaks", cause, "")) in (*POSITIVE, MALICIOUS) for cause in LEAK_CAUSES)
+    assert all(evidence in (*POSITIVE, MALICIOUS) for evidence in LEAK_CAUSES.values())
+    assert LEAK_CAUSES.keys() == set(get_args(LeakCause))
 
 
 @pytest.mark.parametrize(("verdict", "cause", "changes", "brief", "plain"), CASES)

@@ -334,7 +334,7 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
 
     directory, grid = ClientDirectory(FailurePolicy("drop")), Two(apps.client, 3, small.to_run_config())
     assert [answer.partition for answer in NodeAssignment(grid, directory, 3, wait=10).begin()] == [0]
-    assert directory.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
+    assert directory.excluded == {1: "no 2; no 3", 2: "no 2; no 3"}
     assert sorted(directory.nodes) == [0, 1, 2]  # a cohort is drawn from all
 
 

@@ -50,7 +50,7 @@ def test_one_client_of_a_process_speaks_for_all() -> None:
     (answer,) = NodeAssignment(grid, directory, MILLION, 1.0, alike=representatives(grid)).begin()
     assert requested == [0] and answer.partition == 0
     assert len(directory.nodes) == MILLION and directory.nodes[MILLION - 1] == MILLION
-    assert directory.everyone == range(MILLION) and not directory.unfit
+    assert directory.everyone == range(MILLION) and not directory.excluded
 
 
 def test_each_client_is_asked_where_those_that_speak_for_all_differ() -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from flfw.audit.attack_process import AttackServer
+from flfw.audit.attack_process import AttackProcess
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.queue import PUBLIC, Queue
@@ -175,7 +175,7 @@ def _done(
     """
     queue = Queue(copy / "queue")
     queue.folder.mkdir(0o700, exist_ok=True)  # a job's public data may be put there before the first job
-    server = AttackServer(
+    server = AttackProcess(
         queue, lambda _: [], concurrent=False, seconds=experiment.attack_timeout, gpu=experiment.attack_gpus > 0
     )
     solutions: Solutions = {}

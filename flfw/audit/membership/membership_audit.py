@@ -35,7 +35,7 @@ from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.files.progress import Steps
 from flfw.inversion.client_models.victim import PlainVictim, VictimModel
-from flfw.nets.net import Net, Tensors, hits, losses
+from flfw.nets.net import Net, Tensors, correct, losses
 from flfw.plans.run_plan import AuditPlan
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, examples_in
@@ -406,5 +406,5 @@ def _is_right(victim: VictimModel, task: Task, indices: np.ndarray) -> np.ndarra
     parts = []
     for some in np.array_split(indices, -(-len(indices) // 500)):  # examples of one pass
         x, y = task.examples("train", some)
-        parts.append(hits(functional_call(victim.model, victim.known, (victim.inputs.normalise(x),)), x, y).numpy())
+        parts.append(correct(functional_call(victim.model, victim.known, (victim.inputs.normalise(x),)), x, y).numpy())
     return np.concatenate(parts)

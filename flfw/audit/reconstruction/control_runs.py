@@ -128,7 +128,7 @@ class ControlRunner:
         self._job_planners: dict[str, JobPlanner | None] = {}
         self._done: dict[tuple[str, str, str], ControlResult] = {}
 
-    def beside(self, job: AttackJob, control: str) -> ControlResult:
+    def run(self, job: AttackJob, control: str) -> ControlResult:
         """Return the result of a job's attack on a control beside its target.
 
         Args:

@@ -14,8 +14,9 @@ from typing import Any, final
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.statistics import most_missed, significant
 from flfw.audit.verdict import MESSAGES, Findings
+from flfw.files.verdicts import Cause
 
-_TO_SHOW = {
+_TO_SHOW: Mapping[str, tuple[Cause, str]] = {
     "consistency": ("consistency", "the attacker's model of the client explains the message"),
     "weak_defence": ("weak_defence", "the attack works through this defence where it is weak"),
     "undefended": ("undefended_control", "the attack works on this case without the defence"),

@@ -15,7 +15,7 @@ import numpy as np
 
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import departure_of_noise
-from flfw.audit.attack_process import Attacks
+from flfw.audit.attack_process import AttackExecutor
 from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE
 from flfw.audit.job_planner import JobPlanner
 from flfw.audit.jobs import ANALYTIC, AttackJob, JobResult, ProbeSet
@@ -71,7 +71,7 @@ class ReconstructionAudit:
         source: Path,
         out: Path,
         queue: Queue,
-        attacks: Attacks,
+        attacks: AttackExecutor,
         note: Callable[[Iterable[str]], None],
     ) -> None:
         self._job_planner, self._task, self._source, self._out = job_planner, task, source, out
@@ -269,11 +269,11 @@ class ReconstructionAudit:
         controls = replace(controls, consistency=self._control_runner.consistency(case))
         if not case.defended or not controls.easy.passed or case.recovered:
             return controls
-        mild = self._control_runner.beside(job, WEAK_DEFENCE)
+        mild = self._control_runner.run(job, WEAK_DEFENCE)
         if mild.passed:
             shown = f"shown by the control {WEAK_DEFENCE}: {mild.reason}"
             return replace(controls, weak_defence=mild, undefended=replace(mild, seconds=0.0, reason=shown))
-        return replace(controls, weak_defence=mild, undefended=self._control_runner.beside(job, UNDEFENDED))
+        return replace(controls, weak_defence=mild, undefended=self._control_runner.run(job, UNDEFENDED))
 
     def _expected(self, case: Case) -> float | None:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""

@@ -297,9 +297,11 @@ class GeneratedVictim(VictimModel):
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """Compute the hypernetwork's gradient for a guess of data, embedding and classifier, same coordinates."""
         theta = linear(torch.relu(self._before(unknown["embedding"])), self._weight, self._bias)
-        return self.handed_on(grad(self._loss)(theta, x, y, unknown), unknown["embedding"], constants["basis"])
+        return self.hypernetwork_gradient(
+            grad(self._loss)(theta, x, y, unknown), unknown["embedding"], constants["basis"]
+        )
 
-    def handed_on(self, theta_gradient: Tensor, embedding: Tensor, basis: Tensor) -> Tensors:
+    def hypernetwork_gradient(self, theta_gradient: Tensor, embedding: Tensor, basis: Tensor) -> Tensors:
         """Compute the hypernetwork's gradient from the generated network's gradient, in the same coordinates.
 
         Args:

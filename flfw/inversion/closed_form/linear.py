@@ -88,7 +88,7 @@ _RANK_ONE = 0.5  # largest share of the trunk's gradient that an embedding may l
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecoveredNetwork:
     """Network and gradient that were read off.
 
     Attributes:
@@ -102,7 +102,7 @@ class Reading:
     embedding: Tensor | None = None
 
 
-def read(targets: Mapping[str, torch.Size], hypernetwork: Tensors, gradient: Tensors) -> Reading:
+def read(targets: Mapping[str, torch.Size], hypernetwork: Tensors, gradient: Tensors) -> RecoveredNetwork:
     """Read the generated network, its gradient and the embedding off a hypernetwork and its gradient.
 
     The network is generated from v, which changes less in several steps than h. Where the hidden layer is dead, h = 0,
@@ -116,8 +116,8 @@ def read(targets: Mapping[str, torch.Size], hypernetwork: Tensors, gradient: Ten
     slopes = {name: gradient[f"hypernet.heads.{k}.bias"].view(shape) for k, (name, shape) in enumerate(targets.items())}
     embedding = _embedding(gradient)
     if embedding is None:
-        return Reading(_from_hidden(targets, hypernetwork, _hidden(gradient, len(targets))), slopes)
-    return Reading(generate(targets, hypernetwork, embedding), slopes, embedding)
+        return RecoveredNetwork(_from_hidden(targets, hypernetwork, _hidden(gradient, len(targets))), slopes)
+    return RecoveredNetwork(generate(targets, hypernetwork, embedding), slopes, embedding)
 
 
 def generate(targets: Mapping[str, torch.Size], hypernetwork: Tensors, embedding: Tensor) -> Tensors:

@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.errors import InputError
 from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim, VictimModel
-from flfw.inversion.closed_form.linear import EXTRACTOR, ExtractorVictim, Reading, generate, read
+from flfw.inversion.closed_form.linear import EXTRACTOR, ExtractorVictim, RecoveredNetwork, generate, read
 from flfw.inversion.closed_form.rectified import directions, separate
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked
@@ -58,7 +58,7 @@ def extractor_of(model: nn.Module) -> nn.Module:
     return model.architecture() if isinstance(model, GeneratedNet) else model.get_submodule("extractor")
 
 
-def read_off(victim: VictimModel, gradient: Tensors) -> Reading:
+def read_off(victim: VictimModel, gradient: Tensors) -> RecoveredNetwork:
     """Read a client's extractor and its gradient: in closed form where it is generated, else from the shared tensors.
 
     Args:
@@ -70,14 +70,14 @@ def read_off(victim: VictimModel, gradient: Tensors) -> Reading:
     extractor = extractor_of(victim.model)
     tensors = {name: victim.known.get(_EXTRACTOR + name) for name in extractor.state_dict()}
     weights = {name: value for name, value in tensors.items() if value is not None}
-    return Reading(weights, {name: gradient[_EXTRACTOR + name] for name, _ in extractor.named_parameters()})
+    return RecoveredNetwork(weights, {name: gradient[_EXTRACTOR + name] for name, _ in extractor.named_parameters()})
 
 
 class ReadVictim(VictimModel, ABC):
     """Victim of an extractor that was read off, so that its weights differ from client to client.
 
-    Its observation is a `Reading` with names: `named`. The coordinates are the extractor's parameters. Buffers, such as
-    the running statistics of BatchNorm, come from the reading where it has them.
+    Its observation is a `RecoveredNetwork` with names (`named`). The coordinates are the extractor's parameters.
+    Buffers, such as the running statistics of BatchNorm, come from the recovered network where it has them.
 
     Args:
         model: see `VictimModel`.
@@ -161,7 +161,7 @@ class SurrogateVictim(ReadVictim):
         elif batch > 1:
             self.unknown = {_COTANGENTS: torch.zeros(batch, batch, device=inputs.mean.device)}
 
-    def sent(self, reading: Reading, rng: torch.Generator) -> Tensors:
+    def sent(self, reading: RecoveredNetwork, rng: torch.Generator) -> Tensors:
         """Name a reading's tensors, and add its information on the cotangents.
 
         Args:
@@ -230,7 +230,7 @@ class HeadlessVictim(ReadVictim):
         return cross_entropy(functional_call(self._net.classifier, classifier, (self._net.features(x, weights),)), y)
 
 
-def named(reading: Reading) -> Tensors:
+def named(reading: RecoveredNetwork) -> Tensors:
     """Name the tensors of a reading as a `ReadVictim` expects them."""
     weights = {_WEIGHTS + name: value for name, value in reading.weights.items()}
     return weights | {_GRADIENT + name: value for name, value in reading.gradient.items()}
@@ -391,7 +391,7 @@ def search(
     rngs: Sequence[torch.Generator],
     descent: SearchOptimiser,
     compute: ComputeLimits,
-) -> list[Reading]:
+) -> list[RecoveredNetwork]:
     """Search for a reading of each gradient, all at once.
 
     The squared distance is minimised, relative to the observation's squared length. The generated gradient starts from
@@ -415,7 +415,7 @@ def search(
     guess = {"x": embedding, "gradient": start.to(embedding.device)}
 
     def distance(guess: Tensors, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        trial = victim.handed_on(given["size"] * guess["gradient"], guess["x"], given["constants"]["basis"])
+        trial = victim.hypernetwork_gradient(given["size"] * guess["gradient"], guess["x"], given["constants"]["basis"])
         left = relative_distance(trial, given["observed"])
         return left, left
 
@@ -433,8 +433,8 @@ def _first(records: Any) -> Any:
     return {n: _first(value) if isinstance(value, dict) else value[0] for n, value in records.items()}
 
 
-def _reading(victim: GeneratedVictim, embedding: Tensor, gradient: Tensor) -> Reading:
+def _reading(victim: GeneratedVictim, embedding: Tensor, gradient: Tensor) -> RecoveredNetwork:
     targets = victim.targets
     parts = gradient.split([shape.numel() for shape in targets.values()])
     gradients = {name: part.view(shape) for (name, shape), part in zip(targets.items(), parts, strict=True)}
-    return Reading(generate(targets, victim.known, embedding), gradients, embedding)
+    return RecoveredNetwork(generate(targets, victim.known, embedding), gradients, embedding)
