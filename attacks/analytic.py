@@ -10,8 +10,6 @@ Departures  The units with the largest |dL/db_k| are used, one for each example.
             a dead unit, 0 / 0, gives grey.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, final
 
 import torch

@@ -22,8 +22,6 @@ Departures  1. The paper's identity has one head; several share the same W, so t
                which falls to a thousandth in a second search; that counts if it halves the distance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final

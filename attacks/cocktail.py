@@ -15,8 +15,6 @@ Departures  1. The components are those of the images' differences between neigh
             3. Only the first layer: the paper's search for images behind the features of a later layer is not here.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

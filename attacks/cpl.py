@@ -15,8 +15,6 @@ Departures  1. One start, as in the paper; it ends once the squared distance is 
             3. Batches: labels are recovered by their counts (`flfw.inversion.closed_form.labels`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

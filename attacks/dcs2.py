@@ -22,8 +22,6 @@ Departures  1. The gradients of the extractor are not used: they are those of al
             3. The prior's weight is that of the attack fedcg, chosen on MNIST's training images 0-3.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

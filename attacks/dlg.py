@@ -14,8 +14,6 @@ Departures  1. A search that diverges or gets stuck is repeated from another sta
             4. ``iterations`` in the audit are those of the start that counts.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import inf

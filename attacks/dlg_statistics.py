@@ -16,8 +16,6 @@ Departures  1. alpha, optimiser, iterations and state of the model are not in th
             4. Guesses are kept in the box. Local steps and defences are ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace

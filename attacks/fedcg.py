@@ -29,8 +29,6 @@ Departures  1. This is no attack of the paper, which has no public data and no i
                do not use it, because they do not see the gradient.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy

@@ -25,8 +25,6 @@ Departures  1. 1,000 iterations by default (the paper: 20,000), and no Langevin 
                of their own without them. The paper has them in all. With known noise so has this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final

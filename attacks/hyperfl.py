@@ -27,8 +27,6 @@ Departures  1. Searches are `ig`'s: Adam on the sign of the gradient, step size 
                searched for first; the classifier is not used either.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

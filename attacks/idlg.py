@@ -13,8 +13,6 @@ Departures  1. Batches: the paper has single examples. For several, labels are r
             2. Restarts, the end of a search and the box are those of attacks/dlg.py.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.attacks.dlg import LeastSquares

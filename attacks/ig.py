@@ -36,8 +36,6 @@ Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000
                replaced entries this half is split: the residuals' magnitudes, then a Cauchy likelihood.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise

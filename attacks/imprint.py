@@ -24,8 +24,6 @@ Departures  1. ``public`` quantiles by default; the paper assumes a distribution
                larger ``gain`` moves them less, but float32 then rounds the weights' change away.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, final
 

@@ -9,8 +9,6 @@ Exact       for one step, with the mean softmax over the client's own batch, whi
 Departures  no simulated clients and no classifier trained on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final

@@ -31,8 +31,6 @@ Departures  1. The slopes are read at the pixels of the padding. The published c
             6. Local steps are read by their mean gradient, as if no bin had moved: approximate, and static.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -22,8 +22,6 @@ Departures  fedmia's null is the other clients of a round that received the same
             candidate's mean, and its priors are fitted; the rest are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property

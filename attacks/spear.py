@@ -18,8 +18,6 @@ Departures  1. Each set of B units gives B candidates, not one; the independent 
                one, or was not found within ``sets``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final

@@ -22,8 +22,6 @@ Departures  1. The server lies in the probes that are attacked, and trains as an
             3. The paper also lets one layer alone be suppressed, or all clients' but chosen parameters. Not here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

@@ -4,8 +4,6 @@ Much of the project computes with PyTorch and NumPy alone, in files that also na
 With stand-ins these files can be imported. What uses such a name raises `ModuleNotFoundError`, as its import would.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder

@@ -25,8 +25,6 @@ ratio is the median of the turns'. Beside P10:
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

@@ -10,8 +10,6 @@
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -4,8 +4,6 @@ Both sides do the same epochs of the same clients, on one thread, and take turns
 A gate comes first: in float64 both sides train the same parameters, to 1e-10 of a tensor's change.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ timings differ only in the code of the attack. The first call installs about 3 G
 cache; later calls use it. The only line on stdout is the path of the environment's Python.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -58,8 +58,6 @@ answer.safetensors
     trace             (V, T, B, C, H, W) the kept guesses, normalised.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

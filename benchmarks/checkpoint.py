@@ -5,8 +5,6 @@ before it, in the same run. A client saves its embedding and classifier within i
 last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -13,8 +13,6 @@ the checkpoint. The gate comes first: the weights of a run are still those of it
 one JSON object.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import statistics

@@ -13,8 +13,6 @@ which cost the same.
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -14,8 +14,6 @@ alike, and are timed in seconds of the processor on one thread; a ratio is the m
 the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

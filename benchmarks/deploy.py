@@ -11,8 +11,6 @@ work, with the goal of less than 4 s for fedavg; and the bytes on the server's s
 kernel counts them, TLS and polls among them, beside the bytes of the tensors. The last line is one JSON object.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -5,8 +5,6 @@ are no messages, no checks of what is sent and no checkpoints. Methods with priv
 disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean

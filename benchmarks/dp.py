@@ -14,8 +14,6 @@ turns, A B A B, so that a busy machine hurts both alike, and are timed in second
 median of the turns'. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -5,8 +5,6 @@ the processors, user and system, of all of its processes on one thread each, Ray
 programs hardly change it; memory is the driver's largest resident size. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

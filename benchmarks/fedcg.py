@@ -17,8 +17,6 @@ Then the sides take turns, A B A B, so that a busy machine hurts both alike, and
 on one thread; a ratio is the median of the turns'. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -24,8 +24,6 @@ refused. TensorFloat-32 is off on both sides. The processor computes in ``--thre
 one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

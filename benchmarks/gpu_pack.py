@@ -1,7 +1,5 @@
 """Folder for `benchmarks.gpu` on a machine with Python, PyTorch and NumPy alone: the code, and the data of its cell."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -3,8 +3,6 @@
 A part that cannot be finished says why under ``missing``; what it did measure stands beside that.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

@@ -4,8 +4,6 @@ The clients compute nothing, their data are drawn on demand, and each keeps a sm
 number of clients a process of its own runs check, enrolment, rounds, final evaluation of 100 clients and report.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -14,8 +14,6 @@ machine hurts both alike, and are timed in seconds of the processor; a ratio is 
 of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """Federation on this machine for a benchmark: a server and sites over gRPC, with TLS and keys."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -13,8 +13,6 @@ the processor on one thread; a ratio is the median of the turns' ratios to plain
 ratio. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping

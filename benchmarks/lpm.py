@@ -14,8 +14,6 @@ side's ends this with exit code 1, and nothing is timed. Then the sides take tur
 processor; a ratio is the median of the turns'. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import sys

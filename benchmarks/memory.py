@@ -6,8 +6,6 @@ pages of Ray's object store, which is shared and has a fixed size. Growth is the
 round 10 on, times the rounds. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

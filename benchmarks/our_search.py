@@ -4,8 +4,6 @@ Both sides minimise ``1 - cos + 0.01 * padded total variation`` (in full in `ben
 gradient's sign, from the same first guesses.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import final

@@ -4,8 +4,6 @@ Progress goes to stderr: the plan, then a line as each part begins. Stdout gets 
 line, one JSON object; with ``--json`` that object alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

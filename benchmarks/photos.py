@@ -5,8 +5,6 @@ JPEG files of 4000 x 3000 pixels, whose content is a smooth pattern with noise, 
 Seconds are those of the processor, one photo after the other. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes of this machine: who started whom, with which words and variables."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -8,8 +8,6 @@ bytes that come back are compared with those that were recorded.
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """ResNet-18 as `flfw.nets` has it, name by name and number by number, for machines without torchvision."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import final
 

@@ -15,8 +15,6 @@ sums in float32. Each side is a process of its own (`benchmarks.scale_apps`). Ex
 of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

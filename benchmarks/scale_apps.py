@@ -5,8 +5,6 @@ a client sends back what it received; to the ten numbers of ``classifier.bias`` 
 round the server notes the processor's seconds of all processes below this one. They and the last aggregate go to OUT.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

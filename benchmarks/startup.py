@@ -8,8 +8,6 @@
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ The weights of the broadcast come back as they were sent, and the server takes t
 processor time of the parts of a round in this process.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Other side of the comparisons: the search of breaching, in processes that run `benchmarks.breaching_side`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

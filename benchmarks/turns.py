@@ -1,7 +1,5 @@
 """Turns of the sides of a comparison, and the ratios of what they took."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence

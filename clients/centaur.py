@@ -1,7 +1,5 @@
 """CENTAUR's client half: the head first, then the extractor in noisy steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import final
 

@@ -1,7 +1,5 @@
 """DP-FedAvg's client half: E epochs of noisy steps, or of plain ones before a clipped update."""
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.dp.client import DPClient

@@ -1,7 +1,5 @@
 """DP-FTRL's client half: SGD on the whole model, then a clipped update, in the rounds of its own turn alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, final
 

@@ -1,7 +1,5 @@
 """DSSGD's client half: local training of its own copy, and the choice of the changes that are sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, final
 

@@ -1,7 +1,5 @@
 """Fed-CDP's client half: noisy steps whose bound may change from round to round, and compression around the noise."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from math import inf
 from typing import Any, final

@@ -1,7 +1,5 @@
 """Fed-SDP's client half: SGD on the whole model, then a clipped update."""
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.dp.client import DPClient

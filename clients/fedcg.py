@@ -1,7 +1,5 @@
 """FedCG's client half: classification held close to generated features, then the client's own conditional GAN."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import exp
 from typing import final

@@ -1,7 +1,5 @@
 """FedGen's client half: classification of its own examples, and of features generated for their labels."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

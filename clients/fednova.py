@@ -1,7 +1,5 @@
 """FedNova's client half: local SGD on the loss plus mu/2 ||x_i - x||^2; it reports its number of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import final
 

@@ -1,7 +1,5 @@
 """FedProx's client half: local SGD on the loss plus mu/2 ||w_k - w||^2, where w is this round's broadcast model."""
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.client.gradient_client import ProximalClient

@@ -1,7 +1,5 @@
 """HyperFL's client half: one epoch on the classifier, then E epochs on the hypernetwork and the embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, TypeGuard, final

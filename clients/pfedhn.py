@@ -1,7 +1,5 @@
 """Client half of pFedHN and pFedHN-PC: clipped steps on the generated tensors, plain ones on a private classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import final
 

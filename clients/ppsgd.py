@@ -1,7 +1,5 @@
 """PPSGD's client half: for every batch a step of the head, then a noisy one of the extractor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import final
 

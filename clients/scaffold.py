@@ -1,7 +1,5 @@
 """SCAFFOLD's client half: local SGD along g_i(y) - c_i + c, and the change of its own control variate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import final
 

@@ -1,7 +1,5 @@
 """Local SGD on the whole model: the client half of every method without one of its own."""
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.client.gradient_client import GradientClient

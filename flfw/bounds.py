@@ -3,8 +3,6 @@
 What a field means stands beside it in the source, for a reader of the class and for the command line's help.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -4,8 +4,6 @@ Attributes:
     DIED: reason for the failure of a client whose process ended without an answer.
 """
 
-from __future__ import annotations
-
 import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 There is no registry. A plug-in is the only concrete class of its kind that its file defines.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -6,8 +6,6 @@ whole run is needed (`flfw.papers.preset.Source`), the folder holds only a resul
 its sizes and its privacy budget; nothing is trained for it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

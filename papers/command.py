@@ -3,8 +3,6 @@
 Measured cells are on disk, so an interrupted call goes on from them. The table goes to a terminal and to files.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import time

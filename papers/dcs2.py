@@ -30,8 +30,6 @@ Departures  1. The learning rate does not fall; the last round counts, where the
                released code, which is what its baselines measure (papers/idle_client.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flfw.experiment import Experiment

@@ -53,8 +53,6 @@ Departures  1. Seed 0: the paper names none. Each client's victims are random ex
                rate, which the paper names without any.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import final
 

@@ -40,8 +40,6 @@ Departures  0. FedDF, FedGen and FedCG run as in the code of FedCG's comparison,
                reported in the paper; two of them hold the victim's extractor or its data.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flfw.experiment import Experiment

@@ -78,8 +78,6 @@ all unknowns, as the paper's. Beside it:
 At quick scale 2 of the 20 clients train in the one round, as only what is before it counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

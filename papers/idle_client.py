@@ -4,8 +4,6 @@ There the gradient of Prune, DP-Gaussian and others is copied into the optimiser
 never does. Their accuracies are those of the other clients. Not for use.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

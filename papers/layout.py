@@ -3,8 +3,6 @@
 The layout is the same for every output format.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

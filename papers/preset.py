@@ -1,7 +1,5 @@
 """Presets: the runs that a cell of a table needs, and the figure of their results that is compared with the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module

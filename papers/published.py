@@ -3,8 +3,6 @@
 Papers are named by their method: hyperfl.1 to .5, dcs2.1 and .2, fedcg.1 and .2, fed_cdp.1 to .7.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

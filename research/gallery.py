@@ -5,8 +5,6 @@ in ``runs/gallery`` are not made again. A row of a poster is what the attack gav
 that knows the defence, where there is one. Written are each poster as PNG, SVG and PDF, and its part of the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

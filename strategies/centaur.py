@@ -19,8 +19,6 @@ Departures  those of dp_fedavg. Only the norm of the extractor's gradient is cli
     server:    extractor <- sum_k n_k extractor_k / sum_k n_k
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -21,8 +21,6 @@ Departures  1. The defaults are the authors' code's: an example's whole gradient
     server:                                w <- sum_k n_k w_k / sum_k n_k
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.dp.settings import DPUnitSettings

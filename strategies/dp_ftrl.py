@@ -25,8 +25,6 @@ Departures  1. Clients take turns: client k takes part in the rounds t with t = 
                              W_(t+1) <- W_t + server_lr s_t / K
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final

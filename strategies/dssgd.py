@@ -30,8 +30,6 @@ Departures  1. Rounds: clients train at the same time and the server adds when a
     server:    W <- W + sum_k c_k;  stat <- beta stat + how many sent the entry;  fresh <- the theta_d of largest stat
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass

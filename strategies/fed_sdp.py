@@ -28,8 +28,6 @@ Departures  1. The printed algorithm adds noise for each client and divides by K
     server:   W <- W + 1/Kt (sum_k Delta_k + N(0, sigma^2 C^2))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt

@@ -14,8 +14,6 @@ Departures  none. Buffers (batch-norm statistics) are averaged like weights, but
         w <- sum_k (n_k / sum_j n_j) w_k
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import final
 

@@ -18,8 +18,6 @@ Departures  1. weights=examples weighs clients as FedAvg does; the paper's mean,
     server:    w <- 1/K sum_k w_k
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, final

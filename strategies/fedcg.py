@@ -38,8 +38,6 @@ Departures  --variant authors sets what 3 changes back to the authors' plain cli
                    C_g, G_g <- Adam step on KL(softmax(sum_i w_i C_i(G_i(z, y))) || softmax(C_g(G_g(z, y))))
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final

@@ -24,8 +24,6 @@ Departures  1. 2,000 steps of 16 at 3e-4, as in FedCG's comparison: one pass ove
         w <- sum_k p_k w_k;  2000 times: w <- Adam step on KL(softmax(sum_k p_k f_{w_k}(x)) || softmax(f_w(x)))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

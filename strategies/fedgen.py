@@ -31,8 +31,6 @@ Departures  --variant authors undoes 7, the one departure from the version in Fe
         2000 times: y uniform, z ~ N(0, I);  G_g <- Adam step on CE(sum_i w_i C_i(G_g(z, y)), y) + diversity
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final

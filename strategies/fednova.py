@@ -22,8 +22,6 @@ Departures  1. The server computes ||a_i||_1 from tau_i, by the paper's closed f
                x <- x + tau_eff sum_i p_i (x_i - x) / ||a_i||_1
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final

@@ -9,8 +9,6 @@ A probe     one gradient of the extractor, with the classifier as it is.
 Departures  none; the private part is the network's classifier (one linear layer in CNN 1 and CNN 2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import final
 

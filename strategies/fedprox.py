@@ -9,8 +9,6 @@ A probe     one gradient of the whole model; the proximal term has none at the b
 Departures  full local epochs for all clients; the paper also lets slow clients stop early.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final

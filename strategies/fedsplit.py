@@ -10,8 +10,6 @@ Departures  start=independent draws each client's own first extractor; the autho
             strategies/fedcg.py, departure 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, final

@@ -27,8 +27,6 @@ Departures  --variant authors undoes the first one.
     server: varphi <- sum_i (n_i / sum_j n_j) varphi_i
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar, final
 

@@ -30,8 +30,6 @@ Departures  --variant authors undoes the first three; in papers/hyperfl.py also 
     server: varphi <- sum_i (n_i / sum_j n_j) varphi_i
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, final

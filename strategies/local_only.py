@@ -9,8 +9,6 @@ A probe     sends nothing.
 Departures  none. All clients start from the same weights, as the federated methods do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import final
 

@@ -33,8 +33,6 @@ Departures  The authors' code is that of github.com/AvivSham/pFedHN, 1bc0549. --
                                   also move the embeddings of clients that were not asked
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar, final
 

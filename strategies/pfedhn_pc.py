@@ -21,8 +21,6 @@ Departures  All of strategies/pfedhn.py. server_lr is that of pFedHN, 0.01; --va
     server:    delta_i = theta_i - theta;  phi, v_1 ... v_n <- the step of pFedHN
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, final
 
 from flfw.server.hypernetwork import HypernetworkServer, ServerHypernetworkTraining

@@ -22,8 +22,6 @@ Departures  1. those of dp_fedavg.
     server:                                extractor <- sum_k n_k extractor_k / sum_k n_k
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.dp.settings import PrivateHeadSettings

@@ -27,8 +27,6 @@ Departures  1. option=II by default, which needs no second pass over the data; t
     server:  x <- x + eta_g / |S| sum_i (y_i - x);  c <- c + 1 / N sum_i (c_i+ - c_i)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass

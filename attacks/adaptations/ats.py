@@ -17,8 +17,6 @@ Departures  1. of more than 256 choices the 256 are kept whose last operations l
             2. images of one batch are undone independently of each other.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import NamedTuple, final
 

@@ -9,8 +9,6 @@ Departures  1. several noisy steps: the effect of noise on the weights of later 
             2. the client's head is unknown: it is searched for with the data, which makes the attack static.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.inversion.clipped import ClippedByUnit

@@ -8,8 +8,6 @@ Does        unit=example: clips the whole model's gradient of each trial example
 Departures  1. several noisy steps: the effect of noise on the weights of later steps is left out: static.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.inversion.clipped import ClippedByUnit

@@ -6,8 +6,6 @@ Does        simulates the local steps of a guess and clips their change to C. A 
 Departures  none.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.inversion.clipped import Clipped

@@ -8,8 +8,6 @@ Does        scales a trial gradient by min(1, clip / ||trial||), with the joint 
 Departures  none.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.inversion.client_models.operator import TRAITS, Operator, ResidualMechanism, Trait

@@ -13,8 +13,6 @@ Departures  1. several noisy steps: the effect of noise on the weights of later 
             4. compress=after: zeroed entries are known to be no larger than the smallest sent one; this is not used.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import final
 

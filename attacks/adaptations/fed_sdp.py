@@ -7,8 +7,6 @@ Does        simulates the local steps of a guess, clips the change of each layer
 Departures  none. One example's gradient, read on the client, is unprotected: no adaptation is needed.
 """
 
-from __future__ import annotations
-
 from math import sqrt
 from typing import final
 

@@ -12,8 +12,6 @@ Departures  1. For several examples the noise could be searched for with the ima
                from the entries that pruning left, which would be possible for one example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import final
 

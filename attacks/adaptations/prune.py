@@ -9,8 +9,6 @@ Departures  1. a pruned entry is also known to be no larger than the smallest se
             2. an entry that is exactly 0 by chance counts as pruned, in the trial too: it gives no information.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.inversion.client_models.operator import TRAITS, Operator, ResidualMechanism, Trait

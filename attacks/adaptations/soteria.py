@@ -8,8 +8,6 @@ Departures  1. A unit that is exactly 0 for all examples, as after a rectifier, 
                taken for a hidden one, and that it was 0 is not used.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.inversion.client_models.operator import TRAITS, Operator, Trait

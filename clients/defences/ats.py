@@ -15,8 +15,6 @@ Departures  1. The paper gives each operation a probability. The authors' code l
     x -> T(x)      in each local step; the gradient is that of T(x), and nothing hides T(x) in it
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import final

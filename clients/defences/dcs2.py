@@ -20,8 +20,6 @@ Departures  1. Proxies are of another class than the sample: from the proxy pool
     send g' where <g', g> >= 0, else g' + v g with v = max(1/2, -<g', g> / (|g|^2 + 1/1000))
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf

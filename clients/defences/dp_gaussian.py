@@ -12,8 +12,6 @@ Departures  1. The noise is added once per round, to the model's change; DCS^2 a
                such noise is 0.1 % larger, and rounded to a grid of at most 1/4096 of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal, final
 

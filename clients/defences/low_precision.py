@@ -13,8 +13,6 @@ Departures  1. QSGD's levels divide the L2 norm, these the largest magnitude.
                received weights, where floating point blurs its levels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, final
 

@@ -14,8 +14,6 @@ Departures  1. z is drawn in evaluation too, as in the authors' code (draws=alwa
     loss = CE + beta mean over the batch of sum(mu^2 + s^2 - log s^2 - 1) / (2 log 2)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final

@@ -6,8 +6,6 @@ Acts on     the change of the shared tensors (in a probe: their gradient), each 
 Departures  none: as in those papers' comparisons, entries that are not sent are lost, with no residual for later.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import final
 

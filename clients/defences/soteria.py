@@ -13,8 +13,6 @@ Departures  1. The paper hides the units with the largest |r_f| / |J_f|; its cod
     the columns f of dL/dW with |score_f| below the p-th quantile are set to 0
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final

@@ -4,8 +4,6 @@ An attack that reconstructs examples either searches for the data behind an obse
 iterations and without labels. Other attacks infer from a client's uploads what its data are like as a whole.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

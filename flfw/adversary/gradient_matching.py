@@ -1,7 +1,5 @@
 """Attacks that search for the data whose gradient, through all granted mechanisms, matches the observed one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

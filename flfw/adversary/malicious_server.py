@@ -1,7 +1,5 @@
 """Malicious server: a Grid that overwrites tensors of the messages that an honest strategy sends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, final
 

@@ -1,7 +1,5 @@
 """Base of the attacks on membership: scores of candidates, higher for those that a client trained on."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass

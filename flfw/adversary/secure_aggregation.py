@@ -13,8 +13,6 @@ span the embeddings, but for a mixing of n by n numbers. Rare coordinates: rare 
 largest entries leave zeros; where all clients but one have a zero, the sum is that client's value (arXiv 2508.04285).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

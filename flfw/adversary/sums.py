@@ -5,8 +5,6 @@ part, and those of others that work with it; the sum over the rest is left. With
 own message, but for the rounding of the model.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace

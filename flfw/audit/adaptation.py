@@ -4,8 +4,6 @@ Against a defence: the adaptation written under its name, if there is one; else 
 Against a method that clips and adds noise: the adaptation written under the method's name, or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache

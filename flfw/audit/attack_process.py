@@ -3,8 +3,6 @@
 This module starts, watches, ends and restarts them. Training does not know them: they exchange files only.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

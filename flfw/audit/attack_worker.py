@@ -3,8 +3,6 @@
 `flfw.audit.attack_process` starts it, ends it when an attack takes too long, and starts another one when it dies.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

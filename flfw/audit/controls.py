@@ -9,8 +9,6 @@ Clients answer the probes of both with their own code, as they answer the target
 attack can adapt to what hides the data, and attacked only where the target's failure could count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Jobs of an audit: which attacks run on which recordings, with which grants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Grants of an attacker as the objects that it computes with, built from a job alone."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -15,8 +15,6 @@ more probe has no answer: the gradient of one example, read by an observer on th
 a folder of the client's site, for an audit there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

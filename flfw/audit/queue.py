@@ -16,8 +16,6 @@ A file that changed after it was written is refused, and a changed solution is m
 can write other files, with sums that fit.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -10,8 +10,6 @@ groups differ in one client. Both are exact only if the other clients' updates s
 broadcasts is the mean update of a round: whoever sent c of its n updates subtracts them and has the sum of n - c.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass

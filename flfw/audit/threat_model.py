@@ -1,7 +1,5 @@
 """Grants of an attacker, in words for the report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

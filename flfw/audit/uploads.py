@@ -4,8 +4,6 @@ An upload is made of many local steps on many examples. The client writes the ex
 and the places of each step's examples among them. An attacker is granted these places: they follow from the run's seed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite

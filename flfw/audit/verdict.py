@@ -5,8 +5,6 @@ and sums, `flfw.audit.membership.evidence` for members, `flfw.audit.measures.cla
 `flfw.audit.sums` for peers. The word follows from the cause of the first one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias, get_args
 

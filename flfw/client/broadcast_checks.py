@@ -6,8 +6,6 @@ so. The checks are heuristics: an alarm is no proof, and a server that knows the
 (docs/attacks/imprint.md).
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections import Counter

@@ -7,8 +7,6 @@ be copied whole. A model with anything else, such as a hook, a function made for
 object of a plug-in, is built for each message.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

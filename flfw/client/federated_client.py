@@ -5,8 +5,6 @@ writes `training_phases`. Local steps are in `flfw.client.local_trainer`. The an
 the client's machine, change no state of the client.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Local descent of a client: its parameters, batches, optimiser and step direction."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Private tensors of a client between rounds: one sealed safetensors file per version, on the client's own disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open

@@ -1,7 +1,5 @@
 """The command line as one value: the settings of a run, and the tasks beside a run."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path

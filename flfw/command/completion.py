@@ -1,7 +1,5 @@
 """Scripts that let a shell complete command lines of ``flfw``, with the names of all plug-ins."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable
 

@@ -8,8 +8,6 @@ columns what becomes of each column of a table, and their plan as a file
 split   who would hold what, as a table and a picture; takes the flags of a run
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

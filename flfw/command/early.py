@@ -4,8 +4,6 @@ An import of a method or a network takes seconds, as PyTorch comes with it. So n
 of a plug-in are read off its source. The run checks all of it again: what cannot be told here is left to it.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence

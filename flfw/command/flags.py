@@ -1,7 +1,5 @@
 """Flags of the command line with their help, as the records of settings declare them, in groups for a reader."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass

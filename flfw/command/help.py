@@ -1,7 +1,5 @@
 """Help of the command line: in groups, for 80 columns, an example each."""
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The methods, defences and attacks are those of docs/extending.md, and the app is
 in flfw/examples, so that a wheel has them.
 """
 
-from __future__ import annotations
-
 import keyword
 import re
 import shutil

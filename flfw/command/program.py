@@ -1,7 +1,5 @@
 """Command ``flfw``: a subcommand for each task. ``sim.py`` is ``flfw run``, whose tasks are flags, too."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ example and one local step to the requested settings, and says where leakage sto
 are downloaded, and messages between the two halves of the app stay in memory.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Subcommands of ``flfw`` and what each takes; every task that is a flag of ``flfw run`` is one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Tasks of the command line, each imported when it is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Comparison of runs: differences in their settings and in their results (``sim.py --compare runs/A runs/B``)."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence

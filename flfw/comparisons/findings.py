@@ -1,7 +1,5 @@
 """Findings of a matrix: leakage pooled over the seeds, and the same victims compared between combinations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean

@@ -3,8 +3,6 @@
 The cells of a matrix are run one after the other. A killed matrix is resumed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

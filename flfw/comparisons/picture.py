@@ -1,7 +1,5 @@
 """Scatter plot of a matrix as SVG of its page: leakage against utility, with the name of each mark beside the plot."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, final

@@ -5,8 +5,6 @@ combinations is compared twice, and Holm's correction is over all of these tests
 calls any difference real where there is none is at most 5 %. As elsewhere, a message counts as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations

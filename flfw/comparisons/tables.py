@@ -4,8 +4,6 @@ They are written after each run, from the runs complete by then. The tables in M
 combination under each attack; those in LaTeX show what leaks more, and each attack.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

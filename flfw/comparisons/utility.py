@@ -3,8 +3,6 @@
 The claim on a run's privacy, a column beside them, is written here as well.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

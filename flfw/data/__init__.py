@@ -5,8 +5,6 @@ every client process, map these and import nothing heavy. Generated populations 
 it is read. A new data set is a reader and a card.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from dataclasses import replace

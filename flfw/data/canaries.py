@@ -4,8 +4,6 @@ An auditor that knows the canaries but not the coins guesses from a run which ca
 guesses bounds the run's epsilon from below, see `flfw.dp.canary_audit`. Without canaries none of this is computed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import final
 

@@ -1,7 +1,5 @@
 """Cards of the data sets by name: the published ones, those of a family, and a user's own."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Pixels stay uint8 on disk and in memory; only a batch becomes float32, after augmentation.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -20,8 +20,6 @@ examples, all clients have equally many (``natural.train``) and not a power law'
 networks get x itself.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

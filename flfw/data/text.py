@@ -5,8 +5,6 @@ Bytes are the vocabulary, so that nobody has to train or publish a tokeniser. An
 other file is for the prediction of the byte that follows a sequence.
 """
 
-from __future__ import annotations
-
 import re
 from codecs import BOM_UTF8
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ those of ATS (Gao et al., CVPR 2021). Forward operations take and return bytes, 
 are torchvision's, but for the shear: torchvision has no bicubic one for tensors, so it is PIL's own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -8,8 +8,6 @@ renew   makes a new key and certificate for the server, which it uses from its n
 hash    prints the SHA-256 of this code as an app, by which a site's policy accepts it
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -8,8 +8,6 @@ app's own bundle, whose hash the site's policy accepted. A server chose some of 
 site's log has no characters that move a terminal's cursor.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import logging

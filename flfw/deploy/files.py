@@ -4,8 +4,6 @@ A federation has its own authority, the server's certificate, and a key for each
 Flower's authentication of nodes requires.
 """
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import os

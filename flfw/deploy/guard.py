@@ -12,8 +12,6 @@ be reached. After any other error its heartbeats end unseen, or its loop does; t
 the site as absent, and nothing says so.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

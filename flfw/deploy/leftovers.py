@@ -9,8 +9,6 @@ SQLite keeps the page with its bytes for later use, and rows of a run that was k
 run, and holds what clients sent.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

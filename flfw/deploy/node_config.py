@@ -1,7 +1,5 @@
 """Node config of a site: the entries that its policy adds, which an app reads and no server can change."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, MutableMapping, Sequence

@@ -1,7 +1,5 @@
 """Quota of a site: a file of the messages that it took, over all runs and servers, which bounds their number."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import final

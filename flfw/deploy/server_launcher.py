@@ -7,8 +7,6 @@ first failed call: such a server looks alive and starts no run any more. Here it
 process ends, so that whoever keeps it at work starts it again.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Budget of a site: the epsilon that all messages of one site may take together, over all runs and servers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

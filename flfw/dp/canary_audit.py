@@ -22,8 +22,6 @@ at most mu s |w_i|, and the spread is at least s times the root mean square of |
 moves both means alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, inf, sqrt
 from typing import Any, final

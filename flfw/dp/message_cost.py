@@ -5,8 +5,6 @@ gives no credit here, and copies of an example at other sites are those sites' t
 ledger of its site before any work on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any

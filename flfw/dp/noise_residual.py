@@ -22,8 +22,6 @@ gradients without the noise of the first: longer rounds are not tested. Nor is a
 float32 would count. An update whose clipped gradients are all 0 has no direction: it counts in the other tests alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import exp, inf, sqrt
 from typing import Any, NamedTuple, final

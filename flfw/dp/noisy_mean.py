@@ -12,8 +12,6 @@ all, so it is post-processing too. (To draw z_t, and to add C^-1 z to x_t, is eq
 numbers, the digits of x_t would be left in the sum.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 

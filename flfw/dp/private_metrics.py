@@ -16,8 +16,6 @@ Where whole clients are clipped, a client sends its means and no number of examp
 the vector of all (2 mean - 1) / sqrt(M) is never longer than 1, and a client more or less changes the answer by that.
 """
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Mapping
 from math import log, sqrt

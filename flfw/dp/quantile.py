@@ -14,8 +14,6 @@ with 1 / z^2 = 1 / z_u^2 + 1 / (2 sigma_b)^2. So z is what is asked for and coun
 (`update_multiplier`).
 """
 
-from __future__ import annotations
-
 from math import exp, isfinite, sqrt
 
 import torch

@@ -5,8 +5,6 @@ last round again, and its clients answer with other noise. Every such time is a 
 must pay, however the round ends.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

@@ -5,8 +5,6 @@ protects, an example or a client, against the server; against an outsider where 
 who sees sums alone where each client adds a share of the noise.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace

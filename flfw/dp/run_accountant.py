@@ -4,8 +4,6 @@ Sampling of whole clients gives an example no credit against any adversary. It d
 the client too, so a round without the client is not the round without the example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -9,8 +9,6 @@ The scale of the noise, with sigma = ``noise_multiplier`` and C = ``clip``:
 `flfw.nets.training.gaussian.SecureNoise` adds a margin for rounding to each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt

@@ -1,7 +1,5 @@
 """Server half of methods that clip and add noise, and of those with a choice between examples and clients."""
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Iterable
 from typing import Any

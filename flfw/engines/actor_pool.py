@@ -3,8 +3,6 @@
 How many messages an actor is handed at once follows from the messages answered before.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque

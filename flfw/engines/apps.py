@@ -1,7 +1,5 @@
 """The two Flower apps. That of clients is the same in simulation and in deployment."""
 
-from __future__ import annotations
-
 import faulthandler
 import sys
 import time

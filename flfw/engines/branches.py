@@ -5,8 +5,6 @@ server's own checks, adds it up, and sends its numbers alone. The last usable re
 that cannot be used is no part of the sum and goes as it is, so the server refuses it for the same reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 

@@ -4,8 +4,6 @@ An actor is a process in which clients work one after the other, or some at once
 ``cpus-per-client`` and ``gpus-per-client`` are the shares of one actor.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

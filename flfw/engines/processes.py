@@ -1,7 +1,5 @@
 """Processes of a federation on this machine: they outlive their parent and are known by id and start time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -9,8 +9,6 @@ number (`flfw.engines.client_actor.ClientActor`): code, data folder and GPU are 
 actors introduce themselves alike, every other client would say the same with its own number.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ Ray must start in the main thread, because its processes die with the thread tha
 keeps the time limit. If Ray hangs, this thread can only end the process.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

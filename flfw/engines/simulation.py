@@ -9,8 +9,6 @@
 The server's code runs in the calling thread. docs/running.md says what differs from Flower's engine.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -4,8 +4,6 @@ The SuperLink is a private one, or that of a federation of real sites.
 The app that is handed to Flower is written here: its code and its pyproject.toml.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import json

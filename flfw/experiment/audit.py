@@ -1,7 +1,5 @@
 """Settings of the audit: the audited rounds, the attackers and their time limits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias

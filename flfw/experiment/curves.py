@@ -3,8 +3,6 @@
 A curve over the size of a group needs no further probes: the same messages are summed in groups of other sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Scalars of a configuration, axes of a matrix as on the command line, and the base of groups of settings."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias, TypeVar

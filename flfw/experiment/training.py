@@ -1,7 +1,5 @@
 """Settings of the training, the data and the privacy; each group has at most twelve."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args

@@ -14,8 +14,6 @@ Whoever may write both files can forge both, or bring back old copies of both. T
 third file was left beside their folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

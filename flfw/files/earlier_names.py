@@ -5,8 +5,6 @@ modules and names that the pages on extending, recording and Python documented; 
 `flfw` puts the finder in front of Python's own.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence

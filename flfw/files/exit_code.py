@@ -1,7 +1,5 @@
 """Exit codes of the command line for bad input and for failed runs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import select

@@ -1,7 +1,5 @@
 """Command-line flags as a frozen record, with errors in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

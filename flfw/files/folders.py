@@ -1,7 +1,5 @@
 """Checks of run folders by file names alone, and paths and sizes as people write them; nothing large is imported."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """Text and tables in LaTeX that compile with ``booktabs`` and ``graphicx`` alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Parser of a command line whose errors are one line, as those of all commands of the project."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Provenance of results: the hash of the code, and the environment that ran it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -3,8 +3,6 @@
 Further fields are kept as they are.
 """
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from math import isfinite

@@ -4,8 +4,6 @@ They carry no seal: whoever may write a run's folder may change a figure. But ev
 that a damaged file, or one of another version, is refused in one line. Further fields are kept as they are.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

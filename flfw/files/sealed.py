@@ -3,8 +3,6 @@
 A sealed file has its SHA-256 in its name.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import json

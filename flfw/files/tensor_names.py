@@ -1,7 +1,5 @@
 """Names of tensors, and patterns of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 

@@ -8,8 +8,6 @@ A dataclass whose fields have new names keeps the old ones in ``EARLIER_NAMES``,
 read.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Words of an audit's conclusion: three verdicts, what a leak was found by, and what a page tells apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 

@@ -3,8 +3,6 @@
 Constants that a defence adds to every gradient are measured by trial calls.
 """
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias, final
 
 import torch

@@ -13,8 +13,6 @@ The noise of several clipped steps adds up, through momentum and weight decay (`
 moves the weights of the later steps; this effect is left out.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from math import sqrt

@@ -1,7 +1,5 @@
 """Evaluation of an objective and its gradient for many problems at once."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final

@@ -4,8 +4,6 @@ It needs no derivative of the objective: a network of ReLUs, whose gradient is p
 defence without a useful derivative, is searched through all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

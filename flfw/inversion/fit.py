@@ -1,7 +1,5 @@
 """Fit of given data to an observation: how well they explain it, without any search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 The objective is a distance from the observation plus a prior on the data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias, final

@@ -1,7 +1,5 @@
 """Random defences that replace some entries and leave the others: found by trial calls, and a loss that bears them."""
 
-from __future__ import annotations
-
 from math import ceil, sqrt
 from typing import NamedTuple, final
 

@@ -7,8 +7,6 @@ attacked, and the truth behind each is known. So the U-Net adds the detail that 
 nothing of the image behind another reconstruction but its kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi

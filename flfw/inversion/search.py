@@ -5,8 +5,6 @@
 needs a `VictimModel` and the sent tensors, but not Flower: it also works on gradients from elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf

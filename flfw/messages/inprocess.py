@@ -3,8 +3,6 @@
 The first is for tests, debugging and notebooks. Clients of a simulation have nothing of their own but their numbers.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import time

@@ -5,8 +5,6 @@ metadata, its records as plain values, and its error. The other side makes a mes
 that it changes is seen by anybody else; only the bytes of the arrays, which nobody can change, may be shared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 

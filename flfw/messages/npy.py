@@ -5,8 +5,6 @@ What it raises on a made-up header depends on Python's parser: `SyntaxError`, `R
 others. Here everything but one array of plain numbers, to the byte, is a `ValueError`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Flower asks again after 1 s, then 2 s, then 4 s: a round of a few seconds spends most of its time on these waits.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from types import ModuleType
 

@@ -7,8 +7,6 @@ Attributes:
     WITHHELD: reason of such a client.
 """
 
-from __future__ import annotations
-
 import re
 import traceback
 from pathlib import Path

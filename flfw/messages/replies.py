@@ -1,7 +1,5 @@
 """Replies of clients, and the checks that the server makes before it uses them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from math import isfinite

@@ -6,8 +6,6 @@ one that calls itself the answer to another client's message would take that cli
 up to a size and a time.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Messages between server and client: named tensors, their packing and their size in bytes."""
 
-from __future__ import annotations
-
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Networks, used by methods and by attacks alike: ``build("cnn1", shape, classes)``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

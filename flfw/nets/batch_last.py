@@ -6,8 +6,6 @@ read weights, and they reorder these first, once forwards and twice backwards. W
 with its entries added up at the places of their windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar, final
 

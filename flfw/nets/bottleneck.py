@@ -1,7 +1,5 @@
 """Variational bottleneck in a network: a layer whose output is drawn at random, and the price of that in the loss."""
 
-from __future__ import annotations
-
 from math import log
 from typing import final
 

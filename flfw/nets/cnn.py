@@ -11,8 +11,6 @@ GroupNorm may stand in place of BatchNorm: no example then depends on the others
 sent.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from math import prod
 

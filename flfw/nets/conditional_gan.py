@@ -4,8 +4,6 @@ The generator makes features from noise and a label; the discriminator separates
 the features of LeNet5 (16x5x5) both are the paper's networks; for other maps, layers double or halve the side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple

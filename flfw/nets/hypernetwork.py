@@ -4,8 +4,6 @@ The first makes the extractor from an embedding (Guo et al., AAAI 2025, section 
 each client (Shamsian et al., ICML 2021, section 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy

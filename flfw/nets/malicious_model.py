@@ -4,8 +4,6 @@ A server that isolates a client changes no network, and lies in the attacked mes
 numbers for which their update is zero, so that a sum over clients is the update of one.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence

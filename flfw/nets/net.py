@@ -1,7 +1,5 @@
 """Base class of all networks: a feature extractor followed by a classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TypeAlias

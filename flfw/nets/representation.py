@@ -1,7 +1,5 @@
 """Representation of an input inside a network: what enters one layer, and how it changes with the input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

@@ -8,8 +8,6 @@ weights; here the scores follow the mean of all patches. In ``vit_plain`` the fi
 directly and nothing else does, as in the network that APRIL inverts (Lu et al., CVPR 2022).
 """
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

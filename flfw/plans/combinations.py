@@ -1,7 +1,5 @@
 """Combinations of methods, networks, data, attacks and defences that do not go together, each refused in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -23,8 +23,6 @@ all shuffled, is the pair of t + 1. For long passes with little noise the packag
 what a simulation gives: at delta 1e-3, z = 1 and t = 200 it is 0.63 for 0.19.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

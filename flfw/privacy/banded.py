@@ -16,8 +16,6 @@ y before: the rounds are fixed beforehand, and C is lower-triangular (Denisov et
 SGD via Optimal Private Linear Operators on Adaptive Streams", NeurIPS 2022, theorem 2.1).
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

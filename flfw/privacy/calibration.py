@@ -29,8 +29,6 @@ gradients, and unknown lengths. McMahan et al., "Communication-Efficient Learnin
 Bassily et al., "Private Empirical Risk Minimization", FOCS 2014. Dong et al., "Gaussian Differential Privacy", 2022.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -12,8 +12,6 @@ much as removing two.
 A paper's accounting as it was published is reported beside that of flfw, and never in its place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial

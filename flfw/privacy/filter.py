@@ -13,8 +13,6 @@ The first gets half of delta, and the orders share the other half. What keeps at
 (epsilon, delta): part the transcripts by the first measure that each keeps, and add up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf, log
 

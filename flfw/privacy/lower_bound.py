@@ -32,8 +32,6 @@ for the Behavioral Sciences", 1988; exact intervals from the noncentral t distri
 Methods for Meta-Analysis", 1985, chapter 5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from math import erfc, exp, sqrt

@@ -1,7 +1,5 @@
 """Digits of printed bounds: an upper bound is rounded up, a lower one down, so that what is printed holds as well."""
 
-from __future__ import annotations
-
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import isfinite
 

@@ -7,8 +7,6 @@ The clients of a foreign app answer no probes, so the controls are computed here
 the recorder's files, so that the reader of recordings is tested as well.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence

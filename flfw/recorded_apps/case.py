@@ -1,7 +1,5 @@
 """Choice of the recorded updates of a foreign app that are attacked, and their common setting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -4,8 +4,6 @@ The training is repeated here with PyTorch's optimisers. It shares no code with 
 of the two tests the other. Other descriptions are tried where the given one does not explain an update.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence

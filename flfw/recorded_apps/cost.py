@@ -1,7 +1,5 @@
 """Cost of a searching attack on an update, estimated before it begins: memory and seconds."""
 
-from __future__ import annotations
-
 import copy
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Description of a foreign app's local training, and of the tensors that its clients send."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from math import inf

@@ -4,8 +4,6 @@ The grants are the observations, the knowledge, and the costs beforehand. For at
 observations are sums over all clients of a round.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

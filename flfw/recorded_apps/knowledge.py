@@ -1,7 +1,5 @@
 """Grants of an attacker about a network that this project does not know: its names, modes and randomness."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import replace

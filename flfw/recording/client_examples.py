@@ -11,8 +11,6 @@ No server sees them. Each client has its own folder below the folder of its site
 File names identify the exchange, so a run that continues from a checkpoint overwrites its earlier files.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence

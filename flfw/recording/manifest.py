@@ -6,8 +6,6 @@ round, so that lines missing at the end are noticed, too. This finds damage, not
 can make all seals fit. Older recordings, without seals, are read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

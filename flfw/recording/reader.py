@@ -1,7 +1,5 @@
 """Reader of the recordings of `flfw.recording.grid`; each file is checked, and damaged files are left out and named."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

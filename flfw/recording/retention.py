@@ -1,7 +1,5 @@
 """Retention of recordings, and removal of all files of a run that may give away clients' data."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 A clause completes a sentence such as "ig recovered 0 of 8 images, but ...". The audit's own reason is a longer text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 It leaves matplotlib's global state unchanged: whatever draws does so within `rc_context` of a style.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

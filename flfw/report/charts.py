@@ -1,7 +1,5 @@
 """Charts of a report: which lines, levels and axes its figures have."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Findings of an audit, read from a run's folder: each setting with its samples, the worst for the client first."""
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -1,7 +1,5 @@
 """Numbers, settings, sentences and a run's command as the page's reader would write them."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Facts behind the page's sentences: the scope of the audit, all that gave no result, and attributes inferred."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

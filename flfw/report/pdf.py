@@ -1,7 +1,5 @@
 """PDF of a report or of a matrix's page, printed by a Chromium, Chrome or Edge of this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Three questions that a page answers first: is data seen, is its presence told, and what does a sum hide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

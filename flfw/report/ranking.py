@@ -1,7 +1,5 @@
 """Order of the settings of a run: the answer of the page, and the settings that belong side by side."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ its own, so the page cannot differ from the machine-readable results. The words 
 figures in `charts.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

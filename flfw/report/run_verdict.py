@@ -1,7 +1,5 @@
 """Verdict of a run in plain words, for readers who decide and do not know machine learning."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Estimate of a run's costs before it starts: `flfw.runs.timed_phases` times its phases, and here are the counts."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

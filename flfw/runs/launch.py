@@ -1,7 +1,5 @@
 """Start of the two apps on an engine: this process, processes of Ray, Flower's engine on Ray, or its own commands."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Cards of plug-ins, networks, data sets and splits: ``sim.py --list hyperfl``."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -10,8 +10,6 @@ the number of steps changes. All follow from the settings.
 `reach.json` in a run's folder keeps them for the tables.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

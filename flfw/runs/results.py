@@ -1,7 +1,5 @@
 """Results of a trained run: its audit, its tables and its report."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence

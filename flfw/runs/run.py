@@ -1,7 +1,5 @@
 """Runs from start to report: check, train, audit, write; resumption of one, and another audit of a recorded one."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

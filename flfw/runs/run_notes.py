@@ -1,7 +1,5 @@
 """Accuracies after the last round, and notes of a result on the data, on training and on a malicious server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean, stdev

@@ -4,8 +4,6 @@ Flower starts it in a folder of its own, so results are written to ``out`` or be
 folder holds a run of the same experiment, the run is resumed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import shutil

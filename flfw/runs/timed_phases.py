@@ -8,8 +8,6 @@ Each is a process of its own, so that the caller does not change and the peaks o
 multiplies by the counts of the run's plan.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

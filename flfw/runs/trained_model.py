@@ -1,7 +1,5 @@
 """Model of a finished run, built from the files in its folder alone; docs/python.md shows its use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace

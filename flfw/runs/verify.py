@@ -3,8 +3,6 @@
 The circumstances of the result are compared with the present ones: code, environment, data and hardware.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -11,8 +11,6 @@ Differentially Private Image Classification through Scale", arXiv 2204.13650). I
 costs no privacy, whatever noise they have, and has less noise than the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nextafter

@@ -1,7 +1,5 @@
 """Model that all clients are sent: whether there is one, and its accuracy on the server's own test data."""
 
-from __future__ import annotations
-
 import torch
 from flwr.app import ArrayRecord
 

@@ -15,8 +15,6 @@ state; the server stores which version of it belongs to the last round. The mode
 server would publish.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import time

@@ -3,8 +3,6 @@
 The nodes of a simulation are not stored: they follow from the clients' numbers.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Cohorts: clients of a round, drawn from the seed and the round, so that all know them; or by a key of the server."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache

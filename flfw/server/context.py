@@ -1,7 +1,5 @@
 """Resources of a server half beside the uploads: the method's model, data of its own, a device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Base of methods whose server generates each client's network by a hypernetwork of its own."""
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ them, where no single update is needed: see `flfw.engines.branches.summable`. Th
 where they lie, by the server too: they are added up before anybody changes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 

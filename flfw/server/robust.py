@@ -23,8 +23,6 @@ change itself (`flfw.task.method.Method.bounds_updates`), nothing is screened: b
 whether the change of another one counts, and noise for one bounded change hides no second one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, final

@@ -1,7 +1,5 @@
 """Hooks of a client-side defence, which changes the update that a client sends."""
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

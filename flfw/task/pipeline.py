@@ -1,7 +1,5 @@
 """Pipeline of client-side defences, and the defences of an experiment: none, one, or the stages of a pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final

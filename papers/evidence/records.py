@@ -3,8 +3,6 @@
 `PRIORITIES` are the cells that are measured at full scale, in which variants, with which seeds, in order.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

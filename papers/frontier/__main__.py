@@ -1,7 +1,5 @@
 """Command ``python -m flfw.papers.frontier POINTS.json``: write the page and the figure of measured points."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 The papers' own points have accuracy and epsilon as printed, and the true epsilon of the printed settings.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator, Sequence

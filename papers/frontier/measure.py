@@ -3,8 +3,6 @@
 The price of tuning is the epsilon of all these runs together, each of which saw the same training examples.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

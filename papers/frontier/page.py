@@ -3,8 +3,6 @@
 The figure has accuracy against epsilon, a row of plots for each unit and a column for each data set.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Points of the frontier, the file that keeps them, and the table with a cell for each point."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

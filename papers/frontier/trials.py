@@ -1,7 +1,5 @@
 """Lines of the frontier, and the settings that it chooses from for each line, data set and scale."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from flfw.experiment import Experiment

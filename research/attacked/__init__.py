@@ -3,8 +3,6 @@
 The page is docs/attacked_defences.md, each attack stands in docs/tables/attacked_defences.md.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

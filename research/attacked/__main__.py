@@ -1,7 +1,5 @@
 """Command ``python -m research.attacked [FOLDER]``: take a finished matrix, and print its pages in docs/."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Command ``python -m research.evidence``: gather evidence, or print docs/tables/evidence.md from it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Agreement of a measured cell with the published one, in one word; where they differ, with the known reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt

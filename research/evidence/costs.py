@@ -1,7 +1,5 @@
 """Costs of the list: core-hours of what is missing, from the measured rounds of what is recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean

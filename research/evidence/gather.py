@@ -3,8 +3,6 @@
 At the end of the time an alarm interrupts the run as Ctrl-C would. Its last checkpoint is where the next call goes on.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import sys

@@ -7,8 +7,6 @@ Worktrees and runs lie in the user's cache, where git and the tests do not look 
     $XDG_CACHE_HOME/flfw/evidence/runs/      the runs of all commits: one that is cut goes on with later code
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """docs/tables/evidence.md: published numbers beside what was measured at the papers' own scale, from the records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Command ``python -m research.main_job``: run the main job over seeds, and print docs/tables/main_job.md."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import replace

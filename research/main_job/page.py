@@ -1,7 +1,5 @@
 """docs/tables/main_job.md: the main job's result by machine and seed, printed from the records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records of main jobs: one for a machine, a version of the code and a seed, in one JSON file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace

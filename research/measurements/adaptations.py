@@ -11,8 +11,6 @@ clip and add noise come last, with one example in each probe: there `ig` does no
 adaptation. The last line is one JSON object.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -19,8 +19,6 @@ differences of the last two within draws: what the knowledge alone gives.
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache

@@ -24,8 +24,6 @@ iterations and the same first guess. Beside them stand the PSNR of that guess an
 above grey, neither recovers anything, and being near to each other says nothing. The last line is one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -24,8 +24,6 @@ answer.safetensors
     "read": N.images (sizes[N], C, H, W), normalised; missing ones are 0.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -16,8 +16,6 @@ are out of the data by their coins, as in every run with ``--expert canaries``. 
 JSON object.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final

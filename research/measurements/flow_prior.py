@@ -11,8 +11,6 @@ results, and the largest of the truth; identified images among 99 look-alikes, t
 probability of that many. Real data only, below $FLFW_DATA.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import mean, median

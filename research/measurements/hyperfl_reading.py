@@ -11,8 +11,6 @@ distance that the extractor moved in training, for comparison; and the share of 
 of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

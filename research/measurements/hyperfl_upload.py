@@ -13,8 +13,6 @@ the processor: of the client's round without factors, of making them, and of rea
 $FLFW_DATA. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -17,8 +17,6 @@ tried). Bins are chosen on 1,000 test images, which count as public. Data come f
 the digits. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ image is read off if some reading has a PSNR above 40 dB. The bins are chosen on
 public. Data come from $FLFW_DATA; the digits need none. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

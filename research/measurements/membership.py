@@ -23,8 +23,6 @@ scikit-learn's digits, which the JSON object says.
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from functools import cache, partial

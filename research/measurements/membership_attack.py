@@ -1,7 +1,5 @@
 """Whole attack on membership in a simulated round of training: for `research.measurements.membership`."""
 
-from __future__ import annotations
-
 import cProfile
 import inspect
 import time

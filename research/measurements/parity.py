@@ -15,8 +15,6 @@ should be within 0.5 dB, or better; beside them stands ours with a constant weig
 mean over its images, matched one to one. The last line is one JSON object.
 """
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -9,8 +9,6 @@ of the range of pixels, and the median seconds. An example counts as read off be
 a reconstructed image that is not grey has no example that near. Real data only, below $FLFW_DATA.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterable

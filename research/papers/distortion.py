@@ -13,8 +13,6 @@ a guarantee. All is computed in float64; neither its rounding is counted, nor th
 L2, in units of raw inputs in [0, 1].
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from copy import deepcopy

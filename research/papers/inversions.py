@@ -17,8 +17,6 @@ here: of several the one with the highest mean PSNR is shown for each attacker, 
 Classifier and generator are those that the server sends next, with which the client's extractor was not trained.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

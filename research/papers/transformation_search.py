@@ -22,8 +22,6 @@ Departures  1. The authors' search also draws the id 50, which does not exist, a
             4. Images beyond the end of the test part are those of its beginning.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Per-example gradients of candidates, compared with updates; none is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

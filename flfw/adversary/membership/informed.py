@@ -22,8 +22,6 @@ alone, and is taken out. Over rounds, with a_t = (w_t * g_t - m_t) in deviations
 is the same statistic for all messages as one: rounds with little noise, in which |a_t| is large, count more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import NamedTuple, Protocol

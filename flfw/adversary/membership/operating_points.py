@@ -4,8 +4,6 @@ A client's members are compared with the same client's non-members. What is coun
 too few non-members cannot show is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final

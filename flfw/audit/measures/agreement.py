@@ -5,8 +5,6 @@ Several, if something is drawn anew each time (the order of the batches, dropout
 one more draw, so it has to be as near to the recomputed ones as each of these is to the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt

@@ -6,8 +6,6 @@ match 93.2 % of all features where the constants match 92.5 %, and up to 22 poin
 calls 6 % of the columns significant at 0.01. `column_chance` is the null that knows of the matching.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final

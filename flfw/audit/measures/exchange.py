@@ -11,8 +11,6 @@ That none of a few other results recovers anything excludes no rare luck. Then t
 examples of the same classes (`among_public`): these are in no message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple, TypeAlias, final

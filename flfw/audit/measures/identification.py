@@ -9,8 +9,6 @@ happens to lie far from the few public examples of a class, it identifies the tr
 that share none are independent, and their counts are convolved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final

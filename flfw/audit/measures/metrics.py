@@ -7,8 +7,6 @@ ROUGE is the F-measure, on words in lower case (Lin, "ROUGE: A Package for Autom
 sequence of bytes may begin and end within words, whose parts count as words here.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

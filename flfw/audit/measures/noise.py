@@ -9,8 +9,6 @@ good generator makes of a key: whoever has the key takes such noise off. Nor is 
 off at 3.5 deviations, where the entry's own value can be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, final

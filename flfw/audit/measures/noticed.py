@@ -1,7 +1,5 @@
 """Sentences on the clients of a recorded run that would have noticed a malicious server, by a site's own checks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection
 

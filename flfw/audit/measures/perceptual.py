@@ -9,8 +9,6 @@ An attack that gets the features right has their information, also where its ima
 on these features, or a better decoder, goes on from there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import warnings

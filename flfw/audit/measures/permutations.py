@@ -17,8 +17,6 @@ knowledge; `exchanged` is the control for that. A guess that was made from publi
 truths, so that it scores less than by chance; that makes a test conservative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final

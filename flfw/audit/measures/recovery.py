@@ -4,8 +4,6 @@ All measures are on raw inputs in [0, 1] in float64, with reconstructions clampe
 are on its tokens (`flfw.audit.measures.metrics.is_text`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ The examples of one message (one batch) are not independent: one gradient gives 
 The functions here therefore take the message of each value, or the number of messages, and treat a message as a whole.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

@@ -1,7 +1,5 @@
 """Item of membership in result.json: a statistic over the pairs of all clients, summed up and judged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ A leak is concluded from these bounds alone. That none was found is worth someth
 members of an overfitted client, finds none where there is none, knows what hides the data, and saw enough pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -10,8 +10,6 @@ follows from two models that it receives one after the other, and from its own u
     sum over the others of w_k W_k = w W_{t+1} - sum over its own of w_k W_k
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ as often as the others, so that nothing general can be learnt from a client's ex
 its own trace.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Request of the trusted side to an attack on membership, and the sorting of its scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan

@@ -1,7 +1,5 @@
 """Views of a membership game, built from a job alone; those of an attacker who is told what hides the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -17,8 +17,6 @@ Where a client has copies of examples, as after oversampling, candidates may be 
 a message equally well, so that they count as one: it comes first with a probability of its number / (1 + candidates).
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

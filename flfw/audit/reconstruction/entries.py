@@ -3,8 +3,6 @@
 Some attacks search for images of one form alone. An entry of theirs tells which examples they could not have recovered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any

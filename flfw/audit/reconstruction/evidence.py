@@ -5,8 +5,6 @@ nothing hides the data, and through the same defence where it is weak. `ControlR
 counts as recovered is in `flfw.audit.measures.recovery`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, final

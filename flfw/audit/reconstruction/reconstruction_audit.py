@@ -1,7 +1,5 @@
 """Reconstruction on the trusted side: the rows, the controls and the evidence of each attacked target, its entry."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Scores of reconstructions against the truth."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace

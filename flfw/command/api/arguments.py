@@ -1,7 +1,5 @@
 """Experiments and folders from the arguments of a call."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Work on an earlier run whose settings are changed in part: another audit of it, or its resumption."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

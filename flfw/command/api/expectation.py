@@ -1,7 +1,5 @@
 """Expectation of a run before it starts: its claims of privacy, its notes, and its costs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ are float64, whole ones and truths that may be missing are Int64 and boolean, te
 of a row come behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType

@@ -1,7 +1,5 @@
 """Conditions under which a program calls the library: errors of one line, and nothing changed behind its back."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading

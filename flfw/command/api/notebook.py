@@ -1,7 +1,5 @@
 """Verdicts of a result in a word for each question, and its views in a notebook: a summary, and the framed report."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path

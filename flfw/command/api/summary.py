@@ -1,7 +1,5 @@
 """Summary of a finished run, as the command line prints it: accuracies, claims, and a line for each attack."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

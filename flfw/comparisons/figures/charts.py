@@ -1,7 +1,5 @@
 """Figures of norms, privacy and compression: drawn from their rows alone, in the style of `flfw.report.chart_style`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import cycle
 from math import isfinite

@@ -3,8 +3,6 @@
 A plug-in's card names its paper; a run's `result.json` names its plug-ins and its data.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import re

@@ -3,8 +3,6 @@
 Runs that differ in their seeds alone are a group, which a figure shows as one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite

@@ -3,8 +3,6 @@
 Each function draws only the rows it is given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from math import isfinite

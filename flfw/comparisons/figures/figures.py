@@ -26,8 +26,6 @@ figure from that table alone. Only a grid has images beside its table. A caption
 often, by whom, and with which budget.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

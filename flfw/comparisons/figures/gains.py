@@ -3,8 +3,6 @@
 Of a regression it is the error of the run of local_only less that of the method's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A grid shows the first images that all its rows attacked, in the order of the sl
 part in this choice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

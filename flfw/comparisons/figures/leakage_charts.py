@@ -1,7 +1,5 @@
 """Figures of leakage, drawn from their rows alone: a mark with its interval for each row, no line where nothing was."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers of the figures of leakage, a row for each mark; an interval stands beside each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ each client. Features of a client stand beside those of the server's generator f
 lie mixed, the generator, which is shared, reveals much about the clients' private extractors.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence

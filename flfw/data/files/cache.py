@@ -1,7 +1,5 @@
 """Cache of pixels and splits below the user's cache folder: one process computes them, the others read them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 A patient stands for any group of examples that belong together: all images of one person, device or document.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from flfw.errors import InputError

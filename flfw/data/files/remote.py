@@ -1,7 +1,5 @@
 """Downloads of published files: complete or not at all, checked by their sums, resumed after a broken transfer."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """UCI Adult: income above 50,000 dollars a year, predicted from census data (Becker and Kohavi, 1996)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -8,8 +8,6 @@ mean and deviation 0.5, as the global ones are unknown.
 Images of a user have one folder for each class: ``--dataset folder:PATH``; with patients: ``folder:PATH@patient``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

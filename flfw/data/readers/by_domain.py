@@ -4,8 +4,6 @@ Office-Caltech10 has ten classes of office objects in images of shops, of Caltec
 drawings, paintings, photographs and sketches of things; its ten classes with most images are read.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial

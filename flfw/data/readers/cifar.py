@@ -3,8 +3,6 @@
 CIFAR-10's pickled batches are read with a restricted unpickler: an unrestricted one may run any code.
 """
 
-from __future__ import annotations
-
 import pickle
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets shipped with scikit-learn as small files; scikit-learn is not imported (95 MB and 3 s a process)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Face data sets: CelebA with one of its attributes as label, and the people of LFW with at least twenty images."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

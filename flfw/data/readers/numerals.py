@@ -3,8 +3,6 @@
 Digit5 has digits in five domains, one for each of FedCG's clients (Wu et al., IJCAI 2022).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

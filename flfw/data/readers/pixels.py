@@ -1,7 +1,5 @@
 """Conversion of a data set at its first load on a machine: published files, checked and resized, to cached arrays."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from pathlib import Path

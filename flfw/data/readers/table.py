@@ -4,8 +4,6 @@ The first use on a machine reads the file with pandas and writes plain arrays in
 these and import nothing heavy.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tiny ImageNet: 200 of ImageNet's classes in 64 x 64 pixels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard

@@ -10,8 +10,6 @@ official test part is halved into validation and test, and each half is cut even
 never seen what another seed is tested on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -9,8 +9,6 @@ In the papers clients share training examples once a class is used up. With ``di
 scarcest class then limits the number of clients. Test examples may be shared in both cases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 A split is computed once and kept in the user's cache, so that client processes read it without Flower's partitioners.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial

@@ -4,8 +4,6 @@ Imported only to compute a split, as flwr_datasets takes seconds. With the same 
 ``flfw.data.splits.partition.split``.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

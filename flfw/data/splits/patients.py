@@ -4,8 +4,6 @@ To the scheme a patient is one example, of the class that most of its examples h
 get nearly equal numbers of patients, or classes of patients in the drawn proportions, and not so of examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Table for the terminal and picture of a split: the examples that each client holds."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sized
 from pathlib import Path

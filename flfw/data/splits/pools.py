@@ -8,8 +8,6 @@ share examples: the paper's 10 clients with 2,000 CIFAR-10 images each do not fi
 holds an example twice.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -11,8 +11,6 @@ validation and test. On one machine there is only one client. Data that only the
 (`flfw.data.readers.at_site`) differ between sites, and every client of a site holds all data of that site.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Sequence

@@ -16,8 +16,6 @@ If the shards of a client have more examples of a class than the class has (a cl
 client exchanges the surplus, see `_feasible`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

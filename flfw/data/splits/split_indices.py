@@ -1,7 +1,5 @@
 """Result type of all split schemes, and the cuts that several schemes share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple

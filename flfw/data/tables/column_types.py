@@ -4,8 +4,6 @@ The training rows alone give scales and categories. A column without a value in 
 dropped, too: see `fit_columns`. Tables are cached: who changes a rule raises ``_VERSION`` of `flfw.data.readers.table`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Listing of a table's columns for the terminal: type, encoding and share missing of each."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 

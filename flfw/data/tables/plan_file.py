@@ -3,8 +3,6 @@
 A file has a whole plan, or settings of a table alone.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

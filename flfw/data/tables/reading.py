@@ -1,7 +1,5 @@
 """Tables as words: CSV and Parquet files, each cell a text as it is written."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import Counter

@@ -4,8 +4,6 @@
 server and the user that submits a run need no more. Each site has the plan in its data root, beside its rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

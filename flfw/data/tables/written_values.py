@@ -4,8 +4,6 @@ A column has one form. A word that alone has two readings (1,234; 03/04/2016) is
 column say, and refused where they say nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ A client's training normalises by the mean and the variance of the batch (BatchN
 sent, an attacker may know them beside.
 """
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Collection
 from copy import deepcopy

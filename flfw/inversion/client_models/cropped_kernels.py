@@ -5,8 +5,6 @@ multiplied by 0, and their gradient is 0. A ResNet-18 on images of 32 pixels has
 which hold three quarters of its numbers. With the smaller kernel and less padding, a network computes the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from typing import NamedTuple, TypeAlias

@@ -5,8 +5,6 @@ Geiping et al., NeurIPS 2020, section 6, and of Dimitrov et al., TMLR 2022), als
 clipping and a proximal term.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

@@ -8,8 +8,6 @@ layer is then zero but in the columns of client z, and the sum over clients hold
 The units of that layer sort examples into bins by two queries; an image that is alone in a bin is read off it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

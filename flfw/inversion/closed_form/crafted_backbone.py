@@ -29,8 +29,6 @@ another one for nearly every mixture, so mixtures are left out. PEFTLeak groups 
 here the gains do, the bias's gradients divided by known factors, which are equal for all patches of an image.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

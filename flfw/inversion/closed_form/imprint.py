@@ -10,8 +10,6 @@ a bin holds one example, the difference is that example times the difference of 
 `ImprintModule` is two layers in front of any network.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import pi, prod, sqrt
 from typing import Annotated, Literal, TypeAlias

@@ -12,8 +12,6 @@ For the shares h of the classes, with p the mean softmax over the way of the wei
 is estimated on public examples of each class, with the weights before, after and between.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor, nn

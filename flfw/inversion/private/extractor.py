@@ -19,8 +19,6 @@ gradient are free variables; the hypernetwork's gradient for them has to match t
 `flfw.inversion.closed_form.linear` has the closed form of both.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy

@@ -15,8 +15,6 @@ agrees with the private part as far as both were taught by similar data, and add
 statistic with it is no evidence of protection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace

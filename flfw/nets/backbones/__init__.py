@@ -1,7 +1,5 @@
 """Pretrained networks: bodies from timm and torchvision, their weights, and adapters."""
 
-from __future__ import annotations
-
 from flfw.nets.backbones.adapters import AdapterSettings
 from flfw.nets.backbones.architectures import ARCHITECTURES, Architecture, WeightsMissing, look_in
 

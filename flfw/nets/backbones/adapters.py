@@ -9,8 +9,6 @@ a layer ``W x`` becomes ``W x + alpha / rank * B A x`` with A drawn and B = 0, s
 a convolution A is one of the same window to ``rank`` channels and B one of a single pixel, as in Hugging Face's peft.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final

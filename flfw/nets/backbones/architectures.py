@@ -9,8 +9,6 @@ torchvision and of the Hugging Face Hub are searched. Each machine reads its own
 numbers, by their SHA-256.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import warnings

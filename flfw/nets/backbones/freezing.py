@@ -1,7 +1,5 @@
 """Freezing of a module: its tensors become constants, which no optimiser changes and no message holds."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import final

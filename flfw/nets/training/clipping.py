@@ -10,8 +10,6 @@ vectors, small ones up as well: C then acts as a factor of the learning rate and
 Pruning keeps the entries of a tensor with the largest magnitude, as in compressors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 

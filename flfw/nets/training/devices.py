@@ -5,8 +5,6 @@ means float32 on every device, and a search has TensorFloat-32 where it is asked
 last bits of sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

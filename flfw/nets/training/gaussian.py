@@ -43,8 +43,6 @@ Not covered: the time that a draw takes, in which refinements can be seen (in fl
 digits of one in some ten million); and the rounding errors of the value itself, see `MARGIN`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

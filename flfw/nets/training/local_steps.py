@@ -1,7 +1,5 @@
 """Local steps of a client on named tensors, as differentiable functions of the data."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 ``torch.optim`` has the same, but its import costs every client process 150 MB and four seconds.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

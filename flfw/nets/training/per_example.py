@@ -14,8 +14,6 @@ not seen here, but by `flfw.nets.net.mixes_examples`. For stacked clients each g
 layer can mix examples; but all gradients of a step are in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ replace them. Both are the same sums in another order. Convolutions with groups 
   of stride 1 with s^2 times the channels. Each of these is the result at every s-th place: a phase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 

@@ -1,7 +1,5 @@
 """Jinja template of the report's page. It is in modules because Flower's app bundles hold no other kind of file."""
 
-from __future__ import annotations
-
 from flfw.report.template.style import SCRIPT, STYLE
 from flfw.report.template.words import HEADLINE, WORDS
 

@@ -3,8 +3,6 @@
 Trackers that cannot work on this machine are refused.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
